@@ -1,0 +1,1 @@
+"""Command lines and Python client. Free of torch at import."""

@@ -1,0 +1,1 @@
+"""The Kubernetes operator: makes the pods of a TrainingJob and keeps its status."""

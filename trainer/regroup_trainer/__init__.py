@@ -1,0 +1,1 @@
+"""The training side: coordinator, agents and rank processes; knows nothing of Kubernetes."""

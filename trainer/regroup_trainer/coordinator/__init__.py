@@ -1,0 +1,1 @@
+"""The coordinator of a job: members, generations, status. Free of torch."""
