@@ -1,0 +1,217 @@
+"""What to train and how: the `trainer`, `checkpoint` and `resume` sections of a TrainingJob.
+
+The same models are the local trainer's config file, a part of the custom resource and what every rank receives, so
+that a value means the same everywhere. Torch-free. What the models cannot know (whether a path exists, how many ranks
+there are) is checked where it is known.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+PositiveInt = Annotated[int, Field(ge=1, le=2**31 - 1)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Path = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class Section(BaseModel):
+    """A part of the spec: immutable, camelCase in YAML and JSON, unknown fields are an error."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True
+    )
+
+
+class Dimensions(Section):
+    """The size of a transformer."""
+
+    layers: Annotated[int, Field(ge=1, le=1024)]
+    """Transformer blocks."""
+    heads: Annotated[int, Field(ge=1, le=1024)]
+    """Attention heads; must divide `width`."""
+    width: Annotated[int, Field(ge=8, le=65536)]
+    """Channels of the residual stream (C)."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.width % self.heads or (self.width // self.heads) % 2:
+            raise ValueError(
+                f"width {self.width} must be a multiple of 2 x heads ({self.heads}), since rotary positions turn pairs "
+                f"of channels of a head: choose another width or number of heads"
+            )
+        return self
+
+
+PRESETS: dict[str, dict[str, Dimensions]] = {
+    "gpt": {
+        "tiny": Dimensions(layers=2, heads=2, width=32),
+        "1m": Dimensions(layers=5, heads=4, width=128),
+        "10m": Dimensions(layers=6, heads=6, width=384),
+        "124m": Dimensions(layers=12, heads=12, width=768),
+    }
+}
+"""Model name -> preset name -> size."""
+
+
+class ModelConfig(Section):
+    """Which model, and how large."""
+
+    name: Literal["gpt"] = "gpt"
+    """Architecture: `gpt` is a decoder-only transformer (pre-norm, rotary positions, tied embeddings) over bytes."""
+    preset: Annotated[str, Field(min_length=1, max_length=32)] | None = None
+    """A named size; `1m` unless `dimensions` are given. Exclusive with `dimensions`."""
+    dimensions: Dimensions | None = None
+    """A size of one's own."""
+
+    @model_validator(mode="after")
+    def _one_known_size(self) -> Self:
+        if self.preset and self.dimensions:
+            raise ValueError("preset and dimensions both give the size: keep one of them")
+        if self.preset and self.preset not in PRESETS[self.name]:
+            raise ValueError(f"preset {self.preset!r} is unknown: use one of {', '.join(PRESETS[self.name])}")
+        return self
+
+    @property
+    def size(self) -> Dimensions:
+        """The dimensions that the preset stands for, or those given."""
+        return self.dimensions or PRESETS[self.name][self.preset or "1m"]
+
+
+class DataConfig(Section):
+    """Where the samples come from. Their order depends on the seed alone, never on the world size."""
+
+    source: Literal["text"] = "text"
+    """Kind of source: `text` reads files, or folders of files, as bytes."""
+    paths: Annotated[tuple[Path, ...], Field(max_length=256)] = ()
+    """Files and folders, as the workers see them; empty: the Python standard library's own sources."""
+    pattern: Annotated[str, Field(min_length=1, max_length=256)] = "*.py"
+    """Which files of a folder count (a glob, applied recursively)."""
+    held_out_percent: Annotated[int, Field(ge=0, le=50)] = 5
+    """Share of the bytes, at the end, kept for evaluation."""
+
+
+class ParallelismConfig(Section):
+    """How the ranks share the work."""
+
+    strategy: Literal["ddp", "zero", "fsdp", "hsdp"] = "ddp"
+    """`ddp` replicates the model; `fsdp` shards parameters, gradients and optimizer state over all ranks."""
+    shard_group_size: PositiveInt | None = None
+    """Ranks that share one copy of the model (`hsdp`)."""
+    tensor_parallel: PositiveInt = 1
+    """Ranks that share each layer."""
+    pipeline_parallel: PositiveInt = 1
+    """Ranks that share the stack of layers."""
+    context_parallel: PositiveInt = 1
+    """Ranks that share each sequence."""
+
+
+class OptimizerConfig(Section):
+    """AdamW with linear warm-up and a cosine decay."""
+
+    name: Literal["adamw"] = "adamw"
+    """The update rule."""
+    learning_rate: Annotated[float, Field(gt=0, le=10)] = 1e-3
+    """Peak learning rate, reached at the end of the warm-up."""
+    min_learning_rate_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Learning rate at the last step, as a share of the peak."""
+    warmup_steps: NonNegativeInt = 20
+    """Steps of linear warm-up."""
+    weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.1
+    """Decay of matrices; vectors (norms, biases) are not decayed."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Decay of the first moment."""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    """Decay of the second moment."""
+    epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-8
+    """Added to the denominator."""
+
+
+class TrainingConfig(Section):
+    """The loop."""
+
+    steps: PositiveInt = 500
+    """Optimizer steps in all. May grow while the job runs."""
+    global_batch_size: Annotated[int, Field(ge=1, le=2**20)] = 24
+    """Samples per step over all ranks, whatever the world size; it need not be divisible by it."""
+    micro_batch_size: Annotated[int, Field(ge=1, le=2**20)] = 8
+    """Samples per forward pass on a rank; what does not fit at once is accumulated."""
+    sequence_length: Annotated[int, Field(ge=2, le=2**20)] = 128
+    """Tokens per sample (T)."""
+    gradient_clip: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    """Largest gradient norm; 0 does not clip."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Of forward and backward; parameters and optimizer state stay fp32."""
+    compile: bool = False
+    """Compile the blocks with torch.compile."""
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    """Recompute activations in the backward pass to save memory."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Of initial weights and sample order."""
+    deterministic: Literal["rounding", "exact"] = "rounding"
+    """`rounding`: equal up to fp32 rounding for any world sizes; `exact`: bit-identical."""
+
+
+class EvaluationConfig(Section):
+    """Loss on the held-out part."""
+
+    every_steps: NonNegativeInt = 0
+    """Steps between evaluations; 0: never."""
+    samples: Annotated[int, Field(ge=1, le=2**20)] = 48
+    """Held-out samples per evaluation."""
+
+
+class TrainConfig(Section):
+    """The built-in trainer's configuration."""
+
+    model: ModelConfig = ModelConfig()
+    """Which model."""
+    data: DataConfig = DataConfig()
+    """Which samples."""
+    parallelism: ParallelismConfig = ParallelismConfig()
+    """How ranks share the work."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """The update rule and its schedule."""
+    training: TrainingConfig = TrainingConfig()
+    """Steps, batch, precision."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """Held-out loss."""
+
+
+class CheckpointPolicy(Section):
+    """When to save and what to keep; where is the storage's matter."""
+
+    interval_seconds: PositiveInt | None = None
+    """Seconds between checkpoints, by rank 0's clock; 300 when `intervalSteps` is not given either."""
+    interval_steps: PositiveInt | None = None
+    """Steps between checkpoints; exclusive with `intervalSeconds`."""
+    keep_last: Annotated[int, Field(ge=1, le=1000)] = 3
+    """How many of the newest checkpoints stay."""
+    keep_every_steps: PositiveInt | None = None
+    """Checkpoints at multiples of this step stay for ever."""
+    on_termination: Literal["Save", "Skip"] = "Save"
+    """Whether suspend and deletion save first."""
+
+    @model_validator(mode="after")
+    def _one_interval(self) -> Self:
+        if self.interval_seconds and self.interval_steps:
+            raise ValueError("intervalSeconds and intervalSteps are both given: keep one of them")
+        return self
+
+    @property
+    def seconds(self) -> int | None:
+        """Seconds between checkpoints, None when steps decide."""
+        return None if self.interval_steps else (self.interval_seconds or 300)
+
+
+class ResumePolicy(Section):
+    """What a job starts from."""
+
+    policy: Literal["Latest", "Never", "Step", "Job"] = "Latest"
+    """`Latest`: the newest whole checkpoint of this job; `Never`: from scratch; `Step`, `Job`: as named below."""
+    step: NonNegativeInt | None = None
+    """With `Step`: the checkpoint to start from."""
+    job_name: Annotated[str, Field(min_length=1, max_length=50)] | None = None
+    """With `Job`: the job of this namespace whose newest checkpoint to start from."""

@@ -1,0 +1,526 @@
+"""What operator, coordinator, agents and ranks say to each other: message models, environment, paths on the volume.
+
+Torch-free and Kubernetes-free. Every message is one JSON object; `kind` names it. A change that an older peer would
+misread raises PROTOCOL_VERSION: peers of another version are refused in the hello, never half understood.
+
+    operator    --HTTP-->       coordinator    Desired, Lost; CoordinatorStatus
+    agent       --WebSocket-->  coordinator    Hello, RankReport, RankExit, Leaving / Welcome, Refused, Begin, Decide, Exit
+    rank        --socket-->     its agent      RankReport / Decide
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from regroup_trainer.config import CheckpointPolicy, ResumePolicy, TrainConfig
+
+PROTOCOL_VERSION = 1
+COORDINATOR_PORT = 8471
+AGENT_METRICS_PORT = 8472
+VOLUME_MOUNT = "/regroup/volume"
+TOKEN_FILE = "/regroup/token/token"
+PEER_LOST_EXIT_CODE = 75
+"""A rank ends with it when a collective failed because a peer went away (EX_TEMPFAIL of sysexits.h)."""
+
+Text = Annotated[str, Field(max_length=4096)]
+Name = Annotated[str, Field(max_length=253)]
+
+
+class Message(BaseModel):
+    """Base of everything on the wire: immutable; unknown fields are an error, since versions are agreed beforehand."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class GenerationNumber(NamedTuple):
+    """The number of an agreed world, compared lexicographically; on the wire a list of two integers."""
+
+    term: int
+    """Raised by the operator before it makes a coordinator."""
+    n: int
+    """Counted by that coordinator."""
+
+    def __str__(self) -> str:
+        return f"{self.term}.{self.n}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The inverse of `str`. Raises ValueError when `text` is not two integers joined by a dot."""
+        term, n = text.split(".")
+        return cls(int(term), int(n))
+
+
+Rung = Literal["start", "L0", "L1", "L2"]
+"""Where a generation's state comes from: nowhere yet, live peers, memory snapshots, a verified checkpoint."""
+Cause = Literal["application", "infrastructure", "hang", "preemption", "resize"]
+"""Which budget a restart counts against."""
+
+
+class Decision(IntEnum):
+    """What the ranks do together at the start of the next step; carried in the commit vector as a small number."""
+
+    CONTINUE = 0
+    SAVE = 1
+    """Save a checkpoint and go on."""
+    LEAVE = 2
+    """Save, end this generation; another world follows."""
+    STOP = 3
+    """Save (if the policy says so), end this generation; none follows."""
+
+
+# --- what the operator wants -----------------------------------------------------------------------------------------
+
+
+class Ledger(Message):
+    """Cumulative account of a job's time and losses. It never falls: a new coordinator is seeded with the last one."""
+
+    seconds: dict[str, float] = {}
+    """Phase (pending, startup, rendezvous, step, data_wait, checkpoint_save, checkpoint_restore, evaluation, idle) -> s."""
+    lost_work_seconds: float = 0.0
+    """Time of steps that were done and had to be done again."""
+    lost_steps: int = 0
+    restarts: dict[Cause, int] = {}
+
+    @property
+    def goodput_ratio(self) -> float:
+        """(step seconds - lost work seconds) / all seconds; 0 before any time has passed."""
+        total = sum(self.seconds.values())
+        return max(0.0, self.seconds.get("step", 0.0) - self.lost_work_seconds) / total if total else 0.0
+
+
+class Desired(Message):
+    """What the job should be, as the operator (or the local mode) last saw the spec. The highest revision wins."""
+
+    revision: int
+    """metadata.generation of the TrainingJob."""
+    namespace: Name
+    job: Name
+    replicas: int
+    """Workers wanted now."""
+    min_replicas: int
+    max_replicas: int
+    replica_group_size: int = 1
+    suspend: bool = False
+    heartbeat_milliseconds: int = 500
+    timeout_milliseconds: int = 2000
+    start_grace_seconds: float = 3.0
+    """How long to wait for `replicas` once `min_replicas` are there."""
+    max_restarts: int = 10
+    """Budget for application failures; -1: no limit."""
+    backoff_seconds: float = 1.0
+    """Pause before the second consecutive application restart without progress; doubles up to the maximum."""
+    max_backoff_seconds: float = 300.0
+    train: TrainConfig
+    checkpoint: CheckpointPolicy = CheckpointPolicy()
+    resume: ResumePolicy = ResumePolicy()
+    directory: Text
+    """The job's own folder on the volume, as coordinator and ranks see it."""
+    seed: Ledger = Ledger()
+    """The account so far, for a coordinator that takes over."""
+
+
+class Lost(Message):
+    """The operator's word that members are gone (pod deleted, node NotReady, eviction): acted on at once."""
+
+    members: tuple[Name, ...]
+    reason: Text
+
+
+# --- generations -----------------------------------------------------------------------------------------------------
+
+
+class MemberRecord(Message):
+    """A member's place in a generation."""
+
+    member: Name
+    """The pod's UID (local mode: a UID of the process)."""
+    index: int
+    """The worker's index in the job, kept by its replacement."""
+    pod: Name
+    node: Name
+    first_rank: int
+    ranks: int
+    """Rank processes of this member: first_rank, first_rank + 1, ..."""
+
+
+class GenerationRecord(Message):
+    """One agreed world."""
+
+    number: GenerationNumber
+    parent: GenerationNumber | None
+    """The generation before it on the lineage."""
+    reason: Text
+    rung: Rung
+    members: tuple[MemberRecord, ...]
+    """In rank order."""
+    store: Name
+    """host:port of the c10d store in the pod of rank 0, used by this generation only."""
+    desired: Desired
+
+    @property
+    def world_size(self) -> int:
+        """Ranks over all members."""
+        return sum(member.ranks for member in self.members)
+
+    def place_of(self, member: str) -> MemberRecord | None:
+        """The member's place, None if it is not part of this generation."""
+        return next((place for place in self.members if place.member == member), None)
+
+
+class Assignment(Message):
+    """What a rank process is forked with."""
+
+    record: GenerationRecord
+    rank: int
+    local_rank: int
+    channel: Text
+    """Path of its agent's Unix socket."""
+
+
+# --- rank -> agent -> coordinator ------------------------------------------------------------------------------------
+
+
+class Report(Message):
+    """Base of what a rank tells; `generation` fences: a report of another generation than the current is dropped."""
+
+    generation: GenerationNumber
+    rank: int
+
+
+class SkippedCheckpoint(Message):
+    """A checkpoint that was passed over on the way back to a whole one."""
+
+    path: Text
+    why: Text
+
+
+class Restored(Report):
+    """Sent by every rank when its state is in place, before its first step; rank 0 also says from where."""
+
+    kind: Literal["restored"] = "restored"
+    step: int
+    """The step that the state has completed; 0 at the very start."""
+    path: Text | None = None
+    """The checkpoint, None when started from scratch."""
+    skipped: tuple[SkippedCheckpoint, ...] = ()
+    seconds: float = 0.0
+    parameters: int = 0
+
+
+class Progress(Report):
+    """Sent by every rank after each committed step; loss and rates by rank 0 alone (0 elsewhere)."""
+
+    kind: Literal["progress"] = "progress"
+    step: int
+    """Steps committed."""
+    time: float
+    """Wall clock of the commit, seconds since the epoch."""
+    seconds: dict[str, float] = {}
+    """Time of this generation by ledger phase, cumulative since `Restored`."""
+    epoch: float = 0.0
+    loss: float | None = None
+    """Mean loss per token in nats; None when not finite."""
+    gradient_norm: float | None = None
+    learning_rate: float = 0.0
+    tokens: int = 0
+    """Tokens trained on in steps 1..step."""
+    tokens_per_second: float = 0.0
+
+
+class Evaluated(Report):
+    """Loss on the held-out part."""
+
+    kind: Literal["evaluated"] = "evaluated"
+    step: int
+    loss: float
+
+
+class CheckpointSaved(Report):
+    """A checkpoint was published."""
+
+    kind: Literal["checkpoint_saved"] = "checkpoint_saved"
+    step: int
+    path: Text
+    size_bytes: int
+    seconds: float
+    """From the decision to the rename."""
+    blocking_seconds: float
+    """Time that training stood still for it."""
+    time: float
+
+
+class CheckpointFailed(Report):
+    """A save failed; training goes on and the next interval tries again."""
+
+    kind: Literal["checkpoint_failed"] = "checkpoint_failed"
+    step: int
+    stage: Literal["write", "publish", "prune"]
+    error: Text
+
+
+class Finished(Report):
+    """The rank ends of its own will, with exit code 0, after `step`."""
+
+    kind: Literal["finished"] = "finished"
+    step: int
+    reason: Literal["completed", "leave", "stop"]
+
+
+RankReport = Annotated[
+    Restored | Progress | Evaluated | CheckpointSaved | CheckpointFailed | Finished, Field(discriminator="kind")
+]
+rank_report: TypeAdapter[RankReport] = TypeAdapter(RankReport)
+
+
+class RankExit(Report):
+    """The agent saw a rank process end other than by its own kill."""
+
+    kind: Literal["rank_exit"] = "rank_exit"
+    exit_code: int
+    """128 + signal when a signal ended it."""
+    signal: int | None = None
+    cause: Literal["error", "signal", "oom", "peer"]
+    """`peer`: a collective failed since somebody else went away; never the first cause."""
+    message: Text = ""
+    """The end of the traceback."""
+
+
+class Hello(Message):
+    """An agent's first word, at the start and after every lost connection."""
+
+    kind: Literal["hello"] = "hello"
+    protocol: int
+    member: Name
+    index: int
+    pod: Name
+    node: Name
+    ranks: int
+    """Rank processes that it can run."""
+    store: Name
+    """host:port of its store process."""
+    record: GenerationRecord | None = None
+    """Its current generation, whose ranks run on while a coordinator is away."""
+    highest: GenerationNumber | None = None
+    """The highest generation it has ever seen: lower ones are refused for ever."""
+    progress: Progress | None = None
+    checkpoint: CheckpointSaved | None = None
+    ended: tuple[RankExit | Finished, ...] = ()
+    """Ends of ranks of the current generation that no coordinator has acknowledged yet."""
+
+
+class Leaving(Message):
+    """The agent was asked to go (SIGTERM): an agreed last step, then a world without it."""
+
+    kind: Literal["leaving"] = "leaving"
+    reason: Text
+
+
+AgentMessage = Annotated[
+    Hello | Leaving | RankExit | Restored | Progress | Evaluated | CheckpointSaved | CheckpointFailed | Finished,
+    Field(discriminator="kind"),
+]
+agent_message: TypeAdapter[AgentMessage] = TypeAdapter(AgentMessage)
+
+
+# --- coordinator -> agent (-> rank) ----------------------------------------------------------------------------------
+
+
+class Welcome(Message):
+    """The hello was accepted."""
+
+    kind: Literal["welcome"] = "welcome"
+    term: int
+
+
+class Refused(Message):
+    """The hello was not accepted; `final` says that trying again is of no use."""
+
+    kind: Literal["refused"] = "refused"
+    reason: Text
+    final: bool
+
+
+class Begin(Message):
+    """Kill the ranks of older generations, fork those of this one. A member without a place waits."""
+
+    kind: Literal["begin"] = "begin"
+    record: GenerationRecord
+
+
+class Decide(Message):
+    """For rank 0, which puts it into the next commit vector."""
+
+    kind: Literal["decide"] = "decide"
+    generation: GenerationNumber
+    decision: Decision
+
+
+class Exit(Message):
+    """End the agent with this code: the job has ended, or goes on without it."""
+
+    kind: Literal["exit"] = "exit"
+    code: int
+    reason: Text
+
+
+CoordinatorMessage = Annotated[Welcome | Refused | Begin | Decide | Exit, Field(discriminator="kind")]
+coordinator_message: TypeAdapter[CoordinatorMessage] = TypeAdapter(CoordinatorMessage)
+
+
+# --- coordinator -> operator -----------------------------------------------------------------------------------------
+
+
+class MemberStatus(Message):
+    """A connected, or just lost, member."""
+
+    member: Name
+    index: int
+    pod: Name
+    node: Name
+    rank: int | None
+    """Its first rank in the current generation."""
+    step: int
+
+
+class Recovery(Message):
+    """One unplanned or planned change of the world, from the loss to the first step after it."""
+
+    sequence: int
+    """1, 2, ... over the life of the job's coordinators of one term."""
+    time: float
+    """Wall clock of the detection."""
+    cause: Cause
+    rung: Rung
+    generation: GenerationNumber
+    """The generation that followed."""
+    member: Name = ""
+    pod: Name = ""
+    node: Name = ""
+    exit_code: int | None = None
+    message: Text = ""
+    lost_steps: int | None = None
+    """None until the state is restored."""
+    resumed_from_step: int | None = None
+    detect_seconds: float = 0.0
+    """From the last sign of life to the detection; 0 when the loss announced itself."""
+    down_seconds: float | None = None
+    """From the last committed step before it to the first after it; None until then."""
+    world_before: int
+    world_after: int
+
+
+class JobEvent(Message):
+    """Something to tell the user; becomes a Kubernetes Event. The newest are kept."""
+
+    sequence: int
+    time: float
+    type: Literal["Normal", "Warning"]
+    reason: Name
+    message: Text
+
+
+class Verdict(Message):
+    """How the job ended."""
+
+    outcome: Literal["completed", "failed", "suspended"]
+    message: Text
+    exit_code: int = 0
+
+
+CoordinatorPhase = Literal[
+    "waiting", "starting", "running", "recovering", "resizing", "stopping", "suspended", "completed", "failed"
+]
+
+
+class CoordinatorStatus(Message):
+    """Answer of GET /v1/status?after=SEQUENCE&wait=SECONDS: returns at once when `sequence` is above `after`."""
+
+    protocol: int = PROTOCOL_VERSION
+    term: int
+    sequence: int
+    """Raised by every change."""
+    revision: int
+    """Of the Desired in force."""
+    phase: CoordinatorPhase
+    message: Text
+    generation: GenerationNumber | None = None
+    world_size: int = 0
+    members: tuple[MemberStatus, ...] = ()
+    progress: Progress | None = None
+    total_steps: int = 0
+    evaluation: Evaluated | None = None
+    checkpoint: CheckpointSaved | None = None
+    ledger: Ledger = Ledger()
+    recoveries: tuple[Recovery, ...] = ()
+    """The newest ten."""
+    events: tuple[JobEvent, ...] = ()
+    """The newest fifty."""
+    verdict: Verdict | None = None
+
+
+# --- environment -----------------------------------------------------------------------------------------------------
+
+ENVIRONMENT_PREFIX = "REGROUP_"
+
+
+class Environment(Message):
+    """Base of what a pod gets by environment variables: field `member` is REGROUP_MEMBER, and so on."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    @classmethod
+    def variable(cls, field: str) -> str:
+        """The environment variable of a field. Raises KeyError for a field that does not exist."""
+        cls.model_fields[field]
+        return ENVIRONMENT_PREFIX + field.upper()
+
+    @classmethod
+    def read(cls, environ: dict[str, str]) -> Self:
+        """Read from `os.environ`. Raises pydantic.ValidationError, which names what is missing or malformed."""
+        present = {field: environ[cls.variable(field)] for field in cls.model_fields if cls.variable(field) in environ}
+        return cls.model_validate(present)
+
+    def variables(self) -> dict[str, str]:
+        """The inverse of `read`."""
+        return {self.variable(field): str(value) for field, value in self.model_dump(mode="json").items()}
+
+
+class AgentEnvironment(Environment):
+    """Of a worker pod."""
+
+    coordinator_url: str
+    """http://host:port"""
+    token_file: str = TOKEN_FILE
+    namespace: str
+    job: str
+    member: str
+    index: int
+    pod: str
+    node: str
+    address: str
+    """The pod's IP, under which others reach its store."""
+    ranks: int = 1
+    metrics_port: int = AGENT_METRICS_PORT
+    """0: any free port."""
+    termination_log: str = "/dev/termination-log"
+
+
+class CoordinatorEnvironment(Environment):
+    """Of a coordinator pod."""
+
+    term: int
+    node: str
+    """Rank 0 goes to another node where there is one."""
+    token_file: str = TOKEN_FILE
+    address: str = ""
+    """Where to listen; empty: on all addresses of the pod."""
+    port: int = COORDINATOR_PORT
+    desired: str
+    """JSON of the first Desired; later ones come by PUT /v1/desired or from the agents' echoes."""
+
+    def first_desired(self) -> Desired:
+        """The Desired in the environment."""
+        return Desired.model_validate_json(self.desired)
