@@ -4,7 +4,8 @@ Torch-free and Kubernetes-free. Every message is one JSON object; `kind` names i
 misread raises PROTOCOL_VERSION: peers of another version are refused in the hello, never half understood.
 
     operator    --HTTP-->       coordinator    Desired, Lost; CoordinatorStatus
-    agent       --WebSocket-->  coordinator    Hello, RankReport, RankExit, Leaving / Welcome, Refused, Begin, Decide, Exit
+    agent       --WebSocket-->  coordinator    Hello, RankReport, RankExit, Leaving
+                                               / Welcome, Refused, Begin, Decide, Exit
     rank        --socket-->     its agent      RankReport / Decide
 """
 
@@ -78,7 +79,8 @@ class Ledger(Message):
     """Cumulative account of a job's time and losses. It never falls: a new coordinator is seeded with the last one."""
 
     seconds: dict[str, float] = {}
-    """Phase (pending, startup, rendezvous, step, data_wait, checkpoint_save, checkpoint_restore, evaluation, idle) -> s."""
+    """Seconds by phase: pending, startup, rendezvous, step, data_wait, checkpoint_save, checkpoint_restore, evaluation,
+    idle."""
     lost_work_seconds: float = 0.0
     """Time of steps that were done and had to be done again."""
     lost_steps: int = 0
