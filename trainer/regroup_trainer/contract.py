@@ -385,13 +385,15 @@ class MemberStatus(Message):
     rank: int | None
     """Its first rank in the current generation."""
     step: int
+    lost: Text = ""
+    """Why it was declared lost; empty while it is here. Kept until a replacement of the same index says hello."""
 
 
 class Recovery(Message):
     """One unplanned or planned change of the world, from the loss to the first step after it."""
 
     sequence: int
-    """1, 2, ... over the life of the job's coordinators of one term."""
+    """Unique and rising within a term, also over a restart of its coordinator: the n of the generation that followed."""
     time: float
     """Wall clock of the detection."""
     cause: Cause
@@ -508,6 +510,8 @@ class AgentEnvironment(Environment):
     metrics_port: int = AGENT_METRICS_PORT
     """0: any free port."""
     termination_log: str = "/dev/termination-log"
+    entry: str = "regroup_trainer.trainer"
+    """Module whose `run(assignment, channel) -> int` is the life of a rank."""
 
 
 class CoordinatorEnvironment(Environment):
