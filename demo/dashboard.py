@@ -1,0 +1,291 @@
+"""Makes the Grafana dashboard "Job" of the chart: what one TrainingJob does, did, and lost.
+
+    python -m demo.dashboard [--check]
+
+The JSON is generated, so that a query or a threshold is changed in one place; `--check` fails when the file in the
+chart is not what this module makes. The queries are in `demo.queries`, the kinds of panels in `demo.panels`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from grafana_foundation_sdk.builders import dashboard as boards
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import dashboard as models
+
+from demo import queries
+from demo.panels import (
+    SOURCE,
+    Chart,
+    Figure,
+    Panel,
+    Place,
+    Series,
+    chart_panel,
+    figure_panel,
+    phase_panel,
+    recoveries_panel,
+    timeline_panel,
+)
+
+OUTPUT = Path(__file__).resolve().parent.parent / "charts/regroup/dashboards/job.json"
+FIGURES = (
+    Figure(
+        "Progress",
+        "Committed steps of those wanted.",
+        queries.PROGRESS,
+        "percentunit",
+        decimals=0,
+        steps=((None, "blue"), (1, "green")),
+    ),
+    Figure(
+        "Loss",
+        "Mean loss per token of the last step, nats.",
+        queries.newest("loss"),
+        "none",
+        decimals=3,
+        steps=((None, "text"),),
+    ),
+    Figure(
+        "Tokens/s",
+        "Tokens trained on per second by the whole world.",
+        queries.newest("tokens_per_second"),
+        "short",
+        decimals=1,
+        steps=((None, "text"),),
+    ),
+    Figure(
+        "World size",
+        "Ranks that train together now.",
+        queries.newest("world_size"),
+        "none",
+        decimals=0,
+        steps=((None, "red"), (1, "blue")),
+    ),
+    Figure(
+        "Restarts",
+        "Changes of the world that nobody asked for, all causes.",
+        queries.RESTARTS,
+        "none",
+        decimals=0,
+        steps=((None, "green"), (1, "yellow"), (10, "red")),
+    ),
+    Figure(
+        "Goodput",
+        "Share of all time that went into steps that count.",
+        queries.GOODPUT,
+        "percentunit",
+        decimals=0,
+        steps=((None, "red"), (0.5, "yellow"), (0.8, "green")),
+    ),
+    Figure(
+        "Checkpoint age",
+        "Time since the newest whole checkpoint.",
+        queries.CHECKPOINT_AGE,
+        "s",
+        decimals=0,
+        steps=((None, "green"), (600, "yellow"), (1800, "red")),
+    ),
+)
+DASHED = (("custom.lineStyle", {"fill": "dash", "dash": [8, 6]}), ("custom.fillOpacity", 0))
+STAIRS = (("custom.lineInterpolation", "stepAfter"),)
+CHARTS = (
+    (
+        Chart(
+            "Loss",
+            "Mean loss per token: of every step, and on the held-out part.",
+            (
+                Series(queries.newest("loss"), "training", "blue"),
+                Series(queries.newest("evaluation_loss"), "held out", "orange", STAIRS),
+            ),
+            "none",
+            decimals=2,
+        ),
+        Place(0, 9, 12, 8),
+    ),
+    (
+        Chart(
+            "Throughput",
+            "Tokens trained on per second by the whole world.",
+            (Series(queries.newest("tokens_per_second"), "tokens/s", "green"),),
+            "short",
+            minimum=0,
+            fill=15,
+            calcs=("lastNotNull", "mean"),
+        ),
+        Place(12, 9, 12, 8),
+    ),
+    (
+        Chart(
+            "Workers",
+            "Pods wanted and ready, and the ranks of the current world.",
+            (
+                Series(queries.newest("world_size"), "world size", "blue"),
+                Series(queries.workers("ready"), "ready", "green", (("custom.fillOpacity", 0),)),
+                Series(queries.workers("desired"), "desired", "#8e8e99", DASHED),
+                Series(queries.workers("min"), "minimum", "red", DASHED),
+            ),
+            "none",
+            decimals=0,
+            minimum=0,
+            step_line=True,
+            fill=20,
+        ),
+        Place(0, 17, 8, 8),
+    ),
+    (
+        Chart(
+            "Steps",
+            "Committed, and safe in a checkpoint; the gap is the work at risk.",
+            (
+                Series(queries.newest("step"), "committed", "blue"),
+                Series(queries.CHECKPOINT_STEP, "in a checkpoint", "green", (("custom.fillOpacity", 15), *STAIRS)),
+                Series(queries.newest("target_steps"), "wanted", "#8e8e99", DASHED),
+            ),
+            "none",
+            decimals=0,
+            minimum=0,
+        ),
+        Place(8, 17, 8, 8),
+    ),
+    (
+        Chart(
+            "Where the time goes",
+            "Share of each second by what the job did in it.",
+            (Series(queries.TIME_SHARE, "{{phase}}"),),
+            "percentunit",
+            decimals=0,
+            stacked=True,
+            fill=75,
+            calcs=(),
+        ),
+        Place(16, 17, 8, 8),
+    ),
+    (
+        Chart(
+            "Checkpoint age",
+            "Time since the newest whole checkpoint.",
+            (Series(queries.CHECKPOINT_AGE, "age", "purple"),),
+            "s",
+            minimum=0,
+            fill=20,
+            calcs=("max",),
+        ),
+        Place(12, 25, 6, 8),
+    ),
+    (
+        Chart(
+            "Gradient norm",
+            "Before clipping.",
+            (Series(queries.newest("gradient_norm"), "norm", "yellow"),),
+            "none",
+            decimals=2,
+            minimum=0,
+        ),
+        Place(18, 25, 6, 8),
+    ),
+)
+SMALL_FIGURES = (
+    (
+        Figure(
+            "Detection",
+            "From the last sign of life of the worker lost last to its being called lost.",
+            queries.newest("detection_seconds"),
+            "s",
+            decimals=2,
+            steps=((None, "green"), (3, "yellow"), (10, "red")),
+        ),
+        Place(8, 25, 4, 4),
+    ),
+    (
+        Figure(
+            "Lost steps",
+            "Steps that had to be done again.",
+            queries.LOST_STEPS,
+            "none",
+            decimals=0,
+            steps=((None, "green"), (1, "yellow"), (1000, "red")),
+        ),
+        Place(8, 29, 4, 4),
+    ),
+)
+
+
+def panels() -> list[Panel]:
+    """All panels, from the top left, with their numbers."""
+    built: list[Panel] = [phase_panel(Place(0, 0, 3, 4))]
+    built += [figure_panel(figure, Place(3 * column, 0, 3, 4)) for column, figure in enumerate(FIGURES, 1)]
+    built.append(timeline_panel(Place(0, 4, 24, 5)))
+    built += [chart_panel(chart, place) for chart, place in CHARTS[:5]]
+    built.append(recoveries_panel(Place(0, 25, 8, 8)))
+    built += [figure_panel(figure, place) for figure, place in SMALL_FIGURES]
+    built += [chart_panel(chart, place) for chart, place in CHARTS[5:]]
+    for number, panel in enumerate(built, 1):
+        panel.id(number)
+    return built
+
+
+def variables() -> list[Any]:
+    """Where to look (the data source) and at which job."""
+    jobs = 'label_values(trainingjob_status_phase{namespace="$namespace"}, trainingjob)'
+    namespaces = "label_values(trainingjob_status_phase, namespace)"
+    found = (("namespace", "Namespace", namespaces), ("trainingjob", "Job", jobs))
+    return [
+        boards.DatasourceVariable("datasource").label("Data source").type("prometheus"),
+        *(
+            boards.QueryVariable(name)
+            .label(label)
+            .query(query)
+            .datasource(SOURCE)
+            .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+            .sort(models.VariableSort.ALPHABETICAL_ASC)
+            for name, label, query in found
+        ),
+    ]
+
+
+def build() -> dict[str, Any]:
+    """The dashboard as Grafana reads it."""
+    board = (
+        boards.Dashboard("Regroup / Job")
+        .uid("regroup-job")
+        .description("One TrainingJob: what it does, how fast, and what faults have cost it.")
+        .tags(["regroup", "training"])
+        .time("now-1h", "now")
+        .refresh("10s")
+        .timezone("browser")
+        .tooltip(models.DashboardCursorSync.CROSSHAIR)
+        .readonly()
+    )
+    world = boards.AnnotationQuery().name("New world").datasource(SOURCE).enable(True).icon_color("orange")
+    board.annotation(world.expr(queries.WORLD_CHANGED)).variables(variables())
+    for panel in panels():
+        board.with_panel(panel)
+    decoded: dict[str, Any] = json.loads(json.dumps(board.build(), cls=JSONEncoder))
+    return decoded
+
+
+def text() -> str:
+    """The file's content."""
+    return json.dumps(build(), indent=2, sort_keys=True) + "\n"
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Fail when the chart's file is not what would be made.")
+def main(check: bool) -> None:
+    """Write the dashboard into the chart."""
+    made = text()
+    if check:
+        fresh = OUTPUT.exists() and OUTPUT.read_text() == made
+        sys.exit(0 if fresh else f"{OUTPUT} is out of date: run python -m demo.dashboard")
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    OUTPUT.write_text(made)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""The kinds of panels of our Grafana dashboards, each from a small description of what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from grafana_foundation_sdk.builders import common as widgets
+from grafana_foundation_sdk.builders import dashboard as boards
+from grafana_foundation_sdk.builders import stat, statetimeline, table, timeseries
+from grafana_foundation_sdk.builders.prometheus import Dataquery
+from grafana_foundation_sdk.models import common
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+from demo import queries
+
+SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+Panel = stat.Panel | statetimeline.Panel | table.Panel | timeseries.Panel
+PHASE_COLORS = {
+    "Pending": "#8e8e99",
+    "Starting": "blue",
+    "Running": "green",
+    "Recovering": "red",
+    "Resizing": "purple",
+    "Suspended": "yellow",
+    "Succeeded": "dark-green",
+    "Failed": "dark-red",
+}
+PanelBuilder = TypeVar("PanelBuilder", stat.Panel, statetimeline.Panel, table.Panel, timeseries.Panel)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a panel lies on Grafana's grid of 24 columns."""
+
+    x: int
+    y: int
+    w: int
+    h: int
+
+
+@dataclass(frozen=True)
+class Series:
+    """One query of a panel and the name of what it returns."""
+
+    expression: str
+    legend: str
+    color: str | None = None
+    style: tuple[tuple[str, object], ...] = ()
+    """Further field overrides: Grafana's property id and value."""
+
+
+def target(letter: str, expression: str, legend: str) -> Dataquery:
+    """A range query."""
+    return Dataquery().datasource(SOURCE).ref_id(letter).expr(expression).legend_format(legend).range()
+
+
+def instant(letter: str, expression: str) -> Dataquery:
+    """A query for the current values, as a table."""
+    query = Dataquery().datasource(SOURCE).ref_id(letter).expr(expression).instant()
+    return query.format(PromQueryFormat.TABLE).legend_format("")
+
+
+def thresholds(*steps: tuple[float | None, str]) -> boards.ThresholdsConfig:
+    """Absolute thresholds; the first has no value."""
+    return (
+        boards.ThresholdsConfig()
+        .mode(models.ThresholdsMode.ABSOLUTE)
+        .steps([models.Threshold(value, color) for value, color in steps])
+    )
+
+
+def color(mode: models.FieldColorModeId, fixed: str | None = None) -> boards.FieldColor:
+    """How a field gets its colour."""
+    builder = boards.FieldColor().mode(mode)
+    return builder.fixed_color(fixed) if fixed else builder
+
+
+def property_of(name: str, value: object) -> models.DynamicConfigValue:
+    """A property in a field override."""
+    return models.DynamicConfigValue(name, value)
+
+
+def titled(panel: PanelBuilder, title: str, description: str, place: Place) -> PanelBuilder:
+    """The panel with what every panel has."""
+    panel.title(title).description(description).datasource(SOURCE)
+    panel.grid_pos(models.GridPos(h=place.h, w=place.w, x=place.x, y=place.y))
+    return panel
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A stat panel: one number, large."""
+
+    title: str
+    description: str
+    expression: str
+    unit: str = "short"
+    decimals: int | None = None
+    steps: tuple[tuple[float | None, str], ...] = ((None, "green"),)
+    spark: bool = False
+    legend: str = ""
+
+
+def figure_panel(figure: Figure, place: Place) -> stat.Panel:
+    """A stat panel that shows the last value."""
+    panel = titled(stat.Panel(), figure.title, figure.description, place)
+    panel.with_target(target("A", figure.expression, figure.legend)).unit(figure.unit)
+    panel.thresholds(thresholds(*figure.steps)).color_scheme(color(models.FieldColorModeId.THRESHOLDS))
+    panel.reduce_options(widgets.ReduceDataOptions().calcs(["lastNotNull"]))
+    panel.graph_mode(common.BigValueGraphMode.AREA if figure.spark else common.BigValueGraphMode.NONE)
+    panel.color_mode(common.BigValueColorMode.VALUE)
+    return panel if figure.decimals is None else panel.decimals(figure.decimals)
+
+
+def phase_panel(place: Place) -> stat.Panel:
+    """The name of the current phase in its colour."""
+    figure = Figure("Phase", "What the job is doing, as `status.phase` says.", queries.PHASE, legend="{{phase}}")
+    panel = figure_panel(figure, place).text_mode(common.BigValueTextMode.NAME)
+    for phase, shade in PHASE_COLORS.items():
+        panel.override_by_name(phase, [property_of("color", {"mode": "fixed", "fixedColor": shade})])
+    return panel.reduce_options(widgets.ReduceDataOptions().calcs(["last"]))
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A time series panel."""
+
+    title: str
+    description: str
+    series: tuple[Series, ...]
+    unit: str = "short"
+    decimals: int | None = None
+    minimum: float | None = None
+    step_line: bool = False
+    fill: int = 8
+    stacked: bool = False
+    calcs: tuple[str, ...] = ("lastNotNull",)
+    connect: bool = False
+
+
+def chart_panel(chart: Chart, place: Place) -> timeseries.Panel:
+    """Lines over time, with a legend table below."""
+    panel = titled(timeseries.Panel(), chart.title, chart.description, place).unit(chart.unit)
+    for letter, series in zip("ABCDEFGH", chart.series, strict=False):
+        panel.with_target(target(letter, series.expression, series.legend))
+        panel.override_by_name(series.legend, list(overrides(series)))
+    panel.color_scheme(color(models.FieldColorModeId.PALETTE_CLASSIC)).line_width(2).fill_opacity(chart.fill)
+    panel.show_points(common.VisibilityMode.NEVER).span_nulls(chart.connect)
+    panel.legend(legend(chart.calcs)).tooltip(widgets.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI))
+    if chart.step_line:
+        panel.line_interpolation(common.LineInterpolation.STEP_AFTER)
+    if chart.stacked:
+        panel.stacking(widgets.StackingConfig().mode(common.StackingMode.PERCENT)).line_width(0)
+    if chart.minimum is not None:
+        panel.min(chart.minimum)
+    return panel if chart.decimals is None else panel.decimals(chart.decimals)
+
+
+def overrides(series: Series) -> Iterable[models.DynamicConfigValue]:
+    """The field properties that a series sets."""
+    if series.color:
+        yield property_of("color", {"mode": "fixed", "fixedColor": series.color})
+    for name, value in series.style:
+        yield property_of(name, value)
+
+
+def legend(calcs: tuple[str, ...]) -> widgets.VizLegendOptions:
+    """A list of names below the chart, with reduced values where `calcs` are given."""
+    return (
+        widgets.VizLegendOptions()
+        .display_mode(common.LegendDisplayMode.LIST)
+        .placement(common.LegendPlacement.BOTTOM)
+        .show_legend(True)
+        .calcs(list(calcs))
+    )
+
+
+def timeline_panel(place: Place) -> statetimeline.Panel:
+    """Phase and world size as coloured bars."""
+    panel = titled(statetimeline.Panel(), "What it did", "Phase and number of ranks that train together.", place)
+    panel.with_target(target("A", queries.phase_number(), "Phase"))
+    panel.with_target(target("B", queries.newest("world_size"), "World size"))
+    names = {
+        str(number): models.ValueMappingResult(text=phase, color=PHASE_COLORS[phase], index=number)
+        for number, phase in queries.numbered()
+    }
+    panel.override_by_name("Phase", [property_of("mappings", [models.ValueMap(options=names)])])
+    panel.thresholds(thresholds((None, "red"), (1, "#1f60c4"), (2, "#3274d9"), (3, "#5794f2")))
+    panel.color_scheme(color(models.FieldColorModeId.THRESHOLDS)).decimals(0)
+    panel.show_value(common.VisibilityMode.AUTO).merge_values(True).row_height(0.85).fill_opacity(80).line_width(0)
+    panel.legend(widgets.VizLegendOptions().show_legend(False))
+    return panel.align_value(common.TimelineValueAlignment.CENTER)
+
+
+def recoveries_panel(place: Place) -> table.Panel:
+    """A row for each kind of recovery."""
+    panel = titled(table.Panel(), "Recoveries", "From the last step before a loss to the first step after it.", place)
+    panel.with_target(instant("A", queries.RECOVERIES)).with_target(instant("B", queries.RECOVERY_MEAN))
+    panel.with_target(instant("C", queries.RECOVERY_P90))
+    panel.with_transformation(models.DataTransformerConfig("merge", options={}))
+    names = {"cause": "Cause", "rung": "Rung", "Value #A": "Count", "Value #B": "Mean", "Value #C": "90 %"}
+    order = {name: place for place, name in enumerate(names)}
+    organize = {"excludeByName": {"Time": True}, "renameByName": names, "indexByName": order}
+    panel.with_transformation(models.DataTransformerConfig("organize", options=organize))
+    for name in ("Mean", "90 %"):
+        panel.override_by_name(name, [property_of("unit", "s"), property_of("decimals", 1)])
+    return panel
