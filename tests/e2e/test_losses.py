@@ -1,0 +1,113 @@
+"""Whatever dies, training goes on: on a real cluster of three nodes, with the operator installed by Helm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.jobs import Job, make_job
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Installation
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_killed_worker_pod_is_replaced_and_no_sample_is_lost(installation: Installation) -> None:
+    job = installation.start(make_job("pod-kill"))
+    saved = job.wait_for_checkpoint()
+    victim = installation.worker_of_rank(job, 0)
+    installation.kubectl("delete", "pod", victim, "-n", job.namespace, "--grace-period=0", "--force")
+    wait_until("the recovery", lambda: job.status().get("recoveries"), seconds=60)
+    job.wait_for_condition("Complete", seconds=240)
+    recovery = job.status()["recoveries"][0]
+    assert recovery["rung"] == "L2"
+    assert recovery["resumedFromStep"] >= saved
+    assert victim not in {pod["metadata"]["name"] for pod in job.pods("worker")}
+    assert installation.audit(job) == []
+
+
+def test_a_node_that_loses_power_costs_seconds_though_kubernetes_still_calls_it_ready(
+    installation: Installation,
+) -> None:
+    job = installation.start(make_job("node-kill", steps=1500))
+    job.wait_for_checkpoint()
+    with installation.node_of_rank_0(job) as node:
+        node.kill()
+        recovery = wait_until("the recovery", lambda: job.status().get("recoveries"), seconds=40)[0]
+        assert installation.node_is_ready(node.name), "Kubernetes noticed first: the test proves nothing"
+        assert recovery["cause"] == "infrastructure"
+        assert recovery["detectSeconds"] <= 3
+        assert recovery["worldAfter"] == 2
+        step = job.step()
+        wait_until("training to go on with two workers", lambda: job.step() > step, seconds=60)
+    job.wait_for_world(3, seconds=180)
+    job.wait_for_condition("Complete", seconds=240)
+    assert installation.audit(job) == []
+
+
+def test_training_does_not_notice_that_the_coordinator_died(installation: Installation) -> None:
+    job = installation.start(make_job("coordinator-kill", steps=800))
+    job.wait_for_checkpoint()
+    before = job.coordinator()["metadata"]["name"]
+    installation.kubectl("delete", "pod", before, "-n", job.namespace, "--grace-period=0", "--force")
+    wait_until("the next coordinator", lambda: job.coordinator()["metadata"]["name"] != before, seconds=60)
+    job.wait_for_condition("Complete", seconds=240)
+    assert job.status().get("recoveries", []) == []
+    assert installation.generations(job) == 1
+    assert installation.audit(job) == []
+
+
+def test_recovery_from_a_node_loss_needs_no_operator(installation: Installation) -> None:
+    job = installation.start(make_job("no-operator", steps=1500))
+    job.wait_for_checkpoint()
+    installation.scale_operator(0)
+    try:
+        with installation.node_of_rank_0(job) as node:
+            before = installation.committed_steps(job)
+            node.kill()
+            wait_until("steps of a new generation", lambda: installation.generations(job) >= 2, seconds=40)
+            wait_until("training to go on", lambda: installation.committed_steps(job) > before, seconds=40)
+            installation.scale_operator(1)
+            wait_until("the status to tell it", lambda: job.status().get("recoveries"), seconds=90)
+    finally:
+        installation.scale_operator(1)
+    job.wait_for_condition("Complete", seconds=240)
+    assert job.status()["restarts"]["infrastructure"] == 1
+    assert installation.audit(job) == []
+
+
+def test_two_jobs_at_once_do_not_touch_each_other(installation: Installation) -> None:
+    first = installation.start(make_job("left", steps=150, replicas=2))
+    second = installation.start(make_job("right", steps=150, replicas=2))
+    for job in (first, second):
+        job.wait_for_condition("Complete", seconds=240)
+        assert job.status()["progress"]["step"] == 150
+        assert installation.audit(job) == []
+
+
+def test_suspend_saves_and_gives_all_pods_back_and_resume_goes_on_there(installation: Installation) -> None:
+    job = installation.start(make_job("pause", steps=800))
+    wait_until("some steps", lambda: job.step() > 10, seconds=120)
+    job.patch(suspend=True)
+    job.wait_for_condition("Suspended", seconds=60)
+    wait_until("its pods to go", lambda: not job.pods(), seconds=60)
+    saved = job.status()["checkpoint"]["lastStep"]
+    assert saved >= 10
+    job.patch(suspend=False)
+    job.wait_for_condition("Complete", seconds=240)
+    assert installation.resumed_from(job) == [0, saved]
+    assert installation.audit(job) == []
+
+
+def test_a_job_grows_and_shrinks_as_it_is_told(installation: Installation) -> None:
+    job: Job = installation.start(make_job("scale", steps=1500, replicas=2, template=None))
+    job.wait_for_world(2)
+    installation.kubectl("scale", "trainingjob", job.name, "-n", job.namespace, "--replicas=3")
+    job.wait_for_world(3)
+    installation.kubectl("scale", "trainingjob", job.name, "-n", job.namespace, "--replicas=1")
+    job.wait_for_world(1)
+    assert job.status()["goodput"]["lostSteps"] == 0
+    job.delete()

@@ -1,0 +1,142 @@
+"""TrainingJobs for tests: a builder with valid defaults, and a handle on one that runs in a cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.waiting import wait_until
+
+Json = dict[str, Any]
+
+
+def make_job(name: str = "gpt", *, steps: int = 400, replicas: int = 3, **spec: Any) -> Json:
+    """A TrainingJob with a small model on the claim `shared`, one worker a node; `spec` overrides its fields."""
+    fields: Json = {
+        "replicas": replicas,
+        "elasticPolicy": {"minReplicas": max(1, replicas - 1), "maxReplicas": replicas + 1},
+        "checkpoint": {"intervalSteps": 50, "storage": {"persistentVolumeClaim": {"claimName": "shared"}}},
+        "trainer": {
+            "model": {"name": "gpt", "preset": "tiny"},
+            "training": {"steps": steps, "globalBatchSize": 6, "microBatchSize": 2, "sequenceLength": 64},
+        },
+        "template": {"spec": {"affinity": one_worker_a_node(name)}},
+    }
+    return {
+        "apiVersion": "regroup.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name},
+        "spec": {**fields, **spec},
+    }
+
+
+def one_worker_a_node(job: str) -> Json:
+    """Required anti-affinity between the workers of a job."""
+    term = {
+        "labelSelector": {"matchLabels": {"regroup.dev/job": job, "regroup.dev/role": "worker"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A TrainingJob in a namespace, through kubectl."""
+
+    kubectl: Callable[..., str]
+    namespace: str
+    name: str
+
+    @classmethod
+    def apply(cls, kubectl: Callable[..., str], namespace: str, manifest: Mapping[str, Any]) -> Job:
+        """Apply the manifest, as a user would."""
+        kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(manifest))
+        return cls(kubectl, namespace, manifest["metadata"]["name"])
+
+    def read(self) -> Json:
+        """The object now."""
+        found: Json = json.loads(self.kubectl("get", "trainingjob", self.name, "-n", self.namespace, "-o", "json"))
+        return found
+
+    def status(self) -> Json:
+        """Its status; empty before the operator has seen it."""
+        return dict(self.read().get("status", {}))
+
+    def patch(self, **spec: Any) -> None:
+        """Merge fields into the spec. Raises CalledProcessError with the API server's words when it refuses."""
+        body = json.dumps({"spec": spec})
+        self.kubectl("patch", "trainingjob", self.name, "-n", self.namespace, "--type=merge", "-p", body)
+
+    def delete(self) -> None:
+        """Delete it and wait until its pods are gone."""
+        self.kubectl("delete", "trainingjob", self.name, "-n", self.namespace, "--ignore-not-found", "--wait=true")
+        wait_until(f"the pods of {self.name} to go", lambda: not self.pods(), seconds=90)
+
+    def pods(self, role: str | None = None) -> list[Json]:
+        """Its pods, those on their way out included."""
+        selector = f"regroup.dev/job={self.name}" + (f",regroup.dev/role={role}" if role else "")
+        listing = self.kubectl("get", "pods", "-n", self.namespace, "-l", selector, "-o", "json")
+        return list(json.loads(listing)["items"])
+
+    def workers(self) -> list[Json]:
+        """Worker pods that are not being deleted."""
+        return [pod for pod in self.pods("worker") if "deletionTimestamp" not in pod["metadata"]]
+
+    def coordinator(self) -> Json:
+        """The coordinator pod in office."""
+        return next(pod for pod in self.pods("coordinator") if "deletionTimestamp" not in pod["metadata"])
+
+    def events(self) -> list[Json]:
+        """Events about the job."""
+        about = f"involvedObject.kind=TrainingJob,involvedObject.name={self.name}"
+        listing = self.kubectl("get", "events", "-n", self.namespace, "--field-selector", about, "-o", "json")
+        return list(json.loads(listing)["items"])
+
+    def step(self) -> int:
+        """Steps committed, as the status tells."""
+        return int(self.status().get("progress", {}).get("step", 0))
+
+    def condition(self, kind: str) -> Json:
+        """A condition; empty while there is none."""
+        return next((c for c in self.status().get("conditions", ()) if c["type"] == kind), {})
+
+    def wait_for_condition(self, kind: str, status: str = "True", seconds: float = 120) -> Json:
+        """Wait until a condition has that status, and return it; a failed job ends the wait at once."""
+
+        def there() -> Json | None:
+            if kind != "Failed" and self.condition("Failed").get("status") == "True":
+                raise AssertionError(f"{self.name} failed: {self.status().get('message')}")
+            condition = self.condition(kind)
+            return condition if condition.get("status") == status else None
+
+        return wait_until(f"{self.name}: {kind}={status}; it says: {self.status().get('message')}", there, seconds)
+
+    def wait_for_checkpoint(self, step: int = 1, seconds: float = 120) -> int:
+        """Wait until a checkpoint of at least `step` is published; returns its step."""
+
+        def there() -> int | None:
+            last = self.status().get("checkpoint", {}).get("lastStep") or 0
+            return last if last >= step else None
+
+        return wait_until(f"{self.name} to save step {step} or later", there, seconds)
+
+    def wait_for_world(self, size: int, seconds: float = 90) -> Json:
+        """Wait until it trains with `size` ranks."""
+
+        def there() -> Json | None:
+            status = self.status()
+            return status if status.get("worldSize") == size and status.get("phase") == "Running" else None
+
+        return wait_until(f"{self.name} to train with {size} ranks", there, seconds)
+
+
+def refusal(action: Callable[[], object]) -> str:
+    """The words with which the API server refuses `action`; fails when it does not."""
+    try:
+        action()
+    except subprocess.CalledProcessError as error:
+        return str(error.stderr)
+    raise AssertionError("the API server accepted it")
