@@ -94,6 +94,17 @@ FIGURES = (
 )
 DASHED = (("custom.lineStyle", {"fill": "dash", "dash": [8, 6]}), ("custom.fillOpacity", 0))
 STAIRS = (("custom.lineInterpolation", "stepAfter"),)
+TIME_COLORS = (
+    ("step", "green"),
+    ("data_wait", "yellow"),
+    ("checkpoint_save", "purple"),
+    ("checkpoint_restore", "dark-purple"),
+    ("evaluation", "orange"),
+    ("startup", "blue"),
+    ("rendezvous", "red"),
+    ("pending", "#8e8e99"),
+    ("idle", "#5a5a66"),
+)
 CHARTS = (
     (
         Chart(
@@ -163,6 +174,7 @@ CHARTS = (
             stacked=True,
             fill=75,
             calcs=(),
+            colors=TIME_COLORS,
         ),
         Place(16, 17, 8, 8),
     ),

@@ -25,7 +25,7 @@ PHASE_COLORS = {
     "Recovering": "red",
     "Resizing": "purple",
     "Suspended": "yellow",
-    "Succeeded": "dark-green",
+    "Succeeded": "semi-dark-green",
     "Failed": "dark-red",
 }
 PanelBuilder = TypeVar("PanelBuilder", stat.Panel, statetimeline.Panel, table.Panel, timeseries.Panel)
@@ -138,6 +138,8 @@ class Chart:
     fill: int = 8
     stacked: bool = False
     calcs: tuple[str, ...] = ("lastNotNull",)
+    colors: tuple[tuple[str, str], ...] = ()
+    """Colours of series that one query returns, by their names."""
     connect: bool = False
 
 
@@ -146,7 +148,10 @@ def chart_panel(chart: Chart, place: Place) -> timeseries.Panel:
     panel = titled(timeseries.Panel(), chart.title, chart.description, place).unit(chart.unit)
     for letter, series in zip("ABCDEFGH", chart.series, strict=False):
         panel.with_target(target(letter, series.expression, series.legend))
-        panel.override_by_name(series.legend, list(overrides(series)))
+        if properties := list(overrides(series)):
+            panel.override_by_name(series.legend, properties)
+    for name, shade in chart.colors:
+        panel.override_by_name(name, [property_of("color", {"mode": "fixed", "fixedColor": shade})])
     panel.color_scheme(color(models.FieldColorModeId.PALETTE_CLASSIC)).line_width(2).fill_opacity(chart.fill)
     panel.show_points(common.VisibilityMode.NEVER).span_nulls(chart.connect)
     panel.legend(legend(chart.calcs)).tooltip(widgets.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI))
@@ -188,10 +193,10 @@ def timeline_panel(place: Place) -> statetimeline.Panel:
         for number, phase in queries.numbered()
     }
     panel.override_by_name("Phase", [property_of("mappings", [models.ValueMap(options=names)])])
-    panel.thresholds(thresholds((None, "red"), (1, "#1f60c4"), (2, "#3274d9"), (3, "#5794f2")))
+    panel.thresholds(thresholds((None, "#8e8e99"), (1, "#1f60c4"), (2, "#3274d9"), (3, "#5794f2")))
     panel.color_scheme(color(models.FieldColorModeId.THRESHOLDS)).decimals(0)
     panel.show_value(common.VisibilityMode.AUTO).merge_values(True).row_height(0.85).fill_opacity(80).line_width(0)
-    panel.legend(widgets.VizLegendOptions().show_legend(False))
+    panel.legend(legend(()))
     return panel.align_value(common.TimelineValueAlignment.CENTER)
 
 
@@ -201,10 +206,10 @@ def recoveries_panel(place: Place) -> table.Panel:
     panel.with_target(instant("A", queries.RECOVERIES)).with_target(instant("B", queries.RECOVERY_MEAN))
     panel.with_target(instant("C", queries.RECOVERY_P90))
     panel.with_transformation(models.DataTransformerConfig("merge", options={}))
-    names = {"cause": "Cause", "rung": "Rung", "Value #A": "Count", "Value #B": "Mean", "Value #C": "90 %"}
+    names = {"cause": "Cause", "rung": "Rung", "Value #A": "Count", "Value #B": "Mean", "Value #C": "90th pct."}
     order = {name: place for place, name in enumerate(names)}
     organize = {"excludeByName": {"Time": True}, "renameByName": names, "indexByName": order}
     panel.with_transformation(models.DataTransformerConfig("organize", options=organize))
-    for name in ("Mean", "90 %"):
+    for name in ("Mean", "90th pct."):
         panel.override_by_name(name, [property_of("unit", "s"), property_of("decimals", 1)])
     return panel

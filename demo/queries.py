@@ -45,7 +45,7 @@ RECOVERIES = newest("recovery_seconds_count", "cause", "rung")
 RECOVERY_MEAN = f"{newest('recovery_seconds_sum', 'cause', 'rung')} / {RECOVERIES}"
 RECOVERY_P90 = f"histogram_quantile(0.9, {newest('recovery_seconds_bucket', 'cause', 'rung', 'le')})"
 LOST_STEPS = f"{newest('lost_steps_total')} or vector(0)"
-WORLD_CHANGED = f"changes({newest('world_generation')}[$__rate_interval:]) > 0"
+WORLD_CHANGED = f"max(changes(trainingjob_world_generation{{{JOB}}}[$__rate_interval])) > 0"
 
 
 def workers(state: str) -> str:

@@ -1,0 +1,39 @@
+"""Draws the Job dashboard from a Prometheus: python -m demo.picture URL NAMESPACE JOB START END PICTURE."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from demo.dashboard import OUTPUT
+from demo.picture.browser import photograph
+from demo.picture.data import Source
+from demo.picture.page import WIDTH, page
+from demo.promql import Server, Window
+
+
+def picture(source: Source, target: Path) -> None:
+    """Write `target` (a PNG) and the page it was made from beside it. Raises DemoError, naming a query without data."""
+    drawn, height = page(json.loads(OUTPUT.read_text()), source)
+    written = target.with_suffix(".html")
+    written.write_text(drawn)
+    photograph(written.resolve(), target.resolve(), WIDTH, height)
+
+
+@click.command()
+@click.argument("url")
+@click.argument("namespace")
+@click.argument("job")
+@click.argument("start", type=float)
+@click.argument("end", type=float)
+@click.argument("target", type=click.Path(path_type=Path))
+def main(url: str, namespace: str, job: str, start: float, end: float, target: Path) -> None:
+    """Draw a stretch of time of a job."""
+    variables = {"namespace": namespace, "trainingjob": job}
+    picture(Source(Server(url), Window.of(start, end), variables), target)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Runs the queries of a dashboard's panels: variables filled in, series named by their legends."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from demo.errors import NoDataError
+from demo.promql import Server, Window
+
+SCRAPE_SECONDS = 1
+
+
+@dataclass(frozen=True)
+class Series:
+    """A named series of a panel."""
+
+    name: str
+    values: list[float | None]
+
+    @property
+    def present(self) -> list[float]:
+        """The values that are there."""
+        return [value for value in self.values if value is not None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the data of one picture comes from."""
+
+    server: Server
+    window: Window
+    variables: dict[str, str]
+
+    def expression(self, text: str) -> str:
+        """An expression with Grafana's and the dashboard's variables filled in."""
+        interval = self.window.step
+        builtin = {
+            "__rate_interval": f"{max(interval + SCRAPE_SECONDS, 4 * SCRAPE_SECONDS):g}s",
+            "__interval": f"{interval:g}s",
+        }
+        return re.sub(r"\$\{?(\w+)\}?", lambda found: {**builtin, **self.variables}[found[1]], text)
+
+    def series(self, panel: dict[str, Any]) -> list[Series]:
+        """All series of a panel, over time. Raises NoDataError for a query without any."""
+        return [one for target in panel["targets"] for one in self._of(panel, target)]
+
+    def _of(self, panel: dict[str, Any], target: dict[str, Any]) -> list[Series]:
+        found = self.server.range(self.expression(target["expr"]), self.window)
+        if not any(value is not None for one in found for value in one.values):
+            raise self._no_data(panel, target)
+        return [Series(legend(target, dict(one.labels)), one.values) for one in found]
+
+    def rows(self, panel: dict[str, Any]) -> list[dict[str, Any]]:
+        """The rows of a table panel: its queries' values at the window's end, merged by their labels."""
+        merged: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
+        for target in panel["targets"]:
+            found = self.server.instant(self.expression(target["expr"]), self.window.end)
+            if not found:
+                raise self._no_data(panel, target)
+            for labels, value in found:
+                row = merged.setdefault(tuple(sorted(labels.items())), dict(labels))
+                row[f"Value #{target['refId']}"] = value
+        return list(merged.values())
+
+    def events(self, annotation: dict[str, Any]) -> list[float]:
+        """When the series of an annotation began to be there, each time. Raises NoDataError."""
+        found = self.server.range(self.expression(annotation["expr"]), self.window)
+        if not found:
+            raise NoDataError(f"annotation {annotation['name']!r} has no data for {annotation['expr']}")
+        values = [None, *found[0].values]
+        return [t for t, before, now in zip(self.window.times, values, values[1:], strict=False) if now and not before]
+
+    def _no_data(self, panel: dict[str, Any], target: dict[str, Any]) -> NoDataError:
+        return NoDataError(f"panel {panel['title']!r} has no data for {self.expression(target['expr'])}")
+
+
+def legend(target: dict[str, Any], labels: dict[str, str]) -> str:
+    """The name of a series: the legend with `{{label}}` replaced."""
+    return re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda found: labels.get(found[1], ""), target["legendFormat"])

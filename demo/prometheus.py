@@ -1,0 +1,112 @@
+"""A real Prometheus for the demo: one process of Debian's package, scraping the cluster's pods every second.
+
+It finds operator, coordinators and workers through the API server, as a Prometheus inside the cluster would: pods that
+carry our labels, at their container port named `metrics`. Its data lies in a folder of the demo and survives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from demo.errors import MissingError
+from demo.promql import Server
+
+META = "__meta_kubernetes_pod"
+
+
+def scrape_config(kubeconfig: Path) -> dict[str, Any]:
+    """A scrape configuration for all pods of ours that a kubeconfig can see."""
+    relabel = [
+        {"source_labels": [f"{META}_label_app_kubernetes_io_part_of"], "regex": "regroup", "action": "keep"},
+        {"source_labels": [f"{META}_container_port_name"], "regex": "metrics", "action": "keep"},
+        {"source_labels": [f"{META}_phase"], "regex": "Pending|Succeeded|Failed", "action": "drop"},
+        {"source_labels": [f"{META}_name"], "target_label": "pod"},
+    ]
+    pods = {"role": "pod", "kubeconfig_file": str(kubeconfig)}
+    job = {
+        "job_name": "regroup",
+        "honor_labels": True,
+        "kubernetes_sd_configs": [pods],
+        "relabel_configs": relabel,
+    }
+    return {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [job]}
+
+
+def program(name: str = "prometheus") -> str:
+    """The path of a program of Debian's package prometheus. Raises MissingError."""
+    found = shutil.which(name)
+    if not found:
+        raise MissingError(f"{name} is not installed: apt-get install prometheus, then run the demo again")
+    return found
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A running server, its process group and the folder it writes to."""
+
+    server: Server
+    pid: int
+    folder: Path
+
+    @classmethod
+    def start(cls, folder: Path, config: dict[str, Any], *options: str) -> Prometheus:
+        """Start with `config`, data in `folder`, and wait until it answers. Raises MissingError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        address = f"127.0.0.1:{free_port()}"
+        command = [program(), f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
+        command += [f"--web.listen-address={address}", *options]
+        with (folder / "prometheus.log").open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        (folder / "pid").write_text(str(process.pid))
+        running = cls(Server(f"http://{address}"), process.pid, folder)
+        running._wait_ready(process)
+        return running
+
+    def _wait_ready(self, process: subprocess.Popen[bytes], seconds: float = 30) -> None:
+        deadline = time.monotonic() + seconds
+        while not self.server.ready():
+            if process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise MissingError(f"prometheus did not start: see {self.folder / 'prometheus.log'}")
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """End it and wait for that; nothing happens when it has ended already."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        (self.folder / "pid").unlink(missing_ok=True)
+
+
+def stop_leftover(folder: Path) -> bool:
+    """End the server that an earlier, interrupted demo left behind. Tells whether there was one."""
+    try:
+        pid = int((folder / "pid").read_text())
+        ours = str(folder) in Path(f"/proc/{pid}/cmdline").read_text()
+    except (OSError, ValueError):
+        return False
+    if ours:
+        os.kill(pid, signal.SIGTERM)
+    (folder / "pid").unlink(missing_ok=True)
+    return ours
