@@ -1,0 +1,72 @@
+"""The coordinator's process: `python -m regroup_trainer.coordinator`, configured by REGROUP_* variables."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from regroup_trainer.contract import CoordinatorEnvironment
+from regroup_trainer.coordinator.core import Coordinator
+from regroup_trainer.coordinator.server import Server
+
+GRACE_SECONDS = 20.0
+"""After SIGTERM the coordinator serves its agents so long: they need it to agree on a last step."""
+EXIT_USAGE = 2
+
+log = logging.getLogger("regroup_trainer.coordinator")
+
+
+def main() -> int:
+    """Run until SIGTERM; returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        environment = CoordinatorEnvironment.read(dict(os.environ))
+        desired = environment.first_desired()
+        token = Path(environment.token_file).read_text().strip()
+    except (ValidationError, OSError) as error:
+        log.error("the coordinator's REGROUP_* environment is not usable: %s", error)
+        return EXIT_USAGE
+    now = time.monotonic()
+    core = Coordinator(environment.term, environment.node, desired, now, time.time() - now)
+    asyncio.run(_serve(Server(core, token), environment))
+    return 0
+
+
+async def _serve(server: Server, environment: CoordinatorEnvironment) -> None:
+    asked_to_go = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked_to_go.set)
+    runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    site = web.TCPSite(runner, environment.address or None, environment.port, reuse_address=True)
+    await site.start()
+    log.info("coordinator of term %d listens on port %d", environment.term, environment.port)
+    ticking = asyncio.create_task(server.run())
+    going = asyncio.create_task(asked_to_go.wait())
+    await asyncio.wait({ticking, going}, return_when=asyncio.FIRST_COMPLETED)
+    if going.done():
+        await _let_agents_go(server)
+    ticking.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await ticking
+    await runner.cleanup()
+
+
+async def _let_agents_go(server: Server) -> None:
+    log.info("asked to go; waiting for the agents")
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(GRACE_SECONDS):
+            while not server.deserted:
+                await asyncio.sleep(0.05)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

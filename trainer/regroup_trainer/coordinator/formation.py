@@ -1,0 +1,86 @@
+"""Which members make the next world, in which order: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from regroup_trainer.contract import Desired, GenerationNumber, GenerationRecord, Hello, MemberRecord, Rung
+
+
+def wanted_workers(desired: Desired) -> int:
+    """Members of the full world: what the spec wants within its bounds, a multiple of the replica group."""
+    return _whole_groups(min(desired.replicas, desired.max_replicas), desired)
+
+
+def _whole_groups(workers: int, desired: Desired) -> int:
+    return workers - workers % desired.replica_group_size
+
+
+def least_workers(desired: Desired) -> int:
+    """Members of the smallest world that may train."""
+    group = desired.replica_group_size
+    return max(-(-desired.min_replicas // group) * group, group)
+
+
+def choose(
+    candidates: Sequence[Hello], previous: GenerationRecord | None, desired: Desired, coordinator_node: str
+) -> tuple[Hello, ...]:
+    """The members of the next world in rank order; empty when there are too few.
+
+    Survivors keep their relative order and come before joiners (a joiner as rank 0 would broadcast fresh weights); the
+    highest indices go first when there are too many. Rank 0 moves to another node than the coordinator's, so that one
+    node's loss takes one of the two.
+    """
+    fitting = sorted((hello for hello in candidates if hello.index < desired.replicas), key=lambda hello: hello.index)
+    count = min(_whole_groups(len(fitting), desired), wanted_workers(desired))
+    if count < least_workers(desired):
+        return ()
+    order = {place.member: position for position, place in enumerate(previous.members)} if previous else {}
+    survivors_first = sorted(fitting, key=lambda hello: (order.get(hello.member, len(order)), hello.index))
+    return _away_from(coordinator_node, survivors_first[:count])
+
+
+def _away_from(node: str, members: list[Hello]) -> tuple[Hello, ...]:
+    first = next((hello for hello in members if hello.node != node), members[0])
+    return (first, *(hello for hello in members if hello is not first))
+
+
+def make_record(
+    number: GenerationNumber,
+    parent: GenerationNumber | None,
+    chosen: Sequence[Hello],
+    desired: Desired,
+    because: tuple[Rung, str],
+) -> GenerationRecord:
+    """The agreed world: ranks are numbered through the members; the store is that of rank 0's pod."""
+    rung, reason = because
+    places = []
+    first_rank = 0
+    for hello in chosen:
+        places.append(
+            MemberRecord(
+                member=hello.member,
+                index=hello.index,
+                pod=hello.pod,
+                node=hello.node,
+                first_rank=first_rank,
+                ranks=hello.ranks,
+            )
+        )
+        first_rank += hello.ranks
+    return GenerationRecord(
+        number=number,
+        parent=parent,
+        reason=reason,
+        rung=rung,
+        members=tuple(places),
+        store=chosen[0].store,
+        desired=desired,
+    )
+
+
+def waiting_message(have: int, desired: Desired) -> str:
+    """Why no world can be formed yet."""
+    least = least_workers(desired)
+    missing = max(1, least - have)
+    return f"waiting for {missing} more worker{'s' if missing > 1 else ''}: have {have} of at least {least}"

@@ -1,0 +1,37 @@
+"""The event journal: what a user should be told, newest fifty, with a sequence that also survives a restart."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+from regroup_trainer.contract import JobEvent
+
+EVENTS_KEPT = 50
+CHECKPOINT_EVENT_SECONDS = 60.0
+"""A CheckpointSaved event at most this often; the status always has the newest."""
+
+
+class Journal:
+    """Numbers start at the wall clock in milliseconds: those of a restarted coordinator are higher than the old ones."""
+
+    def __init__(self, wall: float) -> None:
+        self._sequence = int(wall * 1000)
+        self._events: deque[JobEvent] = deque(maxlen=EVENTS_KEPT)
+        self._last_checkpoint_event = float("-inf")
+
+    def tell(self, wall: float, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal") -> None:
+        """Keep an event."""
+        self._sequence += 1
+        event = JobEvent(sequence=self._sequence, time=wall, type=kind, reason=reason, message=message[:1024])
+        self._events.append(event)
+
+    def tell_checkpoint(self, wall: float, message: str) -> None:
+        """Keep a CheckpointSaved event unless there was one a moment ago."""
+        if wall - self._last_checkpoint_event >= CHECKPOINT_EVENT_SECONDS:
+            self._last_checkpoint_event = wall
+            self.tell(wall, "CheckpointSaved", message)
+
+    def events(self) -> tuple[JobEvent, ...]:
+        """Oldest first."""
+        return tuple(self._events)

@@ -1,0 +1,77 @@
+"""The coordinator's row of metrics, read from its state when scraped."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from regroup_trainer.coordinator.core import Coordinator
+
+DETECTION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)
+PHASES = (
+    "pending", "startup", "rendezvous", "step", "data_wait", "checkpoint_save", "checkpoint_restore", "evaluation",
+    "idle",
+)  # fmt: skip
+_LABELS = ("namespace", "trainingjob")
+
+
+class CoordinatorCollector(Collector):
+    """Series of one job. Counters come from the ledger, which never falls."""
+
+    def __init__(self, core: Coordinator) -> None:
+        self._core = core
+
+    def collect(self) -> Iterable[Metric]:
+        """The series as of now."""
+        labels = (self._core.desired.namespace, self._core.desired.job)
+        yield self._world_generation(labels)
+        yield self._world_size(labels)
+        yield from self._ledger(labels)
+        yield self._detections(labels)
+
+    def _world_generation(self, labels: tuple[str, str]) -> Metric:
+        metric = GaugeMetricFamily("trainingjob_world_generation", "n of the current generation", labels=_LABELS)
+        metric.add_metric(labels, self._core.world.number.n if self._core.world else 0)
+        return metric
+
+    def _world_size(self, labels: tuple[str, str]) -> Metric:
+        world = self._core.world
+        metric = GaugeMetricFamily("trainingjob_world_size", "Ranks that train", labels=_LABELS)
+        metric.add_metric(labels, world.record.world_size if world and world.alive else 0)
+        return metric
+
+    def _ledger(self, labels: tuple[str, str]) -> Iterable[Metric]:
+        ledger = self._core.account.ledger()
+        text = "Wall time of the job by what it was spent on"
+        times = CounterMetricFamily("trainingjob_time_seconds", text, labels=(*_LABELS, "phase"))
+        for phase in PHASES:
+            times.add_metric((*labels, phase), ledger.seconds.get(phase, 0.0))
+        yield times
+        lost = CounterMetricFamily(
+            "trainingjob_lost_work_seconds", "Time of steps that were done again", labels=_LABELS
+        )
+        lost.add_metric(labels, ledger.lost_work_seconds)
+        yield lost
+
+    def _detections(self, labels: tuple[str, str]) -> Metric:
+        metric = HistogramMetricFamily(
+            "trainingjob_detection_seconds", "From the last sign of life to the detection", labels=(*_LABELS, "cause")
+        )
+        by_cause: dict[str, list[float]] = defaultdict(list)
+        for cause, seconds in self._core.detections:
+            by_cause[cause].append(seconds)
+        for cause, values in by_cause.items():
+            buckets = [(str(bound), sum(v <= bound for v in values)) for bound in DETECTION_BUCKETS]
+            metric.add_metric((*labels, cause), [*buckets, ("+Inf", len(values))], sum(values))
+        return metric
+
+
+def make_registry(core: Coordinator) -> CollectorRegistry:
+    """A registry with this coordinator's series alone."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(CoordinatorCollector(core))
+    return registry

@@ -1,0 +1,274 @@
+"""The coordinator's edge: HTTP and WebSocket in, effects out. All decisions are made in `core`.
+
+One asyncio task ticks the core; connections are kept per member, and a newer one of the same member replaces the older.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from aiohttp import WSCloseCode, WSMsgType, web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, ValidationError
+
+from regroup_trainer.contract import PROTOCOL_VERSION, Desired, Hello, Lost, Progress, Refused, agent_message
+from regroup_trainer.coordinator.claims import claim
+from regroup_trainer.coordinator.core import Coordinator
+from regroup_trainer.coordinator.effects import Claim, Close, Effect, Send
+from regroup_trainer.coordinator.metrics import make_registry
+from regroup_trainer.coordinator.status import make_status, message_of, phase_of
+
+TICK_SECONDS = 0.02
+BODY_BYTES = 256 * 1024
+LONGEST_WAIT_SECONDS = 60.0
+PROGRESS_NEWS_SECONDS = 1.0
+"""A status that differs only in its progress is news this often."""
+
+log = logging.getLogger(__name__)
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class Server:
+    """Feeds one core from its connections and does what it wants done."""
+
+    def __init__(self, core: Coordinator, token: str) -> None:
+        self._core = core
+        self._token = token.encode()
+        self._connections: dict[str, web.WebSocketResponse] = {}
+        self._sequence = int(time.time() * 1000)
+        self._said: object = None
+        self._progress_said = 0.0
+        self._last_progress: Progress | None = None
+        self._news = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._registry: CollectorRegistry = make_registry(core)
+
+    def application(self) -> web.Application:
+        """The routes; everything below /v1 wants the token."""
+        app = web.Application(client_max_size=BODY_BYTES, middlewares=[self._authenticate])
+        app.router.add_get("/v1/agent", self._agent)
+        app.router.add_post("/v1/heartbeat/{member}", self._heartbeat)
+        app.router.add_get("/v1/status", self._status)
+        app.router.add_put("/v1/desired", self._desired)
+        app.router.add_post("/v1/lost", self._lost)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/metrics", self._metrics)
+        return app
+
+    @property
+    def deserted(self) -> bool:
+        """Whether no agent is connected."""
+        return not self._connections
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        while True:
+            self._do(self._core.tick(time.monotonic()))
+            await asyncio.sleep(TICK_SECONDS)
+
+    @web.middleware
+    async def _authenticate(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").encode()
+        if request.path.startswith("/v1/") and not hmac.compare_digest(given, b"Bearer " + self._token):
+            raise web.HTTPUnauthorized(text="wrong token: this job's token is in its Secret <job>-token")
+        return await handler(request)
+
+    # --- agents --------------------------------------------------------------------------------------------------
+
+    async def _agent(self, request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse(max_msg_size=BODY_BYTES, heartbeat=None)
+        await socket.prepare(request)
+        hello = await self._hello(socket)
+        if hello is None:
+            return socket
+        name = hello.member
+        former = self._connections.get(name)
+        self._connections[name] = socket
+        if former is not None:
+            self._spawn(_close(former))
+        self._do(self._core.handle(hello, name, time.monotonic()))
+        try:
+            await self._listen(socket, name)
+        finally:
+            if self._connections.get(name) is socket:
+                del self._connections[name]
+                self._do(self._core.closed(name, time.monotonic()))
+        return socket
+
+    async def _hello(self, socket: web.WebSocketResponse) -> Hello | None:
+        """The first message; None, with the reason sent, when it is not one that we understand."""
+        first = await socket.receive()
+        if first.type is not WSMsgType.TEXT:
+            return None
+        refusal = refuse(first.data)
+        if refusal is not None:
+            log.warning("refused an agent: %s", refusal.reason)
+            await socket.send_str(refusal.model_dump_json())
+            await socket.close()
+            return None
+        return Hello.model_validate_json(first.data)
+
+    async def _listen(self, socket: web.WebSocketResponse, name: str) -> None:
+        async for message in socket:
+            if message.type is not WSMsgType.TEXT:
+                continue
+            try:
+                parsed = agent_message.validate_json(message.data)
+            except ValidationError as error:
+                log.warning("closing the connection of %s, which sent what is no message: %s", name, error)
+                await socket.close(code=WSCloseCode.POLICY_VIOLATION)
+                return
+            if self._connections.get(name) is socket:
+                self._do(self._core.handle(parsed, name, time.monotonic()))
+
+    async def _heartbeat(self, request: web.Request) -> web.Response:
+        known = self._core.heartbeat(request.match_info["member"], time.monotonic())
+        return web.Response(status=204 if known else 404)
+
+    # --- operator ------------------------------------------------------------------------------------------------
+
+    async def _status(self, request: web.Request) -> web.Response:
+        after, wait = _number(request, "after", -1), min(_number(request, "wait", 0), LONGEST_WAIT_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait), self._news:
+                await self._news.wait_for(lambda: self._sequence > after)
+        status = make_status(self._core, self._sequence)
+        return web.Response(text=status.model_dump_json(), content_type="application/json")
+
+    async def _desired(self, request: web.Request) -> web.Response:
+        self._do(self._core.wish(await _body(request, Desired), time.monotonic()))
+        return web.Response(status=204)
+
+    async def _lost(self, request: web.Request) -> web.Response:
+        self._do(self._core.gone(await _body(request, Lost), time.monotonic()))
+        return web.Response(status=204)
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    # --- effects -------------------------------------------------------------------------------------------------
+
+    def _do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(member, message):
+                    self._send(member, message)
+                case Close(member):
+                    self._close(member)
+                case Claim():
+                    self._spawn(self._claim(effect))
+        self._publish()
+
+    def _send(self, member: str, message: BaseModel) -> None:
+        socket = self._connections.get(member)
+        if socket is not None:
+            self._spawn(_send(socket, message.model_dump_json()))
+
+    def _close(self, member: str) -> None:
+        socket = self._connections.pop(member, None)
+        if socket is not None:
+            self._spawn(_close(socket))
+
+    async def _claim(self, effect: Claim) -> None:
+        directory = Path(self._core.desired.directory)
+        try:
+            number, newest = await asyncio.to_thread(claim, directory, effect.number)
+        except OSError as error:
+            why = f"{error.strerror or error} ({directory}): make the volume writable for this user and not full"
+            log.error("cannot reserve a generation number: %s", why)
+            self._do(self._core.claim_failed(why, time.monotonic()))
+            return
+        self._do(self._core.claimed(number, newest, time.monotonic()))
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _publish(self) -> None:
+        """Wake the long polls when the status has news."""
+        core = self._core
+        progress_due = core.progress is not None and time.monotonic() - self._progress_said > PROGRESS_NEWS_SECONDS
+        said = (
+            phase_of(core),
+            core.world.number if core.world else None,
+            tuple(core.members),
+            tuple(core.lost_members),
+            message_of(core) if phase_of(core) != "running" else "",
+            core.checkpoint,
+            core.evaluation,
+            len(core.journal.events()) and core.journal.events()[-1].sequence,
+            core.desired.revision,
+        )
+        if said == self._said and not (progress_due and core.progress is not self._last_progress):
+            return
+        self._said = said
+        self._last_progress = core.progress
+        self._progress_said = time.monotonic()
+        self._sequence += 1
+        self._spawn(self._wake())
+
+    async def _wake(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+
+def refuse(text: str) -> Refused | None:
+    """Why a first message is not accepted; None when it is a hello of our protocol version.
+
+    The version is read before anything else: the hello of another version need not have our fields.
+    """
+    try:
+        raw = json.loads(text)
+        protocol = raw["protocol"]
+    except (ValueError, TypeError, KeyError):
+        return Refused(reason="the first message must be a hello with a protocol version", final=True)
+    if protocol != PROTOCOL_VERSION:
+        reason = (
+            f"the agent speaks protocol version {protocol}, this coordinator version {PROTOCOL_VERSION}: "
+            f"run both from the same release"
+        )
+        return Refused(reason=reason, final=True)
+    try:
+        Hello.model_validate(raw)
+    except ValidationError as error:
+        return Refused(reason=f"not a hello: {error}"[:4096], final=True)
+    return None
+
+
+async def _send(socket: web.WebSocketResponse, text: str) -> None:
+    with contextlib.suppress(ConnectionError):
+        await socket.send_str(text)
+
+
+async def _close(socket: web.WebSocketResponse) -> None:
+    with contextlib.suppress(ConnectionError):
+        await socket.close(drain=False)
+
+
+def _number(request: web.Request, name: str, default: float) -> float:
+    try:
+        return float(request.query.get(name, default))
+    except ValueError:
+        raise web.HTTPBadRequest(text=f"{name}={request.query[name]!r} is not a number") from None
+
+
+async def _body(request: web.Request, model: type[_Model]) -> _Model:
+    try:
+        return model.model_validate_json(await request.read())
+    except ValidationError as error:
+        raise web.HTTPUnprocessableEntity(text=str(error)) from None

@@ -1,0 +1,85 @@
+"""The recovery ladder: where the state of the next generation comes from. Pure and torch-free.
+
+The rungs are a table, cheapest first; the first whose condition holds for what the members report is taken. A member
+that reports nothing but its life has no state to offer, so the checkpoint rung always holds at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from regroup_trainer.contract import Rung
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What one member of the next world has in its memory."""
+
+    member: str
+    joined: bool = False
+    """It was not part of the last generation."""
+    ranks_alive: bool = False
+    """Its rank processes live and left the old world in order."""
+    step: int | None = None
+    """The step that its live state has completed, with nothing half applied."""
+    shards: frozenset[int] = frozenset()
+    """Shards of the state at `step` that its ranks own."""
+    snapshots: frozenset[tuple[int, int]] = frozenset()
+    """(step, shard) of complete, checksummed memory snapshots, own or kept for a neighbour."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the choice rests on."""
+
+    members: tuple[Holding, ...]
+    shards: int
+    """How many different shards make the whole state; 1 when it is replicated."""
+    started: bool
+    """Whether any generation has had a state before."""
+
+
+def _is_first_start(situation: Situation) -> str | None:
+    return None if situation.started else "nothing has been trained yet"
+
+
+def _lives_in_peers(situation: Situation) -> str | None:
+    alive = [holding for holding in situation.members if holding.ranks_alive and holding.step is not None]
+    highest = max((holding.step for holding in alive if holding.step is not None), default=None)
+    owned = [holding.shards for holding in alive if holding.step == highest]
+    if highest is None or len(frozenset().union(*owned)) < situation.shards:
+        return None
+    return f"every shard lives at step {highest}"
+
+
+def _is_in_snapshots(situation: Situation) -> str | None:
+    kept: frozenset[tuple[int, int]] = frozenset().union(*(holding.snapshots for holding in situation.members))
+    whole = [
+        step
+        for step in {step for step, _ in kept}
+        if len({shard for kept_step, shard in kept if kept_step == step}) == situation.shards
+    ]
+    return f"memory snapshots of step {max(whole)} are complete" if whole else None
+
+
+def _is_on_the_volume(_situation: Situation) -> str | None:
+    return "the newest checkpoint that verifies"
+
+
+LADDER: tuple[tuple[Rung, Callable[[Situation], str | None]], ...] = (
+    ("start", _is_first_start),
+    ("L0", _lives_in_peers),
+    ("L1", _is_in_snapshots),
+    ("L2", _is_on_the_volume),
+)
+"""Rung -> the reason why it can be taken, None when it can't."""
+
+
+def choose_rung(situation: Situation, excluded: Sequence[Rung] = ()) -> tuple[Rung, str]:
+    """The cheapest safe rung and why. `excluded` are rungs that failed or exceeded their deadline in this recovery."""
+    for rung, reason_of in LADDER:
+        reason = None if rung in excluded else reason_of(situation)
+        if reason is not None:
+            return rung, reason
+    raise ValueError(f"no rung is left: {', '.join(excluded)} are excluded, and the checkpoint rung can't be")
