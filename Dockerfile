@@ -43,7 +43,8 @@ COPY client client
 RUN /opt/tools/bin/uv build --quiet --offline --wheel --no-build-isolation --python /opt/tools/bin/python \
         --out-dir /tmp/wheel \
     && /opt/tools/bin/uv pip install --quiet --offline --no-cache --no-deps --compile-bytecode \
-        --python /opt/regroup/bin/python /tmp/wheel/*.whl
+        --python /opt/regroup/bin/python /tmp/wheel/*.whl \
+    && rm -f /opt/regroup/.lock
 
 # --- the dependencies of each image ----------------------------------------------------------------------------------
 FROM runtime AS operator-dependencies

@@ -13,9 +13,13 @@ _PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROX
 
 def uv_environment() -> dict[str, str]:
     """Return the variables that make uv use the caller's package indexes, CA bundle and proxies."""
-    environment = index_settings(os.environ, _pip_settings())
     bundle = ca_bundle(os.environ)
-    return {**environment, **({"SSL_CERT_FILE": bundle} if bundle else {})}
+    return {**index_settings_of_host(), **({"SSL_CERT_FILE": bundle} if bundle else {})}
+
+
+def index_settings_of_host() -> dict[str, str]:
+    """Return the package indexes and proxies that pip and uv use on this machine, as variables for uv."""
+    return index_settings(os.environ, _pip_settings())
 
 
 def index_settings(environment: Mapping[str, str], pip: Mapping[str, str]) -> dict[str, str]:

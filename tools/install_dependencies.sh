@@ -12,4 +12,4 @@ python3 -m venv "$tools"
 "$tools/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check --requirement /tmp/build/build.txt
 # The cache is another file system than the layer: copy, and say so, since uv would warn about it otherwise.
 UV_LINK_MODE=copy "$tools/bin/uv" pip install --quiet --python "$venv/bin/python" --requirement "$requirements"
-rm -rf "$tools"
+rm -rf "$tools" "$venv/.lock"

@@ -1,0 +1,85 @@
+"""Exported images on disk: OCI layouts with uncompressed, hard-linked blobs, the newest two of each target."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from tools.images.engine import Engine
+
+_KEEP = 2
+_NAME = "org.opencontainers.image.ref.name"
+_CONTAINERD_NAME = "io.containerd.image.name"
+
+
+def export(engine: Engine, name: str, destination: Path) -> None:
+    """Write image `name` to `destination`, whole or not at all; blobs of older exports are linked, not copied."""
+    unfinished = destination.with_name(f"{destination.name}.unfinished")
+    remove(unfinished)
+    if engine.suffix:
+        engine.export(name, unfinished)
+    else:
+        _link_known_blobs(destination.parent, unfinished)
+        engine.export(name, unfinished)
+        _finish_layout(unfinished, name)
+    unfinished.rename(destination)
+
+
+def exports(folder: Path, target: str) -> list[Path]:
+    """Return the whole exports of `target`, the newest first."""
+    found = [path for path in folder.glob(f"{target}-*") if not path.name.endswith(".unfinished")]
+    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def prune(folder: Path, target: str) -> list[Path]:
+    """Remove all exports of `target` but the newest two; return what was removed."""
+    outdated = exports(folder, target)[_KEEP:]
+    for path in [*outdated, *folder.glob(f"{target}-*.unfinished")]:
+        remove(path)
+    return outdated
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_pointers(file: Path, images: dict[str, dict[str, str]]) -> None:
+    """Write {target: {name, path}} to `file`, atomically; targets that are not in `images` keep their entry."""
+    known = json.loads(file.read_text()) if file.exists() else {}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = file.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps({**known, **images}, indent=2) + "\n")
+    unfinished.rename(file)
+
+
+def _link_known_blobs(folder: Path, layout: Path) -> None:
+    """Start `layout` with hard links to the blobs of every export in `folder`, so that only new ones are written."""
+    blobs = layout / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    for blob in folder.glob("*/blobs/sha256/*"):
+        if ".unfinished" not in str(blob) and not (blobs / blob.name).exists():
+            os.link(blob, blobs / blob.name)
+
+
+def _finish_layout(layout: Path, name: str) -> None:
+    """Name the image for containerd's importer, and drop the blobs that it does not use."""
+    index = json.loads((layout / "index.json").read_text())
+    (entry,) = index["manifests"]
+    entry["annotations"] = {_NAME: name, _CONTAINERD_NAME: name}
+    (layout / "index.json").write_text(json.dumps(index))
+    blobs = layout / "blobs" / "sha256"
+    manifest = json.loads((blobs / _digest(entry)).read_text())
+    used = {_digest(entry), _digest(manifest["config"]), *(_digest(layer) for layer in manifest["layers"])}
+    for blob in blobs.iterdir():
+        if blob.name not in used:
+            blob.unlink()
+
+
+def _digest(descriptor: dict[str, str]) -> str:
+    return descriptor["digest"].removeprefix("sha256:")
