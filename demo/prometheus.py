@@ -6,9 +6,7 @@ carry our labels, at their container port named `metrics`. Its data lies in a fo
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from demo import programs
 from demo.errors import MissingError
 from demo.promql import Server
 
@@ -43,14 +42,6 @@ def scrape_config(kubeconfig: Path) -> dict[str, Any]:
     return {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [job]}
 
 
-def program(name: str = "prometheus") -> str:
-    """The path of a program of Debian's package prometheus. Raises MissingError."""
-    found = shutil.which(name)
-    if not found:
-        raise MissingError(f"{name} is not installed: apt-get install prometheus, then run the demo again")
-    return found
-
-
 def free_port() -> int:
     """A loopback port that nobody listens on now."""
     with socket.socket() as probe:
@@ -61,10 +52,10 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A running server, its process group and the folder it writes to."""
+    """A running server, and the folder it writes to."""
 
     server: Server
-    pid: int
+    process: subprocess.Popen[bytes]
     folder: Path
 
     @classmethod
@@ -73,29 +64,31 @@ class Prometheus:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         address = f"127.0.0.1:{free_port()}"
-        command = [program(), f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
+        command = [
+            programs.prometheus(),
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+        ]
         command += [f"--web.listen-address={address}", *options]
         with (folder / "prometheus.log").open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         (folder / "pid").write_text(str(process.pid))
-        running = cls(Server(f"http://{address}"), process.pid, folder)
-        running._wait_ready(process)
+        running = cls(Server(f"http://{address}"), process, folder)
+        running._wait_ready()
         return running
 
-    def _wait_ready(self, process: subprocess.Popen[bytes], seconds: float = 30) -> None:
+    def _wait_ready(self, seconds: float = 30) -> None:
         deadline = time.monotonic() + seconds
         while not self.server.ready():
-            if process.poll() is not None or time.monotonic() > deadline:
+            if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
                 raise MissingError(f"prometheus did not start: see {self.folder / 'prometheus.log'}")
             time.sleep(0.1)
 
     def stop(self) -> None:
         """End it and wait for that; nothing happens when it has ended already."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGTERM)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        self.process.terminate()
+        self.process.wait()
         (self.folder / "pid").unlink(missing_ok=True)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 from demo.errors import MissingError
+from demo.programs import chromium
 
 FLAGS = (
     "--headless",
@@ -25,9 +25,7 @@ FLAGS = (
 
 def photograph(page: Path, picture: Path, width: int, height: int) -> None:
     """Write the page, at that size in CSS pixels, to `picture`. Raises MissingError when Chromium can't."""
-    program = shutil.which("chromium")
-    if not program:
-        raise MissingError("chromium is not installed: apt-get install chromium fonts-inter, then run the demo again")
+    program = chromium()
     with tempfile.TemporaryDirectory() as profile:
         size = f"--window-size={width},{height}"
         command = [program, *FLAGS, f"--user-data-dir={profile}", size, f"--screenshot={picture}", page.as_uri()]

@@ -46,6 +46,8 @@ def scaled(value: float, base: float, suffixes: tuple[str, ...], decimals: int |
 
 def seconds(value: float, decimals: int | None) -> tuple[str, str]:
     """Milliseconds to days."""
+    if not value:
+        return "0", " s"
     for limit, size, suffix in ((1, 0.001, " ms"), (60, 1, " s"), (3600, 60, " min"), (86400, 3600, " hours")):
         if abs(value) < limit:
             return fixed(value / size, 0 if suffix == " ms" else decimals), suffix
@@ -71,7 +73,7 @@ def tick_decimals(values: list[float], scale: float = 1) -> int:
 
 def time_ticks(start: float, end: float, count: int) -> list[tuple[float, str]]:
     """Round local times in [start, end] with their labels."""
-    step = next((s for s in TIME_STEPS if (end - start) / s <= count), TIME_STEPS[-1])
+    step = next((s for s in TIME_STEPS if (end - start) / s <= count), math.ceil((end - start) / count))
     first = math.ceil(start / step) * step
     form = "%H:%M:%S" if step < 60 else "%H:%M"
     return [(t, time.strftime(form, time.localtime(t))) for t in range(first, int(end) + 1, step)]
