@@ -5,7 +5,7 @@
 set -eu
 for site in "$1"/lib/python3.*/site-packages; do
     [ -d "$site/torch" ] || { echo "slim_torch: no torch in $site" >&2; exit 1; }
-    rm -rf "$site/triton" "$site/torch/include" "$site/torch/bin"
+    rm -rf "$site/triton" "$site/torch/include" "$site/torch/bin/protoc"*
     find "$site/torch" "$site/nvidia" -name '*.a' -delete
     [ -d "$site/nvidia" ] || continue
     find "$site/nvidia" -type d \( -name include -o -name cccl \) -prune -exec rm -rf {} +

@@ -96,7 +96,8 @@ class ContainersStorage:
         """Forget the images of these names, and layers that nothing named is made of."""
         for name in outdated:
             _succeeds([*self._command(), "rmi", name], self._environment())
-        if self.folder:
+        if self.folder:  # of ours alone: what stands there was left by a build that was interrupted
+            _succeeds([*self._command(), "rm", "--all"], self._environment())
             _succeeds([*self._command(), "rmi", "--prune"], self._environment())
 
     def _command(self) -> list[str]:

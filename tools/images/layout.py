@@ -34,8 +34,12 @@ def exports(folder: Path, target: str) -> list[Path]:
 
 
 def prune(folder: Path, target: str) -> list[Path]:
-    """Remove all exports of `target` but the newest two; return what was removed."""
-    outdated = exports(folder, target)[_KEEP:]
+    """Remove all exports of `target` but the newest two; return what was removed.
+
+    The second newest stays only if it shares its largest layer with the newest: else it costs gigabytes.
+    """
+    newest, *older = exports(folder, target)
+    outdated = [path for path in older if path not in older[: _KEEP - 1] or _largest(path) != _largest(newest)]
     for path in [*outdated, *folder.glob(f"{target}-*.unfinished")]:
         remove(path)
     return outdated
@@ -79,6 +83,12 @@ def _finish_layout(layout: Path, name: str) -> None:
     for blob in blobs.iterdir():
         if blob.name not in used:
             blob.unlink()
+
+
+def _largest(export: Path) -> str:
+    """Return the name of the largest blob of an OCI layout; an archive is its own largest blob."""
+    blobs = list(export.glob("blobs/sha256/*")) or [export]
+    return max(blobs, key=lambda blob: blob.stat().st_size).name
 
 
 def _digest(descriptor: dict[str, str]) -> str:
