@@ -64,8 +64,7 @@ async def _let_agents_go(server: Server) -> None:
     log.info("asked to go; waiting for the agents")
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(GRACE_SECONDS):
-            while not server.deserted:
-                await asyncio.sleep(0.05)
+            await server.deserted()
 
 
 if __name__ == "__main__":

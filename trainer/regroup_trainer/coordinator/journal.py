@@ -13,7 +13,7 @@ CHECKPOINT_EVENT_SECONDS = 60.0
 
 
 class Journal:
-    """Numbers start at the wall clock in milliseconds: those of a restarted coordinator are higher than the old ones."""
+    """Numbers start at the wall clock in milliseconds: a restarted coordinator's are higher than the old ones."""
 
     def __init__(self, wall: float) -> None:
         self._sequence = int(wall * 1000)

@@ -64,10 +64,10 @@ class Server:
         app.router.add_get("/metrics", self._metrics)
         return app
 
-    @property
-    def deserted(self) -> bool:
-        """Whether no agent is connected."""
-        return not self._connections
+    async def deserted(self) -> None:
+        """Wait until no agent is connected."""
+        async with self._news:
+            await self._news.wait_for(lambda: not self._connections)
 
     async def run(self) -> None:
         """Tick until cancelled."""
@@ -213,6 +213,7 @@ class Server:
             core.evaluation,
             len(core.journal.events()) and core.journal.events()[-1].sequence,
             core.desired.revision,
+            tuple(self._connections),
         )
         if said == self._said and not (progress_due and core.progress is not self._last_progress):
             return

@@ -1,0 +1,254 @@
+"""The agent: carries out what the coordinator says, and tells it what its ranks say and how they end.
+
+Everything runs in one event loop, but the heartbeats (a thread of their own) and torch (the template process).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from regroup_trainer.agent.endpoint import start_endpoint
+from regroup_trainer.agent.forwarding import PROGRESS_SECONDS, Forwarder
+from regroup_trainer.agent.heartbeat import Heartbeat
+from regroup_trainer.agent.line import Line, RejectedError
+from regroup_trainer.agent.memory import Memory
+from regroup_trainer.agent.metrics import AgentMetrics
+from regroup_trainer.agent.rank_sockets import RankSockets
+from regroup_trainer.agent.template_process import TemplateProcess
+from regroup_trainer.agent.template_protocol import (
+    ForkRank,
+    KillRanks,
+    RankEnded,
+    Ready,
+    StartStore,
+    StoreEnded,
+    StoreStarted,
+    TemplateNews,
+)
+from regroup_trainer.agent.termination import oom_kills, rank_exit, termination_message
+from regroup_trainer.contract import (
+    AgentEnvironment,
+    Assignment,
+    Begin,
+    CoordinatorMessage,
+    Decide,
+    Exit,
+    Finished,
+    GenerationRecord,
+    Leaving,
+    RankExit,
+    RankReport,
+    Welcome,
+)
+
+LEAVE_SECONDS = 20.0
+"""Without a coordinator to agree with, an agent that was asked to go waits no longer."""
+EXIT_REJECTED = 2
+EXIT_TEMPLATE_LOST = 70
+EXIT_TERMINATED = 128 + signal.SIGTERM
+HEARTBEAT_SECONDS = 0.5
+"""Until the first generation tells the job's own interval."""
+
+log = logging.getLogger(__name__)
+
+
+class Agent:
+    """One worker. `run` returns the exit code of the pod."""
+
+    def __init__(self, environment: AgentEnvironment, token: str) -> None:
+        self._environment = environment
+        self._memory = Memory(environment)
+        self._forwarder = Forwarder()
+        self._metrics = AgentMetrics(environment.namespace, environment.job)
+        self._template = TemplateProcess(self._on_news, self._on_template_end)
+        self._line = Line(environment.coordinator_url, token, self._memory.hello, self._on_message)
+        self._heartbeat = Heartbeat(environment.coordinator_url, token, environment.member, HEARTBEAT_SECONDS)
+        self._sockets: RankSockets | None = None
+        self._result: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._warm = asyncio.Event()
+        self._leaving = ""
+        self._oom_kills = 0
+        self._first_failure: RankExit | None = None
+
+    async def run(self) -> int:
+        """Live until the coordinator, a signal or a failure ends this member."""
+        self._listen_to_signals()
+        with tempfile.TemporaryDirectory(prefix="regroup-") as directory:
+            endpoint = await start_endpoint(self._metrics, self._environment.metrics_port)
+            working = asyncio.create_task(self._work(Path(directory)))
+            ends: list[asyncio.Future[Any]] = [working, self._result]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            self._heartbeat.stop()
+            code = self._result.result() if self._result.done() else self._outcome(working)
+            working.cancel()
+            with contextlib.suppress(asyncio.CancelledError, RejectedError):
+                await working
+            self._template.kill()
+            if self._sockets is not None:
+                self._sockets.close()
+            await endpoint.cleanup()
+        self._write_termination_log(code)
+        return code
+
+    def _outcome(self, working: asyncio.Task[None]) -> int:
+        error = working.exception()
+        if not isinstance(error, RejectedError):
+            raise error or RuntimeError("the line to the coordinator ended")
+        log.error("%s", error)
+        return EXIT_REJECTED
+
+    async def _work(self, directory: Path) -> None:
+        self._sockets = RankSockets(directory / "ranks.sock", self._on_report)
+        await self._sockets.start()
+        await self._template.start(self._environment.entry, directory)
+        await self._warm.wait()
+        self._heartbeat.start()
+        holding = asyncio.create_task(self._forward_held())
+        try:
+            await self._line.run()
+        finally:
+            holding.cancel()
+
+    async def _forward_held(self) -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS / 2)
+            for report in self._forwarder.due(time.monotonic()):
+                self._line.send(report)
+
+    # --- the coordinator speaks --------------------------------------------------------------------------------------
+
+    def _on_message(self, message: CoordinatorMessage) -> None:
+        match message:
+            case Welcome():
+                if self._leaving:
+                    self._line.send(Leaving(reason=self._leaving))
+            case Begin(record=record):
+                self._begin(record)
+            case Decide() if self._sockets and self._memory.is_current(message.generation):
+                self._sockets.decide(message)
+            case Exit(code=code, reason=reason):
+                log.info("ends with code %d: %s", code, reason)
+                self._end(code)
+
+    def _begin(self, record: GenerationRecord) -> None:
+        if not self._memory.begin(record) or self._sockets is None:
+            return
+        ranks = self._memory.local_ranks()
+        log.info("generation %s: ranks %s of %d", record.number, list(ranks), record.world_size)
+        self._template.order(KillRanks())
+        self._line.drop_unsent()
+        self._forwarder.reset()
+        self._sockets.forget()
+        self._metrics.begin(record, ranks)
+        self._heartbeat.seconds = record.desired.heartbeat_milliseconds / 1000
+        self._first_failure = None
+        self._oom_kills = oom_kills()
+        for local_rank, rank in enumerate(ranks):
+            channel = str(self._sockets.path)
+            assignment = Assignment(record=record, rank=rank, local_rank=local_rank, channel=channel)
+            self._template.order(ForkRank(assignment=assignment, threads=threads_per_rank(len(ranks))))
+
+    # --- ranks and template speak ------------------------------------------------------------------------------------
+
+    def _on_report(self, report: RankReport) -> None:
+        if not self._memory.is_current(report.generation):
+            return
+        self._memory.note(report)
+        self._metrics.note(report)
+        for ready in self._forwarder.offer(report, time.monotonic()):
+            self._line.send(ready)
+
+    def _on_news(self, news: TemplateNews) -> None:
+        match news:
+            case Ready():
+                self._template.order(StartStore(address=self._environment.address))
+            case StoreStarted(port=port):
+                self._memory.store = f"{self._environment.address}:{port}"
+                self._warm.set()
+                self._line.say_hello_again()
+            case StoreEnded():
+                log.error("the store process ended; starting another")
+                self._template.order(StartStore(address=self._environment.address))
+            case RankEnded():
+                self._on_rank_end(news)
+
+    def _on_rank_end(self, end: RankEnded) -> None:
+        if end.killed or not self._memory.is_current(end.generation):
+            return
+        if end.exit_code == 0 and isinstance(self._memory.ended.get(end.rank), Finished):
+            return
+        report = rank_exit(end, oom=oom_kills() > self._oom_kills)
+        log.error("rank %d ended with code %d (%s)", report.rank, report.exit_code, report.cause)
+        if report.cause != "peer":
+            self._first_failure = self._first_failure or report
+        self._memory.ended.pop(report.rank, None)
+        self._memory.note(report)
+        for ready in self._forwarder.offer(report, time.monotonic()):
+            self._line.send(ready)
+
+    def _on_template_end(self) -> None:
+        log.error("the template process ended, and all ranks with it")
+        self._end(EXIT_TEMPLATE_LOST)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._on_sigterm)
+        if os.getpid() == 1:
+            loop.add_signal_handler(signal.SIGCHLD, self._reap_orphans)
+
+    def _on_sigterm(self) -> None:
+        if self._leaving:
+            return
+        self._leaving = "the worker was asked to end (SIGTERM)"
+        log.info("%s", self._leaving)
+        if self._memory.highest is None and not self._line.welcomed:
+            self._end(EXIT_TERMINATED)
+            return
+        if self._line.welcomed:
+            self._line.send(Leaving(reason=self._leaving))
+        asyncio.get_running_loop().call_later(LEAVE_SECONDS, self._leave_alone)
+
+    def _leave_alone(self) -> None:
+        """Go without an agreement when there is nobody to agree with."""
+        if not self._line.welcomed:
+            log.warning("no coordinator within %.0f s; ending the ranks", LEAVE_SECONDS)
+            self._end(EXIT_TERMINATED)
+        else:
+            asyncio.get_running_loop().call_later(1.0, self._leave_alone)
+
+    def _reap_orphans(self) -> None:
+        """As PID 1, bury what other processes of this pod left behind; the template is waited for on its own."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if ended is None or ended.si_pid == self._template.pid:
+                    return
+                os.waitpid(ended.si_pid, 0)
+
+    def _end(self, code: int) -> None:
+        if not self._result.done():
+            self._result.set_result(code)
+
+    def _write_termination_log(self, code: int) -> None:
+        if self._first_failure is None or code == 0:
+            return
+        with contextlib.suppress(OSError):
+            Path(self._environment.termination_log).write_text(termination_message(self._first_failure))
+
+
+def threads_per_rank(local_ranks: int) -> int:
+    """Threads for a rank's tensor operations: OMP_NUM_THREADS if the user set it, else an equal share of the CPUs."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdigit() and int(wanted) > 0:
+        return int(wanted)
+    return max(1, len(os.sched_getaffinity(0)) // local_ranks)

@@ -1,0 +1,76 @@
+"""What an agent remembers of its current generation: the fence, and what a hello echoes. Pure."""
+
+from __future__ import annotations
+
+from regroup_trainer.contract import (
+    PROTOCOL_VERSION,
+    AgentEnvironment,
+    CheckpointSaved,
+    Finished,
+    GenerationNumber,
+    GenerationRecord,
+    Hello,
+    Progress,
+    RankExit,
+    Report,
+)
+
+
+class Memory:
+    """The state that a coordinator which has just started is rebuilt from."""
+
+    def __init__(self, environment: AgentEnvironment) -> None:
+        self._environment = environment
+        self.store = ""
+        self.record: GenerationRecord | None = None
+        self.highest: GenerationNumber | None = None
+        self.progress: Progress | None = None
+        self.checkpoint: CheckpointSaved | None = None
+        self.ended: dict[int, RankExit | Finished] = {}
+
+    def begin(self, record: GenerationRecord) -> bool:
+        """Enter a generation; False when it is the current one, or a lower one than ever seen: refused for ever."""
+        if self.highest is not None and record.number <= self.highest:
+            return False
+        self.highest = record.number
+        self.record = record
+        self.progress = None
+        self.ended = {}
+        return True
+
+    def is_current(self, number: GenerationNumber) -> bool:
+        """Whether reports of this generation count."""
+        return self.record is not None and self.record.number == number
+
+    def local_ranks(self) -> range:
+        """The ranks of the current generation that run here."""
+        place = self.record.place_of(self._environment.member) if self.record else None
+        return range(place.first_rank, place.first_rank + place.ranks) if place else range(0)
+
+    def note(self, report: Report) -> None:
+        """Keep what a hello must be able to repeat."""
+        match report:
+            case Progress() if self.progress is None or report.rank <= self.progress.rank:
+                self.progress = report
+            case CheckpointSaved():
+                self.checkpoint = report
+            case RankExit() | Finished():
+                self.ended.setdefault(report.rank, report)
+
+    def hello(self) -> Hello:
+        """The first word to any coordinator."""
+        environment = self._environment
+        return Hello(
+            protocol=PROTOCOL_VERSION,
+            member=environment.member,
+            index=environment.index,
+            pod=environment.pod,
+            node=environment.node,
+            ranks=environment.ranks,
+            store=self.store,
+            record=self.record,
+            highest=self.highest,
+            progress=self.progress,
+            checkpoint=self.checkpoint,
+            ended=tuple(self.ended.values()),
+        )

@@ -1,0 +1,77 @@
+"""The Unix socket on which an agent's ranks report and hear decisions: the other end of `regroup_trainer.channel`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from regroup_trainer.contract import Decide, GenerationNumber, RankReport, rank_report
+
+_LINE_BYTES = 1 << 20
+log = logging.getLogger(__name__)
+
+
+class RankSockets:
+    """Listens at `path`; `on_report` hears every report, of whatever generation."""
+
+    def __init__(self, path: Path, on_report: Callable[[RankReport], None]) -> None:
+        self.path = path
+        self._on_report = on_report
+        self._server: asyncio.Server | None = None
+        self._writers: dict[tuple[GenerationNumber, int], asyncio.StreamWriter] = {}
+        self._undelivered: list[Decide] = []
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server = await asyncio.start_unix_server(self._serve, str(self.path), limit=_LINE_BYTES)
+
+    def decide(self, decision: Decide) -> None:
+        """Tell rank 0; it waits until that rank has connected and said its first word."""
+        writer = self._writers.get((decision.generation, 0))
+        if writer is None:
+            self._undelivered.append(decision)
+        else:
+            writer.write(decision.model_dump_json().encode() + b"\n")
+
+    def forget(self) -> None:
+        """A new generation has begun: no decision for an older one is of use."""
+        self._undelivered.clear()
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.close()
+        for writer in self._writers.values():
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        key: tuple[GenerationNumber, int] | None = None
+        try:
+            while line := await reader.readline():
+                report = rank_report.validate_json(line)
+                if key is None:
+                    key = (report.generation, report.rank)
+                    self._register(key, writer)
+                self._on_report(report)
+        except ValidationError as error:
+            log.error("a rank sent what is no report: %s", error)
+        except ConnectionError:
+            pass
+        finally:
+            if key is not None and self._writers.get(key) is writer:
+                del self._writers[key]
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    def _register(self, key: tuple[GenerationNumber, int], writer: asyncio.StreamWriter) -> None:
+        self._writers[key] = writer
+        waiting = [decision for decision in self._undelivered if (decision.generation, 0) == key]
+        self._undelivered = [decision for decision in self._undelivered if decision not in waiting]
+        for decision in waiting:
+            self.decide(decision)

@@ -1,0 +1,287 @@
+"""The template process: it has imported torch and the trainer, and forks ranks that are ready in milliseconds.
+
+Half of a cold start is imports. A forked rank shares them, in time and in memory. A fork copies one thread only, so
+the template must never have another: it starts none, runs no tensor operation (which would start torch's pools) and
+calls nothing of `torch.cuda` (a forked child of a process with a CUDA context cannot use the GPU). Its environment
+limits the thread pools that numpy's and torch's libraries start at import; ranks set their own number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import importlib
+import io
+import os
+import random
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, TextIO
+
+from regroup_trainer.agent.child import die_with_parent, name_process
+from regroup_trainer.agent.template_protocol import (
+    ForkRank,
+    KillRanks,
+    RankEnded,
+    Ready,
+    StartStore,
+    StoreEnded,
+    StoreStarted,
+    TemplateNews,
+    order,
+)
+from regroup_trainer.channel import AgentChannel
+from regroup_trainer.contract import Assignment
+
+IMPORTS = (
+    "torch",
+    "torch._dynamo",
+    "torch.distributed",
+    "torch.distributed.checkpoint",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.nn.parallel",
+    "torch.optim",
+)
+"""What a first step needs and torch imports lazily."""
+RANK_NICENESS = 5
+"""Ranks yield to the agent, whose heartbeats must be on time."""
+TRACEBACK_CHARACTERS = 4000
+
+
+@dataclass
+class _Rank:
+    assignment: Assignment
+    traceback: Path
+    killed: bool = False
+
+
+class Template:
+    """Takes orders from `control`, forks, and tells of the ends of its children."""
+
+    def __init__(self, control: socket.socket, entry: str, directory: Path) -> None:
+        self._control = control
+        self._entry = entry
+        self._directory = directory
+        self._ranks: dict[int, _Rank] = {}
+        self._store: int | None = None
+        self._woken, self._wake = socket.socketpair()
+        self._pending = b""
+
+    def run(self) -> None:
+        """Serve until the agent closes its end."""
+        for module in (*IMPORTS, self._entry):
+            importlib.import_module(module)
+        gc.collect()
+        gc.freeze()  # children would copy every page whose reference counts the collector touches
+        self._watch_children()
+        self._tell(Ready())
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while self._serve(selector):
+                pass
+
+    def _watch_children(self) -> None:
+        self._woken.setblocking(False)
+        self._wake.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def _serve(self, selector: selectors.BaseSelector) -> bool:
+        """Handle what is ready; False when the agent is gone."""
+        ready = {key.fileobj for key, _ in selector.select()}
+        if self._woken in ready:
+            with contextlib.suppress(BlockingIOError):
+                self._woken.recv(4096)
+            self._reap()
+        if self._control not in ready:
+            return True
+        chunk = self._control.recv(65536)
+        *lines, self._pending = (self._pending + chunk).split(b"\n")
+        for line in lines:
+            self._obey(line)
+        return bool(chunk)
+
+    def _obey(self, line: bytes) -> None:
+        match order.validate_json(line):
+            case StartStore(address=address):
+                self._start_store(address)
+            case ForkRank() as fork:
+                self._fork_rank(fork)
+            case KillRanks():
+                self._kill()
+
+    # --- children ------------------------------------------------------------------------------------------------
+
+    def _fork(self, name: str, life: Callable[[], int]) -> int:
+        """Fork a child that ends with what `life` returns."""
+        threads = os.listdir("/proc/self/task")  # noqa: PTH208
+        if len(threads) != 1:
+            raise RuntimeError(f"the template has {len(threads)} threads and cannot fork: some import started one")
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_child(parent, name, life)
+        return pid
+
+    def _become_child(self, parent: int, name: str, life: Callable[[], int]) -> NoReturn:
+        code = 1
+        try:
+            die_with_parent(parent)
+            name_process(name)
+            os.setpgid(0, 0)
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            for end in (self._control, self._woken, self._wake):
+                end.close()
+            code = life()
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+    def _start_store(self, address: str) -> None:
+        reading, writing = os.pipe()
+        self._store = self._fork("store", lambda: _serve_store(address, writing))
+        os.close(writing)
+        with os.fdopen(reading) as answer:
+            port = answer.read()
+        if port:
+            self._tell(StoreStarted(port=int(port)))
+
+    def _fork_rank(self, fork: ForkRank) -> None:
+        number, rank = fork.assignment.record.number, fork.assignment.rank
+        path = self._directory / f"{number.term}-{number.n}-{rank}.traceback"
+        pid = self._fork(f"rank-{rank}", lambda: _live(fork, self._entry, path))
+        self._ranks[pid] = _Rank(fork.assignment, path)
+
+    def _kill(self) -> None:
+        for pid, rank in self._ranks.items():
+            rank.killed = True
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self._bury(*ended)
+
+    def _bury(self, pid: int, status: int) -> None:
+        if pid == self._store:
+            self._tell(StoreEnded())
+            return
+        rank = self._ranks.pop(pid, None)
+        if rank is None:
+            return
+        code = os.waitstatus_to_exitcode(status)
+        self._tell(
+            RankEnded(
+                generation=rank.assignment.record.number,
+                rank=rank.assignment.rank,
+                exit_code=code if code >= 0 else 128 - code,
+                signal=-code if code < 0 else None,
+                traceback=_read_and_remove(rank.traceback),
+                killed=rank.killed,
+            )
+        )
+
+    def _tell(self, news: TemplateNews) -> None:
+        self._control.sendall(news.model_dump_json().encode() + b"\n")
+
+
+def _serve_store(address: str, answer: int) -> int:
+    """The c10d store of the generations whose rank 0 is in this pod; its port goes to `answer`."""
+    from torch.distributed import distributed_c10d
+
+    store = distributed_c10d.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+    os.write(answer, str(store.port).encode())
+    os.close(answer)
+    while True:
+        signal.pause()
+
+
+def _live(fork: ForkRank, entry: str, traceback_path: Path) -> int:
+    """The whole life of a rank process; returns its exit code."""
+    import torch
+
+    rank = fork.assignment.rank
+    os.nice(RANK_NICENESS)
+    random.seed()
+    torch.set_num_threads(fork.threads)
+    sys.stdout = Prefixed(sys.stdout, f"rank {rank}: ")
+    sys.stderr = Prefixed(sys.stderr, f"rank {rank}: ")
+    try:
+        channel = AgentChannel(fork.assignment.channel)
+        return int(importlib.import_module(entry).run(fork.assignment, channel))
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(bool(end.code))
+    except BaseException:
+        text = traceback.format_exc()
+        traceback_path.write_text(text[-TRACEBACK_CHARACTERS:])
+        print(text, file=sys.stderr)
+        return 1
+
+
+class Prefixed(io.TextIOBase):
+    """Marks every line with the rank that wrote it, so that a pod's log can be told apart."""
+
+    def __init__(self, stream: TextIO, prefix: str) -> None:
+        self._stream = stream
+        self._prefix = prefix
+        self._at_start = True
+
+    def write(self, text: str) -> int:
+        """Write whole lines with the prefix; what has no end of line yet is continued by the next write."""
+        for line in text.splitlines(keepends=True):
+            self._stream.write(self._prefix + line if self._at_start else line)
+            self._at_start = line.endswith("\n")
+        if self._at_start:
+            self._stream.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        """Pass it on."""
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        """Of the stream below: faulthandler and others write there directly."""
+        return self._stream.fileno()
+
+
+def _read_and_remove(path: Path) -> str:
+    try:
+        text = path.read_text()
+        path.unlink()
+    except OSError:
+        return ""
+    return text
+
+
+def main() -> int:
+    """Entry of the process that the agent starts."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--control", type=int, required=True, help="file descriptor of the socket to the agent")
+    parser.add_argument("--parent", type=int, required=True, help="process id of the agent")
+    parser.add_argument("--entry", required=True, help="module whose run(assignment, channel) is a rank's life")
+    parser.add_argument("--directory", type=Path, required=True, help="private folder of the agent")
+    arguments = parser.parse_args()
+    die_with_parent(arguments.parent)
+    control = socket.socket(fileno=arguments.control)
+    Template(control, arguments.entry, arguments.directory).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""The agent's end of its template process: start it, give orders, hear news."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from regroup_trainer.agent.template_protocol import Order, TemplateNews, template_news
+
+SINGLE_THREADED = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+"""Libraries that would start threads at import must not, nor may a CUDA check create a context: see `template`."""
+_LINE_BYTES = 1 << 20
+
+
+class TemplateProcess:
+    """A running template. `on_news` is called for each message, `on_end` when it is gone."""
+
+    def __init__(self, on_news: Callable[[TemplateNews], None], on_end: Callable[[], None]) -> None:
+        self._on_news = on_news
+        self._on_end = on_end
+        self._process: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._listening: asyncio.Task[None] | None = None
+
+    async def start(self, entry: str, directory: Path) -> None:
+        """Start it; `Ready` is told when its imports are done."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "regroup_trainer.agent.template"]
+            arguments = ["--control", str(theirs.fileno()), "--parent", str(os.getpid())]
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - exec takes a millisecond, and happens once
+                [*command, *arguments, "--entry", entry, "--directory", str(directory)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **SINGLE_THREADED},
+            )
+        reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=_LINE_BYTES)
+        self._listening = asyncio.create_task(self._listen(reader))
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id."""
+        return self._process.pid if self._process else None
+
+    def order(self, order: Order) -> None:
+        """Give an order; a template that is gone has told so by `on_end`."""
+        if self._writer is not None:
+            self._writer.write(order.model_dump_json().encode() + b"\n")
+
+    def kill(self) -> None:
+        """End it and, since they die with their parent, its ranks and store."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            self._process.wait()
+        if self._listening is not None:
+            self._listening.cancel()
+        if self._writer is not None:
+            self._writer.close()
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(ConnectionError):
+            while line := await reader.readline():
+                self._on_news(template_news.validate_json(line))
+        self._on_end()

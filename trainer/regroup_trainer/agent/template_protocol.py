@@ -1,0 +1,73 @@
+"""What an agent and its template process say to each other over a socket pair, one JSON object a line."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from regroup_trainer.contract import Assignment, GenerationNumber, Message, Text
+
+
+class StartStore(Message):
+    """Fork the store process."""
+
+    kind: Literal["start_store"] = "start_store"
+    address: str
+    """The pod's own address, under which the store is reached."""
+
+
+class ForkRank(Message):
+    """Fork a rank."""
+
+    kind: Literal["fork_rank"] = "fork_rank"
+    assignment: Assignment
+    threads: int
+    """Of the rank's tensor operations."""
+
+
+class KillRanks(Message):
+    """SIGKILL every rank and what it started."""
+
+    kind: Literal["kill_ranks"] = "kill_ranks"
+
+
+Order = Annotated[StartStore | ForkRank | KillRanks, Field(discriminator="kind")]
+order: TypeAdapter[Order] = TypeAdapter(Order)
+
+
+class Ready(Message):
+    """Everything is imported; forks are cheap from now on."""
+
+    kind: Literal["ready"] = "ready"
+
+
+class StoreStarted(Message):
+    """The store listens."""
+
+    kind: Literal["store_started"] = "store_started"
+    port: int
+
+
+class StoreEnded(Message):
+    """The store process is gone."""
+
+    kind: Literal["store_ended"] = "store_ended"
+
+
+class RankEnded(Message):
+    """A rank process ended, by itself or killed."""
+
+    kind: Literal["rank_ended"] = "rank_ended"
+    generation: GenerationNumber
+    rank: int
+    exit_code: int
+    """128 + signal when a signal ended it."""
+    signal: int | None = None
+    traceback: Text = ""
+    killed: bool = False
+    """By our own order."""
+
+
+TemplateNews = Annotated[Ready | StoreStarted | StoreEnded | RankEnded, Field(discriminator="kind")]
+template_news: TypeAdapter[TemplateNews] = TypeAdapter(TemplateNews)
