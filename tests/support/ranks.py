@@ -1,0 +1,266 @@
+"""Worlds of real rank processes: a template process that has imported the trainer forks them, as an agent's does.
+
+`python -m tests.support.ranks` is the template; `Template` is its handle; `RecordingChannel` stands for the agent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from regroup_trainer.config import CheckpointPolicy, ResumePolicy, TrainConfig
+from regroup_trainer.contract import (
+    Assignment,
+    CheckpointFailed,
+    CheckpointSaved,
+    Decide,
+    Decision,
+    Desired,
+    Evaluated,
+    Finished,
+    GenerationNumber,
+    GenerationRecord,
+    MemberRecord,
+    Progress,
+    RankReport,
+    Restored,
+    rank_report,
+)
+
+Entry = Callable[[Assignment, dict[str, Any], "RecordingChannel"], int]
+"""What a rank does instead of `trainer.run`; named as module:function."""
+_PLAIN = "tests.support.ranks:train"
+
+
+def train_config(**sections: dict[str, Any]) -> TrainConfig:
+    """A tiny model that trains a few quick steps; sections are merged over that."""
+    tiny: dict[str, dict[str, Any]] = {
+        "model": {"preset": "tiny"},
+        "data": {},
+        "parallelism": {"strategy": "ddp"},
+        "optimizer": {"warmup_steps": 2, "learning_rate": 3e-3},
+        "training": {"steps": 6, "global_batch_size": 10, "micro_batch_size": 4, "sequence_length": 32, "seed": 5},
+        "evaluation": {},
+    }
+    return TrainConfig.model_validate({name: {**tiny[name], **sections.get(name, {})} for name in tiny})
+
+
+def generation(
+    directory: Path,
+    world_size: int,
+    train: TrainConfig,
+    *,
+    number: GenerationNumber = GenerationNumber(1, 1),
+    parent: GenerationNumber | None = None,
+    checkpoint: CheckpointPolicy = CheckpointPolicy(),
+    resume: ResumePolicy = ResumePolicy(),
+) -> GenerationRecord:
+    """A generation of `world_size` members of one rank each; its store is made when it starts."""
+    return GenerationRecord(
+        number=number,
+        parent=parent,
+        reason="test",
+        rung="start",
+        members=tuple(
+            MemberRecord(member=f"m{rank}", index=rank, pod=f"p{rank}", node=f"n{rank}", first_rank=rank, ranks=1)
+            for rank in range(world_size)
+        ),
+        store="127.0.0.1:0",
+        desired=Desired(
+            revision=1,
+            namespace="default",
+            job="test",
+            replicas=world_size,
+            min_replicas=1,
+            max_replicas=world_size,
+            train=train,
+            checkpoint=checkpoint,
+            resume=resume,
+            directory=str(directory),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class RankOutcome:
+    """How a rank ended, and what it told."""
+
+    exit_code: int
+    stderr: str
+    reports: list[RankReport]
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        """Its reports of one kind."""
+        return [report for report in self.reports if isinstance(report, kind)]
+
+    @property
+    def restored(self) -> Restored:
+        (report,) = self.of(Restored)
+        assert isinstance(report, Restored)
+        return report
+
+    @property
+    def progress(self) -> list[Progress]:
+        return self.of(Progress)
+
+    @property
+    def losses(self) -> list[float | None]:
+        return [report.loss for report in self.progress]
+
+    @property
+    def saved(self) -> list[CheckpointSaved]:
+        return self.of(CheckpointSaved)
+
+    @property
+    def failed(self) -> list[CheckpointFailed]:
+        return self.of(CheckpointFailed)
+
+    @property
+    def evaluated(self) -> list[Evaluated]:
+        return self.of(Evaluated)
+
+    @property
+    def finished(self) -> Finished | None:
+        return next(iter(self.of(Finished)), None)
+
+
+class RecordingChannel:
+    """Writes reports to a file and takes decisions from a script {step: decision}, counted by steps committed."""
+
+    def __init__(self, path: Path, generation: GenerationNumber, script: dict[int, Decision]) -> None:
+        self._file = path.open("a", buffering=1)
+        self._generation = generation
+        self._script = script
+        self.step = 0
+
+    def send(self, report: RankReport) -> None:
+        self._file.write(report.model_dump_json() + "\n")
+        if isinstance(report, Restored | Progress):
+            self.step = report.step
+
+    def poll(self) -> list[Decide]:
+        decision = self._script.get(self.step + 1)
+        return [] if decision is None else [Decide(generation=self._generation, decision=decision)]
+
+
+@dataclass
+class Template:
+    """A process that forks ranks; starting it takes seconds, a world from it tenths of one."""
+
+    scratch: Path
+    _process: subprocess.Popen[str] = field(init=False)
+    _worlds: int = 0
+
+    def __post_init__(self) -> None:
+        threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.ranks"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **threads, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
+        )
+
+    def run(
+        self,
+        record: GenerationRecord,
+        *,
+        entry: str = _PLAIN,
+        options: dict[str, Any] | None = None,
+        decisions: dict[int, Decision] | None = None,
+    ) -> list[RankOutcome]:
+        """Run all ranks of a generation to their end; `entry` gets `options`, rank 0 hears `decisions` by step."""
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+        self._worlds += 1
+        folder = self.scratch / f"world-{self._worlds}"
+        folder.mkdir(mode=0o777)
+        folder.chmod(0o777)
+        store = TCPStore("127.0.0.1", 0, None, True, timeout=timedelta(seconds=60), wait_for_workers=False)
+        record = record.model_copy(update={"store": f"127.0.0.1:{store.port}"})
+        assignments = [
+            Assignment(record=record, rank=rank, local_rank=0, channel="") for rank in range(record.world_size)
+        ]
+        request = {
+            "folder": str(folder),
+            "entry": entry,
+            "options": options or {},
+            "decisions": decisions or {},
+            "assignments": [assignment.model_dump(mode="json") for assignment in assignments],
+        }
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        exit_codes = json.loads(self._process.stdout.readline())
+        return [_outcome(folder, rank, code) for rank, code in enumerate(exit_codes)]
+
+    def close(self) -> None:
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        self._process.wait(10)
+        self._process.stdout.close()
+
+
+def _outcome(folder: Path, rank: int, exit_code: int) -> RankOutcome:
+    lines = (folder / f"reports-{rank}.jsonl").read_text().splitlines()
+    reports = [rank_report.validate_json(line) for line in lines]
+    return RankOutcome(exit_code, (folder / f"stderr-{rank}").read_text(), reports)
+
+
+# --- in the template -------------------------------------------------------------------------------------------------
+
+
+def train(assignment: Assignment, options: dict[str, Any], channel: RecordingChannel) -> int:
+    """The plain entry."""
+    from regroup_trainer.trainer import run
+
+    return run(assignment, channel)
+
+
+def _be_rank(request: dict[str, Any], rank: int) -> int:
+    folder = Path(request["folder"])
+    with (folder / f"stderr-{rank}").open("w") as stderr:
+        os.dup2(stderr.fileno(), 2)
+    assignment = Assignment.model_validate(request["assignments"][rank])
+    script = {int(step): Decision(value) for step, value in request["decisions"].items()} if rank == 0 else {}
+    channel = RecordingChannel(folder / f"reports-{rank}.jsonl", assignment.record.number, script)
+    module, function = request["entry"].split(":")
+    entry: Entry = getattr(importlib.import_module(module), function)
+    try:
+        return entry(assignment, request["options"], channel)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+
+def _fork(request: dict[str, Any], rank: int) -> int:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(_be_rank(request, rank))
+    return pid
+
+
+def main() -> None:
+    """Fork the worlds asked for on standard input, one after the other."""
+    import regroup_trainer.warm  # noqa: F401
+
+    for line in sys.stdin:
+        assert len(os.listdir("/proc/self/task")) == 1, "a fork of a process with threads is unsafe"
+        request = json.loads(line)
+        pids = [_fork(request, rank) for rank in range(len(request["assignments"]))]
+        statuses = [os.waitpid(pid, 0)[1] for pid in pids]
+        codes = [128 + os.WTERMSIG(s) if os.WIFSIGNALED(s) else os.WEXITSTATUS(s) for s in statuses]
+        print(json.dumps(codes), flush=True)
+
+
+if __name__ == "__main__":
+    main()

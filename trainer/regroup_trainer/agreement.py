@@ -1,0 +1,46 @@
+"""Values, and errors, that all ranks must share before they go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import torch
+import torch.distributed as dist
+
+from regroup_trainer.errors import GenerationOverError, SaveError, TrainingError
+
+T = TypeVar("T")
+_CPU = torch.device("cpu")
+
+
+def lead(action: Callable[[], T]) -> T:
+    """Rank 0 acts; all ranks get its result (which must pickle) or raise its error.
+
+    So it is for TrainingError, SaveError and GenerationOverError; with any other error of rank 0 the others lose their
+    peer.
+    """
+    outcome = _broadcast(_outcome(action) if dist.get_rank() == 0 else None)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return cast(T, outcome)
+
+
+def from_all(value: T) -> list[T]:
+    """The values of all ranks, in rank order. They must pickle."""
+    values: list[T | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return cast(list[T], values)
+
+
+def _outcome(action: Callable[[], object]) -> object:
+    try:
+        return action()
+    except (TrainingError, SaveError, GenerationOverError) as error:
+        return error
+
+
+def _broadcast(value: object) -> object:
+    box = [value]
+    dist.broadcast_object_list(box, src=0, device=_CPU)
+    return box[0]

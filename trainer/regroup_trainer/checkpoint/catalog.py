@@ -1,0 +1,120 @@
+"""Which checkpoints there are, whether they are whole, and which may go. Torch-free."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+from pydantic import ValidationError
+
+from regroup_trainer import durable
+from regroup_trainer.checkpoint import lineage
+from regroup_trainer.checkpoint.layout import (
+    FORMAT,
+    MANIFEST,
+    FileRecord,
+    Layout,
+    Manifest,
+    is_corrupt,
+    published_step,
+    temporary_generation,
+)
+from regroup_trainer.contract import GenerationNumber
+
+_CHUNK_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A published checkpoint; its manifest, or why that cannot be read."""
+
+    step: int
+    path: Path
+    manifest: Manifest | None
+    problem: str = ""
+
+
+def published(layout: Layout) -> list[Candidate]:
+    """All published checkpoints, newest first; nothing but their manifests is read."""
+    if not layout.checkpoints.is_dir():
+        return []
+    steps = [step for path in layout.checkpoints.iterdir() if (step := published_step(path.name)) is not None]
+    return [read_candidate(layout, step) for step in sorted(steps, reverse=True)]
+
+
+def read_candidate(layout: Layout, step: int) -> Candidate:
+    """The published checkpoint of a step, with its manifest if that is whole."""
+    path = layout.published(step)
+    try:
+        manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        return Candidate(step, path, None, f"{MANIFEST} is missing")
+    except ValidationError as error:
+        return Candidate(step, path, None, f"{MANIFEST} is damaged ({error.error_count()} errors)")
+    if manifest.format != FORMAT:
+        return Candidate(step, path, None, f"{MANIFEST} has format {manifest.format}, this version reads {FORMAT}")
+    if manifest.step != step:
+        return Candidate(step, path, None, f"{MANIFEST} is of step {manifest.step}")
+    return Candidate(step, path, manifest)
+
+
+def on_lineage(candidate: Candidate, links: tuple[lineage.LineageRecord, ...]) -> bool:
+    """Whether the checkpoint counts; one whose manifest is unreadable is not ruled out by its publisher."""
+    return candidate.manifest is None or lineage.counts(candidate.step, candidate.manifest.generation, links)
+
+
+def file_record(path: Path) -> FileRecord:
+    """Size and checksum of a file as it is now. Raises OSError."""
+    digest = xxhash.xxh3_64()
+    size = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+    return FileRecord(size=size, checksum=digest.hexdigest())
+
+
+def verify(path: Path, manifest: Manifest, names: Iterable[str]) -> str:
+    """Compare these files with the manifest; empty when they are whole, else the first problem found."""
+    for name in names:
+        expected = manifest.files[name]
+        try:
+            found = file_record(path / name)
+        except OSError as error:
+            return f"{name} cannot be read ({error.strerror})"
+        if found.size != expected.size:
+            return f"{name} has {found.size} bytes instead of {expected.size}"
+        if found.checksum != expected.checksum:
+            return f"{name} has checksum {found.checksum} instead of {expected.checksum}"
+    return ""
+
+
+def set_aside(path: Path, target: Path) -> Path:
+    """Rename durably to `target`, or to `target` with a number when that is taken. Raises OSError."""
+    number, free = 1, target
+    while free.exists():
+        number, free = number + 1, target.with_name(f"{target.name}.{number}")
+    durable.rename(path, free)
+    return free
+
+
+def has_corrupt(layout: Layout) -> bool:
+    """Whether a checkpoint was ever set aside as corrupt."""
+    return layout.checkpoints.is_dir() and any(is_corrupt(path.name) for path in layout.checkpoints.iterdir())
+
+
+def removable(steps: Iterable[int], keep_last: int, keep_every_steps: int | None) -> list[int]:
+    """The steps whose checkpoints may go: neither among the newest nor kept for ever."""
+    older = sorted(steps)[:-keep_last]
+    return [step for step in older if not keep_every_steps or step % keep_every_steps]
+
+
+def sweep(layout: Layout, generation: GenerationNumber) -> None:
+    """Remove what older generations had begun to write when they ended. Raises OSError."""
+    for path in layout.checkpoints.iterdir():
+        writer = temporary_generation(path.name)
+        if writer is not None and writer < generation:
+            shutil.rmtree(path)

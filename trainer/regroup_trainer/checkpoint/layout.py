@@ -1,0 +1,163 @@
+"""Names and records in a job's directory on the shared volume. Torch-free.
+
+checkpoints/
+    step-<N>                      published: manifest.json, the shards, DCP's .metadata
+    step-<N>.tmp-<term>-<n>       being written by that generation
+    .stale-step-<N>-<term>-<n>    of an abandoned line; set aside by that generation
+    .corrupt-step-<N>-<term>-<n>  did not verify; set aside by that generation, kept as evidence
+    latest                        symbolic link to the newest published one, for people
+lineage/<term>-<n>.json           what each generation resumed from
+history/<term>-<n>.jsonl          the steps that each generation committed
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from regroup_trainer.contract import GenerationNumber
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+"""Raised when older code would misread a checkpoint."""
+
+
+class Record(BaseModel):
+    """Base of what is stored: immutable, unknown fields are an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataIdentity(Record):
+    """What the order of samples depends on; a run must not change it half-way."""
+
+    fingerprint: str
+    samples: int
+    seed: int
+    global_batch_size: int
+    sequence_length: int
+
+
+class FileRecord(Record):
+    """One file of a checkpoint."""
+
+    size: int
+    checksum: str
+    """xxh3_64, hexadecimal."""
+
+
+class Manifest(Record):
+    """What a published checkpoint consists of; it is written last, so a checkpoint without it is not whole."""
+
+    format: int = FORMAT
+    step: int
+    """Steps completed."""
+    position: int
+    """Samples consumed."""
+    tokens: int
+    """Tokens trained on."""
+    generation: GenerationNumber
+    """The publisher."""
+    world_size: int
+    strategy: str
+    model: dict[str, Any]
+    """Name and dimensions."""
+    data: DataIdentity
+    torch: str
+    """Version of torch that wrote it."""
+    time: float
+    """Wall clock of the save, seconds since the epoch."""
+    files: dict[str, FileRecord]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files but the manifest itself."""
+        return sum(file.size for file in self.files.values())
+
+
+def _suffix(generation: GenerationNumber) -> str:
+    return f"{generation.term}-{generation.n}"
+
+
+_PUBLISHED = re.compile(r"step-(\d+)")
+_TEMPORARY = re.compile(r"step-\d+\.tmp-(\d+)-(\d+)")
+_CORRUPT = re.compile(r"\.corrupt-step-(\d+)-.*")
+_GENERATION_FILE = re.compile(r"(\d+)-(\d+)\.jsonl?")
+
+
+def published_step(name: str) -> int | None:
+    """The step of a published checkpoint's directory name, None for any other name."""
+    match = _PUBLISHED.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def temporary_generation(name: str) -> GenerationNumber | None:
+    """Who writes, or wrote, this temporary directory; None for any other name."""
+    match = _TEMPORARY.fullmatch(name)
+    return GenerationNumber(int(match[1]), int(match[2])) if match else None
+
+
+def is_corrupt(name: str) -> bool:
+    """Whether this directory was set aside as corrupt."""
+    return _CORRUPT.fullmatch(name) is not None
+
+
+def generation_of(name: str) -> GenerationNumber | None:
+    """The generation that a lineage or history file belongs to; None for any other name."""
+    match = _GENERATION_FILE.fullmatch(name)
+    return GenerationNumber(int(match[1]), int(match[2])) if match else None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths below a job's directory."""
+
+    directory: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.directory / "checkpoints"
+
+    @property
+    def lineage(self) -> Path:
+        """The folder of lineage records."""
+        return self.directory / "lineage"
+
+    @property
+    def history(self) -> Path:
+        """The folder of committed steps."""
+        return self.directory / "history"
+
+    @property
+    def latest(self) -> Path:
+        """The link to the newest checkpoint."""
+        return self.checkpoints / "latest"
+
+    def published(self, step: int) -> Path:
+        """A published checkpoint."""
+        return self.checkpoints / f"step-{step}"
+
+    def temporary(self, step: int, generation: GenerationNumber) -> Path:
+        """A checkpoint that `generation` is writing."""
+        return self.checkpoints / f"step-{step}.tmp-{_suffix(generation)}"
+
+    def stale(self, step: int, generation: GenerationNumber) -> Path:
+        """Where `generation` sets aside a checkpoint of an abandoned line."""
+        return self.checkpoints / f".stale-step-{step}-{_suffix(generation)}"
+
+    def corrupt(self, step: int, generation: GenerationNumber) -> Path:
+        """Where `generation` sets aside a checkpoint that did not verify."""
+        return self.checkpoints / f".corrupt-step-{step}-{_suffix(generation)}"
+
+    def lineage_record(self, generation: GenerationNumber) -> Path:
+        """The generation's lineage record."""
+        return self.lineage / f"{_suffix(generation)}.json"
+
+    def history_file(self, generation: GenerationNumber) -> Path:
+        """The generation's committed steps."""
+        return self.history / f"{_suffix(generation)}.jsonl"

@@ -1,0 +1,94 @@
+"""Which generations a run consists of, and which checkpoints therefore count. Torch-free.
+
+Fencing is done when reading: a generation durably writes what it resumed from before its first step; a checkpoint
+counts only if no later generation of the lineage resumed below it. A straggler of an abandoned line may still publish
+something, but nobody will ever load it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from regroup_trainer import durable
+from regroup_trainer.checkpoint.layout import DataIdentity, Layout, Record, generation_of
+from regroup_trainer.config import ResumePolicy
+from regroup_trainer.contract import GenerationNumber
+from regroup_trainer.errors import CheckpointError, FencedError
+
+
+class LineageRecord(Record):
+    """A generation that has begun to train."""
+
+    generation: GenerationNumber
+    parent: GenerationNumber | None
+    """The generation that it continues; None at the very start."""
+    resumed_from_step: int
+    """Steps that its first state had completed."""
+    resume: ResumePolicy
+    """The policy in force, so that a changed one is noticed and an unchanged one is not applied twice."""
+    data: DataIdentity
+
+
+def read(layout: Layout) -> dict[GenerationNumber, LineageRecord]:
+    """All generations that ever began. Raises CheckpointError when a record is damaged, OSError."""
+    if not layout.lineage.is_dir():
+        return {}
+    records = [_read_record(path) for path in layout.lineage.iterdir() if generation_of(path.name)]
+    return {record.generation: record for record in records}
+
+
+def _read_record(path: Path) -> LineageRecord:
+    try:
+        return LineageRecord.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise CheckpointError(
+            f"lineage record {path} is damaged ({error.error_count()} errors), so nobody can tell which checkpoints "
+            f"count: restore the file, or start with an empty directory"
+        ) from error
+
+
+def parent_of(
+    records: dict[GenerationNumber, LineageRecord], generation: GenerationNumber, announced: GenerationNumber | None
+) -> GenerationNumber | None:
+    """The newest generation that began, up to the parent announced by the coordinator (which may never have begun).
+
+    A coordinator that knows of no parent may just have forgotten it: then any older generation will do.
+    """
+    limit = min(announced, generation) if announced else generation
+    return max((number for number in records if number < generation and number <= limit), default=None)
+
+
+def chain(records: dict[GenerationNumber, LineageRecord], newest: GenerationNumber | None) -> tuple[LineageRecord, ...]:
+    """The lineage that ends with `newest`, oldest first."""
+    links: list[LineageRecord] = []
+    while newest is not None:
+        links.append(records[newest])
+        newest = records[newest].parent
+    return tuple(reversed(links))
+
+
+def counts(step: int, publisher: GenerationNumber, lineage: tuple[LineageRecord, ...]) -> bool:
+    """Whether the checkpoint of `step` published by this generation belongs to the lineage."""
+    numbers = [link.generation for link in lineage]
+    if publisher not in numbers:
+        return False
+    later = lineage[numbers.index(publisher) + 1 :]
+    return all(link.resumed_from_step >= step for link in later)
+
+
+def require_newest(layout: Layout, generation: GenerationNumber) -> None:
+    """Raises FencedError when a newer generation has begun."""
+    newest = max((number for path in layout.lineage.iterdir() if (number := generation_of(path.name))), default=None)
+    if newest is not None and newest > generation:
+        raise FencedError(f"generation {newest} has begun: generation {generation} is over")
+
+
+def begin(layout: Layout, record: LineageRecord) -> None:
+    """Durably note that a generation begins. Raises FencedError when it, or a newer one, has begun already."""
+    require_newest(layout, record.generation)
+    try:
+        durable.create(layout.lineage_record(record.generation), record.model_dump_json())
+    except FileExistsError:
+        raise FencedError(f"generation {record.generation} has begun before: it cannot begin twice") from None

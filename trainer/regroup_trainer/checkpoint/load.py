@@ -1,0 +1,149 @@
+"""Restoring: the newest whole checkpoint of the lineage, into a world of any size and strategy."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
+
+from regroup_trainer.agreement import from_all, lead
+from regroup_trainer.checkpoint import catalog, lineage
+from regroup_trainer.checkpoint.catalog import Candidate
+from regroup_trainer.checkpoint.layout import DataIdentity, Layout, Manifest
+from regroup_trainer.checkpoint.save import model_identity
+from regroup_trainer.checkpoint.selection import nothing_whole, select
+from regroup_trainer.checkpoint.storage import put_back, tensors_of
+from regroup_trainer.config import TrainConfig
+from regroup_trainer.contract import GenerationNumber, GenerationRecord, SkippedCheckpoint
+from regroup_trainer.errors import ConfigurationError, DataError, StorageError
+from regroup_trainer.state import Position, TrainState
+from regroup_trainer.world import World
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a generation starts from; the same on all ranks."""
+
+    parent: GenerationNumber | None
+    """The generation that it continues."""
+    path: Path | None
+    """None: from scratch."""
+    manifest: Manifest | None
+    skipped: tuple[SkippedCheckpoint, ...]
+    """Newer checkpoints that were not whole; where they are now is known to rank 0."""
+
+
+@dataclass(frozen=True)
+class Restorer:
+    """Restores states of one generation."""
+
+    layout: Layout
+    record: GenerationRecord
+    world: World
+    data: DataIdentity
+
+    def restore(self, state: TrainState) -> Choice:
+        """Choose, verify and load a checkpoint into `state`, then note on the volume that the generation begins.
+
+        Raises StorageError, CheckpointError, DataError, ConfigurationError; FencedError when a newer generation has
+        begun; c10d's errors when a peer is lost.
+        """
+        require_writable(self.layout, f"{self.record.number}-{self.world.rank}")
+        choice = self._choose()
+        if choice.manifest and choice.path:
+            require_fitting(choice.manifest, self.record.desired.train, self.data)
+            load(state, choice.path, choice.manifest)
+        lead(lambda: self._begin(choice))
+        return choice
+
+    def _choose(self) -> Choice:
+        """Walk back from the newest checkpoint that counts to the first whole one."""
+        selection = lead(lambda: select(self.layout, self.record))
+        skipped: list[SkippedCheckpoint] = []
+        for candidate in selection.candidates:
+            problem = candidate.problem or self._verify(candidate)
+            if not problem:
+                return Choice(selection.parent, candidate.path, candidate.manifest, tuple(skipped))
+            skipped.append(SkippedCheckpoint(path=str(self._set_aside(candidate)), why=problem))
+        if not selection.scratch:
+            raise nothing_whole(self.layout)
+        return Choice(selection.parent, None, None, ())
+
+    def _verify(self, candidate: Candidate) -> str:
+        """Compare the files with the manifest, each rank a part of them; empty when all are whole."""
+        assert candidate.manifest is not None, "a candidate without a problem has a manifest"
+        mine = sorted(candidate.manifest.files)[self.world.rank :: self.world.size]
+        problems = from_all(catalog.verify(candidate.path, candidate.manifest, mine))
+        return next((problem for problem in problems if problem), "")
+
+    def _set_aside(self, candidate: Candidate) -> Path:
+        def act() -> Path:
+            return catalog.set_aside(candidate.path, self.layout.corrupt(candidate.step, self.record.number))
+
+        return lead(act)
+
+    def _begin(self, choice: Choice) -> None:
+        record = lineage.LineageRecord(
+            generation=self.record.number,
+            parent=choice.parent,
+            resumed_from_step=choice.manifest.step if choice.manifest else 0,
+            resume=self.record.desired.resume,
+            data=self.data,
+        )
+        try:
+            catalog.sweep(self.layout, self.record.number)
+            lineage.begin(self.layout, record)
+        except OSError as error:
+            raise StorageError(f"the job's directory {self.layout.directory} cannot be used: {error}") from error
+
+
+def load(state: TrainState, path: Path, manifest: Manifest) -> None:
+    """Fill `state` from a verified checkpoint, whatever world and strategy wrote it. All ranks call it."""
+    tensors = tensors_of(state)
+    load_tensors(tensors, storage_reader=FileSystemReader(path))
+    put_back(state, tensors)
+    state.position = Position(manifest.step, manifest.position, manifest.tokens)
+
+
+def require_writable(layout: Layout, probe_name: str) -> None:
+    """Make the folders and try to write into them. Raises StorageError."""
+    for folder in (layout.checkpoints, layout.lineage, layout.history):
+        probe = folder / f".probe-{probe_name}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise StorageError(
+                f"checkpoint directory {folder} is not writable for user {os.getuid()} ({error.strerror}): make it "
+                f"writable for that user (securityContext.fsGroup, or chown), or use another volume"
+            ) from error
+
+
+def require_fitting(manifest: Manifest, config: TrainConfig, data: DataIdentity) -> None:
+    """Raises DataError or ConfigurationError, naming both values, when a checkpoint is of another run than this."""
+    for name, now in data.model_dump().items():
+        then = getattr(manifest.data, name)
+        if now != then:
+            raise DataError(
+                f"{_FIELDS[name]}: {now} differs from {then}, with which checkpoint step {manifest.step} was trained: "
+                f"change it back, or set resume.policy: Never to start from scratch"
+            )
+    if manifest.model != model_identity(config):
+        raise ConfigurationError(
+            f"model: {model_identity(config)} differs from {manifest.model} of checkpoint step {manifest.step}: change "
+            f"it back, or set resume.policy: Never to start from scratch"
+        )
+
+
+_FIELDS = {
+    "fingerprint": "data.paths: the fingerprint of the text",
+    "samples": "data.heldOutPercent: the number of training samples",
+    "seed": "training.seed",
+    "global_batch_size": "training.globalBatchSize",
+    "sequence_length": "training.sequenceLength",
+}
+"""Field of DataIdentity -> how the user knows it."""

@@ -1,0 +1,30 @@
+"""When to save. Torch-free."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from regroup_trainer.config import CheckpointPolicy
+
+
+class SaveTimer:
+    """Rank 0's clock for `intervalSeconds`; its verdict reaches the others in the commit vector."""
+
+    def __init__(self, policy: CheckpointPolicy, now: Callable[[], float] = time.monotonic) -> None:
+        self._interval = policy.seconds
+        self._now = now
+        self._last = now()
+
+    def due(self) -> bool:
+        """Whether the interval has passed since the last save."""
+        return self._interval is not None and self._now() - self._last >= self._interval
+
+    def restart(self) -> None:
+        """After a save, or an attempt at one."""
+        self._last = self._now()
+
+
+def due_by_steps(policy: CheckpointPolicy, step: int) -> bool:
+    """Whether `intervalSteps` asks for a checkpoint of this step."""
+    return policy.interval_steps is not None and step % policy.interval_steps == 0

@@ -1,0 +1,63 @@
+"""Which checkpoints a new generation may start from, newest first. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from regroup_trainer.checkpoint import catalog, lineage
+from regroup_trainer.checkpoint.catalog import Candidate
+from regroup_trainer.checkpoint.layout import Layout
+from regroup_trainer.config import ResumePolicy
+from regroup_trainer.contract import GenerationNumber, GenerationRecord
+from regroup_trainer.errors import CheckpointError, ConfigurationError
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What rank 0 found on the volume."""
+
+    parent: GenerationNumber | None
+    """The generation to be continued."""
+    candidates: tuple[Candidate, ...]
+    """To be tried in this order."""
+    scratch: bool
+    """Whether to start from scratch when none of them is whole."""
+
+
+def select(layout: Layout, record: GenerationRecord) -> Selection:
+    """Apply the resume policy. Raises CheckpointError, ConfigurationError, OSError."""
+    records = lineage.read(layout)
+    parent = lineage.parent_of(records, record.number, record.parent)
+    links = lineage.chain(records, parent)
+    policy = policy_in_force(links, record.desired.resume)
+    ours = tuple(found for found in catalog.published(layout) if catalog.on_lineage(found, links))
+    match policy.policy:
+        case "Latest":
+            return Selection(parent, ours, scratch=not ours and not catalog.has_corrupt(layout))
+        case "Never":
+            return Selection(parent, (), scratch=True)
+        case "Step":
+            return Selection(parent, _of_step(ours, policy.step), scratch=False)
+        case "Job":
+            raise ConfigurationError("resume.policy: 'Job' is not supported yet: use Latest, Never or Step")
+
+
+def policy_in_force(links: tuple[lineage.LineageRecord, ...], wanted: ResumePolicy) -> ResumePolicy:
+    """A policy is applied once, by the first generation that has it; later ones continue from there."""
+    return ResumePolicy() if links and links[-1].resume == wanted else wanted
+
+
+def nothing_whole(layout: Layout) -> CheckpointError:
+    """The error for a run whose checkpoints are all corrupt: to start over silently would hide the loss."""
+    return CheckpointError(
+        f"all checkpoints in {layout.checkpoints} are corrupt (they are kept there as .corrupt-step-...): restore one "
+        f"from a backup, or set resume.policy: Never to start from scratch"
+    )
+
+
+def _of_step(ours: tuple[Candidate, ...], step: int | None) -> tuple[Candidate, ...]:
+    chosen = tuple(found for found in ours if found.step == step)
+    if not chosen:
+        existing = ", ".join(str(found.step) for found in ours) or "none at all"
+        raise CheckpointError(f"resume.step: there is no checkpoint of step {step}: choose one of {existing}")
+    return chosen

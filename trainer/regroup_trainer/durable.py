@@ -1,0 +1,51 @@
+"""Writes that survive a power cut: content first, then the name, then the directory that holds the name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the names of a directory, to the device. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename within a directory, durably. Raises OSError, also when `target` is a directory that is not empty."""
+    source.rename(target)
+    sync(target.parent)
+
+
+def write(path: Path, content: str) -> None:
+    """Replace the file at `path` as a whole: readers see the old or the new content. Raises OSError."""
+    temporary = _write_beside(path, content)
+    temporary.replace(path)
+    sync(path.parent)
+
+
+def create(path: Path, content: str) -> None:
+    """Write a file that must not exist yet, as a whole. Raises FileExistsError when it does, OSError otherwise."""
+    temporary = _write_beside(path, content)
+    try:
+        path.hardlink_to(temporary)  # a rename would overwrite, an exclusive open would show half a file
+    finally:
+        temporary.unlink()
+    sync(path.parent)
+
+
+def _write_beside(path: Path, content: str) -> Path:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary

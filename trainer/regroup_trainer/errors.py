@@ -1,0 +1,57 @@
+"""What can go wrong in a rank, by what its agent should make of it.
+
+A `TrainingError` is the user's to repair: its message names the field or file, the value and what to do, and the rank
+ends with exit code 1. A `GenerationOverError` is nobody's fault here: the rank ends with PEER_LOST_EXIT_CODE and
+another generation follows.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Stage = Literal["write", "publish", "prune"]
+"""Of a save: the ranks write, rank 0 publishes, rank 0 deletes old ones."""
+
+
+class TrainingError(Exception):
+    """Base of errors whose message is all that the user needs."""
+
+
+class ConfigurationError(TrainingError):
+    """The configuration asks for what this trainer, or this world, cannot do."""
+
+
+class DataError(TrainingError):
+    """The samples are missing, too few, or not those that the checkpoint was trained on."""
+
+
+class StorageError(TrainingError):
+    """The job's directory cannot be used."""
+
+
+class CheckpointError(TrainingError):
+    """No checkpoint can be used though there should be one."""
+
+
+class CommitError(TrainingError):
+    """The ranks disagree on a step: a bug or damaged memory, never a user's mistake."""
+
+
+class SaveError(Exception):
+    """A checkpoint could not be saved; raised by all ranks alike. Training can go on without it."""
+
+    def __init__(self, stage: Stage, error: str) -> None:
+        super().__init__(stage, error)  # as they are, so that it pickles
+        self.stage = stage
+        self.error = error
+
+    def __str__(self) -> str:
+        return f"{self.stage}: {self.error}"
+
+
+class GenerationOverError(Exception):
+    """The generation is over: a peer went away, or a newer generation has begun."""
+
+
+class FencedError(GenerationOverError):
+    """A newer generation has begun; whatever this one still does must not count."""

@@ -1,0 +1,119 @@
+"""The steps that a run committed, one JSON line each, and the audit that replays them. Torch-free.
+
+Rank 0 of each generation appends to a file of its own. What a generation did beyond the checkpoint that its successor
+resumed from was lost, so the lineage decides which lines count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from regroup_trainer.checkpoint import lineage
+from regroup_trainer.checkpoint.layout import DataIdentity, Layout, Record
+from regroup_trainer.contract import GenerationNumber
+from regroup_trainer.order import SampleOrder, digest
+
+
+class CommittedStep(Record):
+    """One optimizer step of all ranks."""
+
+    generation: GenerationNumber
+    step: int
+    """Counted from 1."""
+    world: int
+    """Ranks that took part."""
+    epoch: int
+    """Of the first sample."""
+    first: int
+    """Position of the first sample in the stream of samples."""
+    count: int
+    """Samples."""
+    hash: int
+    """`order.digest` of the sample ids."""
+    loss: float | None
+    """Mean loss per token in nats, in full precision; None when it was not finite and the update was skipped."""
+
+
+class History:
+    """The file of one generation, written by its rank 0. A full disk never stops training: lines wait in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._waiting = b""
+
+    def append(self, step: CommittedStep) -> None:
+        """Note a committed step; it survives this process, and the machine once `sync` has returned."""
+        self._waiting += step.model_dump_json().encode() + b"\n"
+        with contextlib.suppress(OSError):
+            self._write()
+
+    def sync(self) -> None:
+        """Flush to the device. Raises OSError."""
+        self._write()
+        os.fsync(self._descriptor)
+
+    def _write(self) -> None:
+        while self._waiting:
+            self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
+
+
+def committed(directory: Path) -> list[CommittedStep]:
+    """The steps that the current state of the run consists of, in order. Raises OSError, pydantic.ValidationError."""
+    layout = Layout(directory)
+    records = lineage.read(layout)
+    return _committed(layout, lineage.chain(records, max(records, default=None)))
+
+
+def audit(directory: Path) -> list[str]:
+    """Replay the committed steps; a sentence for each gap, repetition, wrong range or wrong set of samples."""
+    layout = Layout(directory)
+    records = lineage.read(layout)
+    links = lineage.chain(records, max(records, default=None))
+    identities = {link.generation: link.data for link in links}
+    steps = _committed(layout, links)
+    samples = (problem for step in steps for problem in _sample_problems(step, identities[step.generation]))
+    return [*_order_problems(steps), *samples]
+
+
+def _committed(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> list[CommittedStep]:
+    steps: list[CommittedStep] = []
+    for number, link in enumerate(links):
+        end = min((later.resumed_from_step for later in links[number + 1 :]), default=None)
+        lines = _read(layout.history_file(link.generation))
+        steps += [step for step in lines if end is None or step.step <= end]
+    return steps
+
+
+def _read(path: Path) -> Iterator[CommittedStep]:
+    if not path.exists():  # the generation ended before its first step
+        return
+    lines = path.read_text().splitlines()
+    for number, line in enumerate(lines):
+        try:
+            yield CommittedStep.model_validate_json(line)
+        except ValidationError:
+            if number != len(lines) - 1:  # only the last line can be half-written
+                raise
+
+
+def _order_problems(steps: list[CommittedStep]) -> Iterator[str]:
+    step, position = 0, 0
+    for found in steps:
+        if found.step != step + 1:
+            yield f"step {step} of the lineage is followed by step {found.step} of generation {found.generation}"
+        if found.first != position:
+            yield f"step {found.step} begins with sample {found.first} instead of {position}"
+        step, position = found.step, found.first + found.count
+
+
+def _sample_problems(step: CommittedStep, data: DataIdentity) -> Iterator[str]:
+    if step.count != data.global_batch_size:
+        yield f"step {step.step} trained on {step.count} samples instead of {data.global_batch_size}"
+    expected = digest(SampleOrder(data.samples, data.seed).ids(range(step.first, step.first + step.count)))
+    if step.hash != expected:
+        yield f"step {step.step} trained on other samples than {step.first}..{step.first + step.count - 1}"

@@ -1,0 +1,97 @@
+"""From a model on the meta device to one that is allocated, initialised and shared out over the ranks.
+
+Every strategy sums gradients over the ranks and never averages them: the loss is scaled beforehand by a constant, which
+keeps the mathematics independent of the world size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from regroup_trainer.config import TrainConfig
+from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.gradient_sum import sum_gradients
+from regroup_trainer.initialize import initialize
+from regroup_trainer.mesh import build_mesh
+from regroup_trainer.models.gpt import GPT
+from regroup_trainer.world import World
+
+
+def parallelize(model: GPT, config: TrainConfig, world: World) -> nn.Module:
+    """Wrap `model`, which is on the meta device, by the configured strategy. Raises ConfigurationError."""
+    name = config.parallelism.strategy
+    if name not in STRATEGIES:
+        raise ConfigurationError(
+            f"parallelism.strategy: {name!r} is not supported yet: use one of {', '.join(sorted(STRATEGIES))}"
+        )
+    return STRATEGIES[name](model, config, world)
+
+
+def replicate(model: GPT, config: TrainConfig, world: World) -> nn.Module:
+    """DDP: every rank holds the whole model."""
+    model.to_empty(device=world.device)
+    initialize(model, model, config.training.seed)
+    ddp = DistributedDataParallel(
+        model,
+        device_mesh=build_mesh("replicate", world),
+        init_sync=False,  # every rank made the same values, or loads the same checkpoint
+        gradient_as_bucket_view=True,
+    )
+    ddp.register_comm_hook(None, sum_gradients)
+    return ddp
+
+
+def shard(model: GPT, config: TrainConfig, world: World) -> nn.Module:
+    """FSDP2: parameters, gradients and optimizer state are sharded over all ranks."""
+    mesh = build_mesh("shard", world)
+    policy = _mixed_precision(config)
+    # Blocks first, so that they are gathered one at a time; the root takes the rest. The embedding serves at both ends
+    # of the model and therefore belongs to the root.
+    for block in model.blocks:
+        _shard_by_sum(fully_shard(block, mesh=mesh, mp_policy=policy))
+    _shard_by_sum(fully_shard(model, mesh=mesh, mp_policy=policy))
+    model.to_empty(device=world.device)
+    initialize(model, model, config.training.seed)
+    return model
+
+
+STRATEGIES: dict[str, Callable[[GPT, TrainConfig, World], nn.Module]] = {"ddp": replicate, "fsdp": shard}
+"""parallelism.strategy -> how to wrap the model."""
+
+
+@contextlib.contextmanager
+def gradient_reduction(model: nn.Module, enabled: bool) -> Iterator[None]:
+    """Reduce gradients in the backward pass inside, or only accumulate them on each rank."""
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(enabled)
+        yield
+    elif isinstance(model, DistributedDataParallel) and not enabled:
+        with model.no_sync():
+            yield
+    else:
+        yield
+
+
+def forward_precision(model: nn.Module, config: TrainConfig, device: torch.device) -> AbstractContextManager[object]:
+    """The context of a forward pass: autocast for bf16, unless the sharding casts by itself."""
+    if config.training.precision == "bf16" and not isinstance(model, FSDPModule):
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return contextlib.nullcontext()
+
+
+def _mixed_precision(config: TrainConfig) -> MixedPrecisionPolicy:
+    if config.training.precision == "bf16":
+        return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    return MixedPrecisionPolicy()
+
+
+def _shard_by_sum(module: FSDPModule) -> None:
+    module.set_gradient_divide_factor(1.0)
+    module.set_force_sum_reduction_for_comms(True)  # gloo has no pre-multiplied sum

@@ -1,0 +1,136 @@
+"""One optimizer step: accumulate, reduce, commit, scale, clip, update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import get_total_norm
+
+from regroup_trainer import commit
+from regroup_trainer.commit import Commit, Contribution
+from regroup_trainer.config import TrainConfig
+from regroup_trainer.contract import Decision
+from regroup_trainer.parallelize import forward_precision, gradient_reduction
+from regroup_trainer.state import Position, TrainState
+from regroup_trainer.world import World
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """A micro-batch on its device."""
+
+    inputs: Tensor
+    """[B, T]"""
+    targets: Tensor
+    """[B, T]"""
+    weights: Tensor
+    """[B], 0 for repeats."""
+
+
+@dataclass(frozen=True)
+class RankBatch:
+    """What a rank trains on in a step."""
+
+    micro_batches: list[TokenBatch]
+    samples: int
+    """In its share of the global batch, repeats left out."""
+    digest: int
+    """`order.digest` of its share."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """A committed step."""
+
+    position: Position
+    """After it."""
+    commit: Commit
+    updated: bool
+    """False when the gradients were not finite and the update was skipped."""
+
+
+def loss_sum(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sum of the cross entropy of logits [B, T, V] with targets [B, T], weights [B]; in nats, float32."""
+    losses = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
+    return (losses.view_as(targets) * weights[:, None]).sum()
+
+
+@dataclass(frozen=True)
+class Stepper:
+    """Runs steps of one world."""
+
+    state: TrainState
+    config: TrainConfig
+    world: World
+
+    @property
+    def expected_tokens(self) -> int:
+        """Tokens of a global batch (G x T)."""
+        return self.config.training.global_batch_size * self.config.training.sequence_length
+
+    def run(self, batch: RankBatch, decision: Decision) -> StepResult:
+        """Train on this rank's share. Raises CommitError, and c10d's errors when a peer is lost."""
+        loss = self._accumulate(batch.micro_batches)
+        contribution = Contribution(
+            tokens=batch.samples * self.config.training.sequence_length,
+            loss_sum=float(loss),
+            squared_norm=squared_norm(self.state.model, self.world.size),
+            digest=batch.digest,
+            decision=decision,
+        )
+        committed = exchange(contribution, self.world)
+        updated = self._update(committed)
+        before = self.state.position
+        after = Position(
+            step=before.step + 1,
+            samples=before.samples + self.config.training.global_batch_size,
+            tokens=before.tokens + committed.tokens,
+        )
+        self.state.position = after
+        return StepResult(after, committed, updated)
+
+    def _accumulate(self, batches: list[TokenBatch]) -> Tensor:
+        model, total = self.state.model, torch.zeros((), dtype=torch.float64, device=self.world.device)
+        for number, batch in enumerate(batches):
+            with gradient_reduction(model, enabled=number == len(batches) - 1):
+                with forward_precision(model, self.config, self.world.device):
+                    logits = model(batch.inputs)
+                loss = loss_sum(logits, batch.targets, batch.weights)
+                # A constant, not the tokens of this rank: sums of such gradients never overflow, whatever the world.
+                (loss / self.expected_tokens).backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return total
+
+    def _update(self, committed: Commit) -> bool:
+        finite = committed.gradient_norm is not None
+        if finite:
+            factor = commit.gradient_factor(committed, self.expected_tokens, self.config.training.gradient_clip)
+            if factor != 1.0:
+                torch._foreach_mul_(local_gradients(self.state.model), factor)
+            self.state.optimizer.step()
+        self.state.optimizer.zero_grad(set_to_none=True)
+        return finite
+
+
+def local_gradients(model: nn.Module) -> list[Tensor]:
+    """What this rank holds of the gradients."""
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
+
+
+def squared_norm(model: nn.Module, world_size: int) -> float:
+    """The rank's part of the squared gradient norm; the parts of all ranks add up to the whole."""
+    held_by = 1 if any(isinstance(parameter, DTensor) for parameter in model.parameters()) else world_size
+    return float(get_total_norm(local_gradients(model)).double() ** 2) / held_by
+
+
+def exchange(contribution: Contribution, world: World) -> Commit:
+    """Sum the contributions of all ranks."""
+    vector = torch.tensor(contribution.vector(), dtype=torch.float64, device=world.device)
+    dist.all_reduce(vector)
+    return commit.read(vector.tolist(), world.size)

@@ -1,0 +1,111 @@
+"""Joining and leaving the process group of a generation.
+
+The store address comes with the generation; keys of different generations are kept apart by a prefix, so that an
+aborted start leaves nothing that a later one could read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from regroup_trainer.contract import Assignment
+from regroup_trainer.errors import GenerationOverError
+
+_JOIN_TIMEOUT = timedelta(seconds=60)
+_COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+"""The last resort, when nobody notices that a peer hangs. Lost peers are the coordinator's matter, within seconds; it
+must be above the longest wait for a peer's checkpoint writes."""
+_SIOCGIFADDR = 0x8915
+_CONNECTION_PHRASES = ("connection closed by peer", "connection reset", "broken pipe", "connect timeout", "timed out")
+
+
+@dataclass(frozen=True)
+class World:
+    """A rank's place among the ranks of a generation."""
+
+    rank: int
+    size: int
+    local_rank: int
+    device: torch.device
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+
+def join(assignment: Assignment) -> World:
+    """Enter the generation's process group: nccl for CUDA tensors where there are GPUs, gloo for those of the CPU.
+
+    Raises what `is_peer_loss` recognises when the others do not come.
+    """
+    device = _device(assignment.local_rank)
+    host, port = assignment.record.store.rsplit(":", 1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(host))
+    store = TCPStore(host, int(port), is_master=False, timeout=_JOIN_TIMEOUT)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+        store=PrefixStore(str(assignment.record.number), store),
+        rank=assignment.rank,
+        world_size=assignment.record.world_size,
+        timeout=_COLLECTIVE_TIMEOUT,
+        device_id=device if device.type == "cuda" else None,
+    )
+    return World(assignment.rank, assignment.record.world_size, assignment.local_rank, device)
+
+
+def leave() -> None:
+    """Wait for the others, then close the process group."""
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def is_peer_loss(error: BaseException) -> bool:
+    """Whether an error says that another rank, or the store, went away, rather than that this rank did wrong."""
+    if isinstance(error, GenerationOverError | dist.DistNetworkError | dist.DistStoreError):
+        return True
+    text = str(error).lower()
+    if isinstance(error, dist.DistBackendError):
+        return "out of memory" not in text
+    return isinstance(error, RuntimeError) and any(phrase in text for phrase in _CONNECTION_PHRASES)
+
+
+def interface_towards(host: str) -> str:
+    """The network interface by which `host` is reached, where gloo shall listen.
+
+    By default gloo looks its own host name up, which in a pod may resolve to nothing or take seconds.
+    Raises OSError when there is no route.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # of a datagram socket: chooses the route, sends nothing
+        own_address = probe.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            if _address_of(probe, name) == own_address:
+                return name
+    raise OSError(f"no interface has address {own_address}, from which {host} is reached")
+
+
+def _address_of(probe: socket.socket, interface: str) -> str | None:
+    request = struct.pack("256s", interface.encode())
+    try:
+        answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+    except OSError:  # an interface without an address
+        return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _device(local_rank: int) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
