@@ -6,15 +6,28 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Protocol
 
-from tools.images.engine import Engine
 
 _KEEP = 2
 _NAME = "org.opencontainers.image.ref.name"
 _CONTAINERD_NAME = "io.containerd.image.name"
 
 
-def export(engine: Engine, name: str, destination: Path) -> None:
+class Exporter(Protocol):
+    """What can write an image to disk: as an OCI layout, or with a `suffix` as a file of another kind."""
+
+    @property
+    def suffix(self) -> str:
+        """The ending of the file; empty for an OCI layout."""
+        ...
+
+    def export(self, name: str, destination: Path) -> None:
+        """Write image `name` to `destination`; blobs of a layout that are there already stay as they are."""
+        ...
+
+
+def export(engine: Exporter, name: str, destination: Path) -> None:
     """Write image `name` to `destination`, whole or not at all; blobs of older exports are linked, not copied."""
     unfinished = destination.with_name(f"{destination.name}.unfinished")
     remove(unfinished)
