@@ -6,6 +6,7 @@ kept in memory, so it must fit there.
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import os
 import sysconfig
@@ -20,7 +21,7 @@ from regroup_trainer.errors import DataError
 
 Bytes = npt.NDArray[np.uint8]
 
-_NOT_TEXT_OF_THE_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+_NOT_TEXT_OF_THE_LIBRARY = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
 """Folders of the standard library that differ between installations, or repeat each other."""
 
 
@@ -84,24 +85,27 @@ def _roots(config: DataConfig) -> list[tuple[Path, list[Path]]]:
     """Each root with its files, sorted by name, so that every worker sees the same order."""
     if not config.paths:
         library = Path(sysconfig.get_paths()["stdlib"])
-        return [(library, _library_files(library, config.pattern))]
+        return [(library, _files_below(library, config.pattern, _NOT_TEXT_OF_THE_LIBRARY))]
     return [_user_root(Path(path), config.pattern) for path in config.paths]
-
-
-def _library_files(library: Path, pattern: str) -> list[Path]:
-    files = (file for file in library.rglob(pattern) if file.is_file())
-    return sorted(file for file in files if not _NOT_TEXT_OF_THE_LIBRARY & set(file.relative_to(library).parts[:-1]))
 
 
 def _user_root(path: Path, pattern: str) -> tuple[Path, list[Path]]:
     if path.is_dir():
-        files = sorted(file for file in path.rglob(pattern) if file.is_file())
+        files = _files_below(path, pattern, frozenset())
         if not files:
             raise DataError(f"data.pattern: {pattern!r} matches no file below {path}: choose another pattern or path")
         return path, files
     if not path.exists():
         raise DataError(f"data.paths: {path} does not exist on this worker: mount it, or name another path")
     return path.parent, [path]
+
+
+def _files_below(root: Path, pattern: str, skipped_folders: frozenset[str]) -> list[Path]:
+    found: list[str] = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in skipped_folders]  # os.walk goes on with what is left
+        found += [os.path.join(folder, name) for name in fnmatch.filter(files, pattern)]  # noqa: PTH118 - 10x faster
+    return [Path(name) for name in sorted(found)]
 
 
 def _fingerprint(names: list[str], contents: list[bytes]) -> str:

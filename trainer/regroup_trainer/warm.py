@@ -6,5 +6,18 @@ operation or asks for a GPU: a fork after any of these is unsafe.
 
 from __future__ import annotations
 
-import regroup_trainer.channel
-import regroup_trainer.trainer  # noqa: F401 - imported for the sake of having been imported
+import importlib
+
+MODULES = (
+    "regroup_trainer.channel",
+    "regroup_trainer.trainer",
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+    "torch.utils.serialization.config",
+)
+"""What a first step imports, directly or lazily; a test compares it with what really happens."""
+
+for _module in MODULES:
+    importlib.import_module(_module)
