@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 from typing import Protocol
 
-
 _KEEP = 2
 _NAME = "org.opencontainers.image.ref.name"
 _CONTAINERD_NAME = "io.containerd.image.name"
