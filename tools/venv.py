@@ -43,17 +43,18 @@ def check_python(version: tuple[int, int]) -> None:
 
 
 def hash_of(*files: Path) -> str:
-    """Return a hash of the Python in use and the contents of `files`."""
-    digest = hashlib.sha256(f"{Path(sys.executable).resolve()} {sys.version}".encode())
+    """Return a line for the Python in use and a line for the contents of `files`."""
+    digest = hashlib.sha256()
     for file in files:
         digest.update(file.read_bytes())
-    return digest.hexdigest()
+    return f"{_python()}\n{digest.hexdigest()}\n"
 
 
 def make(fingerprint: str) -> None:
     """Create the environment if there is no whole one, install into it, and stamp it."""
     uv = uv_binary()
-    whole = _stamp() is not None
+    stamp = _stamp()
+    whole = stamp is not None and stamp.startswith(f"{_python()}\n")
     STAMP.unlink(missing_ok=True)
     with step("virtual environment .venv (the first time, up to 3 GB of packages are fetched)"):
         if not whole:
@@ -99,6 +100,10 @@ def _run(command: list[str], extra: dict[str, str]) -> None:
     result = subprocess.run(command, cwd=ROOT, env={**os.environ, **extra}, check=False)
     if result.returncode != 0:
         raise ToolError(f"`{' '.join(command)}` failed; if a package index can't be reached, set PIP_INDEX_URL")
+
+
+def _python() -> str:
+    return f"{Path(sys.executable).resolve()} {sys.version}".replace("\n", " ")
 
 
 def _stamp() -> str | None:
