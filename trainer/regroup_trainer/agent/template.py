@@ -53,13 +53,14 @@ IMPORTS = (
 """What a first step needs and torch imports lazily."""
 RANK_NICENESS = 5
 """Ranks yield to the agent, whose heartbeats must be on time."""
-TRACEBACK_CHARACTERS = 4000
+TAIL_CHARACTERS = 4000
+"""Of what a failing rank wrote to standard error, kept for its report: the end of the traceback."""
 
 
 @dataclass
 class _Rank:
     assignment: Assignment
-    traceback: Path
+    last_words: Path
     killed: bool = False
 
 
@@ -161,7 +162,7 @@ class Template:
 
     def _fork_rank(self, fork: ForkRank) -> None:
         number, rank = fork.assignment.record.number, fork.assignment.rank
-        path = self._directory / f"{number.term}-{number.n}-{rank}.traceback"
+        path = self._directory / f"{number.term}-{number.n}-{rank}.stderr"
         pid = self._fork(f"rank-{rank}", lambda: _live(fork, self._entry, path))
         self._ranks[pid] = _Rank(fork.assignment, path)
 
@@ -192,7 +193,7 @@ class Template:
                 rank=rank.assignment.rank,
                 exit_code=code if code >= 0 else 128 - code,
                 signal=-code if code < 0 else None,
-                traceback=_read_and_remove(rank.traceback),
+                last_words=_read_and_remove(rank.last_words),
                 killed=rank.killed,
             )
         )
@@ -203,16 +204,16 @@ class Template:
 
 def _serve_store(address: str, answer: int) -> int:
     """The c10d store of the generations whose rank 0 is in this pod; its port goes to `answer`."""
-    from torch.distributed import distributed_c10d
+    from torch.distributed import TCPStore  # type: ignore[attr-defined] # torch does not list it in __all__
 
-    store = distributed_c10d.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+    store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
     os.write(answer, str(store.port).encode())
     os.close(answer)
     while True:
         signal.pause()
 
 
-def _live(fork: ForkRank, entry: str, traceback_path: Path) -> int:
+def _live(fork: ForkRank, entry: str, last_words: Path) -> int:
     """The whole life of a rank process; returns its exit code."""
     import torch
 
@@ -221,17 +222,18 @@ def _live(fork: ForkRank, entry: str, traceback_path: Path) -> int:
     random.seed()
     torch.set_num_threads(fork.threads)
     sys.stdout = Prefixed(sys.stdout, f"rank {rank}: ")
-    sys.stderr = Prefixed(sys.stderr, f"rank {rank}: ")
+    sys.stderr = complaints = Prefixed(sys.stderr, f"rank {rank}: ")
+    code = 1
     try:
         channel = AgentChannel(fork.assignment.channel)
-        return int(importlib.import_module(entry).run(fork.assignment, channel))
+        code = int(importlib.import_module(entry).run(fork.assignment, channel))
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(bool(end.code))
+        code = end.code if isinstance(end.code, int) else int(bool(end.code))
     except BaseException:
-        text = traceback.format_exc()
-        traceback_path.write_text(text[-TRACEBACK_CHARACTERS:])
-        print(text, file=sys.stderr)
-        return 1
+        traceback.print_exc()
+    if code != 0:
+        last_words.write_text(complaints.tail)
+    return code
 
 
 class Prefixed(io.TextIOBase):
@@ -241,9 +243,12 @@ class Prefixed(io.TextIOBase):
         self._stream = stream
         self._prefix = prefix
         self._at_start = True
+        self.tail = ""
+        """The end of all that was written."""
 
     def write(self, text: str) -> int:
         """Write whole lines with the prefix; what has no end of line yet is continued by the next write."""
+        self.tail = (self.tail + text)[-TAIL_CHARACTERS:]
         for line in text.splitlines(keepends=True):
             self._stream.write(self._prefix + line if self._at_start else line)
             self._at_start = line.endswith("\n")

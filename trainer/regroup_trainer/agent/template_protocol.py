@@ -64,7 +64,8 @@ class RankEnded(Message):
     exit_code: int
     """128 + signal when a signal ended it."""
     signal: int | None = None
-    traceback: Text = ""
+    last_words: Text = ""
+    """The end of its standard error."""
     killed: bool = False
     """By our own order."""
 

@@ -40,7 +40,7 @@ def rank_exit(end: RankEnded, oom: bool) -> RankExit:
         exit_code=end.exit_code or 1,
         signal=end.signal,
         cause=_cause(end, oom),
-        message=end.traceback or _in_words(end),
+        message=end.last_words or _in_words(end),
     )
 
 

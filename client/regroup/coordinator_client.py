@@ -1,0 +1,42 @@
+"""The coordinator's HTTP interface, as an operator uses it."""
+
+from __future__ import annotations
+
+import aiohttp
+
+from regroup_trainer.contract import CoordinatorStatus, Desired, Lost
+
+TIMEOUT_SECONDS = 2.0
+
+
+class CoordinatorClient:
+    """Use as an async context manager. Calls raise aiohttp.ClientError or TimeoutError when it cannot be reached."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._url = url
+        self._session = aiohttp.ClientSession(
+            headers={"Authorization": f"Bearer {token}"}, timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+        )
+
+    async def __aenter__(self) -> CoordinatorClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def status(self) -> CoordinatorStatus:
+        """The job as the coordinator sees it now."""
+        async with self._session.get(f"{self._url}/v1/status", raise_for_status=True) as response:
+            return CoordinatorStatus.model_validate_json(await response.read())
+
+    async def wish(self, desired: Desired) -> None:
+        """What the job should be."""
+        body = desired.model_dump_json()
+        async with self._session.put(f"{self._url}/v1/desired", data=body, raise_for_status=True):
+            pass
+
+    async def lost(self, lost: Lost) -> None:
+        """Members that are known to be gone."""
+        body = lost.model_dump_json()
+        async with self._session.post(f"{self._url}/v1/lost", data=body, raise_for_status=True):
+            pass

@@ -1,0 +1,148 @@
+"""The processes of a local run: one coordinator, and agents that stand for nodes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from regroup_trainer.contract import AgentEnvironment, CoordinatorEnvironment, Desired
+
+ADDRESS = "127.0.0.1"
+NODE_OF_COORDINATOR = "local-coordinator"
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the processes of one local run share."""
+
+    job: str
+    port: int
+    token_file: Path
+    logs: Path
+    ranks: int
+    """Rank processes per worker."""
+    threads: int
+    """For the tensor operations of a rank."""
+    entry: str
+    """Module whose `run` is the life of a rank."""
+
+
+@dataclass
+class LocalProcess:
+    """A running coordinator or agent: the leader of its own process group."""
+
+    name: str
+    popen: subprocess.Popen[bytes]
+    log: Path
+    member: str = ""
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self.popen.poll()
+
+    def kill(self) -> None:
+        """End it as a power failure would; what it started dies with it."""
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait()
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        if self.popen.poll() is None:
+            self.popen.terminate()
+
+
+def start_coordinator(place: Place, term: int, desired: Desired) -> LocalProcess:
+    """Start the coordinator of a term."""
+    environment = CoordinatorEnvironment(
+        term=term,
+        node=NODE_OF_COORDINATOR,
+        token_file=str(place.token_file),
+        address=ADDRESS,
+        port=place.port,
+        desired=desired.model_dump_json(),
+    )
+    return _start(f"{place.job}-c{term}", "regroup_trainer.coordinator", environment.variables(), place)
+
+
+def start_agent(place: Place, index: int, incarnation: int) -> LocalProcess:
+    """Start a worker; a replacement has the same index and another incarnation."""
+    name = f"{place.job}-w{index}-{incarnation}"
+    environment = AgentEnvironment(
+        coordinator_url=f"http://{ADDRESS}:{place.port}",
+        token_file=str(place.token_file),
+        namespace="local",
+        job=place.job,
+        member=str(uuid.uuid4()),
+        index=index,
+        pod=name,
+        node=f"local-{index}",
+        address=ADDRESS,
+        ranks=place.ranks,
+        metrics_port=0,
+        termination_log=str(place.logs / f"{name}.termination"),
+        entry=place.entry,
+    )
+    variables = {**environment.variables(), "OMP_NUM_THREADS": str(place.threads)}
+    process = _start(name, "regroup_trainer.agent", variables, place)
+    process.member = environment.member
+    return process
+
+
+def find_rank(agent: LocalProcess, rank: int) -> int | None:
+    """The process id of a rank below an agent; None when it does not run."""
+    waiting = _children(agent.popen.pid)
+    while waiting:
+        pid = waiting.pop()
+        if _name(pid) == f"rank-{rank}":
+            return pid
+        waiting.extend(_children(pid))
+    return None
+
+
+def _start(name: str, module: str, variables: dict[str, str], place: Place) -> LocalProcess:
+    log = place.logs / f"{name}.log"
+    with log.open("ab") as out:
+        popen = subprocess.Popen(
+            [sys.executable, "-m", module],
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for us alone: we suspend, they save
+            preexec_fn=_dies_with(os.getpid()),
+        )
+    return LocalProcess(name, popen, log)
+
+
+def _dies_with(parent: int) -> Callable[[], None]:
+    def set_death_signal() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return set_death_signal
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,35 @@
+"""A TrainingJob's spec as the coordinator's Desired, for a run without an operator."""
+
+from __future__ import annotations
+
+from regroup_operator.api import TrainingJobSpec
+from regroup_trainer.config import ResumePolicy, TrainConfig
+from regroup_trainer.contract import Desired
+
+
+def local_desired(spec: TrainingJobSpec, job: str, directory: str, workers: int | None = None) -> Desired:
+    """What to train and with how many local workers; `workers` overrides `replicas` within the elastic bounds."""
+    detection, restarts, elastic = spec.failure_detection, spec.restart_policy, spec.elastic_policy
+    return Desired(
+        revision=1,
+        namespace="local",
+        job=job,
+        replicas=workers or spec.replicas,
+        min_replicas=min(spec.min_replicas, workers or spec.min_replicas),
+        max_replicas=max(spec.max_replicas, workers or spec.max_replicas),
+        replica_group_size=elastic.replica_group_size if elastic else 1,
+        heartbeat_milliseconds=detection.heartbeat_milliseconds,
+        timeout_milliseconds=detection.timeout_milliseconds,
+        max_restarts=restarts.max_restarts,
+        backoff_seconds=float(restarts.backoff_seconds),
+        max_backoff_seconds=float(restarts.max_backoff_seconds),
+        train=spec.trainer or TrainConfig(),
+        checkpoint=spec.checkpoint.policy(),
+        resume=ResumePolicy.model_validate(spec.resume.model_dump(include=set(ResumePolicy.model_fields))),
+        directory=directory,
+    )
+
+
+def ranks_per_worker(spec: TrainingJobSpec) -> int:
+    """Rank processes of a local worker."""
+    return spec.nproc_per_node if isinstance(spec.nproc_per_node, int) else 1
