@@ -1,0 +1,181 @@
+"""`python -m devcluster`: the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from devcluster import binaries, progress
+from devcluster.cluster import Cluster, NodeHandle, remove
+from devcluster.errors import DevclusterError
+
+DEFAULT_NAME = "regroup"
+
+name_option = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Name of the cluster.")
+
+
+class Commands(click.Group):
+    """Shows our errors as the sentences that they are."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except DevclusterError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=Commands)
+def main() -> None:
+    """A real multi-node Kubernetes on this machine, without Docker."""
+
+
+@main.command()
+@name_option
+@click.option("--nodes", default=3, show_default=True, help="How many nodes.")
+def up(name: str, nodes: int) -> None:
+    """Bring a cluster up; returns at once when it is."""
+    Cluster.up(name, nodes, progress.to_stderr())
+
+
+@main.command()
+@name_option
+def down(name: str) -> None:
+    """Take a cluster down; nothing of it stays."""
+    with progress.step(progress.to_stderr(), f"cluster {name} is gone"):
+        remove(name)
+
+
+@main.command()
+@name_option
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def status(name: str, as_json: bool) -> None:
+    """Show nodes, components, process ids and addresses."""
+    shown = Cluster.find(name).status()
+    if as_json:
+        click.echo(json.dumps(shown, indent=2))
+        return
+    console = Console()
+    console.print(f"cluster {shown['name']}  {shown['server']}  {shown['network']}\nKUBECONFIG={shown['kubeconfig']}")
+    table = Table("", "address", "state", "programs (process id)")
+    table.add_row("control plane", shown["server"].partition("//")[2], "", _programs(shown["controlPlane"]))
+    for node in shown["nodes"]:
+        states = ["Ready" if node["ready"] else "not Ready"]
+        states += ["unplugged"] if not node["link"] else []
+        states += ["frozen"] if node["frozen"] else []
+        table.add_row(node["name"], node["address"], ", ".join(states), _programs(node["components"]))
+    console.print(table)
+
+
+def _programs(pids: dict[str, int | None]) -> str:
+    return "\n".join(f"{name} {'-' if pid is None else pid}" for name, pid in pids.items())
+
+
+@main.command()
+@name_option
+def kubeconfig(name: str) -> None:
+    """Print the path of the administrator's kubeconfig."""
+    click.echo(Cluster.find(name).kubeconfig)
+
+
+@main.command()
+@click.option("--pin", is_flag=True, help="First make the Go module follow KUBERNETES_VERSION.")
+def build(pin: bool) -> None:
+    """Build the cluster's programs, and print their folder."""
+    if pin:
+        binaries.pin()
+    click.echo(binaries.build(progress.to_stderr()))
+
+
+@main.group()
+def images() -> None:
+    """Container images."""
+
+
+@images.command()
+@name_option
+@click.option("--as", "reference", default=None, help="Call the image so, whatever its file says.")
+@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
+def load(name: str, reference: str | None, sources: tuple[Path, ...]) -> None:
+    """Give images to all nodes: docker-archives, OCI archives or OCI layout folders."""
+    if reference is not None and len(sources) > 1:
+        raise click.UsageError("--as names one image: give one source")
+    cluster = Cluster.find(name)
+    for source in sources:
+        click.echo(cluster.load_image(source, reference, progress.to_stderr()))
+
+
+@main.group()
+def volume() -> None:
+    """Volumes with a size that is enforced."""
+
+
+@volume.command()
+@name_option
+@click.option("--size", required=True, help="Such as 64Mi.")
+@click.argument("volume_name")
+def add(name: str, size: str, volume_name: str) -> None:
+    """Add a volume; a claim binds to it by `storageClassName: VOLUME_NAME`."""
+    try:
+        Cluster.find(name).add_volume(volume_name, size)
+    except ValueError as wrong:
+        raise click.UsageError(str(wrong)) from wrong
+
+
+@main.group()
+def node() -> None:
+    """Do to a node what happens to machines."""
+
+
+def _node_command(verb: str, act: Callable[[NodeHandle], None], summary: str) -> None:
+    @node.command(verb, help=summary)
+    @name_option
+    @click.argument("node_name", metavar="NODE")
+    def command(name: str, node_name: str) -> None:
+        handle = Cluster.find(name).node(node_name)
+        with progress.step(progress.to_stderr(), f"{verb} {node_name}"):
+            act(handle)
+
+
+_node_command("kill", NodeHandle.kill, "Pull the plug: everything on it is gone at once.")
+_node_command("start", NodeHandle.start, "Power it on again.")
+_node_command("freeze", NodeHandle.freeze, "Stop everything on it, without ending it.")
+_node_command("thaw", NodeHandle.thaw, "Undo freeze.")
+_node_command("partition", NodeHandle.partition, "Pull its network cable; its pods run on.")
+_node_command("heal", NodeHandle.heal, "Undo partition.")
+
+
+@main.command()
+@name_option
+@click.option("-f", "--follow", is_flag=True, help="Go on as the log grows.")
+@click.argument("component")
+def logs(name: str, follow: bool, component: str) -> None:
+    """Print the log of a component: kube-apiserver, kubelet-n1, ..."""
+    processes = Cluster.find(name).processes
+    if component not in processes.names():
+        raise DevclusterError(f"There is no component {component!r}: {', '.join(processes.names())}.")
+    with processes.log(component).open() as log:
+        while True:
+            text = log.read()
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            if not text and not follow:
+                return
+            if not text:
+                time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    # Where standard output is a closed pipe, end as other programs do.
+    try:
+        main(prog_name="python -m devcluster")
+    except BrokenPipeError:
+        os._exit(1)

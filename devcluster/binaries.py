@@ -1,0 +1,186 @@
+"""Builds the cluster's programs from the pinned Go module, once per set of versions.
+
+A build goes into a folder of another name and is renamed when it is whole. Programs whose inputs did not change are
+taken over from the folder of an earlier build, so Go's own build cache (4 GB for all of it) is dropped after a whole
+build.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from devcluster import caches, registry, versions
+from devcluster.errors import DevclusterError, UnsupportedMachineError
+from devcluster.processes import run
+from devcluster.progress import Say, step
+
+TAGS = "no_btrfs,no_zfs,no_devmapper"
+GO_VERSION = re.compile(r"go(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program: its file name and the Go package it is built from (relative ones are our own)."""
+
+    name: str
+    package: str
+
+
+PROGRAMS = (
+    Program("etcd", "go.etcd.io/etcd/server/v3"),
+    Program("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    Program("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+    Program("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    Program("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    Program("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+    Program("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
+    Program("containerd", "github.com/containerd/containerd/v2/cmd/containerd"),
+    Program("containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"),
+    Program("ctr", "github.com/containerd/containerd/v2/cmd/ctr"),
+    Program("helm", "helm.sh/helm/v3/cmd/helm"),
+    Program("coredns", "./coredns"),
+    Program("layers", "./layers"),
+    Program("pause", "./pause"),
+)
+
+
+def linker_flags(go_mod: str) -> str:
+    """Linker flags that write the versions into the programs, as their own release builds do."""
+    major, minor, _ = versions.KUBERNETES_VERSION.split(".")
+    base = "k8s.io/component-base/version"
+    helm = "helm.sh/helm/v3"
+    values = {
+        f"{base}.gitVersion": f"v{versions.KUBERNETES_VERSION}",
+        f"{base}.gitMajor": major,
+        f"{base}.gitMinor": minor,
+        f"{base}.gitTreeState": "clean",
+        f"{helm}/internal/version.version": versions.required(go_mod, "helm.sh/helm/v3"),
+        f"{helm}/pkg/chartutil.k8sVersionMajor": major,
+        f"{helm}/pkg/chartutil.k8sVersionMinor": minor,
+        f"{helm}/pkg/lint/rules.k8sVersionMajor": major,
+        f"{helm}/pkg/lint/rules.k8sVersionMinor": minor,
+        "github.com/containerd/containerd/v2/version.Version": versions.required(
+            go_mod, "github.com/containerd/containerd/v2"
+        ),
+    }
+    return " ".join(["-s", "-w", *(f"-X {name}={value}" for name, value in values.items())])
+
+
+def program_keys(module: Path) -> dict[str, str]:
+    """For every program a digest of all that its build depends on, but Go's own version."""
+    shared = hashlib.sha256()
+    for name in ("go.mod", "go.sum"):
+        shared.update((module / name).read_bytes())
+    shared.update(f"{TAGS} {linker_flags((module / 'go.mod').read_text())} {platform.machine()}".encode())
+    keys: dict[str, str] = {}
+    for program in PROGRAMS:
+        digest = shared.copy()
+        digest.update(program.package.encode())
+        if program.package.startswith("./"):
+            for source in sorted((module / program.package).glob("*.go")):
+                digest.update(source.read_bytes())
+        keys[program.name] = digest.hexdigest()
+    return keys
+
+
+def folder() -> Path:
+    """Where the programs are, or will be after `build`."""
+    keys = json.dumps(program_keys(versions.GO_MODULE), sort_keys=True)
+    return caches.devcluster() / f"bin-{hashlib.sha256(keys.encode()).hexdigest()[:12]}"
+
+
+def build(say: Say) -> Path:
+    """Build all programs that are not there yet and return their folder; seconds at most when nothing changed."""
+    target = folder()
+    if target.is_dir():
+        return target
+    go_mod = (versions.GO_MODULE / "go.mod").read_text()
+    versions.check_pinned(go_mod)
+    check_go(go_mod)
+    caches.devcluster().mkdir(parents=True, exist_ok=True)
+    with registry.locked("binaries", say):
+        if not target.is_dir():
+            _build_all(target, linker_flags(go_mod), say)
+    return target
+
+
+def _build_all(target: Path, flags: str, say: Say) -> None:
+    for leftover in target.parent.glob("bin-*.tmp"):  # of a build that did not end: we hold the lock
+        shutil.rmtree(leftover)
+    temporary = target.with_name(f"{target.name}.tmp")
+    temporary.mkdir()
+    keys = program_keys(versions.GO_MODULE)
+    earlier = _built_before(target.parent)
+    to_build = [program for program in PROGRAMS if keys[program.name] not in earlier]
+    for program in PROGRAMS:
+        if program not in to_build:
+            os.link(earlier[keys[program.name]], temporary / program.name)
+    if to_build:
+        say(f"building {len(to_build)} programs from Go source (the first time: 4 to 8 minutes on 2 cores)")
+    for number, program in enumerate(to_build, 1):
+        with step(say, f"built {program.name} ({number} of {len(to_build)})"):
+            _build(program, temporary / program.name, flags)
+    (temporary / "keys.json").write_text(json.dumps(keys, indent=1))
+    temporary.rename(target)
+    if len(to_build) == len(PROGRAMS):
+        with step(say, "dropped Go's build cache (the programs are kept)"):
+            run(["go", "clean", "-cache"], environment=go_environment())
+
+
+def _built_before(parent: Path) -> dict[str, Path]:
+    """Programs in the folders of earlier builds, by key."""
+    found: dict[str, Path] = {}
+    for listing in parent.glob("bin-*/keys.json"):
+        keys: Mapping[str, str] = json.loads(listing.read_text())
+        found.update({key: listing.with_name(name) for name, key in keys.items() if listing.with_name(name).exists()})
+    return found
+
+
+def _build(program: Program, target: Path, flags: str) -> None:
+    command: list[str | Path] = ["go", "-C", versions.GO_MODULE, "build", "-trimpath", "-buildvcs=false"]
+    run([*command, "-tags", TAGS, "-ldflags", flags, "-o", target, program.package], environment=go_environment())
+
+
+def go_environment() -> dict[str, str]:
+    """Static programs, verified modules, and caches in a folder of our own."""
+    go = caches.root() / "go"
+    return {
+        "CGO_ENABLED": "0",
+        "GOFLAGS": "-mod=readonly -modcacherw",
+        "GOMODCACHE": str(go / "mod"),
+        "GOCACHE": str(go / "build"),
+    }
+
+
+def check_go(go_mod: str) -> None:
+    """Raise UnsupportedMachineError unless a Go is there that can build the module."""
+    wanted = re.search(r"^go (\S+)$", go_mod, re.MULTILINE)
+    advice = f"install Go {wanted[1] if wanted else ''} or newer (https://go.dev/dl) and put `go` on the PATH."
+    if shutil.which("go") is None:
+        raise UnsupportedMachineError(f"Go is needed once, to build Kubernetes: {advice}")
+    have = GO_VERSION.search(run(["go", "env", "GOVERSION"]))
+    if have is None or (int(have[1]), int(have[2])) < (1, 21):  # newer ones fetch the toolchain that they need
+        raise UnsupportedMachineError(f"The Go on the PATH is too old: {advice}")
+
+
+def pin() -> None:
+    """Make the Go module require `KUBERNETES_VERSION` and tidy it."""
+    path = versions.GO_MODULE / "go.mod"
+    path.write_text(versions.pin_kubernetes(path.read_text(), versions.KUBERNETES_VERSION))
+    run(["go", "-C", versions.GO_MODULE, "mod", "tidy"], environment={**go_environment(), "GOFLAGS": ""})
+
+
+def need(bin_folder: Path, name: str) -> Path:
+    """The path of a program that must have been built."""
+    path = bin_folder / name
+    if not path.exists():
+        raise DevclusterError(f"{path} is not there: run `python -m devcluster build`.")
+    return path

@@ -1,0 +1,190 @@
+"""Control groups: one per node, so that pulling its plug reaches everything that runs on it.
+
+Version 1 (a hierarchy per controller) is what the tests run on; version 2 follows the kernel's documentation.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from devcluster.errors import UnsupportedMachineError
+from devcluster.waiting import wait_until
+
+MOUNT = Path("/sys/fs/cgroup")
+CONTROLLERS_V2 = ("cpuset", "cpu", "io", "memory", "pids", "hugetlb")
+
+
+@cache
+def hierarchies() -> tuple[Path, ...]:
+    """Mount points of all control group hierarchies."""
+    found: list[Path] = []
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, mount_point, kind, *_ = line.split()
+        if kind in ("cgroup", "cgroup2") and Path(mount_point).is_relative_to(MOUNT):
+            found.append(Path(mount_point))
+    if not found:
+        raise UnsupportedMachineError(
+            "No control groups are mounted below /sys/fs/cgroup: mount them (`mount -t cgroup2 none /sys/fs/cgroup`)."
+        )
+    return tuple(dict.fromkeys(found))
+
+
+def is_version_2() -> bool:
+    """Whether this machine has the one hierarchy of version 2 (not version 1, nor the hybrid)."""
+    return (MOUNT / "cgroup.controllers").exists()
+
+
+def create(group: str) -> None:
+    """Make a control group in every hierarchy, with all controllers."""
+    for hierarchy in hierarchies():
+        folder = hierarchy
+        for part in Path(group).parts:
+            if is_version_2():
+                _delegate(folder)
+            folder = folder / part
+            folder.mkdir(exist_ok=True)
+            _inherit_cpuset(folder)
+
+
+def _delegate(folder: Path) -> None:
+    """Version 2: let the children of a group have its controllers."""
+    available = (folder / "cgroup.controllers").read_text().split()
+    enabled = (folder / "cgroup.subtree_control").read_text().split()
+    wanted = [name for name in CONTROLLERS_V2 if name in available and name not in enabled]
+    if not wanted:
+        return
+    try:
+        (folder / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in wanted))
+    except OSError as refused:
+        raise UnsupportedMachineError(
+            f"The kernel refuses to delegate {', '.join(wanted)} at {folder} ({refused.strerror}): "
+            "inside a container, move its processes into a child group first."
+        ) from refused
+
+
+def _inherit_cpuset(folder: Path) -> None:
+    """Version 1: a new cpuset is empty, and no process can enter it."""
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        own = folder / name
+        if not is_version_2() and own.exists() and not own.read_text().strip():
+            own.write_text((folder.parent / name).read_text())
+
+
+def joining(group: str) -> list[str]:
+    """The beginning of a command line that enters `group` before it becomes the rest of the line."""
+    files = " ".join(shlex.quote(str(hierarchy / group / "cgroup.procs")) for hierarchy in hierarchies())
+    return ["/bin/sh", "-c", f'for f in {files}; do echo $$ > "$f" || exit 1; done; exec "$@"', "sh"]
+
+
+def processes(group: str) -> set[int]:
+    """Ids of all processes in a group and below it."""
+    found: set[int] = set()
+    for hierarchy in hierarchies():
+        for folder in _tree(hierarchy / group):
+            try:
+                found.update(int(pid) for pid in (folder / "cgroup.procs").read_text().split())
+            except OSError:  # removed meanwhile
+                continue
+    return found
+
+
+def kill(group: str) -> None:
+    """SIGKILL all that runs in a group, however fast it forks, and wait until nothing is left."""
+
+    def emptied() -> bool:
+        for pid in processes(group):
+            try:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+            except (ProcessLookupError, ChildProcessError):
+                continue
+        _set_frozen(group, False)  # a frozen process dies when it thaws
+        return not processes(group)
+
+    wait_until(emptied, 20, f"The end of all processes in the control group {group}")
+
+
+def freeze(group: str) -> None:
+    """Stop all that runs in a group; its sockets stay open."""
+    _set_frozen(group, True)
+    wait_until(lambda: is_frozen(group), 5, f"The freezing of the control group {group}")
+
+
+def thaw(group: str) -> None:
+    """Undo `freeze`."""
+    _set_frozen(group, False)
+
+
+def is_frozen(group: str) -> bool:
+    """Whether all that runs in a group is stopped."""
+    if is_version_2():
+        return "frozen 1" in (MOUNT / group / "cgroup.events").read_text()
+    return (MOUNT / "freezer" / group / "freezer.state").read_text().strip() == "FROZEN"
+
+
+def _set_frozen(group: str, frozen: bool) -> None:
+    if is_version_2():
+        states = {MOUNT / group / "cgroup.freeze": "1" if frozen else "0"}
+    elif frozen:
+        states = {MOUNT / "freezer" / group / "freezer.state": "FROZEN"}
+    else:
+        states = {folder / "freezer.state": "THAWED" for folder in _tree(MOUNT / "freezer" / group)}
+    for path, value in states.items():
+        if path.exists():
+            path.write_text(value)
+
+
+def remove(group: str) -> None:
+    """Remove an empty group and all below it from every hierarchy."""
+
+    def removed() -> bool:
+        for hierarchy in hierarchies():
+            for folder in reversed(_tree(hierarchy / group)):
+                try:
+                    folder.rmdir()
+                except FileNotFoundError:
+                    continue
+                except OSError:  # busy: the kernel is still taking leave of a process
+                    return False
+        return True
+
+    wait_until(removed, 10, f"The removal of the control group {group}")
+
+
+def remove_if_empty(group: str) -> None:
+    """Remove a group that has neither processes nor groups in it; others may use it."""
+    for hierarchy in hierarchies():
+        with suppress(OSError):
+            (hierarchy / group).rmdir()
+
+
+def _tree(folder: Path) -> list[Path]:
+    """A folder and all below it, parents before children; empty when it is not there."""
+    if not folder.is_dir():
+        return []
+    found = [folder]
+    try:
+        for child in sorted(folder.iterdir()):
+            if child.is_dir():
+                found += _tree(child)
+    except FileNotFoundError:
+        return found
+    return found
+
+
+def check() -> None:
+    """Raise UnsupportedMachineError unless the controllers that kubelet and runc need are there."""
+    if is_version_2():
+        missing = {"cpu", "memory", "pids"} - set((MOUNT / "cgroup.controllers").read_text().split())
+    else:
+        mounted = {controller for path in hierarchies() for controller in path.name.split(",")}
+        missing = {"cpu", "cpuset", "devices", "freezer", "memory", "pids"} - mounted
+    if missing:
+        raise UnsupportedMachineError(
+            f"The control group controllers {', '.join(sorted(missing))} are not to be had here."
+        )

@@ -1,0 +1,220 @@
+"""etcd, the API server, the controllers, the scheduler and the cluster DNS."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from devcluster import network
+from devcluster.kubeapi import KubeApi
+from devcluster.network import Block
+from devcluster.pki import Authority, Identity
+from devcluster.processes import Launch
+
+PORT = 6443
+DNS_DOMAIN = "cluster.local"
+COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns", "provisioner")
+
+ADMIN = Identity("admin", "admin", "system:masters")
+CLIENTS = (
+    ADMIN,
+    Identity("controller-manager", "system:kube-controller-manager"),
+    Identity("scheduler", "system:kube-scheduler"),
+    Identity("kube-proxy", "system:kube-proxy"),
+)
+
+COREFILE = """\
+.:53 {{
+    bind {address}
+    errors
+    kubernetes {domain} in-addr.arpa ip6.arpa {{
+        kubeconfig {kubeconfig} {context}
+        pods verified
+        fallthrough in-addr.arpa ip6.arpa
+    }}
+    # There is no world outside: say so at once, else every look-up of a foreign name waits for its time-out.
+    template ANY ANY {{
+        rcode NXDOMAIN
+    }}
+    cache 5
+    loadbalance
+}}
+"""
+
+
+@dataclass(frozen=True)
+class ApiEndpoint:
+    """Where an API server listens and keeps its data; enough to start one."""
+
+    bin: Path
+    state: Path
+    address: str
+    port: int
+    etcd_port: int
+    peer_port: int
+    services: str
+    """Range of the services' virtual addresses."""
+
+    @property
+    def authority(self) -> Authority:
+        """The certificate authority."""
+        return Authority(self.state / "pki")
+
+    @property
+    def url(self) -> str:
+        """What clients connect to."""
+        return f"https://{self.address}:{self.port}"
+
+    @property
+    def api(self) -> KubeApi:
+        """A client with all rights."""
+        pki = self.authority
+        return KubeApi(self.address, self.port, pki.certificate, pki.crt("admin"), pki.key("admin"))
+
+    def etcd(self) -> tuple[str | Path, ...]:
+        """Command line of etcd; it does not wait for the disk: a cluster for tests may be lost with the machine."""
+        client, peer = f"http://127.0.0.1:{self.etcd_port}", f"http://127.0.0.1:{self.peer_port}"
+        return (
+            self.bin / "etcd",
+            f"--data-dir={self.state / 'etcd'}",
+            "--unsafe-no-fsync",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--log-level=warn",
+        )
+
+    def apiserver(self) -> tuple[str | Path, ...]:
+        """Command line of the API server."""
+        pki = self.authority
+        return (
+            self.bin / "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{self.etcd_port}",
+            f"--bind-address={self.address}",
+            f"--advertise-address={self.address}",
+            f"--secure-port={self.port}",
+            f"--client-ca-file={pki.certificate}",
+            f"--tls-cert-file={pki.crt('apiserver')}",
+            f"--tls-private-key-file={pki.key('apiserver')}",
+            f"--kubelet-client-certificate={pki.crt('admin')}",
+            f"--kubelet-client-key={pki.key('admin')}",
+            f"--service-account-key-file={pki.key('sa')}",
+            f"--service-account-signing-key-file={pki.key('sa')}",
+            f"--service-account-issuer=https://kubernetes.default.svc.{DNS_DOMAIN}",
+            f"--service-cluster-ip-range={self.services}",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            "--allow-privileged=true",
+            "--kubelet-preferred-address-types=InternalIP",
+        )
+
+    def controller_manager(self) -> tuple[str | Path, ...]:
+        """Command line of the controllers, with their default timings."""
+        pki = self.authority
+        return (
+            self.bin / "kube-controller-manager",
+            f"--kubeconfig={self.state / 'controller-manager.kubeconfig'}",
+            f"--service-account-private-key-file={pki.key('sa')}",
+            f"--root-ca-file={pki.certificate}",
+            f"--cluster-signing-cert-file={pki.certificate}",
+            f"--cluster-signing-key-file={pki.key('ca')}",
+            "--use-service-account-credentials",
+            "--leader-elect=false",
+        )
+
+    def write_identities(self, context: str, hosts: tuple[str, ...]) -> None:
+        """Make the authority, the certificates and the kubeconfigs of the control plane."""
+        pki = self.authority
+        pki.create()
+        names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc")
+        pki.issue(Identity("apiserver", "kube-apiserver", hosts=(self.address, "127.0.0.1", *hosts, *names)))
+        for identity in CLIENTS:
+            pki.issue(identity)
+            file = self.state / f"{identity.name}.kubeconfig"
+            file.touch(mode=0o600)
+            file.write_text(pki.kubeconfig(identity.name, self.url, context))
+
+
+@dataclass(frozen=True)
+class ControlPlane:
+    """The control plane of a cluster, in a network namespace of its own."""
+
+    cluster: str
+    block: Block
+    bin: Path
+    state: Path
+
+    @property
+    def endpoint(self) -> ApiEndpoint:
+        """Its API server."""
+        services = str(self.block.services)
+        return ApiEndpoint(self.bin, self.state, self.block.control_plane, PORT, 2379, 2380, services)
+
+    def write_identities(self) -> None:
+        """Make all certificates and kubeconfigs."""
+        self.endpoint.write_identities(self.context, (self.block.kubernetes_service,))
+
+    @property
+    def context(self) -> str:
+        """Name of the context in the kubeconfigs."""
+        return f"devcluster-{self.cluster}"
+
+    def storage(self) -> tuple[Launch, ...]:
+        """etcd and the API server: what everything else needs first."""
+        return (
+            self._launch("etcd", self.endpoint.etcd()),
+            self._launch("kube-apiserver", self.endpoint.apiserver()),
+        )
+
+    def controllers(self, provisioner: tuple[str | Path, ...]) -> tuple[Launch, ...]:
+        """All else, to be started when the API server is ready."""
+        scheduler = f"--kubeconfig={self.state / 'scheduler.kubeconfig'}"
+        corefile = self.state / "Corefile"
+        kubeconfig = self.state / "admin.kubeconfig"
+        corefile.write_text(
+            COREFILE.format(
+                address=self.block.control_plane, domain=DNS_DOMAIN, kubeconfig=kubeconfig, context=self.context
+            )
+        )
+        return (
+            self._launch("kube-controller-manager", self.endpoint.controller_manager()),
+            self._launch("kube-scheduler", (self.bin / "kube-scheduler", scheduler, "--leader-elect=false")),
+            self._launch("coredns", (self.bin / "coredns", "-conf", corefile)),
+            self._launch("provisioner", provisioner),
+        )
+
+    def manifests(self) -> str:
+        """The service of the cluster DNS, whose server is a process of the control plane, as JSON for kubectl."""
+        labels = {"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"}
+        service = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": labels},
+            "spec": {
+                "clusterIP": self.block.dns_service,
+                "ports": [
+                    {"name": "dns", "port": 53, "protocol": "UDP"},
+                    {"name": "dns-tcp", "port": 53, "protocol": "TCP"},
+                ],
+            },
+        }
+        endpoints = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": "kube-dns-control-plane",
+                "namespace": "kube-system",
+                "labels": {"kubernetes.io/service-name": "kube-dns"},
+            },
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [self.block.control_plane], "conditions": {"ready": True}}],
+            "ports": service["spec"]["ports"],  # type: ignore[index]
+        }
+        return json.dumps({"apiVersion": "v1", "kind": "List", "items": [service, endpoints]})
+
+    def _launch(self, name: str, argv: tuple[str | Path, ...]) -> Launch:
+        namespace = network.control_plane_namespace(self.cluster)
+        return Launch(name, argv, namespace, f"regroup/{self.cluster}/control-plane")

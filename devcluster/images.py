@@ -1,0 +1,122 @@
+"""Images: unpacked once per machine, attached to every node without a copy.
+
+The layers' folders lie in the cache, named by chain id; a node's containerd gets snapshots that link to them. A cluster
+that is made anew has an image it has seen before in milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from devcluster import caches, registry
+from devcluster.archives import OCI_MANIFEST, Image, chain_ids
+from devcluster.processes import run
+from devcluster.progress import Say, step
+
+KEEP = 3
+"""Versions of an image that stay in the cache (and all that a running cluster uses)."""
+
+
+@dataclass(frozen=True)
+class ImageCache:
+    """Unpacked images of this machine."""
+
+    layers_program: Path
+    folder: Path
+
+    @classmethod
+    def default(cls, bin_folder: Path) -> ImageCache:
+        """The one below `$REGROUP_CACHE`."""
+        return cls(bin_folder / "layers", caches.devcluster() / "images")
+
+    def add(self, image: Image, say: Say) -> None:
+        """Unpack an image unless it is there; an unpacking that is interrupted leaves nothing under the final name."""
+        entry = self._entry(image.digest)
+        with registry.locked("image cache", say):
+            if not self._is_whole(image):
+                with step(say, f"unpacked {image.name} ({sum(layer.size for layer in image.layers) >> 20} MiB)"):
+                    self._unpack(image)
+            entry.mkdir(parents=True, exist_ok=True)
+            (entry / "manifest").write_bytes(image.manifest)
+            (entry / "config").write_bytes(image.config)
+            (entry / "name").write_text(image.name)
+            self.prune()
+
+    def attach(self, image: Image, sockets: Iterable[Path]) -> None:
+        """Register an image of the cache with the containerds behind `sockets`."""
+        entry = self._entry(image.digest)
+        manifest = json.loads(image.manifest)
+        chain = chain_ids(image.diff_ids)
+        for socket in sockets:
+            request = {
+                "socket": str(socket),
+                "name": image.name,
+                "manifest": str(entry / "manifest"),
+                "manifestMediaType": manifest.get("mediaType", OCI_MANIFEST),
+                "config": str(entry / "config"),
+                "configDescriptor": manifest["config"],
+                "layers": [{"chainID": chain_id, "folder": str(self._layer(chain_id))} for chain_id in chain],
+            }
+            run([self.layers_program, "attach"], stdin=json.dumps(request))
+
+    def prune(self) -> None:
+        """Drop what is neither among the newest of its name nor used by a running cluster."""
+        used = {digest for record in registry.load_all() for digest in record.images}
+        entries = sorted((self.folder / "index").glob("*/name"), key=lambda path: path.stat().st_mtime, reverse=True)
+        kept: dict[str, int] = {}
+        for marker in entries:
+            repository = marker.read_text().rpartition(":")[0]
+            kept[repository] = kept.get(repository, 0) + 1
+            if kept[repository] > KEEP and f"sha256:{marker.parent.name}" not in used:
+                shutil.rmtree(marker.parent)
+        needed = {
+            self._layer(chain_id).parent
+            for config in (self.folder / "index").glob("*/config")
+            for chain_id in chain_ids(json.loads(config.read_text())["rootfs"]["diff_ids"])
+        }
+        for layer in (self.folder / "layers").glob("*"):
+            if layer not in needed:
+                shutil.rmtree(layer)
+
+    def _unpack(self, image: Image) -> None:
+        chain = chain_ids(image.diff_ids)
+        for number, (span, diff_id, chain_id) in enumerate(zip(image.layers, image.diff_ids, chain, strict=True)):
+            target = self._layer(chain_id)
+            if target.is_dir():
+                continue
+            with _made_whole(target.parent) as temporary:
+                (temporary / "fs").mkdir(mode=0o755)
+                request = {
+                    "blob": str(span.path),
+                    "offset": span.offset,
+                    "size": span.size,
+                    "diffID": diff_id,
+                    "parents": [str(self._layer(parent)) for parent in reversed(chain[:number])],
+                    "target": str(temporary / "fs"),
+                }
+                run([self.layers_program, "apply"], stdin=json.dumps(request))
+
+    def _is_whole(self, image: Image) -> bool:
+        return all(self._layer(chain_id).is_dir() for chain_id in chain_ids(image.diff_ids))
+
+    def _entry(self, digest: str) -> Path:
+        return self.folder / "index" / digest.removeprefix("sha256:")
+
+    def _layer(self, chain_id: str) -> Path:
+        return self.folder / "layers" / chain_id.removeprefix("sha256:") / "fs"
+
+
+@contextmanager
+def _made_whole(target: Path) -> Iterator[Path]:
+    """A folder of another name that becomes `target` when the block has succeeded; the caller holds the lock."""
+    temporary = target.with_name(f"{target.name}.tmp")
+    if temporary.exists():
+        shutil.rmtree(temporary)
+    temporary.mkdir(parents=True)
+    yield temporary
+    temporary.rename(target)
