@@ -22,7 +22,7 @@ import aiohttp
 from regroup.coordinator_client import CoordinatorClient
 from regroup.faults import Fault
 from regroup.processes import ADDRESS, LocalProcess, Place, find_rank, start_agent, start_coordinator
-from regroup_trainer.contract import CoordinatorStatus, Desired, Verdict
+from regroup_trainer.contract import CoordinatorStatus, Desired, Recovery, Verdict
 
 POLL_SECONDS = 0.05
 REPLACE_SECONDS = 1.0
@@ -44,13 +44,15 @@ class LocalRun:
     ranks: int = 1
     """Rank processes per worker."""
     faults: Sequence[Fault] = ()
-    on_status: Callable[[CoordinatorStatus], None] = lambda status: None
-    on_note: Callable[[str], None] = lambda note: None
+    on_status: Callable[[CoordinatorStatus], None] = lambda _status: None
+    on_note: Callable[[str], None] = lambda _note: None
     """Hears what is done to the processes: faults, replacements."""
     entry: str = RANK_ENTRY
     replace_seconds: float = REPLACE_SECONDS
     status: CoordinatorStatus | None = None
     """The newest."""
+    recoveries: dict[tuple[int, int], Recovery] = field(default_factory=dict)
+    """(term, sequence) -> record, over all coordinators of this run."""
     agents: dict[int, LocalProcess] = field(default_factory=dict)
     coordinator: LocalProcess | None = None
     _term: int = 0
@@ -127,6 +129,8 @@ class LocalRun:
             self.status = await self._client.status()
             if self.status.revision < self.desired.revision:
                 await self._client.wish(self.desired)
+            for recovery in self.status.recoveries:
+                self.recoveries[self.status.term, recovery.sequence] = recovery
             self.on_status(self.status)
 
     def _inject(self) -> None:
@@ -145,7 +149,9 @@ class LocalRun:
         return self.kill_coordinator()
 
     async def _wind_up(self) -> None:
-        """Let the agents end by themselves, then the coordinator."""
+        """Let the agents end by themselves, then the coordinator. SIGTERM is for those that are not members yet."""
+        for agent in self.agents.values():
+            agent.terminate()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS):
                 for agent in self.agents.values():

@@ -120,7 +120,7 @@ def _start(name: str, module: str, variables: dict[str, str], place: Place) -> L
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is for us alone: we suspend, they save
-            preexec_fn=_dies_with(os.getpid()),
+            preexec_fn=_dies_with(os.getpid()),  # noqa: PLW1509 - one prctl and one getppid, both already resolved
         )
     return LocalProcess(name, popen, log)
 

@@ -24,7 +24,7 @@ def local_desired(spec: TrainingJobSpec, job: str, directory: str, workers: int 
         backoff_seconds=float(restarts.backoff_seconds),
         max_backoff_seconds=float(restarts.max_backoff_seconds),
         train=spec.trainer or TrainConfig(),
-        checkpoint=spec.checkpoint.policy(),
+        checkpoint=spec.checkpoint.policy,
         resume=ResumePolicy.model_validate(spec.resume.model_dump(include=set(ResumePolicy.model_fields))),
         directory=directory,
     )

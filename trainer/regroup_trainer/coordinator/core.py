@@ -375,6 +375,7 @@ class Coordinator:
         if missing and now < self._adopt_until:
             return
         self.world = World(record, begun=now, heard=now)
+        self._gathering = False
         self._know_lineage(record.parent)
         self._adopt_progress(list(back.values()), now)
         if missing:

@@ -1,0 +1,138 @@
+"""The `regroup` command: run a TrainingJob on this machine, check its file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from regroup.display import Display
+from regroup.faults import EXAMPLES, Fault, parse_fault
+from regroup.local import LocalRun, LocalRunError
+from regroup.manifest import Document, ManifestError, read_documents
+from regroup.summary import sentence, summarize
+from regroup.validation import validate as find_problems
+from regroup.wish import local_desired, ranks_per_worker
+from regroup_operator.api import TrainingJobSpec
+from regroup_trainer.contract import Verdict
+
+RUNS_FOLDER = Path("regroup-runs")
+EXIT_PROBLEMS = 1
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group()
+@click.version_option(package_name="regroup")
+def main() -> None:
+    """Elastic, fault-tolerant distributed PyTorch training."""
+
+
+@main.command()
+@click.argument("files", nargs=-1, required=True, type=_FILE)
+def validate(files: tuple[Path, ...]) -> None:
+    """Check TrainingJob files; every problem is shown with its line."""
+    documents = [document for file in files for document in _read(file)]
+    problems = [problem for document in documents for problem in find_problems(document)]
+    for problem in problems:
+        click.echo(str(problem), err=True)
+    if problems:
+        sys.exit(EXIT_PROBLEMS)
+    for document in documents:
+        click.echo(f"{document.file}: TrainingJob {document.name} is valid")
+
+
+class FaultParameter(click.ParamType[Fault]):
+    """A `--kill`."""
+
+    name = "fault"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Fault:
+        """Read it, or say how it is spelt."""
+        try:
+            return value if isinstance(value, Fault) else parse_fault(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@main.command()
+@click.argument("file", type=_FILE)
+@click.option(
+    "--directory", type=click.Path(file_okay=False, path_type=Path), help="The job's folder; it resumes there."
+)
+@click.option("--kill", "faults", multiple=True, type=FaultParameter(), help=f"Inject a fault: {EXAMPLES}.")
+@click.option("--workers", type=click.IntRange(min=1), help="Workers instead of spec.replicas.")
+@click.option("--plain", is_flag=True, help="Plain lines instead of a live display.")
+@click.option(
+    "--summary", "summary_file", type=click.Path(dir_okay=False, path_type=Path), help="Write a JSON summary."
+)
+def run(
+    file: Path,
+    directory: Path | None,
+    faults: tuple[Fault, ...],
+    workers: int | None,
+    plain: bool,
+    summary_file: Path | None,
+) -> None:
+    """Train the job of FILE with local processes; the same YAML as on a cluster."""
+    document = _only_job(file)
+    spec = TrainingJobSpec.model_validate(document.value["spec"])
+    folder = (directory or RUNS_FOLDER / document.name).absolute()
+    local = LocalRun(local_desired(spec, document.name, str(folder), workers), ranks_per_worker(spec), faults)
+    start = time.monotonic()
+    verdict = _play(local, plain)
+    summary = summarize(local, verdict, time.monotonic() - start)
+    click.echo(sentence(summary))
+    if verdict.outcome == "failed":
+        click.echo(verdict.message, err=True)
+    if verdict.outcome == "suspended":
+        click.echo(f"go on with: regroup run {file} --directory {folder}")
+    if summary_file is not None:
+        summary_file.parent.mkdir(parents=True, exist_ok=True)
+        summary_file.write_text(json.dumps(summary, indent=2) + "\n")
+    sys.exit(0 if verdict.outcome == "completed" else 1)
+
+
+def _play(local: LocalRun, plain: bool) -> Verdict:
+    with Display(Console(), plain) as display:
+        local.on_status, local.on_note = display.show, display.note
+        try:
+            return asyncio.run(_until_the_end(local, display.note))
+        except (LocalRunError, OSError) as error:
+            raise click.ClickException(str(error)) from None
+
+
+async def _until_the_end(local: LocalRun, note: Callable[[str], None]) -> Verdict:
+    def suspend() -> None:
+        note("saving, then stopping")
+        local.suspend()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, suspend)
+    return await local.run()
+
+
+def _read(file: Path) -> list[Document]:
+    try:
+        documents = read_documents(file)
+    except (ManifestError, OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(str(error)) from None
+    if not documents:
+        raise click.ClickException(f"{file}: is empty")
+    return documents
+
+
+def _only_job(file: Path) -> Document:
+    documents = _read(file)
+    problems = [problem for document in documents for problem in find_problems(document)]
+    if problems:
+        raise click.ClickException("\n".join(str(problem) for problem in problems))
+    if len(documents) > 1:
+        raise click.ClickException(f"{file}: holds {len(documents)} jobs; run takes one")
+    return documents[0]

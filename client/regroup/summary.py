@@ -1,0 +1,36 @@
+"""What a finished local run comes to, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regroup.local import LocalRun
+from regroup_trainer.contract import Verdict
+
+
+def summarize(run: LocalRun, verdict: Verdict, wall_seconds: float) -> dict[str, Any]:
+    """A JSON object; times in seconds."""
+    status = run.status
+    progress = status.progress if status else None
+    return {
+        "outcome": verdict.outcome,
+        "message": verdict.message,
+        "steps": progress.step if progress else 0,
+        "finalLoss": progress.loss if progress else None,
+        "recoveries": [recovery.model_dump(mode="json") for _, recovery in sorted(run.recoveries.items())],
+        "lostSteps": status.ledger.lost_steps if status else 0,
+        "goodput": status.ledger.goodput_ratio if status else 0.0,
+        "ledger": status.ledger.model_dump(mode="json") if status else {},
+        "checkpoint": status.checkpoint.path if status and status.checkpoint else None,
+        "wallSeconds": wall_seconds,
+    }
+
+
+def sentence(summary: dict[str, Any]) -> str:
+    """The summary in one line."""
+    loss = "" if summary["finalLoss"] is None else f", final loss {summary['finalLoss']:.4f}"
+    count = len(summary["recoveries"])
+    return (
+        f"{summary['outcome']}: {summary['steps']} steps{loss}, {count} recover{'y' if count == 1 else 'ies'}, "
+        f"{summary['lostSteps']} lost steps, goodput {summary['goodput']:.0%}, {summary['wallSeconds']:.1f} s"
+    )
