@@ -206,8 +206,8 @@ SMALL_FIGURES = (
     (
         Figure(
             "Detection",
-            "From the last sign of life of the worker lost last to its being called lost.",
-            queries.newest("detection_seconds"),
+            "Mean time from the last sign of life of a lost worker to its being called lost.",
+            queries.DETECTION,
             "s",
             decimals=2,
             steps=((None, "green"), (3, "yellow"), (10, "red")),

@@ -1,7 +1,7 @@
 """A real Prometheus for the demo: one process of Debian's package, scraping the cluster's pods every second.
 
 It finds operator, coordinators and workers through the API server, as a Prometheus inside the cluster would: pods that
-carry our labels, at their container port named `metrics`. Its data lies in a folder of the demo and survives it.
+carry our labels, at their container ports named `metrics` and `status`. Its data lies in a folder of the demo.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ META = "__meta_kubernetes_pod"
 
 def scrape_config(kubeconfig: Path) -> dict[str, Any]:
     """A scrape configuration for all pods of ours that a kubeconfig can see."""
+    kinds = [f"{META}_label_regroup_dev_role", f"{META}_label_app_kubernetes_io_name"]
     relabel = [
-        {"source_labels": [f"{META}_label_app_kubernetes_io_part_of"], "regex": "regroup", "action": "keep"},
-        {"source_labels": [f"{META}_container_port_name"], "regex": "metrics", "action": "keep"},
+        {"source_labels": kinds, "regex": "(coordinator|worker);.*|;regroup.*", "action": "keep"},
+        {"source_labels": [f"{META}_container_port_name"], "regex": "metrics|status", "action": "keep"},
         {"source_labels": [f"{META}_phase"], "regex": "Pending|Succeeded|Failed", "action": "drop"},
         {"source_labels": [f"{META}_name"], "target_label": "pod"},
     ]

@@ -44,6 +44,8 @@ TIME_SHARE = (
 RECOVERIES = newest("recovery_seconds_count", "cause", "rung")
 RECOVERY_MEAN = f"{newest('recovery_seconds_sum', 'cause', 'rung')} / {RECOVERIES}"
 RECOVERY_P90 = f"histogram_quantile(0.9, {newest('recovery_seconds_bucket', 'cause', 'rung', 'le')})"
+NODE_LOST = f'{{{JOB}, cause="infrastructure"}}'
+DETECTION = f"max(trainingjob_detection_seconds_sum{NODE_LOST}) / max(trainingjob_detection_seconds_count{NODE_LOST})"
 LOST_STEPS = f"{newest('lost_steps_total')} or vector(0)"
 WORLD_CHANGED = f"max(changes(trainingjob_world_generation{{{JOB}}}[$__rate_interval])) > 0"
 

@@ -63,7 +63,7 @@ def samples(second: int, rng: random.Random) -> Iterator[tuple[str, str, float]]
     yield "world_size", "", world_at(second)
     yield from time_split(second)
     if second >= BACK:
-        yield "detection_seconds", 'cause="infrastructure"', 2.05
+        yield from histogram("detection_seconds", 'cause="infrastructure"', 2.05)
         yield from histogram("recovery_seconds", 'cause="infrastructure",rung="L2"', 5.8)
     if second >= THREE:
         yield from histogram("recovery_seconds", 'cause="resize",rung="L2"', 0.9)

@@ -1,0 +1,114 @@
+"""The demo: python -m demo up|down.
+
+`up` trains a small GPT on a cluster of three nodes, pulls the plug of the node that holds rank 0, and checks that the
+training did not suffer. CLUSTER chooses where: devcluster, kind, current or local.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from demo import installation, local, reference, story
+from demo.checks import LOCAL, broken, promises, summary
+from demo.errors import DemoError
+from demo.facts import Facts
+from demo.job import delete_all, manifest
+from demo.picture.__main__ import picture
+from demo.picture.data import Source
+from demo.programs import chromium, prometheus
+from demo.prometheus import Prometheus, scrape_config, stop_leftover
+from demo.promql import Window
+from demo.screen import Screen
+from demo.stages.choice import STAGES, choose
+from demo.stages.devcluster import DevclusterStage
+from demo.stages.kind import KindStage
+
+OUTPUT = Path("build/demo")
+NAMESPACE = "demo"
+
+
+@click.group()
+def main() -> None:
+    """Train, lose a node, go on."""
+
+
+@main.command()
+def up() -> None:
+    """Play the demo and check it."""
+    screen = Screen()
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    try:
+        kind, why = choose(os.environ.get("CLUSTER"))
+        screen.title(f"Playing on: {kind}, since {why}")
+        facts = local.play(OUTPUT, screen) if kind == LOCAL else play(kind, screen)
+    except DemoError as error:
+        screen.tell(f"The demo failed: {error}", "bold red")
+        sys.exit(1)
+    sys.exit(judge(facts, screen))
+
+
+@main.command()
+def down() -> None:
+    """Remove what the demo made."""
+    screen = Screen()
+    try:
+        stop_leftover((OUTPUT / "prometheus").absolute())
+        with screen.step("Removing the clusters of the demo"):
+            DevclusterStage.down()
+            KindStage.down()
+    except DemoError as error:
+        sys.exit(f"The demo could not be removed: {error}")
+
+
+def play(kind: str, screen: Screen) -> Facts:
+    """Play on a cluster, and draw the dashboard with what Prometheus saw of it. Raises DemoError."""
+    prometheus()
+    chromium()
+    stage = STAGES[kind](screen)
+    built = installation.build_images(screen)
+    installation.install(stage, built, screen)
+    installation.make_namespace(stage, NAMESPACE)
+    delete_all(stage.kubectl, NAMESPACE)
+    undisturbed = reference.losses(stage, NAMESPACE, built["trainer"], screen)
+    folder = (OUTPUT / "prometheus").absolute()
+    stop_leftover(folder)
+    monitor = Prometheus.start(folder, scrape_config(stage.kubectl.file))
+    try:
+        began = time.time()
+        facts = story.tell(stage, kind, NAMESPACE, undisturbed, screen)
+        variables = {"namespace": NAMESPACE, "trainingjob": manifest()["metadata"]["name"]}
+        source = Source(monitor.server, Window.of(began, time.time()), variables)
+        picture(source, OUTPUT / "dashboard.png")
+        return facts
+    finally:
+        monitor.stop()
+
+
+def judge(facts: Facts, screen: Screen) -> int:
+    """Tell which promises held and write the summary; the exit code."""
+    failed = broken(facts)
+    screen.title("What was promised")
+    for check in promises(facts):
+        mark, style = ("no ", "bold red") if check in failed else ("yes", "green")
+        screen.tell(f"{mark}  {check.sentence}: {check.figures(facts)}", style)
+    write_summary(summary(facts))
+    screen.tell(f"The figures are in {OUTPUT / 'summary.json'}, the picture of the run in {OUTPUT / 'dashboard.png'}")
+    for check in failed:
+        screen.tell(f"The demo failed: not true that {check.sentence[0].lower()}{check.sentence[1:]}", "bold red")
+    return 1 if failed else 0
+
+
+def write_summary(figures: dict[str, Any]) -> None:
+    """Write build/demo/summary.json."""
+    (OUTPUT / "summary.json").write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

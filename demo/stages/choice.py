@@ -1,0 +1,39 @@
+"""Which stage the demo takes, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from demo.checks import LOCAL
+from demo.errors import DemoError
+from demo.screen import Screen
+from demo.stages.current import CurrentStage
+from demo.stages.devcluster import DevclusterStage
+from demo.stages.kind import KindStage
+from demo.stages.stage import Stage
+from devcluster.cluster import preflight
+from devcluster.errors import DevclusterError
+
+STAGES: dict[str, Callable[[Screen], Stage]] = {
+    "devcluster": DevclusterStage.up,
+    "kind": KindStage.up,
+    "current": CurrentStage.up,
+}
+
+
+def choose(asked: str | None) -> tuple[str, str]:
+    """The kind of stage and why: what is asked for, else devcluster, kind, or no cluster, the first that can be.
+
+    Raises DemoError for a kind that does not exist.
+    """
+    if asked:
+        if asked not in (*STAGES, LOCAL):
+            raise DemoError(f"CLUSTER is {asked!r}: choose one of {', '.join((*STAGES, LOCAL))}")
+        return asked, f"CLUSTER={asked} asks for it"
+    try:
+        preflight()
+    except DevclusterError as refused:
+        if KindStage.available():
+            return "kind", f"this machine cannot carry a devcluster ({refused}), but has Docker and kind"
+        return LOCAL, f"this machine cannot carry a devcluster ({refused}), and has no kind with Docker"
+    return "devcluster", "this machine can carry it: a real Kubernetes with three nodes, without Docker"

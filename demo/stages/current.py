@@ -1,0 +1,76 @@
+"""The cluster of the caller's kubeconfig context, used only when asked for.
+
+It has no plug that we could pull: the pod is deleted by force instead, and its node closed for new pods meanwhile.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from demo.kubectl import Kubectl, call
+from demo.screen import Screen
+from demo.stages.stage import CLAIM, shared_claim
+
+READER = "volume-reader"
+MIRROR = Path("build/demo/volume")
+
+
+@dataclass(frozen=True)
+class CurrentStage:
+    """The caller's cluster, with storage for ReadWriteMany claims, whose nodes can pull the images."""
+
+    kubectl: Kubectl
+
+    @classmethod
+    def up(cls, screen: Screen) -> CurrentStage:
+        """Nothing comes up; the context is named."""
+        kubectl = Kubectl(None, None)
+        screen.tell(
+            f"Using the context {kubectl('config', 'current-context').strip()}: its nodes have no plug to pull, "
+        )
+        screen.tell("so the pod is deleted by force instead; they must be able to pull the images.")
+        return cls(kubectl)
+
+    def load(self, images: Mapping[str, Path], screen: Screen) -> None:
+        """The nodes pull them."""
+        screen.tell(f"The cluster pulls {', '.join(images)}.")
+
+    def storage(self, namespace: str) -> list[dict[str, Any]]:
+        """A claim of the default storage class."""
+        del namespace
+        return [shared_claim()]
+
+    def volume(self, namespace: str) -> Path:
+        """A copy of what is there now, but the checkpoints' shards, through a pod that mounts the claim."""
+        self.kubectl.apply(reader(), namespace=namespace)
+        self.kubectl("wait", "-n", namespace, f"pod/{READER}", "--for=condition=Ready", "--timeout=100s")
+        MIRROR.mkdir(parents=True, exist_ok=True)
+        pack = f"kubectl exec -n {namespace} {READER} -- tar --create --format=posix --exclude=*.distcp -C /volume ."
+        call(["sh", "-c", f"{pack} | tar --extract -C {shlex.quote(str(MIRROR))}"], env=self.kubectl.environment())
+        return MIRROR
+
+    def kill(self, node: str, namespace: str, pod: str) -> None:
+        """Close the node and delete the pod by force."""
+        self.kubectl("cordon", node)
+        self.kubectl("delete", "pod", pod, "-n", namespace, "--grace-period=0", "--force", "--wait=false")
+
+    def start(self, node: str) -> None:
+        """Open the node again."""
+        self.kubectl("uncordon", node)
+
+
+def reader() -> dict[str, Any]:
+    """A pod that does nothing but mount the claim."""
+    container = {
+        "name": "reader",
+        "image": "debian:stable-slim",
+        "command": ["sleep", "infinity"],
+        "volumeMounts": [{"name": "volume", "mountPath": "/volume", "readOnly": True}],
+    }
+    volume = {"name": "volume", "persistentVolumeClaim": {"claimName": CLAIM}}
+    spec = {"containers": [container], "volumes": [volume], "terminationGracePeriodSeconds": 1}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": READER}, "spec": spec}

@@ -1,0 +1,49 @@
+"""Follows a training on its volume and shows it, while the demo waits for something to happen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from demo.job import Job
+from demo.screen import Screen
+from demo.waiting import wait_for
+
+T = TypeVar("T")
+STATUS_SECONDS = 1.0
+
+
+class Watch:
+    """Shows the progress of one job at every look, and its phase once a second."""
+
+    def __init__(self, job: Job, screen: Screen) -> None:
+        self.job = job
+        self.volume = job.volume()
+        self.screen = screen
+        self._phase = ""
+        self._asked = 0.0
+
+    def until(self, what: str, condition: Callable[[], T | None], seconds: float, every: float = 0.1) -> T:
+        """Wait for `condition`, showing progress. Raises StoryError after `seconds`, or when the job fails."""
+
+        def look() -> T | None:
+            self.show()
+            return condition()
+
+        return wait_for(what, look, seconds, every=every, hint=self.job.says)
+
+    def show(self) -> None:
+        """Show how it goes now."""
+        if time.monotonic() - self._asked > STATUS_SECONDS:
+            self.job.condition("Complete")
+            self._phase = str(self.job.status().get("phase", "-"))
+            self._asked = time.monotonic()
+        written = self.volume.last_step()
+        facts = {"phase": self._phase}
+        if written:
+            loss = "-" if written.loss is None else f"{written.loss:.3f}"
+            checkpoint = self.volume.newest_checkpoint()
+            facts |= {"world": str(written.world), "loss": loss, "generation": str(written.generation)}
+            facts |= {"checkpoint": "-" if checkpoint is None else f"step {checkpoint}"}
+        self.screen.progress(written.step if written else 0, self.job.total_steps, facts)
