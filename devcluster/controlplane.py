@@ -25,20 +25,22 @@ CLIENTS = (
 )
 
 COREFILE = """\
-.:53 {{
+{domain}:53 in-addr.arpa:53 ip6.arpa:53 {{
     bind {address}
     errors
     kubernetes {domain} in-addr.arpa ip6.arpa {{
         kubeconfig {kubeconfig} {context}
         pods verified
-        fallthrough in-addr.arpa ip6.arpa
-    }}
-    # There is no world outside: say so at once, else every look-up of a foreign name waits for its time-out.
-    template ANY ANY {{
-        rcode NXDOMAIN
     }}
     cache 5
     loadbalance
+}}
+# There is no world outside: say so at once, else every look-up of a foreign name waits for its time-out.
+.:53 {{
+    bind {address}
+    template ANY ANY {{
+        rcode NXDOMAIN
+    }}
 }}
 """
 

@@ -37,15 +37,17 @@ class ImageCache:
     def add(self, image: Image, say: Say) -> None:
         """Unpack an image unless it is there; an unpacking that is interrupted leaves nothing under the final name."""
         entry = self._entry(image.digest)
-        with registry.locked("image cache", say):
-            if not self._is_whole(image):
-                with step(say, f"unpacked {image.name} ({sum(layer.size for layer in image.layers) >> 20} MiB)"):
-                    self._unpack(image)
-            entry.mkdir(parents=True, exist_ok=True)
-            (entry / "manifest").write_bytes(image.manifest)
-            (entry / "config").write_bytes(image.config)
-            (entry / "name").write_text(image.name)
-            self.prune()
+        if not self._has(image, entry):
+            with registry.locked("image cache", say):
+                if not self._has(image, entry):
+                    with step(say, f"unpacked {image.name} ({sum(layer.size for layer in image.layers) >> 20} MiB)"):
+                        self._unpack(image)
+                entry.mkdir(parents=True, exist_ok=True)
+                (entry / "manifest").write_bytes(image.manifest)
+                (entry / "config").write_bytes(image.config)
+                (entry / "name").write_text(image.name)
+                self.prune()
+        (entry / "name").touch()  # the newest are kept
 
     def attach(self, image: Image, sockets: Iterable[Path]) -> None:
         """Register an image of the cache with the containerds behind `sockets`."""
@@ -101,8 +103,9 @@ class ImageCache:
                 }
                 run([self.layers_program, "apply"], stdin=json.dumps(request))
 
-    def _is_whole(self, image: Image) -> bool:
-        return all(self._layer(chain_id).is_dir() for chain_id in chain_ids(image.diff_ids))
+    def _has(self, image: Image, entry: Path) -> bool:
+        layers = (self._layer(chain_id) for chain_id in chain_ids(image.diff_ids))
+        return (entry / "name").exists() and all(layer.is_dir() for layer in layers)
 
     def _entry(self, digest: str) -> Path:
         return self.folder / "index" / digest.removeprefix("sha256:")
