@@ -264,7 +264,7 @@ def _without_indirection(node: Schema, definitions: Schema) -> Schema:
     rest = {key: value for key, value in node.items() if key not in ("$ref", "anyOf", "allOf")}
     if "$ref" in node:
         return {**definitions[node["$ref"].removeprefix("#/$defs/")], **rest}
-    options = [option for option in node.get("anyOf", node.get("allOf", [])) if option.get("type") != "null"]
+    options = [option for option in (node.get("anyOf") or node.get("allOf") or []) if option.get("type") != "null"]
     if len(options) == 1:
         return {**options[0], **rest}
     limits = {key: value for option in options for key, value in option.items() if key == "maxLength"}

@@ -1,0 +1,55 @@
+"""`python -m regroup_operator`: runs the operator, inside a cluster or, with KUBECONFIG, outside of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+
+import kopf
+from prometheus_client import start_http_server
+
+from regroup_operator.cluster import Cluster
+from regroup_operator.errors import OperatorError
+from regroup_operator.handlers import Operator, login, register
+from regroup_operator.settings import Settings
+
+
+async def _may_watch_nodes() -> bool:
+    """kopf ends when a watch is forbidden, so that we ask first."""
+    async with Cluster(login) as cluster:
+        nodes = await cluster.may("watch", "", "nodes")
+        return nodes and await cluster.may("get", "coordination.k8s.io", "leases", "kube-node-lease")
+
+
+def main() -> int:
+    """Run until SIGTERM. Returns the exit code."""
+    try:
+        settings = Settings.read(os.environ)
+        settings.key()
+        logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logging.getLogger("kopf").setLevel(logging.WARNING)
+        may_watch_nodes = asyncio.run(_may_watch_nodes())
+    except (OperatorError, kopf.LoginError) as error:
+        print(f"regroup-operator: {error}", file=sys.stderr)
+        return 2
+    if not may_watch_nodes:
+        logging.warning("no right to watch nodes and read their leases: silent nodes are not avoided")
+    if settings.metrics_port:
+        start_http_server(settings.metrics_port)
+    registry = kopf.OperatorRegistry()
+    operator = Operator(settings)
+    register(registry, operator, may_watch_nodes=may_watch_nodes)
+    kopf.run(
+        registry=registry,
+        standalone=True,
+        clusterwide=not settings.namespaces,
+        namespaces=settings.namespaces,
+        liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

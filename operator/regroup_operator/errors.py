@@ -1,0 +1,36 @@
+"""The operator's errors. Messages name the object, the value and what to do."""
+
+from __future__ import annotations
+
+
+class OperatorError(Exception):
+    """Base of all."""
+
+
+class SettingsError(OperatorError):
+    """The operator's own configuration is wrong."""
+
+
+class TemplateError(OperatorError):
+    """spec.template touches what is reserved, or cannot be merged."""
+
+
+class ClusterError(OperatorError):
+    """The API server refused a request."""
+
+    def __init__(self, method: str, path: str, status: int, message: str) -> None:
+        super().__init__(f"{method} {path}: {status} {message}")
+        self.status = status
+        self.message = message
+
+
+class NotFoundError(ClusterError):
+    """404: there is no such object."""
+
+
+class ConflictError(ClusterError):
+    """409: the name is taken, or the object changed since it was read."""
+
+
+class CoordinatorError(OperatorError):
+    """The coordinator does not answer, or not as agreed."""

@@ -1,0 +1,158 @@
+"""Which workers are lost, which nodes are suspected, and whose end has been counted. Pure.
+
+Fast loss comes from the coordinator, which hears the agents; Kubernetes calls a node Ready for most of a minute after
+its power is gone. A node is suspected when a worker on it went silent, and trusted again when it is Ready and its
+lease is seen to move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from regroup_operator.api import NodeFailurePolicy, TrainingJobStatus
+from regroup_operator.failures import classify, describe
+from regroup_operator.observed import Node, Observed, Pod
+from regroup_operator.plan import Event
+
+KUBELET_WORD_SECONDS = 2.0
+"""How long a worker that the coordinator lost is left to its kubelet to report: an ended process is no node loss."""
+JOIN_SECONDS = 5.0
+"""How long a coordinator has answered before a worker on a suspected node that it does not hear is given up."""
+
+Lost = Mapping[Pod, str]
+"""Live worker pod -> why it is given up."""
+
+
+def find_lost(status: TrainingJobStatus, observed: Observed, policy: NodeFailurePolicy) -> Lost:
+    """Worker pods that Kubernetes still calls alive and that are not, or can never be."""
+    suspects = frozenset(_still_suspected(status, observed))
+    avoided = suspects | set(status.excluded_nodes)
+    reasons = {
+        pod: _why_misplaced(pod, suspects, avoided)
+        if pod.phase == "Pending"
+        else _why_silent(pod, suspects, observed, policy)
+        for pod in observed.workers
+        if pod.alive
+    }
+    return {pod: why for pod, why in reasons.items() if why}
+
+
+def _why_misplaced(pod: Pod, suspects: frozenset[str], avoided: frozenset[str]) -> str:
+    """Of a pod that does not run yet. Its affinity was fixed when it was made."""
+    if pod.node in suspects:
+        return "it was placed on a node that is silent"
+    if not pod.node and any(name not in avoided for name in pod.excluded_nodes):
+        return "a node that it avoids is back"
+    return ""
+
+
+def _why_silent(pod: Pod, suspects: frozenset[str], observed: Observed, policy: NodeFailurePolicy) -> str:
+    """Of a pod that Kubernetes calls Running."""
+    view, node = observed.coordinator, observed.nodes.get(pod.node)
+    if view.lost_seconds.get(pod.uid, 0.0) >= KUBELET_WORD_SECONDS:
+        return "the coordinator does not hear it"
+    if _is_heard(pod, observed):
+        return ""
+    if node is not None and not node.exists:
+        return "its node does not exist any more"
+    if node is not None and not node.ready and node.not_ready_seconds >= policy.not_ready_seconds:
+        return "its node is not Ready"
+    if pod.node in suspects and view.answering_seconds >= JOIN_SECONDS:
+        return "its node is silent and the coordinator does not hear it"
+    return ""
+
+
+def _is_heard(pod: Pod, observed: Observed) -> bool:
+    answer = observed.coordinator.status
+    fresh = observed.coordinator.failures == 0
+    return fresh and answer is not None and any(m.member == pod.uid and not m.lost for m in answer.members)
+
+
+def next_suspects(status: TrainingJobStatus, observed: Observed, lost: Lost) -> tuple[str, ...]:
+    """The nodes to avoid from now on: the former suspects that did not come back, and those of silent workers."""
+    silent = [pod.node for pod in lost if pod.phase == "Running" and can_be_judged(pod.node, observed.nodes)]
+    return tuple(dict.fromkeys([*_still_suspected(status, observed), *silent]))
+
+
+def _still_suspected(status: TrainingJobStatus, observed: Observed) -> list[str]:
+    return [name for name in status.suspected_nodes if not _is_cleared(name, observed.nodes)]
+
+
+def can_be_judged(name: str, nodes: Mapping[str, Node]) -> bool:
+    """Without the right to read nodes nobody could ever be cleared, so nobody is suspected."""
+    return name in nodes and nodes[name].exists
+
+
+def _is_cleared(name: str, nodes: Mapping[str, Node]) -> bool:
+    node = nodes.get(name)
+    return node is not None and (not node.exists or (node.ready and node.lease_renewed))
+
+
+# --- ends ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Account:
+    """The result of counting."""
+
+    status: TrainingJobStatus
+    failed: bool
+    """Whether a failure that counts was found."""
+    superseded: tuple[Pod, ...]
+    """Ended pods of which a newer one of the same index has ended too: their logs are of no use any more."""
+    events: tuple[Event, ...]
+
+
+def account_for_ends(status: TrainingJobStatus, observed: Observed, lost: Lost, policy: NodeFailurePolicy) -> Account:
+    """Count each ended or lost worker pod exactly once: `handledPods` says which have been counted."""
+    ended = [pod for pod in observed.workers if pod.phase in ("Failed", "Succeeded") and not pod.terminating]
+    known = set(status.handled_pods)
+    fresh = [pod for pod in ended if pod.uid not in known]
+    silent = [pod for pod in lost if pod.phase == "Running" and pod.uid not in known]
+    failed = [pod for pod in fresh if pod.phase == "Failed"]
+    counted = [pod for pod in failed if classify(pod).action == "Restart"]
+    blamed = [*(pod.node for pod in failed if classify(pod).blames_node), *(pod.node for pod in silent)]
+    node_failures = _count(status.node_failures, blamed)
+    excluded = _excluded(node_failures, policy)
+    present = {pod.uid for pod in observed.workers}
+    handled = [uid for uid in status.handled_pods if uid in present]
+    changed = status.model_copy(
+        update={
+            "handled_pods": (*handled, *(pod.uid for pod in (*fresh, *silent))),
+            "pod_failures": status.pod_failures + len(counted),
+            "node_failures": node_failures,
+            "excluded_nodes": excluded,
+        }
+    )
+    events = [Event("Warning", "WorkerLost", describe(pod, classify(pod)), pod.uid) for pod in failed]
+    events += [
+        Event("Warning", "NodeExcluded", f"node {name} failed {node_failures[name]} times: avoided", name)
+        for name in excluded
+        if name not in status.excluded_nodes
+    ]
+    return Account(changed, bool(counted), _superseded(ended), tuple(events))
+
+
+def _count(former: Mapping[str, int], nodes: list[str]) -> dict[str, int]:
+    counts = dict(former)
+    for name in filter(None, nodes):
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def _excluded(node_failures: Mapping[str, int], policy: NodeFailurePolicy) -> tuple[str, ...]:
+    limit = policy.exclude_after_failures
+    return tuple(sorted(name for name, count in node_failures.items() if 0 < limit <= count))
+
+
+def _superseded(ended: list[Pod]) -> tuple[Pod, ...]:
+    newest: dict[int, Pod] = {}
+    for pod in ended:  # by index, then name: the incarnation at its end decides
+        if pod.index not in newest or _incarnation(pod) > _incarnation(newest[pod.index]):
+            newest[pod.index] = pod
+    return tuple(pod for pod in ended if newest[pod.index] is not pod)
+
+
+def _incarnation(pod: Pod) -> int:
+    return int(pod.name.rsplit("-", 1)[-1])

@@ -1,0 +1,67 @@
+"""Names and labels of the objects of a job, in one place so that what makes an object and what looks for it agree."""
+
+from __future__ import annotations
+
+import hashlib
+
+DOMAIN = "regroup.dev"
+JOB = f"{DOMAIN}/job"
+ROLE = f"{DOMAIN}/role"
+INDEX = f"{DOMAIN}/index"
+TERM = f"{DOMAIN}/term"
+EXCLUDED_NODES = f"{DOMAIN}/excluded-nodes"
+"""Annotation of a worker pod: the nodes that its node affinity excludes, joined by commas."""
+COORDINATOR = "coordinator"
+WORKER = "worker"
+MAIN_CONTAINER = "trainer"
+"""The main container of a worker, as in spec.template."""
+
+
+def short(uid: str) -> str:
+    """The first eight characters of a UID."""
+    return uid.replace("-", "")[:8]
+
+
+def labels(job: str, role: str, **more: object) -> dict[str, str]:
+    """Labels of a pod of the job."""
+    return {JOB: job, ROLE: role, **{f"{DOMAIN}/{key}": str(value) for key, value in more.items()}}
+
+
+def selector(job: str, role: str | None = None) -> str:
+    """Label selector of the job's pods, of one role or of all."""
+    return f"{JOB}={job}" + (f",{ROLE}={role}" if role else "")
+
+
+def worker(job: str, index: int, incarnation: int) -> str:
+    """Name of a worker pod: never used twice, so that one stuck Terminating does not block its replacement."""
+    return f"{job}-w{index}-{incarnation}"
+
+
+def coordinator(job: str, term: int) -> str:
+    """Name of a coordinator pod."""
+    return f"{job}-c{term}"
+
+
+def service(job: str) -> str:
+    """Name of the Service in front of the coordinator."""
+    return f"{job}-coordinator"
+
+
+def token(job: str, uid: str) -> str:
+    """Name of the Secret with the job's token. It carries the UID: a predecessor's is never taken for ours."""
+    return f"{job}-token-{short(uid)}"
+
+
+def network_policy(job: str) -> str:
+    """Name of the NetworkPolicy."""
+    return f"{job}-isolated"
+
+
+def claim(job: str) -> str:
+    """Name of the claim made from volumeClaimTemplate."""
+    return f"{job}-checkpoints"
+
+
+def event(job: str, uid: str, reason: str, key: str) -> str:
+    """Deterministic name of an Event: telling the same thing twice meets a name that is taken."""
+    return f"{job}.{hashlib.sha256(f'{uid}/{reason}/{key}'.encode()).hexdigest()[:16]}"

@@ -1,0 +1,90 @@
+"""A de-duplicating queue of keys with a back-off per key: many events about one job become one reconcile.
+
+The rules are those of controller-runtime's work queue: a key that is being worked on is not handed out a second time
+but runs again afterwards; one that failed waits longer each time; one that succeeded starts from zero.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key")
+FIRST_BACKOFF_SECONDS = 0.2
+LONGEST_BACKOFF_SECONDS = 60.0
+
+
+class WorkQueue(Generic[Key]):
+    """Keys to reconcile, for any number of workers in one event loop."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ready: asyncio.Queue[Key] = asyncio.Queue()
+        self._added: dict[Key, float] = {}
+        """Keys that wait, and since when."""
+        self._working: set[Key] = set()
+        self._again: set[Key] = set()
+        """Keys that were added while they were worked on."""
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._failures: dict[Key, int] = {}
+
+    def __len__(self) -> int:
+        return self._ready.qsize()
+
+    def add(self, key: Key) -> None:
+        """Have `key` reconciled soon; a key that waits already waits once."""
+        if key in self._working:
+            self._again.add(key)
+        elif key not in self._added:
+            self._cancel_timer(key)
+            self._added[key] = self._clock()
+            self._ready.put_nowait(key)
+
+    def add_after(self, key: Key, seconds: float) -> None:
+        """Have `key` reconciled in so many seconds, unless it is sooner for another reason."""
+        loop = asyncio.get_running_loop()
+        timer = self._timers.get(key)
+        if timer is not None and timer.when() <= loop.time() + seconds:
+            return
+        self._cancel_timer(key)
+        self._timers[key] = loop.call_later(seconds, self._expire, key)
+
+    async def take(self) -> tuple[Key, float]:
+        """The next key, and how many seconds it has waited. `done` must follow."""
+        key = await self._ready.get()
+        waited = self._clock() - self._added.pop(key)
+        self._working.add(key)
+        return key, waited
+
+    def done(self, key: Key, *, failed: bool = False) -> None:
+        """The key was worked on; one that failed comes back by itself, later each time."""
+        self._working.discard(key)
+        if key in self._again:
+            self._again.discard(key)
+            self.add(key)
+        if not failed:
+            self._failures.pop(key, None)
+            return
+        count = self._failures[key] = self._failures.get(key, 0) + 1
+        self.add_after(key, min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(count - 1, 20)))
+
+    def forget(self, key: Key) -> None:
+        """The object is gone: no timer, no memory of failures."""
+        self._cancel_timer(key)
+        self._failures.pop(key, None)
+
+    def close(self) -> None:
+        """Cancel all timers."""
+        for key in list(self._timers):
+            self._cancel_timer(key)
+
+    def _expire(self, key: Key) -> None:
+        self._timers.pop(key, None)
+        self.add(key)
+
+    def _cancel_timer(self, key: Key) -> None:
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()

@@ -1,0 +1,419 @@
+"""Projects what was observed into the status: phase, conditions, progress, recoveries, goodput, message. Pure.
+
+Only what can be derived again is computed here; what the planner must remember (terms, incarnations, handled pods,
+suspects) it changes itself, and the functions here pass it on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, get_args
+
+from regroup_operator import names
+from regroup_operator.api import (
+    CheckpointStatus,
+    Condition,
+    ConditionType,
+    GoodputStatus,
+    LedgerStatus,
+    Phase,
+    ProgressStatus,
+    RecoveryStatus,
+    Restarts,
+    TrainingJobStatus,
+    WorkerStatus,
+)
+from regroup_operator.failures import IMAGE_REASONS
+from regroup_operator.observed import Blocker, Job, Observed, Pod, format_time
+from regroup_trainer.contract import Cause, CoordinatorPhase, CoordinatorStatus, Ledger, Recovery
+
+RECOVERIES_KEPT = 10
+WORKERS_SHOWN = 64
+MESSAGE_LIMIT = 1024
+THROTTLED = frozenset({"progress", "goodput", "ledger", "message"})
+"""Fields that change with every step; alone they are written only now and then."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the job ended."""
+
+    complete: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the planner found, beyond what can be read off the observed objects."""
+
+    blocker: Blocker | None = None
+    suspension: Literal["no", "suspending", "suspended"] = "no"
+    ending: Ending | None = None
+
+
+def project(
+    job: Job, observed: Observed, remembered: TrainingJobStatus, situation: Situation, now: datetime
+) -> TrainingJobStatus:
+    """The status to write. `remembered` is the former one with what the planner must not forget."""
+    answer = observed.coordinator.status
+    live = [pod for pod in observed.workers if pod.alive]
+    ledger = merge_ledgers(remembered, answer)
+    changes: dict[str, object] = {
+        "observed_generation": job.generation,
+        "replicas": len(live),
+        "selector": names.selector(job.name, names.WORKER),
+        "workers": tuple(_worker(pod, answer) for pod in observed.workers[:WORKERS_SHOWN]),
+        "ledger": LedgerStatus(
+            seconds={phase: _rounded(value) for phase, value in ledger.seconds.items()},
+            lost_work_seconds=_rounded(ledger.lost_work_seconds),
+        ),
+        "goodput": _goodput(ledger),
+        "restarts": _restarts(ledger),
+        **_world(answer, live),
+    }
+    if answer is not None:
+        changes["recoveries"] = _merge_recoveries(remembered.recoveries, answer.recoveries)
+        changes["checkpoint"] = _checkpoint(answer) or remembered.checkpoint
+        changes["progress"] = _progress(answer) or remembered.progress
+    if situation.ending is not None and remembered.completion_time is None:
+        changes["completion_time"] = format_time(now)
+    status = remembered.model_copy(update=changes)
+    status = status.model_copy(update={"phase": phase_of(status, observed, situation)})
+    status = status.model_copy(update={"message": message_of(observed, situation)[:MESSAGE_LIMIT]})
+    return status.model_copy(update={"conditions": _conditions(job, observed, status, situation, now)})
+
+
+# --- phase and message -----------------------------------------------------------------------------------------------
+
+_PHASES: dict[CoordinatorPhase, Phase] = {
+    "starting": "Starting",
+    "running": "Running",
+    "recovering": "Recovering",
+    "resizing": "Resizing",
+    "stopping": "Resizing",
+    "suspended": "Resizing",
+    "completed": "Running",
+    "failed": "Recovering",
+}
+
+
+def phase_of(status: TrainingJobStatus, observed: Observed, situation: Situation) -> Phase:
+    """One word for printing."""
+    if situation.ending is not None:
+        return "Succeeded" if situation.ending.complete else "Failed"
+    if situation.suspension == "suspended":
+        return "Suspended"
+    answer = observed.coordinator.status
+    has_trained = status.world_generation is not None
+    if answer is not None:
+        if answer.phase == "waiting":
+            return "Recovering" if has_trained else "Pending"
+        return _PHASES[answer.phase]
+    if status.phase in (None, "Suspended") or not status.replicas:
+        return "Pending"
+    return status.phase
+
+
+def message_of(observed: Observed, situation: Situation) -> str:
+    """What the job does now, or why it is not training: the first of these that has something to say."""
+    if situation.ending is not None:
+        return situation.ending.message
+    if situation.suspension == "suspended":
+        return "suspended: no pods are held"
+    answer = observed.coordinator.status
+    words = (
+        situation.blocker.message if situation.blocker else "",
+        observed.apply_error,
+        _image_problem(observed),
+        _coordinator_problem(observed),
+    )
+    problem = next((text for text in words if text), "")
+    if answer is not None and answer.phase in ("running", "starting", "stopping"):
+        return f"{answer.message}; {problem}" if problem else answer.message
+    waiting = _unschedulable(observed) or (answer.message if answer else "waiting for the coordinator's pod")
+    text = problem or waiting
+    return f"suspending: {text}" if situation.suspension == "suspending" else text
+
+
+def _image_problem(observed: Observed) -> str:
+    pod = next((pod for pod in observed.pods if pod.alive and pod.waiting_reason in IMAGE_REASONS), None)
+    return f"pod {pod.name} cannot get image {pod.image}: {pod.waiting_reason}: {pod.waiting_message}" if pod else ""
+
+
+def _coordinator_problem(observed: Observed) -> str:
+    pod = next((pod for pod in observed.coordinators if pod.alive and pod.waiting_reason == "CrashLoopBackOff"), None)
+    return f"coordinator {pod.name} keeps failing: {pod.exit_message.strip()}" if pod else ""
+
+
+def _unschedulable(observed: Observed) -> str:
+    pod = next((pod for pod in observed.pods if pod.alive and pod.unschedulable), None)
+    return f"pod {pod.name} cannot be placed: {pod.unschedulable}" if pod else ""
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+def merge_ledgers(status: TrainingJobStatus, answer: CoordinatorStatus | None) -> Ledger:
+    """The account so far: the larger of what was written and what the coordinator says, entry by entry."""
+    stored = Ledger(
+        seconds=dict(status.ledger.seconds),
+        lost_work_seconds=status.ledger.lost_work_seconds,
+        lost_steps=status.goodput.lost_steps,
+        restarts={cause: getattr(status.restarts, cause) for cause in get_args(Cause)},
+    )
+    if answer is None:
+        return stored
+    fresh = answer.ledger
+    return Ledger(
+        seconds=_larger(stored.seconds, fresh.seconds),
+        lost_work_seconds=max(stored.lost_work_seconds, fresh.lost_work_seconds),
+        lost_steps=max(stored.lost_steps, fresh.lost_steps),
+        restarts={cause: max(count, fresh.restarts.get(cause, 0)) for cause, count in stored.restarts.items()},
+    )
+
+
+def _larger(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+    return {key: max(one.get(key, 0.0), other.get(key, 0.0)) for key in sorted({*one, *other})}
+
+
+def _goodput(ledger: Ledger) -> GoodputStatus:
+    seconds = ledger.seconds
+
+    def total(*phases: str) -> float:
+        return _rounded(sum(seconds.get(phase, 0.0) for phase in phases))
+
+    return GoodputStatus(
+        productive_seconds=_rounded(max(0.0, seconds.get("step", 0.0) - ledger.lost_work_seconds)),
+        startup_seconds=total("startup"),
+        recovery_seconds=_rounded(total("rendezvous", "checkpoint_restore", "idle") + ledger.lost_work_seconds),
+        checkpoint_seconds=total("checkpoint_save"),
+        waiting_seconds=total("pending", "data_wait"),
+        lost_steps=ledger.lost_steps,
+        ratio=round(ledger.goodput_ratio, 4),
+    )
+
+
+def _restarts(ledger: Ledger) -> Restarts:
+    counts = dict(ledger.restarts)
+    total = sum(count for cause, count in counts.items() if cause != "resize")
+    return Restarts.model_validate({**counts, "total": total})
+
+
+def _world(answer: CoordinatorStatus | None, live: list[Pod]) -> dict[str, object]:
+    """What is true of the world; without an answer the ranks train on as before, as far as their pods live."""
+    if answer is None:
+        return {} if live else {"ready_replicas": 0, "world_size": 0}
+    uids = {pod.uid for pod in live}
+    in_world = [m for m in answer.members if m.rank is not None and not m.lost and m.member in uids]
+    generation = {"world_generation": str(answer.generation)} if answer.generation else {}
+    return {"ready_replicas": len(in_world), "world_size": answer.world_size, **generation}
+
+
+def _worker(pod: Pod, answer: CoordinatorStatus | None) -> WorkerStatus:
+    members = answer.members if answer else ()
+    member = next((m for m in members if m.member == pod.uid and not m.lost), None)
+    training = member is not None and member.rank is not None and pod.phase == "Running"
+    state = "Terminating" if pod.terminating else "Training" if training else pod.phase
+    rank = member.rank if member else None
+    return WorkerStatus(index=max(0, pod.index), pod=pod.name, node=pod.node, state=state, rank=rank)
+
+
+def _progress(answer: CoordinatorStatus) -> ProgressStatus | None:
+    progress = answer.progress
+    if progress is None:
+        return None
+    total = answer.total_steps
+    left = max(0, total - progress.step)
+    return ProgressStatus(
+        step=progress.step,
+        total_steps=total,
+        epoch=_finite(progress.epoch),
+        percentage=min(100, 100 * progress.step // total) if total else 0,
+        remaining_seconds=_remaining(answer, left),
+        tokens_per_second=_finite(progress.tokens_per_second),
+        loss=_finite(progress.loss),
+        updated_time=_wall(progress.time),
+    )
+
+
+def _remaining(answer: CoordinatorStatus, steps_left: int) -> int | None:
+    progress = answer.progress
+    if not progress or not progress.tokens or not progress.step or progress.tokens_per_second <= 0:
+        return None
+    tokens_per_step = progress.tokens / progress.step
+    return min(2**31 - 1, int(steps_left * tokens_per_step / progress.tokens_per_second))
+
+
+def _checkpoint(answer: CoordinatorStatus) -> CheckpointStatus | None:
+    saved = answer.checkpoint
+    if saved is None:
+        return None
+    return CheckpointStatus(
+        last_step=saved.step,
+        last_time=_wall(saved.time),
+        path=saved.path,
+        size_bytes=saved.size_bytes,
+        seconds=_finite(saved.seconds),
+        verified=True,
+    )
+
+
+def _merge_recoveries(stored: tuple[RecoveryStatus, ...], fresh: tuple[Recovery, ...]) -> tuple[RecoveryStatus, ...]:
+    by_generation = {recovery.generation: recovery for recovery in stored}
+    by_generation |= {str(recovery.generation): _recovery(recovery) for recovery in fresh}
+    return tuple(sorted(by_generation.values(), key=lambda recovery: recovery.time)[-RECOVERIES_KEPT:])
+
+
+def _recovery(recovery: Recovery) -> RecoveryStatus:
+    return RecoveryStatus(
+        time=_wall(recovery.time),
+        cause=recovery.cause,
+        rung=recovery.rung,
+        generation=str(recovery.generation),
+        pod=recovery.pod,
+        node=recovery.node,
+        exit_code=recovery.exit_code,
+        message=recovery.message[:MESSAGE_LIMIT],
+        lost_steps=recovery.lost_steps,
+        resumed_from_step=recovery.resumed_from_step,
+        detect_seconds=_finite(recovery.detect_seconds),
+        down_seconds=_finite(recovery.down_seconds),
+        world_before=recovery.world_before,
+        world_after=recovery.world_after,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    """The API server refuses NaN and infinity."""
+    return round(value, 4) if value is not None and math.isfinite(value) else None
+
+
+def _rounded(value: float) -> float:
+    return round(value, 3)
+
+
+def _wall(seconds: float) -> str:
+    return format_time(datetime.fromtimestamp(seconds, UTC))
+
+
+# --- conditions ------------------------------------------------------------------------------------------------------
+
+Flag = Literal["True", "False", "Unknown"]
+Statement = tuple[Flag, str, str]
+"""Status, reason, message."""
+
+
+def _conditions(
+    job: Job, observed: Observed, status: TrainingJobStatus, situation: Situation, now: datetime
+) -> tuple[Condition, ...]:
+    statements: dict[ConditionType, Statement] = {
+        "Ready": _ready(observed, status, situation),
+        "Scheduled": _scheduled(job, observed, situation),
+        "Running": _running(observed, status, situation),
+        "Progressing": _progressing(status, situation),
+        "Degraded": _degraded(job, observed, status, situation),
+        "Checkpointed": _checkpointed(status),
+        "Suspended": _SUSPENDED[situation.suspension],
+        "Complete": _ended(situation, complete=True),
+        "Failed": _ended(situation, complete=False),
+    }
+    return tuple(_condition(job, status, kind, said, now) for kind, said in statements.items())
+
+
+def _condition(job: Job, status: TrainingJobStatus, kind: ConditionType, said: Statement, now: datetime) -> Condition:
+    flag, reason, message = said
+    former = status.condition(kind)
+    since = former.last_transition_time if former and former.status == flag else format_time(now)
+    return Condition(
+        type=kind,
+        status=flag,
+        reason=reason,
+        message=message[:MESSAGE_LIMIT],
+        last_transition_time=since,
+        observed_generation=job.generation,
+    )
+
+
+def _ready(observed: Observed, status: TrainingJobStatus, situation: Situation) -> Statement:
+    if situation.blocker is not None:
+        return "False", situation.blocker.reason, situation.blocker.message
+    if observed.apply_error:
+        return "False", "ApiError", observed.apply_error
+    if situation.ending is not None:
+        return "False", "Finished", "the job has ended"
+    if status.phase == "Running":
+        return "True", "Training", f"{status.ready_replicas} workers train"
+    return "False", status.phase or "Pending", ""
+
+
+def _scheduled(job: Job, observed: Observed, situation: Situation) -> Statement:
+    wanted = job.spec.replicas if job.spec else len(observed.workers)
+    placed = [pod for pod in observed.workers if pod.alive and pod.node]
+    if situation.ending or situation.suspension == "suspended":
+        return "False", "NoPods", "no pods are wanted"
+    if unplaced := _unschedulable(observed):
+        return "False", "Unschedulable", unplaced
+    if len(placed) < wanted:
+        return "False", "WorkersMissing", f"{len(placed)} of {wanted} workers have a node"
+    return "True", "AllScheduled", f"{len(placed)} workers have a node"
+
+
+def _running(observed: Observed, status: TrainingJobStatus, situation: Situation) -> Statement:
+    if situation.ending is not None:
+        return "False", "Finished", "the job has ended"
+    if status.phase == "Running":
+        return "True", "Training", f"world {status.world_generation} of {status.world_size} ranks"
+    if problem := _image_problem(observed):
+        return "False", "ImageError", problem
+    return "False", status.phase or "Pending", ""
+
+
+def _progressing(status: TrainingJobStatus, situation: Situation) -> Statement:
+    if situation.ending or situation.suspension == "suspended":
+        return "False", "NotActive", "the job does not run"
+    if situation.blocker is not None and status.phase == "Pending":
+        return "False", situation.blocker.reason, situation.blocker.message
+    moving = status.phase in ("Starting", "Running", "Recovering", "Resizing")
+    return ("True" if moving else "False"), status.phase or "Pending", ""
+
+
+def _degraded(job: Job, observed: Observed, status: TrainingJobStatus, situation: Situation) -> Statement:
+    if situation.ending or situation.suspension != "no" or status.world_generation is None or job.spec is None:
+        return "False", "NotActive", ""
+    if status.ready_replicas < job.spec.replicas:
+        text = f"{status.ready_replicas} of {job.spec.replicas} workers take part"
+        return "True", "WorkersMissing", "; ".join(filter(None, (text, _unschedulable(observed))))
+    return "False", "AllWorkers", f"{status.ready_replicas} workers take part"
+
+
+def _checkpointed(status: TrainingJobStatus) -> Statement:
+    step = status.checkpoint.last_step
+    if step is None:
+        return "False", "NoCheckpoint", "no checkpoint yet"
+    return "True", "Saved", f"step {step}: {status.checkpoint.path}"
+
+
+_SUSPENDED: dict[str, Statement] = {
+    "no": ("False", "NotSuspended", ""),
+    "suspending": ("Unknown", "Suspending", "saving and giving the pods back"),
+    "suspended": ("True", "Suspended", "no pods are held"),
+}
+
+
+def _ended(situation: Situation, *, complete: bool) -> Statement:
+    ending = situation.ending
+    if ending is None or ending.complete != complete:
+        return "False", "NotFinished" if ending is None else "Otherwise", ""
+    return "True", ending.reason, ending.message
+
+
+def differs(one: TrainingJobStatus, other: TrainingJobStatus, *, ignoring: frozenset[str] = frozenset()) -> bool:
+    """Whether two statuses differ in other fields than those."""
+    return _without(one, ignoring) != _without(other, ignoring)
+
+
+def _without(status: TrainingJobStatus, ignored: frozenset[str]) -> dict[str, object]:
+    return {name: value for name, value in status if name not in ignored}
