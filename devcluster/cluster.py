@@ -264,7 +264,7 @@ class Cluster:
                 self.processes.start(launch)
             for node in self.nodes:
                 node.start_agents(self.processes)
-            self._apply_manifests()
+            self._create_objects()
         with step(say, f"{self.record.nodes} nodes are Ready"):
             self._wait_for_nodes()
         say(f"cluster {self.name} is up after {time.monotonic() - began:.1f}s: KUBECONFIG={self.kubeconfig}")
@@ -285,9 +285,10 @@ class Cluster:
         python_path = ("/usr/bin/env", f"PYTHONPATH={REPOSITORY}")
         return (*python_path, *module, endpoint.address, str(endpoint.port), self.state / "pki", self.volumes)
 
-    def _apply_manifests(self) -> None:
-        self.kubectl("apply", "-f", "-", stdin=self.plane.manifests())
-        self.kubectl("apply", "-f", "-", stdin=json.dumps(STORAGE_CLASS))
+    def _create_objects(self) -> None:
+        objects = {**self.plane.dns_objects(), "/apis/storage.k8s.io/v1/storageclasses": STORAGE_CLASS}
+        for collection, body in objects.items():
+            self.plane.endpoint.api.request("POST", collection, body)
 
     def _wait_for_api(self) -> None:
         def ready() -> bool:

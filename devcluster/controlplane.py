@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster import network
-from devcluster.kubeapi import KubeApi
+from devcluster.kubeapi import Json, KubeApi
 from devcluster.network import Block
 from devcluster.pki import Authority, Identity
 from devcluster.processes import Launch
@@ -19,7 +18,8 @@ COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-schedul
 ADMIN = Identity("admin", "admin", "system:masters")
 CLIENTS = (
     ADMIN,
-    Identity("controller-manager", "system:kube-controller-manager"),
+    # All rights, as the controllers need them together: an account for each of them would take 4 seconds to make.
+    Identity("controller-manager", "system:kube-controller-manager", "system:masters"),
     Identity("scheduler", "system:kube-scheduler"),
     Identity("kube-proxy", "system:kube-proxy"),
 )
@@ -123,7 +123,6 @@ class ApiEndpoint:
             f"--root-ca-file={pki.certificate}",
             f"--cluster-signing-cert-file={pki.certificate}",
             f"--cluster-signing-key-file={pki.key('ca')}",
-            "--use-service-account-credentials",
             "--leader-elect=false",
         )
 
@@ -188,20 +187,18 @@ class ControlPlane:
             self._launch("provisioner", provisioner),
         )
 
-    def manifests(self) -> str:
-        """The service of the cluster DNS, whose server is a process of the control plane, as JSON for kubectl."""
+    def dns_objects(self) -> dict[str, Json]:
+        """The service of the cluster DNS, whose server is a process of the control plane, by collection."""
         labels = {"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"}
+        ports: list[Json] = [
+            {"name": "dns", "port": 53, "protocol": "UDP"},
+            {"name": "dns-tcp", "port": 53, "protocol": "TCP"},
+        ]
         service = {
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": labels},
-            "spec": {
-                "clusterIP": self.block.dns_service,
-                "ports": [
-                    {"name": "dns", "port": 53, "protocol": "UDP"},
-                    {"name": "dns-tcp", "port": 53, "protocol": "TCP"},
-                ],
-            },
+            "spec": {"clusterIP": self.block.dns_service, "ports": ports},
         }
         endpoints = {
             "apiVersion": "discovery.k8s.io/v1",
@@ -213,9 +210,12 @@ class ControlPlane:
             },
             "addressType": "IPv4",
             "endpoints": [{"addresses": [self.block.control_plane], "conditions": {"ready": True}}],
-            "ports": service["spec"]["ports"],  # type: ignore[index]
+            "ports": ports,
         }
-        return json.dumps({"apiVersion": "v1", "kind": "List", "items": [service, endpoints]})
+        return {
+            "/api/v1/namespaces/kube-system/services": service,
+            "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices": endpoints,
+        }
 
     def _launch(self, name: str, argv: tuple[str | Path, ...]) -> Launch:
         namespace = network.control_plane_namespace(self.cluster)
