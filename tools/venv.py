@@ -58,12 +58,12 @@ def make(fingerprint: str) -> None:
     STAMP.unlink(missing_ok=True)
     with step("virtual environment .venv (the first time, up to 3 GB of packages are fetched)"):
         if not whole:
-            _uv(uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(VENV))
+            run_uv(uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(VENV))
         python = ("--python", str(VENV / "bin" / "python"))
-        _uv(uv, "pip", "install", "--quiet", *python, "--requirement", "requirements/dev.txt")
+        run_uv(uv, "pip", "sync", "--quiet", *python, "requirements/dev.txt")
         # hatchling is among the requirements: building our own package needs no network.
         own = ("--offline", "--no-deps", "--no-build-isolation", "--editable", ".")
-        _uv(uv, "pip", "install", "--quiet", *python, *own)
+        run_uv(uv, "pip", "install", "--quiet", *python, *own)
     STAMP.write_text(fingerprint)
 
 
@@ -92,7 +92,8 @@ def _install_uv(pin: str, folder: Path) -> None:
     unfinished.rename(folder)  # uv is one binary, so the folder may be moved
 
 
-def _uv(uv: Path, *arguments: str) -> None:
+def run_uv(uv: Path, *arguments: str) -> None:
+    """Run uv with the caller's package indexes and the shared cache."""
     _run([str(uv), *arguments], {**uv_environment(), "UV_CACHE_DIR": str(cache_folder() / "uv")})
 
 
