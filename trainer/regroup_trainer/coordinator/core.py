@@ -447,18 +447,18 @@ class Coordinator:
         if not chosen:
             self._gathering, self._gather_until = True, None
             return waiting_message(here, self.desired)
-        complete = len(chosen) >= wanted_workers(self.desired)
-        if self.world is None and not complete and now < self._adopt_until:
+        missing = wanted_workers(self.desired) - len(chosen)
+        if self._gather_until is None:
+            self._gather_until = now + self.desired.start_grace_seconds
+        if self.world is None and missing > 0 and now < self._adopt_until:
             return "waiting for workers of a former coordinator"
         suspects = [m for m in self.members.values() if m.is_suspect(self.desired, now)]
         if suspects:
             return f"waiting for a sign of life of {suspects[0].hello.pod}"
         if now < self._not_before:
             return f"waiting {self._not_before - now:.0f} s before the next try after a failure"
-        if self._gathering and not complete:
-            self._gather_until = self._gather_until or now + self.desired.start_grace_seconds
-            if now < self._gather_until:
-                return f"waiting for more workers: have {len(chosen)} of {wanted_workers(self.desired)}"
+        if self._gathering and missing > 0 and now < self._gather_until:
+            return f"waiting for {missing} more of {wanted_workers(self.desired)} workers"
         return None if self._reserved else self.waiting_for
 
     def _begin(self, chosen: tuple[Hello, ...], number: GenerationNumber, now: float) -> None:

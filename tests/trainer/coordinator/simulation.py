@@ -1,0 +1,312 @@
+"""A job in virtual time: the real coordinator core, agents with the real memory, ranks that only count steps.
+
+Messages arrive at once and in order; what is lost with a connection is lost. Time passes in ticks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from regroup_trainer.agent.memory import Memory
+from regroup_trainer.config import TrainConfig, TrainingConfig
+from regroup_trainer.contract import (
+    AgentEnvironment,
+    Begin,
+    CoordinatorMessage,
+    Decide,
+    Decision,
+    Desired,
+    Exit,
+    Finished,
+    GenerationNumber,
+    GenerationRecord,
+    Leaving,
+    Progress,
+    RankExit,
+    Report,
+    Restored,
+    Verdict,
+)
+from regroup_trainer.coordinator.core import Coordinator
+from regroup_trainer.coordinator.effects import Claim, Close, Effect, Send
+
+TICK = 0.05
+STEP_SECONDS = 0.1
+COORDINATOR_NODE = "node-c"
+
+
+def make_desired(**changes: Any) -> Desired:
+    """Three workers, two at least, four at most; 100 steps."""
+    steps = changes.pop("steps", 100)
+    fields: dict[str, Any] = {
+        "revision": 1,
+        "namespace": "default",
+        "job": "gpt",
+        "replicas": 3,
+        "min_replicas": 2,
+        "max_replicas": 4,
+        "directory": "/volume/gpt",
+        "train": TrainConfig(training=TrainingConfig(steps=steps)),
+    }
+    return Desired(**{**fields, **changes})
+
+
+@dataclass
+class SimulatedAgent:
+    """A worker: what its process would do, without the process."""
+
+    index: int
+    memory: Memory
+    node: str
+    alive: bool = True
+    reachable: bool = True
+    """False: its network is gone, in both directions, without a closed connection."""
+    connected: bool = False
+    decision: Decision = Decision.CONTINUE
+    ranks_run: bool = False
+    step: int = 0
+    exit_code: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Its member UID."""
+        return self.memory.hello().member
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the coordinator hears it."""
+        return self.alive and self.reachable and self.connected
+
+
+@dataclass
+class Job:
+    """The whole of it."""
+
+    desired: Desired = field(default_factory=make_desired)
+    now: float = 100.0
+    term: int = 1
+    agents: dict[str, SimulatedAgent] = field(default_factory=dict)
+    claims: set[GenerationNumber] = field(default_factory=set)
+    begun: dict[GenerationNumber, GenerationRecord] = field(default_factory=dict)
+    saved_step: int = 0
+    """Of the newest checkpoint on the volume."""
+    lineage: GenerationNumber | None = None
+    save_every: int = 10
+    _born: int = 0
+    _next_step: float = 0.0
+    _next_beat: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.start_coordinator()
+
+    def start_coordinator(self, term: int | None = None) -> None:
+        """A fresh coordinator; every connection to the former is closed, and agents reconnect a moment later."""
+        self.term = term or self.term
+        self.core = Coordinator(self.term, COORDINATOR_NODE, self.desired, self.now, 1_000_000.0)
+        for agent in self.agents.values():
+            agent.connected = False
+
+    # --- agents ------------------------------------------------------------------------------------------------------
+
+    def add_agent(self, index: int, node: str | None = None) -> SimulatedAgent:
+        """A warm agent says hello."""
+        self._born += 1
+        environment = AgentEnvironment(
+            coordinator_url="http://c:1",
+            namespace="default",
+            job="gpt",
+            member=f"uid-{self._born}",
+            index=index,
+            pod=f"gpt-w{index}-{self._born}",
+            node=node or f"node-{index}",
+            address="10.0.0.1",
+        )
+        agent = SimulatedAgent(index, Memory(environment), environment.node)
+        agent.memory.store = f"10.0.0.{self._born}:2000"
+        self.agents[agent.name] = agent
+        self.connect(agent)
+        return agent
+
+    def connect(self, agent: SimulatedAgent) -> None:
+        """It opens its connection, anew if need be, and says hello."""
+        agent.connected = True
+        self._do(self.core.handle(agent.memory.hello(), agent.name, self.now))
+
+    def disconnect(self, agent: SimulatedAgent) -> None:
+        """Its connection breaks, and both ends notice."""
+        agent.connected = False
+        self._do(self.core.closed(agent.name, self.now))
+
+    def crash(self, agent: SimulatedAgent) -> None:
+        """The pod dies: its connections close, its peers' collectives fail."""
+        agent.alive = False
+        peers = [peer for peer in self.agents.values() if peer is not agent and self._same_world(peer, agent)]
+        self.disconnect(agent)
+        self._peers_fail(peers, agent.memory.record)
+
+    def silence(self, agent: SimulatedAgent) -> None:
+        """Its node loses power or network: nothing more is heard of it, and its peers hang."""
+        agent.reachable = False
+
+    def fail_rank(self, agent: SimulatedAgent, exit_code: int = 1) -> None:
+        """Its rank ends with an error; its peers' collectives fail."""
+        peers = [peer for peer in self.agents.values() if peer is not agent and self._same_world(peer, agent)]
+        self.rank_ends(agent, "error", exit_code)
+        self._peers_fail(peers, agent.memory.record)
+
+    def ask_to_leave(self, agent: SimulatedAgent) -> None:
+        """SIGTERM."""
+        self.say(agent, Leaving(reason="SIGTERM"))
+
+    def say(self, agent: SimulatedAgent, message: Report | Leaving) -> None:
+        """A message of an agent arrives, if it can."""
+        if isinstance(message, Report):
+            agent.memory.note(message)
+        if agent.speaks:
+            self._do(self.core.handle(message, agent.name, self.now))
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += TICK
+            self._live()
+            self._do(self.core.tick(self.now))
+
+    def pause_coordinator(self, seconds: float) -> None:
+        """It is not scheduled for a while; the world goes on."""
+        self.now += seconds
+        self._do(self.core.tick(self.now))
+
+    def wish(self, **changes: Any) -> None:
+        """The spec changes."""
+        revision = self.desired.revision + 1
+        self.desired = self.desired.model_copy(update={**changes, "revision": revision})
+        self._do(self.core.wish(self.desired, self.now))
+
+    # --- what came of it ---------------------------------------------------------------------------------------------
+
+    @property
+    def record(self) -> GenerationRecord:
+        """The current generation."""
+        assert self.core.world is not None
+        return self.core.world.record
+
+    @property
+    def indices(self) -> list[int]:
+        """Workers of the current generation in rank order."""
+        return [place.index for place in self.record.members]
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How the job ended."""
+        return self.core.verdict
+
+    @property
+    def step(self) -> int:
+        """Steps committed."""
+        return self.core.committed.step if self.core.committed else 0
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _same_world(self, one: SimulatedAgent, other: SimulatedAgent) -> bool:
+        mine, theirs = one.memory.record, other.memory.record
+        return one.ranks_run and other.ranks_run and mine is not None and mine == theirs
+
+    def _peers_fail(self, peers: list[SimulatedAgent], record: GenerationRecord | None) -> None:
+        for peer in peers:
+            if peer.memory.record == record:
+                self.rank_ends(peer, "peer", 75)
+
+    def rank_ends(self, agent: SimulatedAgent, cause: Literal["error", "peer"], code: int) -> None:
+        record = agent.memory.record
+        if not (agent.alive and agent.ranks_run and record is not None):
+            return
+        agent.ranks_run = False
+        rank = agent.memory.local_ranks()[0]
+        self.say(agent, RankExit(generation=record.number, rank=rank, exit_code=code, cause=cause))
+
+    def _live(self) -> None:
+        for agent in self.agents.values():
+            if agent.alive and agent.reachable and not agent.connected and agent.exit_code is None:
+                self.connect(agent)
+        if self.now >= self._next_beat:
+            self._next_beat = self.now + self.desired.heartbeat_milliseconds / 1000
+            for agent in self.agents.values():
+                if agent.alive and agent.reachable:
+                    self.core.heartbeat(agent.name, self.now)
+        if self.now >= self._next_step:
+            self._next_step = self.now + STEP_SECONDS
+            records = [agent.memory.record for agent in self.agents.values() if agent.memory.record is not None]
+            for record in {record.number: record for record in records}.values():
+                self._train(record)
+
+    def _train(self, record: GenerationRecord) -> None:
+        """One step of a world, if all its members are there to make it."""
+        members = [self.agents.get(place.member) for place in record.members]
+        world = [a for a in members if a is not None and a.alive and a.reachable and a.ranks_run]
+        if len(world) < len(record.members) or any(a.memory.record != record for a in world):
+            return
+        first = world[0]
+        if first.decision in (Decision.LEAVE, Decision.STOP) or first.step >= record.desired.train.training.steps:
+            self._finish(record, world, first)
+            return
+        for rank, agent in enumerate(world):
+            agent.step += 1
+            report = Progress(generation=record.number, rank=rank, step=agent.step, time=1_000_000.0 + self.now)
+            self.say(agent, report.model_copy(update={"seconds": {"step": STEP_SECONDS * agent.step}}))
+        if first.step % self.save_every == 0:
+            self.saved_step = first.step
+
+    def _finish(self, record: GenerationRecord, world: list[SimulatedAgent], first: SimulatedAgent) -> None:
+        done = first.step >= record.desired.train.training.steps
+        reason: Literal["completed", "leave", "stop"] = "stop" if first.decision == Decision.STOP else "leave"
+        if done:
+            reason = "completed"
+        self.saved_step = first.step
+        for rank, agent in enumerate(world):
+            agent.ranks_run = False
+            self.say(agent, Finished(generation=record.number, rank=rank, step=agent.step, reason=reason))
+
+    def _do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Claim(number):
+                    self._claim(number)
+                case Close(member):
+                    if (agent := self.agents.get(member)) is not None:
+                        agent.connected = False
+                case Send(member, message):
+                    agent = self.agents.get(member)
+                    if agent is not None and agent.alive and agent.reachable:
+                        self._deliver(agent, message)
+
+    def _claim(self, number: GenerationNumber) -> None:
+        while number in self.claims:
+            number = GenerationNumber(number.term, number.n + 1)
+        self.claims.add(number)
+        self._do(self.core.claimed(number, self.lineage, self.now))
+
+    def _deliver(self, agent: SimulatedAgent, message: CoordinatorMessage) -> None:
+        match message:
+            case Begin(record=record):
+                assert self.begun.setdefault(record.number, record) == record, "one number, two worlds"
+                if agent.memory.begin(record):
+                    self._start_ranks(agent, record)
+            case Decide() if agent.memory.is_current(message.generation):
+                agent.decision = max(agent.decision, message.decision)
+            case Exit(code=code):
+                agent.alive, agent.connected, agent.exit_code = False, False, code
+                self._do(self.core.closed(agent.name, self.now))
+
+    def _start_ranks(self, agent: SimulatedAgent, record: GenerationRecord) -> None:
+        place = record.place_of(agent.name)
+        agent.decision = Decision.CONTINUE
+        agent.ranks_run = place is not None
+        agent.step = self.saved_step
+        if place is not None:
+            self.lineage = max(self.lineage or record.number, record.number)
+            self.say(agent, Restored(generation=record.number, rank=place.first_rank, step=self.saved_step))
