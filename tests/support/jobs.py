@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from demo.kubectl import CommandError
 from tests.support.waiting import wait_until
 
 Json = dict[str, Any]
@@ -66,7 +66,7 @@ class Job:
         return dict(self.read().get("status", {}))
 
     def patch(self, **spec: Any) -> None:
-        """Merge fields into the spec. Raises CalledProcessError with the API server's words when it refuses."""
+        """Merge fields into the spec. Raises CommandError with the API server's words when it refuses."""
         body = json.dumps({"spec": spec})
         self.kubectl("patch", "trainingjob", self.name, "-n", self.namespace, "--type=merge", "-p", body)
 
@@ -137,6 +137,6 @@ def refusal(action: Callable[[], object]) -> str:
     """The words with which the API server refuses `action`; fails when it does not."""
     try:
         action()
-    except subprocess.CalledProcessError as error:
-        return str(error.stderr)
+    except CommandError as error:
+        return str(error)
     raise AssertionError("the API server accepted it")

@@ -1,0 +1,142 @@
+"""One devcluster of three nodes with the operator installed, for all end-to-end tests; a namespace for each test."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from demo import installation as installing
+from demo.kubectl import Kubectl
+from demo.screen import Screen
+from demo.stages.devcluster import DevclusterStage
+from demo.stages.stage import shared_claim
+from demo.volume import Volume
+from devcluster.cluster import Cluster, NodeHandle
+from tests.support.jobs import Job
+from tests.support.waiting import wait_until
+
+NAME = "e2e"
+
+
+@dataclass
+class Installation:
+    """Regroup on a cluster, a namespace of one's own, and hands on what a user cannot reach."""
+
+    stage: DevclusterStage
+    namespace: str
+    started: list[Job] = field(default_factory=list)
+
+    @property
+    def kubectl(self) -> Kubectl:
+        """With all rights."""
+        return self.stage.kubectl
+
+    def start(self, manifest: Mapping[str, Any]) -> Job:
+        """Apply a job; it is deleted after the test."""
+        job = Job.apply(self.kubectl, self.namespace, manifest)
+        self.started.append(job)
+        return job
+
+    def worker_of_rank(self, job: Job, rank: int) -> str:
+        """The pod that runs a rank."""
+        return str(self._worker(job, rank)["pod"])
+
+    @contextlib.contextmanager
+    def node_of_rank_0(self, job: Job) -> Iterator[NodeHandle]:
+        """The node that runs rank 0; powered on again at the end, and Ready."""
+        node = self.stage.cluster.node(self._worker(job, 0)["node"])
+        coordinator = job.coordinator()["spec"]["nodeName"]
+        assert node.name != coordinator, f"rank 0 shares the node {coordinator} with the coordinator"
+        try:
+            yield node
+        finally:
+            node.start()
+            wait_until(f"{node.name} to be Ready", lambda: self.node_is_ready(node.name), seconds=120)
+
+    def node_is_ready(self, name: str) -> bool:
+        """What Kubernetes thinks of the node."""
+        conditions = self.kubectl.read("node", name)["status"]["conditions"]
+        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+    def scale_operator(self, replicas: int) -> None:
+        """Stop or start the operator, and wait until it is so."""
+        where = ("-n", installing.SYSTEM)
+        self.kubectl("scale", "deployment", "-l", "app.kubernetes.io/part-of=regroup", *where, f"--replicas={replicas}")
+
+        def done() -> bool:
+            listing = self.kubectl.read("pods", *where, "-l", "app.kubernetes.io/part-of=regroup")["items"]
+            return len([pod for pod in listing if pod["status"]["phase"] == "Running"]) == replicas
+
+        wait_until(f"{replicas} operators", done, seconds=60)
+
+    def claim(self, name: str, namespace: str, **spec: Any) -> None:
+        """A claim that all nodes can write."""
+        claim = shared_claim(**spec)
+        claim["metadata"]["name"] = name
+        self.kubectl.apply(claim, namespace=namespace)
+
+    def small_volume(self, name: str, mebibytes: int) -> str:
+        """A claim on a volume that holds no more; returns its name."""
+        self.stage.cluster.add_volume(name, f"{mebibytes}Mi")
+        self.claim(name, self.namespace, storageClassName=name)
+        return name
+
+    def audit(self, job: Job) -> list[str]:
+        """What is wrong with the samples that the job trained on."""
+        return self._volume(job).audit()
+
+    def committed_steps(self, job: Job) -> int:
+        """Steps committed, read from the volume."""
+        return len(self._volume(job).committed())
+
+    def generations(self, job: Job) -> int:
+        """Worlds that have begun."""
+        return len(self.resumed_from(job))
+
+    def resumed_from(self, job: Job) -> list[int]:
+        """The step that each world began with."""
+        files = sorted(self._volume(job).layout.lineage.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+        return [json.loads(path.read_text())["resumed_from_step"] for path in files]
+
+    def _worker(self, job: Job, rank: int) -> dict[str, Any]:
+        def ranked() -> dict[str, Any] | None:
+            return next((w for w in job.status().get("workers", ()) if w.get("rank") == rank), None)
+
+        return wait_until(f"the worker of rank {rank}", ranked, seconds=30)
+
+    def _volume(self, job: Job) -> Volume:
+        folder = self.stage.volume(self.namespace) / self.namespace
+        return Volume(folder / f"{job.name}-{job.read()['metadata']['uid'][:8]}")
+
+
+@pytest.fixture(scope="session")
+def stage() -> Iterator[DevclusterStage]:
+    """The cluster with images and chart. It is taken down at the end."""
+    screen = Screen()
+    built = installing.build_images(screen)
+    cluster = Cluster.up(NAME, 3)
+    try:
+        stage = DevclusterStage(cluster, Kubectl(cluster.bin, cluster.kubeconfig))
+        installing.install(stage, built, screen)
+        yield stage
+    finally:
+        cluster.down()
+
+
+@pytest.fixture
+def installation(stage: DevclusterStage, request: pytest.FixtureRequest) -> Iterator[Installation]:
+    """A namespace with the claim `shared`; its jobs are deleted after the test."""
+    namespace = f"t-{abs(hash(request.node.name)) % 10**8}"
+    installing.make_namespace(stage, namespace)
+    found = Installation(stage, namespace)
+    try:
+        yield found
+    finally:
+        for job in found.started:
+            job.delete()
+        stage.kubectl("delete", "namespace", namespace, "--wait=false")
