@@ -94,3 +94,11 @@ def test_pointers_of_targets_that_were_not_built_stay(tmp_path: Path) -> None:
     layout.write_pointers(file, {"operator": {"name": "a", "path": "/a"}})
     layout.write_pointers(file, {"trainer": {"name": "b", "path": "/b"}})
     assert set(json.loads(file.read_text())) == {"operator", "trainer"}
+
+
+def test_an_export_that_is_used_again_counts_as_the_newest(tmp_path: Path) -> None:
+    export(tmp_path, "trainer-1", b"torch" * 100, age=20)
+    export(tmp_path, "trainer-2", b"torch" * 100, age=10)
+    assert layout.find(tmp_path, "trainer", "1") == tmp_path / "trainer-1"
+    assert [path.name for path in layout.exports(tmp_path, "trainer")] == ["trainer-1", "trainer-2"]
+    assert layout.find(tmp_path, "trainer", "3") is None

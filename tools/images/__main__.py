@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tools.cache import cache_folder, locked
@@ -43,34 +43,32 @@ def build_images(targets: Sequence[str], cache: Path) -> None:
     arguments = {name: os.environ[name] for name in ("BASE_IMAGE",) if name in os.environ}
     arguments["TORCH_SLIM"] = os.environ.get("TORCH_SLIM", "1")
     tags = {target: content_hash(ROOT, target, arguments) for target in targets}
-    wanted = {target: _export_of(folder, target, tag) for target, tag in tags.items()}
-    outdated = [target for target, found in wanted.items() if found is None]
-    if outdated:
+    if any(layout.find(folder, target, tag) is None for target, tag in tags.items()):
         engine = choose_engine(cache)
         arguments.setdefault("BASE_IMAGE", base_image(engine, cache))
-        for target in outdated:
-            wanted[target] = build_image(engine, target, tags[target], arguments, folder)
-        _forget_old(engine, targets, folder)
-    images = {target: {"name": name_of(target, tags[target]), "path": str(path)} for target, path in wanted.items()}
+        build_outdated(engine, tags, arguments, folder)
+    images = {target: _pointer(folder, target, tag) for target, tag in tags.items()}
     layout.write_pointers(POINTERS, images)
     for target, image in images.items():
         say(f"    {target}: {image['name']} at {image['path']}")
 
 
-def build_image(engine: Engine, target: str, tag: str, arguments: dict[str, str], folder: Path) -> Path:
-    """Build one target, export it, and return the path of the export."""
-    name = name_of(target, tag)
-    with step(f"image {name}"), tempfile.TemporaryDirectory() as secrets:
-        build = Build(target, name, arguments, _secrets(Path(secrets)))
-        engine.build(build, ROOT, ROOT / "Dockerfile")
-        # Named, the stage below survives the pruning of layers.
-        engine.build(
-            Build("code", "localhost/regroup-code:latest", arguments, build.secrets), ROOT, ROOT / "Dockerfile"
-        )
-    path = folder / f"{target}-{tag}{engine.suffix}"
-    with step(f"export to {path}"):
-        layout.export(engine, name, path)
-    return path
+def build_outdated(engine: Engine, tags: Mapping[str, str], arguments: Mapping[str, str], folder: Path) -> None:
+    """Build and export what is missing in `folder`, then drop what is old there and in the engine."""
+    dockerfile = ROOT / "Dockerfile"
+    with tempfile.TemporaryDirectory() as temporary:
+        secrets = _secrets(Path(temporary))
+        for target, tag in tags.items():
+            if layout.find(folder, target, tag) is None:
+                name = name_of(target, tag)
+                with step(f"image {name}"):
+                    engine.build(Build(target, name, arguments, secrets), ROOT, dockerfile)
+                with step("export"):
+                    layout.export(engine, name, folder / f"{target}-{tag}{engine.suffix}")
+        # A stage that has a name survives the pruning of layers, and with it the tools that were installed there.
+        engine.build(Build("code", "localhost/regroup-code:latest", arguments, secrets), ROOT, dockerfile)
+    removed = [(target, path) for target in tags for path in layout.prune(folder, target)]
+    engine.prune([name_of(target, layout.tag_of(path, target)) for target, path in removed])
 
 
 def name_of(target: str, tag: str) -> str:
@@ -78,18 +76,8 @@ def name_of(target: str, tag: str) -> str:
     return f"localhost/regroup-{target}:{tag}"
 
 
-def _export_of(folder: Path, target: str, tag: str) -> Path | None:
-    return next((path for path in folder.glob(f"{target}-{tag}*") if not path.name.endswith(".unfinished")), None)
-
-
-def _forget_old(engine: Engine, targets: Sequence[str], folder: Path) -> None:
-    removed = {target: layout.prune(folder, target) for target in targets}
-    names = [
-        name_of(target, path.name[len(target) + 1 :].removesuffix(".tar"))
-        for target in targets
-        for path in removed[target]
-    ]
-    engine.prune(names)
+def _pointer(folder: Path, target: str, tag: str) -> dict[str, str]:
+    return {"name": name_of(target, tag), "path": str(layout.find(folder, target, tag))}
 
 
 def _secrets(folder: Path) -> dict[str, Path]:

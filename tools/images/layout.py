@@ -45,6 +45,19 @@ def exports(folder: Path, target: str) -> list[Path]:
     return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
+def find(folder: Path, target: str, tag: str) -> Path | None:
+    """Return the whole export of `target` with this tag, if there is one, and make it the newest."""
+    found = next((path for path in exports(folder, target) if tag_of(path, target) == tag), None)
+    if found:
+        os.utime(found)
+    return found
+
+
+def tag_of(export: Path, target: str) -> str:
+    """Return the tag that is part of an export's file name."""
+    return export.name.removeprefix(f"{target}-").partition(".")[0]
+
+
 def prune(folder: Path, target: str) -> list[Path]:
     """Remove all exports of `target` but the newest two; return what was removed.
 
