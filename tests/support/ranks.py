@@ -38,6 +38,7 @@ from regroup_trainer.contract import (
 
 Entry = Callable[[Assignment, dict[str, Any], "RecordingChannel"], int]
 """What a rank does instead of `trainer.run`; named as module:function."""
+FIRST = GenerationNumber(1, 1)
 _PLAIN = "tests.support.ranks:train"
 
 
@@ -59,10 +60,10 @@ def generation(
     world_size: int,
     train: TrainConfig,
     *,
-    number: GenerationNumber = GenerationNumber(1, 1),
+    number: GenerationNumber = FIRST,
     parent: GenerationNumber | None = None,
-    checkpoint: CheckpointPolicy = CheckpointPolicy(),
-    resume: ResumePolicy = ResumePolicy(),
+    checkpoint: dict[str, Any] | None = None,
+    resume: dict[str, Any] | None = None,
 ) -> GenerationRecord:
     """A generation of `world_size` members of one rank each; its store is made when it starts."""
     return GenerationRecord(
@@ -83,8 +84,8 @@ def generation(
             min_replicas=1,
             max_replicas=world_size,
             train=train,
-            checkpoint=checkpoint,
-            resume=resume,
+            checkpoint=CheckpointPolicy.model_validate(checkpoint or {}),
+            resume=ResumePolicy.model_validate(resume or {}),
             directory=str(directory),
         ),
     )
@@ -161,7 +162,7 @@ class Template:
     _worlds: int = 0
 
     def __post_init__(self) -> None:
-        threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.ranks"],
             stdin=subprocess.PIPE,
@@ -197,14 +198,16 @@ class Template:
             "decisions": decisions or {},
             "assignments": [assignment.model_dump(mode="json") for assignment in assignments],
         }
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin
+        assert self._process.stdout
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         exit_codes = json.loads(self._process.stdout.readline())
         return [_outcome(folder, rank, code) for rank, code in enumerate(exit_codes)]
 
     def close(self) -> None:
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin
+        assert self._process.stdout
         self._process.stdin.close()
         self._process.wait(10)
         self._process.stdout.close()
@@ -254,7 +257,7 @@ def main() -> None:
     import regroup_trainer.warm  # noqa: F401
 
     for line in sys.stdin:
-        assert len(os.listdir("/proc/self/task")) == 1, "a fork of a process with threads is unsafe"
+        assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork of a process with threads is unsafe"
         request = json.loads(line)
         pids = [_fork(request, rank) for rank in range(len(request["assignments"]))]
         statuses = [os.waitpid(pid, 0)[1] for pid in pids]

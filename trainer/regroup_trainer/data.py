@@ -75,8 +75,7 @@ def _read_files(config: DataConfig) -> tuple[list[str], list[bytes]]:
         try:
             contents += [file.read_bytes() for file in files]
         except OSError as error:
-            problem = f"{error.filename} cannot be read ({error.strerror})"
-            raise DataError(f"data.paths: {problem}: make it readable for user {os.getuid()}") from error
+            raise _unreadable(error) from error
         names += [file.relative_to(root).as_posix() for file in files]
     return names, contents
 
@@ -102,10 +101,19 @@ def _user_root(path: Path, pattern: str) -> tuple[Path, list[Path]]:
 
 def _files_below(root: Path, pattern: str, skipped_folders: frozenset[str]) -> list[Path]:
     found: list[str] = []
-    for folder, folders, files in os.walk(root):
+    for folder, folders, files in os.walk(root, onerror=_fail):
         folders[:] = [name for name in folders if name not in skipped_folders]  # os.walk goes on with what is left
         found += [os.path.join(folder, name) for name in fnmatch.filter(files, pattern)]  # noqa: PTH118 - 10x faster
     return [Path(name) for name in sorted(found)]
+
+
+def _fail(error: OSError) -> None:
+    raise _unreadable(error) from error
+
+
+def _unreadable(error: OSError) -> DataError:
+    problem = f"{error.filename} cannot be read ({error.strerror})"
+    return DataError(f"data.paths: {problem}: make it readable for user {os.getuid()}")
 
 
 def _fingerprint(names: list[str], contents: list[bytes]) -> str:

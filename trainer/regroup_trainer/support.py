@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic.alias_generators import to_camel
+
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.errors import ConfigurationError
 
@@ -26,7 +28,7 @@ def unsupported(config: TrainConfig) -> list[str]:
         value = getattr(getattr(config, section), name)
         if value not in honoured:
             choices = " or ".join(repr(choice) for choice in honoured if choice is not None) or "no value"
-            problems.append(f"{field}: {value!r} is not supported yet: use {choices}")
+            problems.append(f"{section}.{to_camel(name)}: {value!r} is not supported yet: use {choices}")
     return problems
 
 

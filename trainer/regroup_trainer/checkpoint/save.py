@@ -70,7 +70,10 @@ class Saver:
             save_tensors(tensors_of(state), storage_writer=writer)
         except CheckpointException as error:  # raised by all ranks
             rank, (cause, _) = min(error.failures.items())
-            raise SaveError("write", f"rank {rank}: {cause}") from error
+            # Torch's writer reports a full disk as an unexpected position: say how much room there is.
+            folder = self.layout.checkpoints
+            free = shutil.disk_usage(folder).free
+            raise SaveError("write", f"rank {rank}: {cause} ({free} bytes are free in {folder})") from error
         return self._measure(directory)
 
     def _measure(self, directory: Path) -> dict[str, FileRecord]:

@@ -1,0 +1,281 @@
+"""Real ranks save and restore; something goes wrong on the way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from regroup_trainer.checkpoint.catalog import published, verify
+from regroup_trainer.checkpoint.layout import Layout
+from regroup_trainer.contract import PEER_LOST_EXIT_CODE, GenerationNumber, GenerationRecord
+from regroup_trainer.history import audit
+from tests.support.ranks import RankOutcome, Template, generation, train_config
+
+root_only = pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system or changes the user")
+
+
+def steps_of(directory: Path) -> list[int]:
+    return sorted(candidate.step for candidate in published(Layout(directory)))
+
+
+def leftovers(directory: Path) -> list[str]:
+    return [path.name for path in Layout(directory).checkpoints.iterdir() if ".tmp-" in path.name]
+
+
+def run_to(template: Template, directory: Path, steps: int, world_size: int = 2, **policy: Any) -> RankOutcome:
+    record = generation(directory, world_size, train_config(training={"steps": steps}), checkpoint=policy)
+    outcomes = template.run(record)
+    assert outcomes[0].exit_code == 0, outcomes[0].stderr
+    return outcomes[0]
+
+
+def following(directory: Path, world_size: int = 2, n: int = 2, **options: Any) -> GenerationRecord:
+    """The next generation, which trains to step 6."""
+    sections = options.pop("train", {})
+    return generation(
+        directory,
+        world_size,
+        train_config(**sections),
+        number=GenerationNumber(1, n),
+        parent=GenerationNumber(1, n - 1),
+        **options,
+    )
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def a_shard_of(directory: Path, step: int) -> Path:
+    return max(Layout(directory).published(step).glob("*.distcp"), key=lambda path: path.stat().st_size)
+
+
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    return bool(torch.equal(a, b)) if isinstance(a, torch.Tensor) else bool(a == b)
+
+
+def test_resharding_over_worlds_and_strategies_is_exact(template: Template, tmp_path: Path) -> None:
+    before = None
+    chain = [(3, "ddp"), (2, "fsdp"), (1, "ddp"), (3, "fsdp"), (2, "ddp")]
+    for number, (world_size, strategy) in enumerate(chain, start=1):
+        folder = tmp_path / f"states-{number}"
+        folder.mkdir()
+        record = generation(
+            tmp_path,
+            world_size,
+            train_config(parallelism={"strategy": strategy}, training={"steps": number}),
+            number=GenerationNumber(1, number),
+        )
+        outcomes = template.run(record, entry="tests.trainer.faults:show_state", options={"folder": str(folder)})
+        assert [outcome.exit_code for outcome in outcomes] == [0] * world_size, outcomes[0].stderr
+        if before:
+            assert equal(before, torch.load(folder / "restored.pt"))
+            assert not equal(before, torch.load(folder / "final.pt"))
+        before = torch.load(folder / "final.pt")
+
+
+def test_a_published_checkpoint_is_whole_and_latest_points_to_it(template: Template, tmp_path: Path) -> None:
+    leader = run_to(template, tmp_path, 4, interval_steps=2)
+    newest, older = published(Layout(tmp_path))
+    assert (newest.step, older.step) == (4, 2)
+    assert newest.manifest
+    assert verify(newest.path, newest.manifest, newest.manifest.files) == ""
+    assert set(newest.manifest.files) == {path.name for path in newest.path.iterdir()} - {"manifest.json"}
+    assert (newest.manifest.position, newest.manifest.tokens) == (40, 40 * 32)
+    assert Layout(tmp_path).latest.resolve() == newest.path
+    assert (
+        leader.saved[-1].size_bytes
+        == sum(path.stat().st_size for path in newest.path.iterdir()) - (newest.path / "manifest.json").stat().st_size
+    )
+    assert leftovers(tmp_path) == []
+
+
+def test_old_checkpoints_go_and_every_mth_stays(template: Template, tmp_path: Path) -> None:
+    run_to(template, tmp_path, 9, 1, interval_steps=1, keep_last=2, keep_every_steps=3)
+    assert steps_of(tmp_path) == [3, 6, 8, 9]
+
+
+@pytest.mark.parametrize(("rank", "where"), [(1, "save.tensors_of"), (1, "catalog.file_record"), (0, "save.publish")])
+def test_a_kill_during_a_save_leaves_the_older_checkpoint(
+    template: Template, tmp_path: Path, rank: int, where: str
+) -> None:
+    killed = template.run(
+        generation(tmp_path, 2, train_config(), checkpoint={"interval_steps": 2}),
+        entry="tests.trainer.faults:die_while_saving",
+        options={"rank": rank, "step": 4, "where": where},
+    )
+    assert sorted(outcome.exit_code for outcome in killed) == [PEER_LOST_EXIT_CODE, 137], killed[1 - rank].stderr
+    assert steps_of(tmp_path) == [2]
+    assert leftovers(tmp_path) == ["step-4.tmp-1-1"]
+    leader = template.run(following(tmp_path))[0]
+    assert leader.restored.step == 2
+    assert leftovers(tmp_path) == []
+    assert audit(tmp_path) == []
+
+
+@pytest.mark.parametrize("damage", ["flipped bit", "truncated", "missing file", "manifest"])
+def test_a_corrupt_newest_checkpoint_is_set_aside_and_said_so(template: Template, tmp_path: Path, damage: str) -> None:
+    run_to(template, tmp_path, 4, interval_steps=2)
+    shard, directory = a_shard_of(tmp_path, 4), Layout(tmp_path).published(4)
+    if damage == "flipped bit":
+        flip_a_bit(shard)
+    elif damage == "truncated":
+        os.truncate(shard, 100)
+    elif damage == "missing file":
+        shard.unlink()
+    else:
+        os.truncate(directory / "manifest.json", 50)
+    leader = template.run(following(tmp_path, 3))[0]
+    assert leader.exit_code == 0, leader.stderr
+    assert leader.restored.step == 2
+    (skipped,) = leader.restored.skipped
+    assert shard.name in skipped.why or "manifest.json is damaged" in skipped.why
+    assert Path(skipped.path).name == ".corrupt-step-4-1-2"
+    assert Path(skipped.path).is_dir()
+    assert audit(tmp_path) == []
+
+
+def test_when_all_checkpoints_are_corrupt_nothing_starts_over_silently(template: Template, tmp_path: Path) -> None:
+    run_to(template, tmp_path, 4, interval_steps=2)
+    for step in (2, 4):
+        flip_a_bit(a_shard_of(tmp_path, step))
+    for n in (2, 3):  # also at the next attempt, when they have been set aside
+        outcomes = template.run(following(tmp_path, n=n))
+        assert [outcome.exit_code for outcome in outcomes] == [1, 1]
+        assert f"all checkpoints in {tmp_path}/checkpoints are corrupt" in outcomes[0].stderr
+        assert "resume.policy: Never" in outcomes[0].stderr
+    scratch = template.run(following(tmp_path, n=4, resume={"policy": "Never"}))[0]
+    assert (scratch.exit_code, scratch.restored.step) == (0, 0)
+
+
+@root_only
+def test_a_directory_that_is_not_writable_is_named_with_the_user_and_the_remedy(
+    template: Template, tmp_path: Path
+) -> None:
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o755)
+    text = tmp_path / "text.py"
+    text.write_text("x" * 10_000)
+    directory = tmp_path / "job"
+    directory.mkdir(mode=0o755)
+    record = generation(directory, 2, train_config(data={"paths": [str(text)]}))
+    outcomes = template.run(record, entry="tests.trainer.faults:as_user", options={"uid": 1000})
+    assert [outcome.exit_code for outcome in outcomes] == [1, 1], outcomes[0].stderr
+    expected = (
+        f"checkpoint directory {directory}/checkpoints is not writable for user 1000 (Permission denied): make it"
+    )
+    assert expected in outcomes[0].stderr
+    assert outcomes[0].progress == []
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_cannot_write_fails_the_save_and_not_the_training(
+    template: Template, tmp_path: Path, rank: int
+) -> None:
+    outcomes = template.run(
+        generation(tmp_path, 2, train_config(), checkpoint={"interval_steps": 2}),
+        entry="tests.trainer.faults:limit_file_size",
+        options={"rank": rank, "from": 3, "until": 5, "bytes": 5000},
+    )
+    leader = outcomes[0]
+    assert [outcome.exit_code for outcome in outcomes] == [0, 0], leader.stderr
+    assert [(report.step, report.stage) for report in leader.failed] == [(4, "write")]
+    assert f"rank {rank}: " in leader.failed[0].error
+    assert [report.step for report in leader.saved] == [2, 6]
+    assert leftovers(tmp_path) == []
+    assert audit(tmp_path) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1.5 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1536k", "tmpfs", disk], check=True)
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+@root_only
+def test_a_full_disk_fails_saves_frees_what_they_wrote_and_training_goes_on(
+    template: Template, small_disk: Path
+) -> None:
+    hog = small_disk / "hog"
+    hog.write_bytes(bytes(1_300_000))
+    record = generation(small_disk / "job", 2, train_config(), checkpoint={"interval_steps": 2})
+    leader = template.run(record)[0]
+    assert [report.step for report in leader.failed] == [2, 4, 6], leader.stderr
+    assert f"bytes are free in {small_disk}/job/checkpoints" in leader.failed[0].error
+    assert len(leader.losses) == 6
+    assert leader.exit_code == 1
+    assert "training is complete but step 6 could not be saved" in leader.stderr
+    assert leftovers(small_disk / "job") == []
+    assert shutil.disk_usage(small_disk).free > 100_000
+    hog.unlink()
+    again = template.run(following(small_disk / "job"))[0]
+    assert (again.exit_code, again.restored.step) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"training": {"seed": 6}}, "training.seed: 6 differs from 5"),
+        ({"training": {"global_batch_size": 11}}, "training.globalBatchSize: 11 differs from 10"),
+        ({"data": {"pattern": "a*.py"}}, "data.paths: the fingerprint of the text: "),
+        ({"model": {"preset": "1m"}}, "model: {'name': 'gpt', 'layers': 5"),
+    ],
+)
+def test_a_run_that_no_longer_fits_its_checkpoint_is_refused_with_both_values(
+    template: Template, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    run_to(template, tmp_path, 2)
+    leader = template.run(following(tmp_path, train=change))[0]
+    assert leader.exit_code == 1
+    assert message in leader.stderr
+    assert "or set resume.policy: Never to start from scratch" in leader.stderr
+
+
+def test_a_superseded_generation_publishes_nothing(template: Template, tmp_path: Path) -> None:
+    outcomes = template.run(
+        generation(tmp_path, 2, train_config(), checkpoint={"interval_steps": 2}),
+        entry="tests.trainer.faults:supersede_after_step",
+        options={"step": 3},
+    )
+    assert [outcome.exit_code for outcome in outcomes] == [PEER_LOST_EXIT_CODE] * 2
+    assert "generation 2.1 has begun: generation 1.1 is over" in outcomes[0].stderr
+    assert steps_of(tmp_path) == [2]
+    assert leftovers(tmp_path) == []
+
+
+def test_never_starts_over_once_and_its_successors_continue(template: Template, tmp_path: Path) -> None:
+    run_to(template, tmp_path, 4)
+    never = {"policy": "Never"}
+    record = following(tmp_path, n=2, resume=never, train={"training": {"steps": 2}})
+    assert template.run(record)[0].restored.step == 0
+    assert template.run(following(tmp_path, n=3, resume=never))[0].restored.step == 2
+    assert audit(tmp_path) == []
+
+
+def test_a_named_step_is_resumed_and_a_missing_one_lists_those_there(template: Template, tmp_path: Path) -> None:
+    run_to(template, tmp_path, 6, interval_steps=2)
+    missing = template.run(following(tmp_path, resume={"policy": "Step", "step": 3}))[0]
+    assert missing.exit_code == 1
+    assert "resume.step: there is no checkpoint of step 3: choose one of 6, 4, 2" in missing.stderr
+    named = template.run(following(tmp_path, n=3, resume={"policy": "Step", "step": 2}))[0]
+    assert named.restored.step == 2
+    assert len(named.losses) == 4
+    assert any(path.name == ".stale-step-4-1-3" for path in Layout(tmp_path).checkpoints.iterdir()) is False
+    assert audit(tmp_path) == []

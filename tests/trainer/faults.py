@@ -1,0 +1,151 @@
+"""What ranks do in tests instead of just training: fail, stop half-way, show their state."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from regroup_trainer.contract import Assignment, Progress, RankReport
+from tests.support.ranks import RecordingChannel
+
+Options = dict[str, Any]
+
+
+def _run(assignment: Assignment, channel: RecordingChannel) -> int:
+    from regroup_trainer.trainer import run
+
+    return run(assignment, channel)
+
+
+def _after_step(channel: RecordingChannel, step: int, act: Callable[[], None]) -> None:
+    """Act once `step` has been reported."""
+    send = channel.send
+
+    def send_and_act(report: RankReport) -> None:
+        send(report)
+        if isinstance(report, Progress) and report.step == step:
+            act()
+
+    channel.send = send_and_act  # type: ignore[method-assign]
+
+
+def die_after_step(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """One rank is killed after a step."""
+    if assignment.rank == options["rank"]:
+        _after_step(channel, options["step"], lambda: os.kill(os.getpid(), signal.SIGKILL))
+    return _run(assignment, channel)
+
+
+def raise_after_step(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """One rank has a bug."""
+
+    def fail() -> None:
+        raise ValueError("a bug of the user's own")
+
+    if assignment.rank == options["rank"]:
+        _after_step(channel, options["step"], fail)
+    return _run(assignment, channel)
+
+
+def poison_step(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """The loss of one step of one rank is not a number."""
+    import torch
+
+    from regroup_trainer import step
+
+    plain = step.loss_sum
+
+    def poisoned(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        bad = assignment.rank == options["rank"] and channel.step + 1 == options["step"]
+        return plain(logits, targets, weights) * (float("nan") if bad else 1.0)
+
+    step.loss_sum = poisoned
+    return _run(assignment, channel)
+
+
+def die_while_saving(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """One rank is killed in the save of a step, when it comes to the function `where` (module.function)."""
+    module_name, name = options["where"].split(".")
+    module = importlib.import_module(f"regroup_trainer.checkpoint.{module_name}")
+    plain = getattr(module, name)
+
+    def die_or_go_on(*arguments: Any) -> Any:
+        if assignment.rank == options["rank"] and channel.step == options["step"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(*arguments)
+
+    setattr(module, name, die_or_go_on)
+    return _run(assignment, channel)
+
+
+def limit_file_size(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """One rank cannot write files above a size from a step on, until another step."""
+    if assignment.rank == options["rank"]:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        limit, unlimited = (options["bytes"], resource.RLIM_INFINITY), (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        _after_step(channel, options["from"], lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+        if "until" in options:
+            send = channel.send
+
+            def send_and_lift(report: RankReport) -> None:
+                send(report)
+                if isinstance(report, Progress) and report.step == options["until"]:
+                    resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+
+            channel.send = send_and_lift  # type: ignore[method-assign]
+    return _run(assignment, channel)
+
+
+def as_user(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """Train as another user."""
+    os.setgroups([])
+    os.setgid(options["uid"])
+    os.setuid(options["uid"])
+    return _run(assignment, channel)
+
+
+def supersede_after_step(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """A newer generation begins elsewhere while this one goes on."""
+    from regroup_trainer.checkpoint import lineage
+    from regroup_trainer.checkpoint.layout import Layout
+    from regroup_trainer.contract import GenerationNumber
+
+    layout = Layout(Path(assignment.record.desired.directory))
+
+    def begin() -> None:
+        mine = lineage.read(layout)[assignment.record.number]
+        lineage.begin(layout, mine.model_copy(update={"generation": GenerationNumber(2, 1), "parent": None}))
+
+    if assignment.rank == 0:
+        _after_step(channel, options["step"], begin)
+    return _run(assignment, channel)
+
+
+def show_state(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """Write the whole (unsharded) state to files, as restored and at the end."""
+    import torch
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+
+    from regroup_trainer.loop import Loop
+
+    plain = Loop.run
+
+    def show(loop: Loop, name: str) -> None:
+        whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        model, optimizer = get_state_dict(loop._state.model, loop._state.optimizer, options=whole)
+        if assignment.rank == 0:
+            torch.save({"model": model, "optimizer": optimizer["state"]}, Path(options["folder"]) / f"{name}.pt")
+
+    def run_and_show(loop: Loop) -> str:
+        show(loop, "restored")
+        ending = plain(loop)
+        show(loop, "final")
+        return ending
+
+    Loop.run = run_and_show  # type: ignore[method-assign, assignment]
+    return _run(assignment, channel)
