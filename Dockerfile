@@ -1,4 +1,3 @@
-# syntax=docker/dockerfile:1
 # Two images from one file:
 #   operator  the operator and the coordinator (python -m regroup_trainer.coordinator); no torch
 #   trainer   the agent and the ranks (python -m regroup_trainer.agent)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from tools.progress import ToolError, step
 
+_WAIT = ("--option", "DPkg::Lock::Timeout=120")  # another process may be installing too
+
 
 def missing_packages(packages: Sequence[str]) -> list[str]:
     """Return those of `packages` that dpkg does not hold as installed."""
@@ -32,7 +34,7 @@ def ensure_packages(packages: Sequence[str], reason: str) -> None:
     if os.geteuid() != 0:
         raise ToolError(f"not root: run `sudo apt-get install {' '.join(missing)}` ({reason}), then run this again")
     with step(f"Debian packages {', '.join(missing)}: {reason}"):
-        install = ["apt-get", "install", "--yes", "--no-install-recommends", *missing]
+        install = ["apt-get", "install", "--yes", "--no-install-recommends", *_WAIT, *missing]
         if _apt(install).returncode != 0:
             _apt(["apt-get", "update"])
             result = _apt(install)
