@@ -17,6 +17,7 @@ from demo.facts import Facts, Loss, worlds_of
 from demo.job import manifest
 from demo.reference import Losses
 from demo.screen import Screen
+from demo.story import STEPS_BEYOND_CHECKPOINT, announced_since, new_step, newest_work
 from demo.volume import Volume
 from regroup.local import LocalRun, LocalRunError
 from regroup.wish import local_desired
@@ -26,7 +27,6 @@ from regroup_trainer.contract import CoordinatorStatus, Verdict
 T = TypeVar("T")
 AWAY_SECONDS = 10.0
 """How long the killed worker stays away."""
-STEPS_BEYOND_CHECKPOINT = 10
 
 
 def play(folder: Path, screen: Screen) -> Facts:
@@ -119,17 +119,14 @@ async def _lose_worker(watch: _Watch) -> Loss:
     await watch.until("a checkpoint and steps beyond it", at_risk, 300)
     members = run.status.members if run.status else ()
     victim = next(member for member in members if member.rank == 0)
-    before = max(volume.claims())
     screen.title(f"Killing worker {victim.index}, which holds rank 0")
+    before = set(volume.announced())
     pulled = time.time()
     run.kill_worker(victim.index)
-    last, saved = volume.last_step(before), volume.newest_checkpoint()
-    after, detected = await watch.until("detection", lambda: volume.announced_after(before), 30)
+    last, saved = newest_work(volume)
+    detected = await watch.until("detection", lambda: announced_since(volume, before), 30)
     screen.tell(f"Detected after {detected - pulled:.2f} s", "green")
-    first = await watch.until("the first new step", lambda: volume.last_step(after), 60)
-    resumed_from = volume.resumed_from(after)
-    if last is None or saved is None or resumed_from is None:
-        raise StoryError("the run lost its history or its checkpoints")
+    first, resumed_from = await watch.until("the first new step", lambda: new_step(volume, last), 60)
     screen.tell(f"Training goes on with {first.world} after {first.time - pulled:.2f} s", "green")
     return Loss(victim.node, "local", pulled, last.step, saved, detected, False, first.time, resumed_from)
 

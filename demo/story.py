@@ -12,7 +12,9 @@ from demo.job import Job, manifest
 from demo.reference import Losses
 from demo.screen import Screen
 from demo.stages.stage import Stage
+from demo.volume import Volume, Written
 from demo.watch import Watch
+from regroup_trainer.contract import GenerationNumber
 
 STEPS_BEYOND_CHECKPOINT = 10
 STEPS_WITH_TWO = 40
@@ -49,29 +51,49 @@ def wait_for_work_at_risk(watch: Watch) -> None:
 
 def lose_node(watch: Watch) -> Loss:
     """Pull the plug of rank 0's node, and watch what follows up to the first newly committed step."""
-    job, volume, screen = watch.job, watch.volume, watch.screen
+    job, screen = watch.job, watch.screen
     victim, coordinator_node = rank_0_and_coordinator(job)
-    node, before = str(victim["node"]), max(volume.claims())
+    node = str(victim["node"])
     screen.title(f"Pulling the plug of {node}, which holds rank 0 (the coordinator is on {coordinator_node})")
+    before = set(watch.volume.announced())
     pulled = time.time()
     job.stage.kill(node, job.namespace, str(victim["pod"]))
-    last, saved = volume.last_step(before), volume.newest_checkpoint()
-    if last is None or saved is None:
-        raise StoryError(f"{job.name} lost its history or its checkpoints with the node")
-    after, detected = watch.until("detection", lambda: volume.announced_after(before), 30, every=0.02)
+    last, saved = newest_work(watch.volume)
+    detected = watch.until("detection", lambda: announced_since(watch.volume, before), 30, every=0.02)
     ready = node_is_ready(job, node)
     calls = "still calls" if ready else "no longer calls"
     screen.tell(f"Detected after {detected - pulled:.2f} s; Kubernetes {calls} {node} Ready", "green")
-    first = watch.until("the first new step", lambda: volume.last_step(after), 90, every=0.02)
-    resumed_from = volume.resumed_from(after)
-    if resumed_from is None:
-        raise StoryError(f"generation {after} trained without a lineage record")
+    first, resumed_from = watch.until("the first new step", lambda: new_step(watch.volume, last), 90, every=0.02)
     screen.tell(
         f"Training goes on with {first.world} after {first.time - pulled:.2f} s, from step {resumed_from} "
         f"(the last one before was {last.step})",
         "green",
     )
     return Loss(node, coordinator_node, pulled, last.step, saved, detected, ready, first.time, resumed_from)
+
+
+def newest_work(volume: Volume) -> tuple[Written, int]:
+    """The last committed step and the newest checkpoint. Raises StoryError when there is none."""
+    last, saved = volume.last_step(), volume.newest_checkpoint()
+    if last is None or saved is None:
+        raise StoryError(f"{volume.folder} holds no history or no checkpoint any more")
+    return last, saved
+
+
+def announced_since(volume: Volume, before: set[GenerationNumber]) -> float | None:
+    """When the next generation was announced; None while it was not."""
+    return min((at for number, at in volume.announced().items() if number not in before), default=None)
+
+
+def new_step(volume: Volume, last: Written) -> tuple[Written, int] | None:
+    """The first step seen of a later generation, and the step that this generation began with."""
+    first = volume.first_step_after(last.generation)
+    if first is None:
+        return None
+    resumed_from = volume.resumed_from(first.generation)
+    if resumed_from is None:
+        raise StoryError(f"generation {first.generation} trained without a lineage record")
+    return first, resumed_from
 
 
 def rank_0_and_coordinator(job: Job) -> tuple[dict[str, Any], str]:

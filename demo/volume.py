@@ -39,19 +39,20 @@ class Volume:
         """Its paths."""
         return Layout(self.folder)
 
-    def claims(self) -> dict[GenerationNumber, float]:
-        """When the coordinator announced each generation, seconds since the epoch."""
+    def announced(self) -> dict[GenerationNumber, float]:
+        """Numbers reserved by the coordinator and when. It reserves the next one when it announces a generation."""
         found = ((CLAIM.fullmatch(path.name), path) for path in _list(self.layout.lineage))
         return {GenerationNumber(int(m[1]), int(m[2])): path.stat().st_mtime for m, path in found if m}
-
-    def announced_after(self, before: GenerationNumber) -> tuple[GenerationNumber, float] | None:
-        """The first generation announced after `before`, and when; None while there is none."""
-        return min(((number, at) for number, at in self.claims().items() if number > before), default=None)
 
     def resumed_from(self, generation: GenerationNumber) -> int | None:
         """The step that a generation's first state had completed; None before it has begun."""
         record = lineage.read(self.layout).get(generation)
         return record.resumed_from_step if record else None
+
+    def first_step_after(self, generation: GenerationNumber) -> Written | None:
+        """The newest step of the first later generation that has committed any, None while there is none."""
+        later = sorted(number for number in self._with_history() if number > generation)
+        return next((written for number in later if (written := self._last_of(number))), None)
 
     def last_step(self, generation: GenerationNumber | None = None) -> Written | None:
         """The newest step of a generation, by default of the newest one that has any."""
