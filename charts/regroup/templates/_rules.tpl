@@ -1,0 +1,15 @@
+{{/* What the operator may do where jobs run. Each verb is used by operator/regroup_operator/cluster.py or by kopf's watch. */}}
+{{- define "regroup.jobRules" -}}
+# delete: ttlSecondsAfterFinished
+- {apiGroups: [regroup.dev], resources: [trainingjobs], verbs: [get, list, watch, delete]}
+- {apiGroups: [regroup.dev], resources: [trainingjobs/status], verbs: [update]}
+# Owner references that block deletion need it where that is enforced (OpenShift).
+- {apiGroups: [regroup.dev], resources: [trainingjobs/finalizers], verbs: [update]}
+- {apiGroups: [""], resources: [pods], verbs: [list, watch, create, delete]}
+- {apiGroups: [""], resources: [services], verbs: [get, create, patch]}
+# The token can be derived again: Secrets are never read.
+- {apiGroups: [""], resources: [secrets], verbs: [create]}
+- {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, create]}
+- {apiGroups: [""], resources: [events], verbs: [create]}
+- {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [get, create, patch]}
+{{- end }}
