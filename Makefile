@@ -12,7 +12,7 @@ export REGROUP_CACHE
 
 RUN := .venv/bin/python
 # What writes generated files; each takes --check, which fails when a file is not as it would be written.
-GENERATORS := demo.dashboard
+GENERATORS := regroup_operator.crd demo.dashboard
 NAME ?= recovery
 ARGS ?=
 NODES ?= 3
