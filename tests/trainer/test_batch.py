@@ -1,3 +1,5 @@
+"""Which samples a rank trains on: the same batch for every world."""
+
 from __future__ import annotations
 
 from hypothesis import given

@@ -1,3 +1,5 @@
+"""The commit vector: what survives the sum, and what does not."""
+
 from __future__ import annotations
 
 import math
@@ -43,7 +45,7 @@ def test_the_decision_of_rank_0_reaches_all(world_size: int, decision: Decision)
 
 
 def test_a_missing_rank_is_an_error() -> None:
-    with pytest.raises(CommitError, match="counts 2.0 and 2.0 ranks instead of 3"):
+    with pytest.raises(CommitError, match=r"counts 2\.0 and 2\.0 ranks instead of 3"):
         read(summed([part(), part()]), 3)
 
 

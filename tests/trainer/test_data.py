@@ -1,3 +1,5 @@
+"""Text as samples, and what is wrong with text that cannot be."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""The order of samples: a permutation, found in O(1), the same for ever."""
+
 from __future__ import annotations
 
 import time

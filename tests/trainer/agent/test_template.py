@@ -1,0 +1,187 @@
+"""A real template process: what it forks, and how it tells of the ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from regroup_trainer.agent.template_process import SINGLE_THREADED
+from regroup_trainer.agent.template_protocol import (
+    ForkRank,
+    KillRanks,
+    Order,
+    RankEnded,
+    Ready,
+    StartStore,
+    StoreEnded,
+    StoreStarted,
+    TemplateNews,
+    template_news,
+)
+from regroup_trainer.contract import Assignment, GenerationNumber, rank_report
+from regroup_trainer.coordinator.formation import make_record
+from tests.support.waiting import wait_until
+from tests.trainer.coordinator.simulation import make_desired
+from tests.trainer.test_contract import make_hello
+
+ENTRY = "tests.trainer.agent.tiny_rank"
+STARTUP_SECONDS = 120.0
+
+
+class Parent:
+    """Plays the agent."""
+
+    def __init__(self, directory: Path) -> None:
+        self.control, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "regroup_trainer.agent.template", "--control", str(theirs.fileno())]
+        arguments = ["--parent", str(os.getpid()), "--entry", ENTRY, "--directory", str(directory)]
+        environment = {**os.environ, **SINGLE_THREADED}
+        self.process = subprocess.Popen([*command, *arguments], pass_fds=[theirs.fileno()], env=environment)
+        theirs.close()
+        self.lines = self.control.makefile("rb")
+        self.ranks = socket.socket(socket.AF_UNIX)
+        self.ranks.bind(str(directory / "ranks.sock"))
+        self.ranks.listen()
+        self.path = str(directory / "ranks.sock")
+
+    def order(self, order: Order) -> None:
+        self.control.sendall(order.model_dump_json().encode() + b"\n")
+
+    def news(self, seconds: float = 30.0) -> TemplateNews:
+        self.control.settimeout(seconds)
+        return template_news.validate_json(self.lines.readline())
+
+    def fork(self, job: str, n: int = 1) -> None:
+        number = GenerationNumber(1, n)
+        record = make_record(number, None, (make_hello(0),), make_desired(job=job), ("start", "test"))
+        assignment = Assignment(record=record, rank=0, local_rank=0, channel=self.path)
+        self.order(ForkRank(assignment=assignment, threads=1))
+
+    def ended(self) -> RankEnded:
+        news = self.news()
+        assert isinstance(news, RankEnded)
+        return news
+
+    def accept(self) -> socket.socket:
+        self.ranks.settimeout(30)
+        return self.ranks.accept()[0]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.lines.close()
+        self.control.close()
+        self.ranks.close()
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parent]:
+    parent = Parent(tmp_path_factory.mktemp("template"))
+    assert isinstance(parent.news(STARTUP_SECONDS), Ready)
+    yield parent
+    parent.close()
+
+
+def children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def test_has_one_thread_after_all_imports(parent: Parent) -> None:
+    assert len(list(Path(f"/proc/{parent.process.pid}/task").iterdir())) == 1
+
+
+def test_a_rank_reports_and_ends_in_order(parent: Parent) -> None:
+    parent.fork("finish")
+    with parent.accept() as rank, rank.makefile("rb") as lines:
+        kinds = [rank_report.validate_json(line).kind for line in lines]
+    assert kinds == ["restored", "finished"]
+    end = parent.ended()
+    assert (end.exit_code, end.signal, end.killed, end.last_words) == (0, None, False, "")
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "signal_number", "words"),
+    [
+        ("raise", 1, None, "ValueError: the data is upside down"),
+        ("complain", 3, None, "ConfigError: the data is upside down"),
+        ("die", 137, 9, ""),
+    ],
+)
+def test_a_failing_rank_is_told_with_its_last_words(
+    parent: Parent, job: str, code: int, signal_number: int | None, words: str
+) -> None:
+    parent.fork(job)
+    parent.accept().close()
+    end = parent.ended()
+    assert (end.exit_code, end.signal) == (code, signal_number)
+    assert end.last_words.strip().endswith(words)
+
+
+def test_a_killed_rank_is_marked_as_such_and_the_next_one_follows(parent: Parent) -> None:
+    parent.fork("hang", n=5)
+    parent.accept().close()
+    parent.order(KillRanks())
+    parent.fork("finish", n=6)
+    first, second = sorted((parent.ended(), parent.ended()), key=lambda end: end.generation)
+    parent.accept().close()
+    assert (first.killed, first.signal, second.killed, second.exit_code) == (True, 9, False, 0)
+
+
+def test_ranks_run_in_their_own_group_with_a_name_and_lower_priority(parent: Parent) -> None:
+    parent.fork("hang")
+    parent.accept().close()
+    pid = children(parent.process.pid)[0]
+    assert Path(f"/proc/{pid}/comm").read_text().strip() == "rank-0"
+    assert os.getpgid(pid) == pid
+    assert os.getpriority(os.PRIO_PROCESS, pid) == 5
+    parent.order(KillRanks())
+    assert parent.ended().killed
+
+
+def test_the_store_serves_and_its_end_is_told(parent: Parent) -> None:
+    parent.order(StartStore(address="127.0.0.1"))
+    started = parent.news()
+    assert isinstance(started, StoreStarted)
+    socket.create_connection(("127.0.0.1", started.port), timeout=5).close()
+    os.kill(children(parent.process.pid)[0], 9)
+    assert isinstance(parent.news(), StoreEnded)
+
+
+def test_nothing_survives_the_template(tmp_path: Path) -> None:
+    parent = Parent(tmp_path)
+    try:
+        assert isinstance(parent.news(STARTUP_SECONDS), Ready)
+        parent.fork("hang")
+        parent.accept().close()
+        (rank,) = children(parent.process.pid)
+        parent.process.kill()
+        wait_until("the rank to die with its template", lambda: not _runs(rank))
+    finally:
+        parent.close()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_prefixed_lines_tell_the_ranks_apart() -> None:
+    program = (
+        "import sys; from regroup_trainer.agent.template import Prefixed; "
+        "out = Prefixed(sys.stdout, 'rank 3: '); print('a', 'b', file=out); out.write('c\\nd'); out.flush()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "rank 3: a b\nrank 3: c\nrank 3: d"
+    assert json.dumps(done.stderr) == '""'

@@ -1,0 +1,59 @@
+"""The ladder: which rung is taken for what members hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from regroup_trainer.contract import Rung
+from regroup_trainer.recovery import Holding, Situation, choose_rung
+
+ALL = frozenset({0, 1})
+
+
+def make_holding(member: str, shard: int, *, step: int | None = 50, snapshot: int | None = 40) -> Holding:
+    """A survivor that owns one shard alive at `step` and keeps a snapshot of it."""
+    return Holding(
+        member,
+        ranks_alive=step is not None,
+        step=step,
+        shards=frozenset({shard}) if step is not None else frozenset(),
+        snapshots=frozenset({(snapshot, shard)}) if snapshot is not None else frozenset(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("holdings", "shards", "started", "rung"),
+    [
+        pytest.param([Holding("a", joined=True)], 1, False, "start", id="nothing was trained yet"),
+        pytest.param([make_holding("a", 0), make_holding("b", 1)], 2, True, "L0", id="every shard lives"),
+        pytest.param([make_holding("a", 0), Holding("b", joined=True)], 1, True, "L0", id="a replica for a joiner"),
+        pytest.param([make_holding("a", 0, step=None), make_holding("b", 1)], 2, True, "L1", id="one shard died"),
+        pytest.param([make_holding("a", 0, step=49), make_holding("b", 1)], 2, True, "L1", id="shards of two steps"),
+        pytest.param([make_holding("a", 0, step=None)], 2, True, "L2", id="a snapshot is missing"),
+        pytest.param([make_holding("a", 0, step=None, snapshot=None)], 1, True, "L2", id="only lives are left"),
+        pytest.param([], 1, True, "L2", id="everybody is new"),
+    ],
+)
+def test_takes_the_cheapest_rung_that_is_safe(holdings: list[Holding], shards: int, started: bool, rung: Rung) -> None:
+    assert choose_rung(Situation(tuple(holdings), shards, started))[0] == rung
+
+
+def test_a_lagging_replica_does_not_prevent_the_first_rung() -> None:
+    situation = Situation((make_holding("a", 0, step=51), make_holding("b", 0, step=50)), shards=1, started=True)
+    assert choose_rung(situation) == ("L0", "every shard lives at step 51")
+
+
+def test_snapshots_of_two_steps_use_the_newest_whole_one() -> None:
+    kept = frozenset({(40, 0), (40, 1), (50, 0)})
+    situation = Situation((Holding("a", snapshots=kept),), shards=2, started=True)
+    assert choose_rung(situation) == ("L1", "memory snapshots of step 40 are complete")
+
+
+def test_a_rung_that_failed_falls_to_the_next() -> None:
+    situation = Situation((make_holding("a", 0),), shards=1, started=True)
+    assert [choose_rung(situation, excluded)[0] for excluded in ((), ("L0",), ("L0", "L1"))] == ["L0", "L1", "L2"]
+
+
+def test_the_last_rung_cannot_be_excluded() -> None:
+    with pytest.raises(ValueError, match="no rung is left"):
+        choose_rung(Situation((), shards=1, started=True), excluded=("L2",))
