@@ -393,7 +393,7 @@ class Recovery(Message):
     """One unplanned or planned change of the world, from the loss to the first step after it."""
 
     sequence: int
-    """Unique and rising within a term, also over a restart of its coordinator: the n of the generation that followed."""
+    """Unique and rising within a term, also over a restart of its coordinator: the n of the following generation."""
     time: float
     """Wall clock of the detection."""
     cause: Cause
