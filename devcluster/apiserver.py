@@ -24,7 +24,7 @@ SERVICES = "198.19.240.0/24"
 
 
 class ApiServer:
-    """An API server of its own, from `with` to the end of the block (or of the process that made it)."""
+    """An API server of its own, from `with` to the end of the block, or of the thread that made it."""
 
     def __init__(self, controllers: bool = False, say: Say = silent) -> None:
         """Start nothing yet; `controllers` also runs the controller manager (garbage collection, service accounts)."""
@@ -80,7 +80,7 @@ class ApiServer:
         return self._endpoint.api.answers("/readyz")
 
     def _start(self, name: str, argv: tuple[str | Path, ...]) -> None:
-        # A test that is killed takes its API server along.
+        # A test that is killed takes its API server along. (The kernel watches the thread, not the process.)
         self._processes.start(Launch(name, ("setpriv", "--pdeathsig", "KILL", *argv)))
 
 

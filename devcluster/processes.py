@@ -12,6 +12,7 @@ from pathlib import Path
 
 from devcluster import cgroups
 from devcluster.errors import CommandFailedError, DevclusterError
+from devcluster.waiting import wait_until
 
 OWNER_VARIABLE = "REGROUP_DEVCLUSTER"
 """In the environment of every process that a cluster starts: its state folder. `down` recognises its own by it."""
@@ -71,18 +72,21 @@ class Processes:
             argv = ["nsenter", f"--net=/run/netns/{launch.namespace}", *argv]
         if launch.cgroup:
             argv = [*cgroups.joining(launch.cgroup), *argv]
-        with self.log(launch.name).open("ab") as log:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **launch.environment, OWNER_VARIABLE: str(self.state)},
-                start_new_session=True,
-            )
+        log = str(self.log(launch.name))
+        pid = os.posix_spawnp(
+            argv[0],
+            argv,
+            {**os.environ, **launch.environment, OWNER_VARIABLE: str(self.state)},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+        )
         pid_file = self._pid_file(launch.name)
         pid_file.parent.mkdir(parents=True, exist_ok=True)
-        pid_file.write_text(f"{process.pid} {start_time(process.pid)}")
+        pid_file.write_text(f"{pid} {start_time(pid)}")
 
     def pid(self, name: str) -> int | None:
         """The process id of a component, or None when it does not run (a recycled id is recognised)."""
@@ -103,10 +107,11 @@ class Processes:
             raise DevclusterError(f"{name} ended. The end of {self.log(name)}: " + "\n".join(lines[-3:]))
 
     def kill(self, name: str) -> None:
-        """SIGKILL a component, if it runs."""
+        """SIGKILL a component, if it runs, and wait until it is gone."""
         pid = self.pid(name)
         if pid is not None:
             kill(pid)
+            wait_until(lambda: self.pid(name) is None, 10, f"The end of {name}")
 
     def strays(self) -> Iterator[int]:
         """Processes that carry this cluster's mark in their environment."""

@@ -1,0 +1,48 @@
+"""Programs that stay are found again, and only they."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from devcluster.errors import CommandFailedError, DevclusterError
+from devcluster.processes import Launch, Processes, run
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Processes:
+    return Processes(tmp_path)
+
+
+def test_a_program_that_runs_is_known_and_ends_when_it_is_killed(processes: Processes) -> None:
+    processes.start(Launch("sleeper", ("sleep", "60")))
+    pid = processes.pid("sleeper")
+    assert pid is not None
+    assert list(processes.strays()) == [pid]
+    processes.kill("sleeper")
+    assert processes.pid("sleeper") is None
+
+
+def test_starting_what_runs_already_starts_no_second(processes: Processes) -> None:
+    processes.start(Launch("sleeper", ("sleep", "60")))
+    first = processes.pid("sleeper")
+    processes.start(Launch("sleeper", ("sleep", "60")))
+    assert processes.pid("sleeper") == first
+    processes.kill("sleeper")
+
+
+def test_a_recycled_process_id_is_not_taken_for_ours(processes: Processes, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "other.pid").write_text("1 12345")  # process 1 began at another time
+    assert processes.pid("other") is None
+
+
+def test_a_program_that_fails_says_why() -> None:
+    with pytest.raises(CommandFailedError, match=r"ended with 3: no such thing"):
+        run(["sh", "-c", "echo no such thing >&2; exit 3"])
+
+
+def test_a_program_that_is_missing_says_what_to_do() -> None:
+    with pytest.raises(DevclusterError, match="devcluster build"):
+        run(["/nowhere/program"])
