@@ -27,7 +27,11 @@ class AgentChannel:
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.connect(path)
+        try:
+            self._socket.connect(path)
+        except OSError:
+            self._socket.close()
+            raise
         self._pending = b""
 
     def send(self, report: RankReport) -> None:
@@ -41,6 +45,10 @@ class AgentChannel:
             self._pending += chunk
         *lines, self._pending = self._pending.split(b"\n")
         return [Decide.model_validate_json(line) for line in lines]
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
 
     def _read(self) -> bytes:
         try:

@@ -63,8 +63,10 @@ def message_of(core: Coordinator) -> str:
     world = core.world
     if world is None:
         return core.waiting_for
-    if not world.alive:
-        return f"{world.broken.message}; {core.waiting_for}"[:4096] if world.broken else core.waiting_for
+    if world.broken is not None:
+        return f"{world.broken.message}; {core.waiting_for}"[:4096] if world.settled else world.broken.message
+    if world.ended:
+        return core.waiting_for
     if world.change is not None:
         return f"saving, then a new world: {world.change.reason}"
     if not world.running:
