@@ -7,7 +7,7 @@ lease is seen to move.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from regroup_operator.api import NodeFailurePolicy, TrainingJobStatus
@@ -42,9 +42,12 @@ def _why_misplaced(pod: Pod, suspects: frozenset[str], avoided: frozenset[str]) 
     """Of a pod that does not run yet. Its affinity was fixed when it was made."""
     if pod.node in suspects:
         return "it was placed on a node that is silent"
-    if not pod.node and any(name not in avoided for name in pod.excluded_nodes):
-        return "a node that it avoids is back"
-    return ""
+    return "a node that it avoids is back" if avoids_in_vain(pod, avoided) else ""
+
+
+def avoids_in_vain(pod: Pod, avoided: Set[str]) -> bool:
+    """Whether a pod that is not placed yet excludes a node that need not be avoided any more."""
+    return not pod.node and any(name not in avoided for name in pod.excluded_nodes)
 
 
 def _why_silent(pod: Pod, suspects: frozenset[str], observed: Observed, policy: NodeFailurePolicy) -> str:

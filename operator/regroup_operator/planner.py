@@ -13,7 +13,7 @@ from datetime import datetime
 
 from regroup_operator import failures
 from regroup_operator.api import NodeFailurePolicy, RestartPolicy, TrainingJobStatus
-from regroup_operator.losses import account_for_ends, can_be_judged, find_lost, next_suspects
+from regroup_operator.losses import account_for_ends, avoids_in_vain, can_be_judged, find_lost, next_suspects
 from regroup_operator.observed import LEASE_STALE_SECONDS, Blocker, Job, Observed, Pod, format_time, parse_time
 from regroup_operator.plan import (
     Action,
@@ -385,7 +385,8 @@ def _is_dead(pod: Pod, observed: Observed, status: TrainingJobStatus) -> bool:
         not node.exists or not node.ready or node.lease_unchanged_seconds >= LEASE_STALE_SECONDS
     )
     if pod.phase == "Pending":
-        return pod.node in status.suspected_nodes or bool(pod.node and node_is_bad)
+        misplaced = pod.node in status.suspected_nodes or bool(pod.node and node_is_bad)
+        return misplaced or avoids_in_vain(pod, {*status.suspected_nodes, *status.excluded_nodes})
     if view.failures < PROBE_FAILURES:
         return False
     return node_is_bad or (view.status is not None and not pod.waiting_reason)
