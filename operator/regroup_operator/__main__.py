@@ -30,7 +30,7 @@ def main() -> int:
         settings.key()
         logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         for chatty in ("kopf", "aiohttp.access"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+            logging.getLogger(chatty).setLevel(logging.WARNING)
         may_watch_nodes = asyncio.run(_may_watch_nodes())
     except (OperatorError, kopf.LoginError) as error:
         print(f"regroup-operator: {error}", file=sys.stderr)

@@ -62,10 +62,10 @@ class Simulation:
 
     spec: dict[str, Any] = field(default_factory=make_spec)
     generation: int = 1
-    status: TrainingJobStatus = TrainingJobStatus()
+    status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
     pods: dict[str, Pod] = field(default_factory=dict)
     service: Service | None = None
-    claim: Claim | None = Claim("shared")
+    claim: Claim | None = field(default_factory=lambda: Claim("shared"))
     dead_nodes: set[str] = field(default_factory=set)
     watched: dict[str, bool] = field(default_factory=dict)
     """Suspected node -> whether its lease was seen to move since."""
