@@ -47,7 +47,10 @@ async def test_reports_arrive_in_order(tmp_path: Path) -> None:
     ears = Ears(tmp_path / "s")
     await ears.sockets.start()
     with contextlib.closing(AgentChannel(str(ears.sockets.path))) as channel:
-        reports = [RESTORED, *(Progress(generation=NUMBER, rank=0, step=step, time=0.0) for step in range(1, 50))]
+        reports: list[RankReport] = [
+            RESTORED,
+            *(Progress(generation=NUMBER, rank=0, step=step, time=0.0) for step in range(1, 50)),
+        ]
         for report in reports:
             channel.send(report)
         await ears.wait_for(50)

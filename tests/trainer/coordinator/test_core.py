@@ -386,3 +386,28 @@ def test_a_volume_that_refuses_claims_is_named_and_tried_again() -> None:
     job = Job()
     job.core.claim_failed("Permission denied (/volume/gpt)", job.now)
     assert "Permission denied" in make_status(job.core, 1).message
+
+
+def test_a_replaced_member_that_returns_is_let_go() -> None:
+    job, agents = start()
+    job.silence(agents[1])
+    job.wait(3.0)
+    job.add_agent(1)
+    job.wait(1.0)
+    number = job.record.number
+    agents[1].reachable = True
+    job.wait(3.0)
+    assert agents[1].exit_code == 0
+    assert job.record.number == number
+
+
+def test_connections_between_ranks_that_never_work_are_tried_ever_less_often() -> None:
+    job, agents = start(max_restarts=0)
+    job.save_every = 1000
+    started = job.now
+    for _ in range(6):
+        job.rank_ends(agents[0], "peer", 75)
+        while not agents[0].ranks_run:
+            job.wait(0.1)
+    assert job.verdict is None
+    assert job.now - started > 15.0

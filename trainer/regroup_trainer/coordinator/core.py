@@ -61,6 +61,8 @@ class Coordinator:
         self.members: dict[str, Member] = {}
         self.lost_members: dict[int, tuple[Hello, str]] = {}
         """Index -> the member lost there and why, until a replacement says hello."""
+        self._replaced: set[str] = set()
+        """Members whose place another has taken: should they come back, they are let go."""
         self.world: World | None = None
         self.verdict: Verdict | None = None
         self.committed: LastCommit | None = None
@@ -177,19 +179,26 @@ class Coordinator:
         if self.verdict is not None:
             self._send(hello.member, Exit(code=self.verdict.exit_code, reason=self.verdict.message))
             return
+        holder = next((m for m in self.members.values() if m.hello.index == hello.index), None)
+        if hello.member in self._replaced and holder is not None and holder.name != hello.member:
+            self._send(hello.member, Exit(code=0, reason=f"replaced by {holder.hello.pod}"))
+            return
         self._enroll(hello, now)
         self._learn(hello)
         self._place(hello, now)
 
     def _enroll(self, hello: Hello, now: float) -> None:
         for rival in [m for m in self.members.values() if m.hello.index == hello.index and m.name != hello.member]:
+            self._replaced.add(rival.name)
             self._lose(rival, f"replaced by {hello.pod}", now, 0.0)
         known = self.members.get(hello.member)
         member = Member(
             hello=hello, heard=now, leaving=known.leaving if known else None, step=known.step if known else 0
         )
         self.members[hello.member] = member
-        self.lost_members.pop(hello.index, None)
+        former = self.lost_members.pop(hello.index, None)
+        if former is not None and former[0].member != hello.member:
+            self._replaced.add(former[0].member)
 
     def _learn(self, hello: Hello) -> None:
         """Take over what an agent knows better than a coordinator that has just started."""
@@ -410,7 +419,10 @@ class Coordinator:
             return
         world.settled = True
         self.account.restart(broken.cause)
-        if broken.cause != "application" or broken.exit is None:
+        if broken.exit is None:
+            return
+        self._not_before = now + self._restarts.pause(self.committed.step if self.committed else 0, self.desired)
+        if broken.cause != "application":
             return
         self.detections.append(("application", 0.0))
         self.journal.tell(self.wall(now), "RankFailed", broken.message, "Warning")
@@ -420,8 +432,6 @@ class Coordinator:
             message = f"{broken.message}; {why}\n{broken.exit.message}"[:4096]
             self.journal.tell(self.wall(now), "Failed", f"{broken.message}; {why}", "Warning")
             self._conclude(Verdict(outcome="failed", message=message, exit_code=code))
-            return
-        self._not_before = now + self._restarts.pause(self.committed.step if self.committed else 0, self.desired)
 
     def _settling_seconds(self, broken: Break) -> float:
         if broken.provisional:

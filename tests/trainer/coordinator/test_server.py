@@ -1,0 +1,180 @@
+"""The coordinator's edge: token, protocol version, size limit, long poll, metrics; a real server on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestServer
+from prometheus_client.parser import text_string_to_metric_families
+
+from regroup_trainer.agent.heartbeat import Heartbeat
+from regroup_trainer.agent.line import Line, RejectedError
+from regroup_trainer.contract import Begin, CoordinatorStatus, Hello, Lost, coordinator_message
+from regroup_trainer.coordinator.core import Coordinator
+from regroup_trainer.coordinator.server import Server
+from tests.support.waiting import wait_until
+from tests.trainer.coordinator.simulation import make_desired
+from tests.trainer.test_contract import make_hello
+
+TOKEN = "s3cret"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@dataclass
+class Setup:
+    """A running coordinator and a session with its token."""
+
+    core: Coordinator
+    url: str
+    session: aiohttp.ClientSession
+
+    async def status(self, **query: Any) -> CoordinatorStatus:
+        async with self.session.get(f"{self.url}/v1/status", params=query) as response:
+            return CoordinatorStatus.model_validate_json(await response.read())
+
+    async def join(self, hello: Hello) -> aiohttp.ClientWebSocketResponse:
+        socket = await self.session.ws_connect(f"{self.url}/v1/agent")
+        await socket.send_str(hello.model_dump_json())
+        return socket
+
+
+@pytest.fixture
+async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
+    desired = make_desired(replicas=1, min_replicas=1, directory=str(tmp_path / "job"), start_grace_seconds=0.1)
+    now = time.monotonic()
+    core = Coordinator(1, "node-c", desired, now, time.time() - now)
+    server = Server(core, TOKEN)
+    listener = TestServer(server.application())
+    await listener.start_server()
+    ticking = asyncio.create_task(server.run())
+    async with aiohttp.ClientSession(headers=BEARER) as session:
+        yield Setup(core, f"http://{listener.host}:{listener.port}", session)
+    ticking.cancel()
+    await listener.close()
+
+
+@pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}])
+@pytest.mark.parametrize("route", ["GET status", "PUT desired", "POST lost", "GET agent", "POST heartbeat/x"])
+async def test_everything_below_v1_wants_the_token(setup: Setup, header: dict[str, str], route: str) -> None:
+    method, path = route.split()
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, f"{setup.url}/v1/{path}", headers=header) as response,
+    ):
+        assert response.status == 401
+
+
+async def test_health_and_metrics_are_open(setup: Setup) -> None:
+    async with aiohttp.ClientSession() as session:
+        for path in ("healthz", "metrics"):
+            async with session.get(f"{setup.url}/{path}") as response:
+                assert response.status == 200
+
+
+async def test_an_agent_with_a_wrong_token_gives_up_with_a_sentence(setup: Setup) -> None:
+    line = Line(setup.url, "wrong", make_hello, lambda message: None)
+    with pytest.raises(RejectedError, match="token"):
+        await asyncio.wait_for(line.run(), 10)
+
+
+async def test_an_agent_of_another_protocol_version_is_refused_with_both_versions(setup: Setup) -> None:
+    hello = json.loads(make_hello().model_dump_json())
+    async with setup.session.ws_connect(f"{setup.url}/v1/agent") as socket:
+        await socket.send_str(json.dumps({**hello, "protocol": 99, "something": "new"}))
+        refused = coordinator_message.validate_json(await socket.receive_str())
+    assert refused.kind == "refused"
+    assert refused.final
+    assert "99" in refused.reason
+    assert "version 1" in refused.reason
+
+
+async def test_a_final_refusal_ends_the_agents_line(setup: Setup) -> None:
+    line = Line(setup.url, TOKEN, lambda: make_hello(protocol=99), lambda message: None)
+    with pytest.raises(RejectedError, match="protocol version 99"):
+        await asyncio.wait_for(line.run(), 10)
+
+
+async def test_a_welcomed_agent_gets_its_generation_and_the_number_is_claimed(setup: Setup, tmp_path: Path) -> None:
+    socket = await setup.join(make_hello())
+    assert coordinator_message.validate_json(await socket.receive_str(timeout=10)).kind == "welcome"
+    begin = coordinator_message.validate_json(await socket.receive_str(timeout=10))
+    assert isinstance(begin, Begin)
+    assert (tmp_path / "job/lineage" / f"1-{begin.record.number.n}.claim").exists()
+    await socket.close()
+
+
+async def test_what_is_no_message_closes_the_connection(setup: Setup) -> None:
+    socket = await setup.join(make_hello())
+    await socket.send_str('{"kind": "gossip"}')
+    async with asyncio.timeout(10):
+        async for _ in socket:
+            pass
+    assert socket.close_code == 1008
+
+
+async def test_a_long_poll_returns_on_news_and_not_before(setup: Setup) -> None:
+    await asyncio.sleep(0.1)
+    first = await setup.status()
+    waiting = asyncio.create_task(setup.status(after=first.sequence, wait=30))
+    done, _ = await asyncio.wait({waiting}, timeout=0.3)
+    assert not done
+    socket = await setup.join(make_hello())
+    news = await asyncio.wait_for(waiting, 10)
+    assert news.sequence > first.sequence
+    await socket.close()
+
+
+async def test_a_wish_with_a_mistake_is_refused_by_name(setup: Setup) -> None:
+    body = make_desired().model_dump_json().replace('"replicas":3', '"replicas":"three"')
+    async with setup.session.put(f"{setup.url}/v1/desired", data=body) as response:
+        assert response.status == 422
+        assert "replicas" in await response.text()
+
+
+async def test_a_large_body_is_refused(setup: Setup) -> None:
+    async with setup.session.put(f"{setup.url}/v1/desired", data=b"x" * 300_000) as response:
+        assert response.status == 413
+
+
+async def test_heartbeats_keep_a_member_and_the_operators_word_ends_it(setup: Setup) -> None:
+    socket = await setup.join(make_hello())
+    heartbeat = Heartbeat(setup.url, TOKEN, "uid-0", 0.05)
+    heartbeat.start()
+    await asyncio.sleep(2.5)
+    assert [member.lost for member in (await setup.status()).members] == [""]
+    lost = Lost(members=("uid-0",), reason="node NotReady").model_dump_json()
+    async with setup.session.post(f"{setup.url}/v1/lost", data=lost) as response:
+        assert response.status == 204
+    assert [member.lost for member in (await setup.status()).members] == ["node NotReady"]
+    heartbeat.stop()
+    await asyncio.to_thread(heartbeat.join, 5)
+    await socket.close()
+
+
+async def test_the_metrics_carry_the_jobs_name(setup: Setup) -> None:
+    async with setup.session.get(f"{setup.url}/metrics") as response:
+        text = await response.text()
+    series = {sample.name: sample for family in text_string_to_metric_families(text) for sample in family.samples}
+    assert series["trainingjob_world_size"].labels == {"namespace": "default", "trainingjob": "gpt"}
+    assert series["trainingjob_world_size"].value == 0
+    assert "trainingjob_time_seconds_total" in series
+    assert "trainingjob_lost_work_seconds_total" in series
+
+
+async def test_an_unwritable_volume_is_named_in_the_status(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    now = time.monotonic()
+    core = Coordinator(1, "n", make_desired(directory=str(tmp_path / "file" / "job")), now, 0.0)
+    server = Server(core, TOKEN)
+    ticking = asyncio.create_task(server.run())
+    await asyncio.to_thread(wait_until, "the refusal", lambda: "reserve a generation number" in core.waiting_for)
+    assert "Not a directory" in core.waiting_for
+    ticking.cancel()
