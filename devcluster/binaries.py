@@ -19,10 +19,13 @@ from pathlib import Path
 
 from devcluster import caches, registry, versions
 from devcluster.errors import DevclusterError, UnsupportedMachineError
+from devcluster.locks import locked
 from devcluster.processes import run
 from devcluster.progress import Say, step
 
 TAGS = "no_btrfs,no_zfs,no_devmapper"
+KEEP = 3
+"""Builds that stay."""
 GO_VERSION = re.compile(r"go(\d+)\.(\d+)")
 
 
@@ -106,7 +109,7 @@ def build(say: Say) -> Path:
     versions.check_pinned(go_mod)
     check_go(go_mod)
     caches.devcluster().mkdir(parents=True, exist_ok=True)
-    with registry.locked("binaries", say):
+    with locked(target.parent / "binaries.lock", "the programs", say):
         if not target.is_dir():
             _build_all(target, linker_flags(go_mod), say)
     return target
@@ -130,9 +133,19 @@ def _build_all(target: Path, flags: str, say: Say) -> None:
             _build(program, temporary / program.name, flags)
     (temporary / "keys.json").write_text(json.dumps(keys, indent=1))
     temporary.rename(target)
+    _prune(target)
     if len(to_build) == len(PROGRAMS):
         with step(say, "dropped Go's build cache (the programs are kept)"):
             run(["go", "clean", "-cache"], environment=go_environment())
+
+
+def _prune(target: Path) -> None:
+    """Keep the newest builds and those that a running cluster uses."""
+    used = {record.bin for record in registry.load_all()} | {str(target)}
+    newest_first = sorted(target.parent.glob("bin-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for folder in newest_first[KEEP:]:
+        if str(folder) not in used:
+            shutil.rmtree(folder)
 
 
 def _built_before(parent: Path) -> dict[str, Path]:

@@ -123,8 +123,10 @@ def thaw(group: str) -> None:
 def is_frozen(group: str) -> bool:
     """Whether all that runs in a group is stopped."""
     if is_version_2():
-        return "frozen 1" in (MOUNT / group / "cgroup.events").read_text()
-    return (MOUNT / "freezer" / group / "freezer.state").read_text().strip() == "FROZEN"
+        state, mark = MOUNT / group / "cgroup.events", "frozen 1"
+    else:
+        state, mark = MOUNT / "freezer" / group / "freezer.state", "FROZEN"
+    return state.exists() and mark in state.read_text()
 
 
 def _set_frozen(group: str, frozen: bool) -> None:

@@ -32,6 +32,7 @@ from devcluster import (
 from devcluster.controlplane import ControlPlane
 from devcluster.errors import DevclusterError, NoSuchClusterError, NoSuchNodeError, UnsupportedMachineError
 from devcluster.images import ImageCache
+from devcluster.locks import locked
 from devcluster.network import Block
 from devcluster.node import PAUSE_IMAGE, Node
 from devcluster.processes import Processes, run
@@ -118,16 +119,20 @@ class Cluster:
         preflight()
         packages.ensure(packages.NEEDED, say)
         bin_folder = binaries.build(say)
-        with registry.locked(f"cluster-{name}", say):
+        with registry.alone(name, say):
             found = registry.load(name)
-            if found is not None and found.complete and found.state == str(caches.cluster_state(name)):
-                cluster = cls(found, bin_folder)
+            if found is not None and found.state != str(caches.cluster_state(name)):
+                raise DevclusterError(
+                    f"A cluster {name} with its files in {found.state} is there: choose another --name."
+                )
+            if found is not None and found.complete:
+                cluster = cls(found, Path(found.bin or bin_folder))
                 if cluster._can_be_completed():
                     return cluster._completed(nodes, say)
             if found is not None or network.namespaces(name):
                 with step(say, f"removed what was left of an earlier cluster {name}"):
                     _remove(name)
-            cluster = cls(registry.claim(name, nodes), bin_folder)
+            cluster = cls(registry.claim(name, nodes, bin_folder), bin_folder)
             cluster._create(say)
             return cls(cluster._mark_complete(), bin_folder)
 
@@ -140,7 +145,7 @@ class Cluster:
             raise NoSuchClusterError(
                 f"There is no cluster {name!r} (known: {known}): `python -m devcluster up` makes one."
             )
-        return cls(record, binaries.folder())
+        return cls(record, Path(record.bin or binaries.folder()))
 
     def down(self) -> None:
         """Remove the cluster and all that it left on this machine."""
@@ -343,7 +348,7 @@ def remove(name: str) -> None:
     Works from what the kernel shows, so it finds the leftovers of an `up` that was killed half-way, too.
     """
     registry.validated_name(name)
-    with registry.locked(f"cluster-{name}"):
+    with registry.alone(name):
         _remove(name)
 
 
@@ -380,7 +385,7 @@ def _end_processes(group: str, started: Processes) -> None:
 def _pause_layout(bin_folder: Path) -> Path:
     """The image that holds a pod's namespaces, made from nothing but the program `pause`."""
     folder = bin_folder / "pause-image"
-    with registry.locked("pause image"):
+    with locked(bin_folder / "pause-image.lock", "the image pause"):
         if not (folder / "index.json").exists():
             archives.pack(PAUSE_IMAGE, {"pause": bin_folder / "pause"}, {}, {"Entrypoint": ["/pause"]}, folder)
     return folder

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from devcluster import caches, registry
 from devcluster.archives import OCI_MANIFEST, Image, chain_ids
+from devcluster.locks import locked
 from devcluster.processes import run
 from devcluster.progress import Say, step
 
@@ -38,7 +39,7 @@ class ImageCache:
         """Unpack an image unless it is there; an unpacking that is interrupted leaves nothing under the final name."""
         entry = self._entry(image.digest)
         if not self._has(image, entry):
-            with registry.locked("image cache", say):
+            with locked(self.folder / "lock", "the image cache", say):
                 if not self._has(image, entry):
                     with step(say, f"unpacked {image.name} ({sum(layer.size for layer in image.layers) >> 20} MiB)"):
                         self._unpack(image)

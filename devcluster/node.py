@@ -227,7 +227,8 @@ class Node:
 
     def is_plugged(self) -> bool:
         """Whether its network cable is in."""
-        return network.is_link_up(self.plane.cluster, self.index)
+        there = network.node_namespace(self.plane.cluster, self.index) in network.namespaces(self.plane.cluster)
+        return there and network.is_link_up(self.plane.cluster, self.index)
 
     def is_frozen(self) -> bool:
         """Whether everything on it is stopped."""

@@ -5,17 +5,16 @@ They are machine-wide because names and addresses are.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from devcluster import caches, network
 from devcluster.errors import DevclusterError
-from devcluster.progress import Say
+from devcluster.locks import locked
+from devcluster.progress import Say, silent
 
 FOLDER = Path("/run/regroup-devcluster")
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,10}[a-z0-9])?")
@@ -32,6 +31,8 @@ class Record:
     block: int
     state: str
     """Folder with everything that the cluster writes."""
+    bin: str
+    """Folder of the programs that it was made with."""
     complete: bool = False
     """Whether it has been up once: all its nodes were Ready."""
     images: tuple[str, ...] = ()
@@ -56,7 +57,7 @@ def load(name: str) -> Record | None:
         values = json.loads((FOLDER / f"{name}.json").read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return None
-    return Record(**{**values, "images": tuple(values["images"])})
+    return Record(**{"bin": "", **values, "images": tuple(values["images"])})
 
 
 def load_all() -> list[Record]:
@@ -73,37 +74,28 @@ def save(record: Record) -> None:
     temporary.rename(FOLDER / f"{record.name}.json")
 
 
-def claim(name: str, nodes: int) -> Record:
+def claim(name: str, nodes: int, bin_folder: Path) -> Record:
     """Make the record of a new cluster, with a block of addresses that no other has."""
-    with locked("addresses"):
+    with locked(FOLDER / "addresses.lock", "the addresses"):
         block = network.free_block([record.block for record in load_all()], network.routed_networks())
-        record = Record(name, nodes, block.index, str(caches.cluster_state(name)))
+        record = Record(name, nodes, block.index, str(caches.cluster_state(name)), str(bin_folder))
         save(record)
     return record
 
 
 def add_image(name: str, digest: str) -> None:
     """Note that a cluster uses an image."""
-    with locked("images"):
+    with locked(FOLDER / "records.lock", "the records"):
         record = load(name)
         if record is not None and digest not in record.images:
             save(replace(record, images=(*record.images, digest)))
 
 
+def alone(name: str, say: Say = silent) -> AbstractContextManager[None]:
+    """Hold a cluster: nobody else brings it up or takes it down meanwhile."""
+    return locked(FOLDER / f"cluster-{name}.lock", f"cluster {name}", say)
+
+
 def forget(name: str) -> None:
     """Remove the record of a cluster."""
     (FOLDER / f"{name}.json").unlink(missing_ok=True)
-
-
-@contextmanager
-def locked(what: str, say: Say | None = None) -> Iterator[None]:
-    """Hold a machine-wide lock; `say` tells the user when another process holds it."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / f"{what}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if say is not None:
-                say(f"another process works on {what}: waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
