@@ -11,7 +11,7 @@ from pathlib import Path
 from demo.errors import DemoError
 from demo.kubectl import Kubectl
 from demo.screen import Screen
-from demo.stages.stage import Stage
+from demo.stages.stage import CLAIM, Stage
 
 ROOT = Path(__file__).resolve().parent.parent
 RELEASE = "regroup"
@@ -71,7 +71,8 @@ def helm_install(kubectl: Kubectl, built: dict[str, Image]) -> None:
     values = {
         "image.repository": built["operator"].repository,
         "image.tag": built["operator"].tag,
-        "trainerImage": built["trainer"].name,
+        "trainer.image.repository": built["trainer"].repository,
+        "trainer.image.tag": built["trainer"].tag,
     }
     settings = [part for name, value in values.items() for part in ("--set-string", f"{name}={value}")]
     chart = str(ROOT / "charts/regroup")
@@ -80,6 +81,8 @@ def helm_install(kubectl: Kubectl, built: dict[str, Image]) -> None:
 
 
 def make_namespace(stage: Stage, namespace: str) -> None:
-    """A namespace with the claim `shared`. Raises CommandError."""
+    """A namespace with the claim `shared`, bound to a volume. Raises CommandError."""
     stage.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     stage.kubectl.apply(*stage.storage(namespace), namespace=namespace)
+    bound = "--for=jsonpath={.status.phase}=Bound"
+    stage.kubectl("wait", f"pvc/{CLAIM}", "-n", namespace, bound, "--timeout=100s")

@@ -33,7 +33,7 @@ class Screen:
     def tell(self, sentence: str, style: str = "") -> None:
         """Something happened."""
         line = Text(f"{self.elapsed:6.1f} s  ", style="dim")
-        self.console.print(line.append(Text(sentence, style=style or "not dim")))
+        self.console.print(line.append(Text(sentence, style=style or "not dim")), soft_wrap=True)
 
     def title(self, sentence: str) -> None:
         """A chapter begins."""

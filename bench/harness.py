@@ -1,0 +1,159 @@
+"""What all benchmarks share: runs in alternating order, a table, and a file of results with machine and versions.
+
+A benchmark is a function that measures one case of one subject once. Subject `regroup` is ours.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).resolve().parent / "results"
+VERSIONS_OF = ("regroup", "torch", "aiohttp", "pydantic")
+
+Values = Mapping[str, float | None]
+"""Metric -> value of one run; None where the run has none."""
+Measure = Callable[[str, str], Values]
+"""Case, subject -> values."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A metric over the runs of a case and subject."""
+
+    case: str
+    subject: str
+    metric: str
+    unit: str
+    min: float
+    median: float
+    max: float
+    runs: int
+    """That had a value."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure."""
+
+    name: str
+    cases: Sequence[str]
+    subjects: Sequence[str]
+    units: Mapping[str, str]
+    """Metric -> unit, in the order of the table."""
+    runs: int
+
+
+def collect(plan: Plan, measure: Measure, tell: Callable[[str], None]) -> list[Row]:
+    """Measure all; subjects take turns, in reverse order every second time, so that a drift hits all alike."""
+    found: dict[tuple[str, str], list[Values]] = defaultdict(list)
+    for case in plan.cases:
+        for number in range(plan.runs):
+            for subject in plan.subjects if number % 2 == 0 else reversed(plan.subjects):
+                values = measure(case, subject)
+                found[case, subject].append(values)
+                tell(f"{case} {subject} run {number + 1}: {shown(values)}")
+    return [row for (case, subject), runs in found.items() for row in rows(plan, case, subject, runs)]
+
+
+def rows(plan: Plan, case: str, subject: str, runs: Sequence[Values]) -> list[Row]:
+    """A row for each metric that at least one run has."""
+    made = []
+    for metric, unit in plan.units.items():
+        values = [value for run in runs if (value := run.get(metric)) is not None]
+        if values:
+            middle = statistics.median(values)
+            made.append(Row(case, subject, metric, unit, min(values), middle, max(values), len(values)))
+    return made
+
+
+def shown(values: Values) -> str:
+    """Values in a line."""
+    return ", ".join(f"{name} {'-' if value is None else f'{value:.3g}'}" for name, value in values.items())
+
+
+def table(name: str, found: Sequence[Row]) -> Table:
+    """The results for a terminal."""
+    drawn = Table(title=name)
+    for column in ("case", "subject", "metric", "unit"):
+        drawn.add_column(column)
+    for column in ("min", "median", "max", "runs"):
+        drawn.add_column(column, justify="right")
+    for row in found:
+        figures = (f"{value:.3g}" for value in (row.min, row.median, row.max))
+        drawn.add_row(row.case, row.subject, row.metric, row.unit, *figures, str(row.runs))
+    return drawn
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "memoryGiB": round(memory / 2**30, 1),
+        "kernel": platform.release(),
+        "processor": platform.machine(),
+        "loadAverage": round(os.getloadavg()[0], 2),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of Python and what matters in it."""
+    found = {"python": platform.python_version()}
+    for name in VERSIONS_OF:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def write(name: str, found: Sequence[Row], *, quick: bool) -> Path:
+    """Write the results; a quick run says so, since its figures prove nothing."""
+    RESULTS.mkdir(exist_ok=True)
+    document = {
+        "name": name,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "quick": quick,
+        "machine": machine(),
+        "versions": versions(),
+        "rows": [asdict(row) for row in found],
+    }
+    file = RESULTS / (f"{name}.quick.json" if quick else f"{name}.json")
+    file.write_text(json.dumps(document, indent=2) + "\n")
+    return file
+
+
+def command(plan_of: Callable[[bool], Plan], measure: Measure) -> click.Command:
+    """The command line of a benchmark; `plan_of` takes whether the run is a quick one."""
+
+    @click.command()
+    @click.option("--quick", is_flag=True, help="A smoke run of under a minute; its figures prove nothing.")
+    @click.option("--runs", type=click.IntRange(1), help="Runs of each case and subject.")
+    @click.option("--case", "only", help="Only this case.")
+    def main(quick: bool, runs: int | None, only: str | None) -> None:
+        plan = plan_of(quick)
+        cases = [case for case in plan.cases if only in (None, case)]
+        if not cases:
+            sys.exit(f"no case {only!r}: there is {', '.join(plan.cases)}")
+        plan = Plan(plan.name, cases, plan.subjects, plan.units, runs or plan.runs)
+        console = Console(highlight=False)
+        found = collect(plan, measure, lambda line: console.print(line, style="dim", soft_wrap=True))
+        console.print(table(plan.name, found))
+        console.print(f"written to {write(plan.name, found, quick=quick)}", soft_wrap=True)
+
+    return main
