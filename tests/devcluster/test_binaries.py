@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from devcluster import binaries, packages
+from devcluster import binaries, packages, versions
 from devcluster.cluster import preflight
-from devcluster.errors import UnsupportedMachineError
+from devcluster.errors import CommandFailedError, UnsupportedMachineError
 from devcluster.progress import silent
 
 
@@ -38,3 +39,60 @@ def test_missing_packages_are_named_where_they_cannot_be_installed(monkeypatch: 
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(UnsupportedMachineError, match="install the packages nothing-of-that-name"):
         packages.ensure({"no-such-program": "nothing-of-that-name"}, silent)
+
+
+FAKE_GO = """#!/bin/sh
+# Answers its version, and builds by writing the output file; fails for the package in $FAIL.
+for last; do :; done
+case "$*" in
+  *GOVERSION*) echo go1.99.0 ;;
+  *build*) [ "$last" = "$FAIL" ] && exit 1
+    while [ "$1" != -o ]; do shift; done; echo "$last" > "$2"; echo x >> "$COUNT" ;;
+esac
+"""
+
+
+@pytest.fixture
+def fake_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A Go that builds at once; returns the file that has a line per built program."""
+    go = tmp_path / "path" / "go"
+    go.parent.mkdir()
+    go.write_text(FAKE_GO)
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", str(go.parent), prepend=":")
+    monkeypatch.setenv("REGROUP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COUNT", str(tmp_path / "count"))
+    return tmp_path / "count"
+
+
+def test_a_build_that_breaks_off_leaves_nothing_that_looks_whole(
+    fake_go: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIL", "./pause")
+    with pytest.raises(CommandFailedError):
+        binaries.build(silent)
+    assert not binaries.folder().exists()
+    monkeypatch.setenv("FAIL", "")
+    built = binaries.build(silent)
+    assert all((built / program.name).exists() for program in binaries.PROGRAMS)
+
+
+def test_a_second_build_builds_nothing(fake_go: Path) -> None:
+    first = binaries.build(silent)
+    count = len(fake_go.read_text().splitlines())
+    assert binaries.build(silent) == first
+    assert len(fake_go.read_text().splitlines()) == count == len(binaries.PROGRAMS)
+
+
+def test_programs_whose_sources_did_not_change_are_taken_over(
+    fake_go: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = binaries.build(silent)
+    changed = tmp_path / "go-module"
+    shutil.copytree(versions.GO_MODULE, changed)
+    with (changed / "pause" / "main.go").open("a") as source:
+        source.write("// changed\n")
+    monkeypatch.setattr(versions, "GO_MODULE", changed)
+    second = binaries.build(silent)
+    assert second != first
+    assert len(fake_go.read_text().splitlines()) == len(binaries.PROGRAMS) + 1
