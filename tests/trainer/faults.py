@@ -6,6 +6,7 @@ import importlib
 import os
 import resource
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,3 +150,11 @@ def show_state(assignment: Assignment, options: Options, channel: RecordingChann
 
     Loop.run = run_and_show  # type: ignore[method-assign, assignment]
     return _run(assignment, channel)
+
+
+def list_imports(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """Print what was imported on the way."""
+    before = set(sys.modules)
+    code = _run(assignment, channel)
+    print("imported:", sorted(set(sys.modules) - before), file=sys.stderr)
+    return code

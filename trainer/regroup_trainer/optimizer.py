@@ -17,7 +17,9 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), eps=config.epsilon)
+    return torch.optim.AdamW(
+        groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True
+    )
 
 
 def learning_rate(step: int, total_steps: int, config: OptimizerConfig) -> float:

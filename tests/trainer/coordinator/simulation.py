@@ -192,8 +192,8 @@ class Job:
     @property
     def record(self) -> GenerationRecord:
         """The current generation."""
-        assert self.core.world is not None
-        return self.core.world.record
+        assert self.core.state.world is not None
+        return self.core.state.world.record
 
     @property
     def indices(self) -> list[int]:
@@ -203,12 +203,12 @@ class Job:
     @property
     def verdict(self) -> Verdict | None:
         """How the job ended."""
-        return self.core.verdict
+        return self.core.state.verdict
 
     @property
     def step(self) -> int:
         """Steps committed."""
-        return self.core.committed.step if self.core.committed else 0
+        return self.core.state.committed.step if self.core.state.committed else 0
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ def start(workers: int = 3, **desired: object) -> tuple[Job, list[SimulatedAgent
 def test_starts_at_once_when_all_wanted_workers_are_there() -> None:
     job = Job()
     for index in range(3):
-        assert job.core.world is None
+        assert job.core.state.world is None
         job.add_agent(index)
     assert job.indices == [0, 1, 2]
     assert job.record.rung == "start"
@@ -32,7 +32,7 @@ def test_starts_with_the_least_after_the_grace() -> None:
     job.add_agent(0)
     job.add_agent(1)
     job.wait(2.5)
-    assert job.core.world is None
+    assert job.core.state.world is None
     job.wait(1.0)
     assert job.indices == [0, 1]
 
@@ -41,7 +41,7 @@ def test_says_how_many_workers_it_waits_for() -> None:
     job = Job()
     job.add_agent(0)
     job.wait(0.1)
-    assert make_status(job.core, 1).message == "waiting for 1 more worker: have 1 of at least 2"
+    assert make_status(job.core.state, 1).message == "waiting for 1 more worker: have 1 of at least 2"
 
 
 def test_rank_zero_is_on_another_node_than_the_coordinator() -> None:
@@ -59,8 +59,8 @@ def test_a_crashed_worker_costs_less_than_a_tenth_of_a_second_to_notice() -> Non
     job.wait(0.1)
     assert job.indices == [0, 2]
     assert job.record.number == GenerationNumber(1, 2)
-    assert job.core.world is not None
-    assert job.core.world.begun - before <= 0.1
+    assert job.core.state.world is not None
+    assert job.core.state.world.begun - before <= 0.1
 
 
 def test_a_silent_node_is_lost_after_the_timeout() -> None:
@@ -70,7 +70,7 @@ def test_a_silent_node_is_lost_after_the_timeout() -> None:
     assert job.record.number.n == 1
     job.wait(1.0)
     assert job.indices == [1, 2]
-    assert 1.5 <= job.core.recoveries.records()[-1].detect_seconds <= 2.1
+    assert 1.5 <= job.core.state.recoveries.records()[-1].detect_seconds <= 2.1
 
 
 def test_two_workers_of_one_dead_node_cost_one_generation() -> None:
@@ -105,7 +105,7 @@ def test_the_word_of_the_operator_is_acted_on_at_once() -> None:
     job, agents = start()
     job.core.gone(Lost(members=(agents[2].name,), reason="node NotReady"), job.now)
     assert job.indices == [0, 1]
-    assert "node NotReady" in job.core.recoveries.records()[-1].message
+    assert "node NotReady" in job.core.state.recoveries.records()[-1].message
 
 
 def test_a_paused_coordinator_does_not_declare_everybody_lost() -> None:
@@ -113,14 +113,14 @@ def test_a_paused_coordinator_does_not_declare_everybody_lost() -> None:
     job.pause_coordinator(10.0)
     job.wait(1.0)
     assert job.record.number.n == 1
-    assert len(job.core.members) == 3
+    assert len(job.core.state.members) == 3
 
 
 def test_below_the_least_it_waits_and_goes_on_with_a_replacement() -> None:
     job, agents = start(workers=2, replicas=2)
     job.crash(agents[0])
     job.wait(5.0)
-    status = make_status(job.core, 1)
+    status = make_status(job.core.state, 1)
     assert status.phase == "recovering"
     assert "waiting for 1 more worker: have 1 of at least 2" in status.message
     job.add_agent(0)
@@ -132,12 +132,12 @@ def test_a_replacement_joins_by_a_planned_resize_and_nothing_is_lost() -> None:
     job, agents = start()
     job.crash(agents[1])
     job.wait(1.0)
-    lost_before = job.core.account.ledger().lost_steps
+    lost_before = job.core.state.account.ledger().lost_steps
     job.add_agent(1)
     job.wait(1.0)
     assert job.indices == [0, 2, 1]
-    assert job.core.account.ledger().lost_steps == lost_before
-    assert job.core.recoveries.records()[-1].cause == "resize"
+    assert job.core.state.account.ledger().lost_steps == lost_before
+    assert job.core.state.recoveries.records()[-1].cause == "resize"
 
 
 def test_survivors_come_before_joiners() -> None:
@@ -179,7 +179,7 @@ def test_the_world_is_a_multiple_of_the_replica_group() -> None:
     job.crash(agents[3])
     job.wait(1.0)
     assert job.record.world_size == 2
-    assert len(job.core.members) == 3
+    assert len(job.core.state.members) == 3
 
 
 def test_an_application_failure_restarts_the_same_members() -> None:
@@ -188,7 +188,7 @@ def test_an_application_failure_restarts_the_same_members() -> None:
     job.wait(0.2)
     assert job.indices == [0, 1, 2]
     assert job.record.number.n == 2
-    recovery = job.core.recoveries.records()[-1]
+    recovery = job.core.state.recoveries.records()[-1]
     assert (recovery.cause, recovery.rung, recovery.exit_code) == ("application", "L2", 1)
 
 
@@ -223,7 +223,7 @@ def test_lost_members_and_peer_errors_count_against_no_budget() -> None:
     job.crash(agents[1])
     job.wait(1.0)
     assert job.verdict is None
-    assert job.core.account.ledger().restarts == {"infrastructure": 1}
+    assert job.core.state.account.ledger().restarts == {"infrastructure": 1}
 
 
 def test_the_first_cause_is_named_although_its_peers_report_first() -> None:
@@ -234,7 +234,7 @@ def test_the_first_cause_is_named_although_its_peers_report_first() -> None:
     assert job.record.number.n == 1
     job.rank_ends(agents[1], "error", 3)
     job.wait(0.1)
-    assert job.core.recoveries.records()[-1].exit_code == 3
+    assert job.core.state.recoveries.records()[-1].exit_code == 3
 
 
 def test_completion_ends_all_agents_with_code_zero() -> None:
@@ -261,7 +261,7 @@ def test_one_worker_may_leave_without_loss() -> None:
     job.wait(1.0)
     assert job.indices == [0, 1]
     assert agents[2].exit_code == 0
-    assert job.core.account.ledger().lost_steps == 0
+    assert job.core.state.account.ledger().lost_steps == 0
 
 
 def test_when_all_leave_the_state_is_saved_and_the_job_goes_on_later() -> None:
@@ -275,7 +275,7 @@ def test_when_all_leave_the_state_is_saved_and_the_job_goes_on_later() -> None:
     for index in range(3):
         job.add_agent(index)
     job.wait(0.3)
-    assert job.core.recoveries.records()[-1].resumed_from_step == at
+    assert job.core.state.recoveries.records()[-1].resumed_from_step == at
 
 
 def test_a_restarted_coordinator_adopts_the_running_world() -> None:
@@ -293,7 +293,7 @@ def test_a_restarted_coordinator_forms_a_world_without_those_who_do_not_return()
     agents[1].alive = False
     job.start_coordinator(term=2)
     job.wait(1.5)
-    assert job.core.world is None
+    assert job.core.state.world is None
     job.wait(1.5)
     assert job.indices == [0, 2]
     assert job.record.number.term == 2
@@ -316,7 +316,7 @@ def test_the_newest_wish_is_learnt_from_the_agents() -> None:
     job.desired = make_desired(replicas=3)
     job.start_coordinator(term=2)
     job.wait(1.0)
-    assert job.core.desired.replicas == 2
+    assert job.core.state.desired.replicas == 2
     assert agents[2].exit_code == 0
 
 
@@ -330,7 +330,7 @@ def test_a_coordinator_of_a_lower_term_is_refused_by_what_agents_have_seen() -> 
     effects = job.core.handle(agents[1].memory.hello(), agents[1].name, job.now)
     assert [type(effect.message) for effect in effects if isinstance(effect, Send)] == [Refused]
     job.wait(5.0)
-    assert job.core.world is None
+    assert job.core.state.world is None
 
 
 def test_a_lost_member_that_returns_kills_its_ranks_and_joins_anew() -> None:
@@ -350,11 +350,11 @@ def test_a_report_of_a_fenced_member_changes_nothing() -> None:
     assert isinstance(old, GenerationRecord)
     job.silence(agents[1])
     job.wait(3.0)
-    before = make_status(job.core, 1)
+    before = make_status(job.core.state, 1)
     for number in (old.number, job.record.number):
         report = Progress(generation=number, rank=1, step=10_000, time=0.0)
         job.core.handle(report, agents[1].name, job.now)
-    assert make_status(job.core, 1) == before
+    assert make_status(job.core.state, 1) == before
 
 
 def test_lost_steps_and_down_time_are_recorded() -> None:
@@ -364,13 +364,13 @@ def test_lost_steps_and_down_time_are_recorded() -> None:
     assert at > 10
     job.crash(agents[1])
     job.wait(1.0)
-    recovery = job.core.recoveries.records()[-1]
+    recovery = job.core.state.recoveries.records()[-1]
     assert recovery.lost_steps == at - 10
     assert recovery.resumed_from_step == 10
     assert recovery.down_seconds is not None
     assert 0 < recovery.down_seconds < 0.5
     assert (recovery.world_before, recovery.world_after) == (3, 2)
-    assert job.core.account.ledger().lost_steps == at - 10
+    assert job.core.state.account.ledger().lost_steps == at - 10
 
 
 def test_ranks_that_do_not_honour_a_decision_are_ended_by_force() -> None:
@@ -385,7 +385,7 @@ def test_ranks_that_do_not_honour_a_decision_are_ended_by_force() -> None:
 def test_a_volume_that_refuses_claims_is_named_and_tried_again() -> None:
     job = Job()
     job.core.claim_failed("Permission denied (/volume/gpt)", job.now)
-    assert "Permission denied" in make_status(job.core, 1).message
+    assert "Permission denied" in make_status(job.core.state, 1).message
 
 
 def test_a_replaced_member_that_returns_is_let_go() -> None:

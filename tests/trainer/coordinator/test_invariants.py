@@ -68,9 +68,9 @@ class Faults(RuleBasedStateMachine):
         self.job.pause_coordinator(seconds)
 
     @rule(choice=st.integers(0, 9), step=st.integers(0, 10**6))
-    @precondition(lambda self: self.job.core.world is not None)
+    @precondition(lambda self: self.job.core.state.world is not None)
     def a_fenced_member_speaks(self, choice: int, step: int) -> None:
-        outsiders = [agent for agent in self.job.agents.values() if agent.name not in self.job.core.members]
+        outsiders = [agent for agent in self.job.agents.values() if agent.name not in self.job.core.state.members]
         if not outsiders:
             return
         agent = outsiders[choice % len(outsiders)]
@@ -84,13 +84,14 @@ class Faults(RuleBasedStateMachine):
             assert self.snapshot() == before
 
     def snapshot(self) -> Any:
-        core = self.job.core
-        return core.committed, core.progress, core.checkpoint, core.account.ledger().lost_steps, set(core.members)
+        state = self.job.core.state
+        lost_steps = state.account.ledger().lost_steps
+        return state.committed, state.progress, state.checkpoint, lost_steps, set(state.members)
 
     @invariant()
     def numbers_are_used_once_and_rise(self) -> None:
         # `Job._deliver` asserts that one number never names two worlds.
-        world = self.job.core.world
+        world = self.job.core.state.world
         if world is not None and (not self.seen or self.seen[-1] != world.number):
             newer = [number for number in self.seen if number > world.number]
             assert not newer or self.job.term > world.number.term or world.number in self.seen
@@ -121,7 +122,7 @@ class Faults(RuleBasedStateMachine):
         job.wait(70.0)
         at = job.step
         job.wait(5.0)
-        assert job.step > at, job.core.waiting_for
+        assert job.step > at, job.core.state.waiting_for
         assert len(job.record.members) == min(job.desired.replicas, job.desired.max_replicas)
 
 

@@ -175,6 +175,6 @@ async def test_an_unwritable_volume_is_named_in_the_status(tmp_path: Path) -> No
     core = Coordinator(1, "n", make_desired(directory=str(tmp_path / "file" / "job")), now, 0.0)
     server = Server(core, TOKEN)
     ticking = asyncio.create_task(server.run())
-    await asyncio.to_thread(wait_until, "the refusal", lambda: "reserve a generation number" in core.waiting_for)
-    assert "Not a directory" in core.waiting_for
+    await asyncio.to_thread(wait_until, "the refusal", lambda: "reserve a generation number" in core.state.waiting_for)
+    assert "Not a directory" in core.state.waiting_for
     ticking.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -94,9 +95,8 @@ def verify(path: Path, manifest: Manifest, names: Iterable[str]) -> str:
 
 def set_aside(path: Path, target: Path) -> Path:
     """Rename durably to `target`, or to `target` with a number when that is taken. Raises OSError."""
-    number, free = 1, target
-    while free.exists():
-        number, free = number + 1, target.with_name(f"{target.name}.{number}")
+    numbered = (target.with_name(f"{target.name}.{number}") for number in itertools.count(2))
+    free = next(name for name in itertools.chain([target], numbered) if not name.exists())
     durable.rename(path, free)
     return free
 

@@ -1,0 +1,95 @@
+"""What is whole, what may go, what is swept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regroup_trainer.checkpoint import catalog
+from regroup_trainer.checkpoint.layout import MANIFEST, Layout, Manifest
+from regroup_trainer.contract import GenerationNumber
+from tests.trainer.checkpoint.checkpoints import write_checkpoint
+
+
+@given(st.sets(st.integers(1, 200)), st.integers(1, 10), st.none() | st.integers(1, 20))
+def test_the_newest_and_every_mth_stay(steps: set[int], keep_last: int, every: int | None) -> None:
+    gone = set(catalog.removable(steps, keep_last, every))
+    newest = set(sorted(steps)[-keep_last:])
+    assert gone <= steps - newest
+    assert all(step % every for step in gone) if every else gone == steps - newest
+
+
+def test_a_whole_checkpoint_verifies(tmp_path: Path) -> None:
+    manifest = write_checkpoint(Layout(tmp_path), 5)
+    (found,) = catalog.published(Layout(tmp_path))
+    assert (found.step, found.manifest) == (5, manifest)
+    assert catalog.verify(found.path, manifest, manifest.files) == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"shard!", "__0_0.distcp has 6 bytes instead of 5"),
+        (b"shark", "__0_0.distcp has checksum"),
+        (None, "__0_0.distcp cannot be read (No such file or directory)"),
+    ],
+)
+def test_a_broken_file_is_named_with_what_is_wrong(tmp_path: Path, content: bytes | None, problem: str) -> None:
+    manifest = write_checkpoint(Layout(tmp_path), 5)
+    path = Layout(tmp_path).published(5)
+    shard = path / "__0_0.distcp"
+    shard.unlink() if content is None else shard.write_bytes(content)
+    assert catalog.verify(path, manifest, manifest.files).startswith(problem)
+
+
+def test_a_checkpoint_without_a_readable_manifest_is_a_candidate_with_a_problem(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    for step in (1, 2, 3, 4):
+        write_checkpoint(layout, step)
+    (layout.published(1) / MANIFEST).unlink()
+    (layout.published(2) / MANIFEST).write_text("{}")
+    newer = write_checkpoint(layout, 3).model_copy(update={"format": 99})
+    (layout.published(3) / MANIFEST).write_text(newer.model_dump_json())
+    layout.published(4).rename(layout.published(9))
+    assert [(found.step, found.problem) for found in catalog.published(layout)] == [
+        (9, "manifest.json is of step 4"),
+        (3, "manifest.json has format 99, this version reads 1"),
+        (2, f"manifest.json is damaged ({_required_fields()} errors)"),
+        (1, "manifest.json is missing"),
+    ]
+
+
+def test_what_older_generations_left_half_written_is_swept(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    write_checkpoint(layout, 1)
+    mine, older = GenerationNumber(2, 1), GenerationNumber(1, 9)
+    for directory in (layout.temporary(2, older), layout.temporary(2, mine), layout.corrupt(1, older)):
+        directory.mkdir()
+    catalog.sweep(layout, mine)
+    assert sorted(path.name for path in layout.checkpoints.iterdir()) == [
+        ".corrupt-step-1-1-9",
+        "step-1",
+        "step-2.tmp-2-1",
+    ]
+
+
+def test_nothing_set_aside_is_overwritten(tmp_path: Path) -> None:
+    layout, target = Layout(tmp_path), tmp_path / "checkpoints" / ".corrupt-step-1-1-1"
+    names = []
+    for _ in range(3):
+        write_checkpoint(layout, 1)
+        names.append(catalog.set_aside(layout.published(1), target).name)
+    assert names == [".corrupt-step-1-1-1", ".corrupt-step-1-1-1.2", ".corrupt-step-1-1-1.3"]
+    assert catalog.has_corrupt(layout)
+
+
+def test_a_directory_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+    assert catalog.published(Layout(tmp_path / "new")) == []
+    assert not catalog.has_corrupt(Layout(tmp_path / "new"))
+
+
+def _required_fields() -> int:
+    return sum(field.is_required() for field in Manifest.model_fields.values())

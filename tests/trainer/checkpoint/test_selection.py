@@ -1,0 +1,94 @@
+"""What a new generation may start from, by policy and lineage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from regroup_trainer.checkpoint import lineage
+from regroup_trainer.checkpoint.layout import Layout
+from regroup_trainer.checkpoint.lineage import LineageRecord
+from regroup_trainer.checkpoint.selection import select
+from regroup_trainer.config import ResumePolicy
+from regroup_trainer.contract import GenerationNumber, GenerationRecord
+from regroup_trainer.errors import CheckpointError, ConfigurationError
+from tests.support.ranks import generation, train_config
+from tests.trainer.checkpoint.checkpoints import DATA, write_checkpoint
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    layout = Layout(tmp_path)
+    layout.lineage.mkdir()
+    layout.checkpoints.mkdir()
+    return layout
+
+
+def began(layout: Layout, n: int, resumed: int, **resume: object) -> GenerationNumber:
+    number = GenerationNumber(1, n)
+    lineage.begin(
+        layout,
+        LineageRecord(
+            generation=number,
+            parent=GenerationNumber(1, n - 1) if n > 1 else None,
+            resumed_from_step=resumed,
+            resume=ResumePolicy.model_validate(resume),
+            data=DATA,
+        ),
+    )
+    return number
+
+
+def upcoming(layout: Layout, **resume: object) -> GenerationRecord:
+    return generation(layout.directory, 1, train_config(), number=GenerationNumber(1, 9), resume=resume)
+
+
+def candidates(layout: Layout, **resume: object) -> list[int]:
+    return [candidate.step for candidate in select(layout, upcoming(layout, **resume)).candidates]
+
+
+def test_a_first_generation_starts_from_scratch(layout: Layout) -> None:
+    selection = select(layout, upcoming(layout))
+    assert (selection.parent, selection.candidates, selection.scratch) == (None, (), True)
+
+
+def test_the_newest_of_the_lineage_come_first_and_those_beyond_a_resume_are_left_out(layout: Layout) -> None:
+    first = began(layout, 1, resumed=0)
+    for step in (10, 20, 30):
+        write_checkpoint(layout, step, first)
+    write_checkpoint(layout, 25, began(layout, 2, resumed=20))
+    assert candidates(layout) == [25, 20, 10]
+    assert not select(layout, upcoming(layout)).scratch
+
+
+def test_corrupt_ones_set_aside_forbid_starting_from_scratch(layout: Layout) -> None:
+    layout.corrupt(5, GenerationNumber(1, 1)).mkdir()
+    selection = select(layout, upcoming(layout))
+    assert (selection.candidates, selection.scratch) == ((), False)
+
+
+def test_never_is_applied_once(layout: Layout) -> None:
+    write_checkpoint(layout, 10, began(layout, 1, resumed=0))
+    assert candidates(layout, policy="Never") == []
+    write_checkpoint(layout, 3, began(layout, 2, resumed=0, policy="Never"))
+    assert candidates(layout, policy="Never") == [3]
+
+
+def test_a_named_step_is_applied_once(layout: Layout) -> None:
+    first = began(layout, 1, resumed=0)
+    for step in (10, 20):
+        write_checkpoint(layout, step, first)
+    assert candidates(layout, policy="Step", step=10) == [10]
+    write_checkpoint(layout, 15, began(layout, 2, resumed=10, policy="Step", step=10))
+    assert candidates(layout, policy="Step", step=10) == [15, 10]
+
+
+def test_a_missing_step_names_those_that_exist(layout: Layout) -> None:
+    with pytest.raises(CheckpointError, match="there is no checkpoint of step 7: choose one of none at all"):
+        select(layout, upcoming(layout, policy="Step", step=7))
+
+
+def test_resuming_from_another_job_is_refused(layout: Layout) -> None:
+    with pytest.raises(ConfigurationError, match=r"resume\.policy: 'Job' is not supported yet"):
+        select(layout, upcoming(layout, policy="Job", job_name="other"))
