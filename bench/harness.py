@@ -122,9 +122,9 @@ def versions() -> dict[str, str]:
     return found
 
 
-def write(name: str, found: Sequence[Row], *, quick: bool) -> Path:
+def write(folder: Path, name: str, found: Sequence[Row], *, quick: bool) -> Path:
     """Write the results; a quick run says so, since its figures prove nothing."""
-    RESULTS.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     document = {
         "name": name,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -133,7 +133,7 @@ def write(name: str, found: Sequence[Row], *, quick: bool) -> Path:
         "versions": versions(),
         "rows": [asdict(row) for row in found],
     }
-    file = RESULTS / (f"{name}.quick.json" if quick else f"{name}.json")
+    file = folder / f"{name}.json"
     file.write_text(json.dumps(document, indent=2) + "\n")
     return file
 
@@ -145,7 +145,8 @@ def command(plan_of: Callable[[bool], Plan], measure: Measure) -> click.Command:
     @click.option("--quick", is_flag=True, help="A smoke run of under a minute; its figures prove nothing.")
     @click.option("--runs", type=click.IntRange(1), help="Runs of each case and subject.")
     @click.option("--case", "only", help="Only this case.")
-    def main(quick: bool, runs: int | None, only: str | None) -> None:
+    @click.option("--output", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the results.")
+    def main(quick: bool, runs: int | None, only: str | None, output: Path) -> None:
         plan = plan_of(quick)
         cases = [case for case in plan.cases if only in (None, case)]
         if not cases:
@@ -154,6 +155,6 @@ def command(plan_of: Callable[[bool], Plan], measure: Measure) -> click.Command:
         console = Console(highlight=False)
         found = collect(plan, measure, lambda line: console.print(line, style="dim", soft_wrap=True))
         console.print(table(plan.name, found))
-        console.print(f"written to {write(plan.name, found, quick=quick)}", soft_wrap=True)
+        console.print(f"written to {write(output, plan.name, found, quick=quick)}", soft_wrap=True)
 
     return main

@@ -1,4 +1,4 @@
-"""Subject `torchrun` of bench/recovery.py: stock elastic agents with the c10d rendezvous, default settings."""
+"""Subjects `torchrun` and `torchrun-tuned` of bench/recovery.py: stock elastic agents with the c10d rendezvous."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ from bench.outcome import FAILED, Step, outcome
 from bench.recovery_regroup import BEYOND, ENOUGH, RECOVER_SECONDS, SAVE_EVERY, START_SECONDS
 
 WORKERS = 3
+TUNED = (
+    "join_timeout=600,last_call_timeout=1,close_timeout=5,"
+    "read_timeout=60,keep_alive_interval=1,keep_alive_max_attempt=3"
+)
+"""The quickest settings of the rendezvous that recovered reliably."""
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""A store for each world: with the shared one a new world reads the addresses of the last one."""
 REPLACE_SECONDS = 1.0
 
 
@@ -26,6 +33,8 @@ class Agents:
 
     folder: Path
     port: int
+    settings: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
     running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     gone: dict[int, float] = field(default_factory=dict)
 
@@ -43,8 +52,9 @@ class Agents:
     def _start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes=2:{WORKERS}", "--nproc-per-node=1"]
         command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--rdzv-id=bench"]
+        command += [f"--rdzv-conf={self.settings}"] if self.settings else []
         command += ["--max-restarts=10", torchrun_job.__file__, str(self.folder), str(SAVE_EVERY)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **self.environment}
         with (self.folder / "torchrun.log").open("ab") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
@@ -76,9 +86,17 @@ def kill(pid: int) -> None:
         return
 
 
-def measure(case: str, folder: Path) -> dict[str, float | None]:
-    """One kill."""
-    agents = Agents(folder, _free_port())
+def stock(case: str, folder: Path) -> dict[str, float | None]:
+    """One kill, default settings."""
+    return _measure(case, Agents(folder, _free_port()))
+
+
+def tuned(case: str, folder: Path) -> dict[str, float | None]:
+    """One kill, the best settings."""
+    return _measure(case, Agents(folder, _free_port(), TUNED, OWN_STORE))
+
+
+def _measure(case: str, agents: Agents) -> dict[str, float | None]:
     try:
         rank_0 = _wait_at_risk(agents)
         owner = next((i for i, agent in agents.running.items() if rank_0 in children(agent.pid)), 0)

@@ -38,7 +38,7 @@ def main(folder: Path, save_every: int) -> None:
         tokens = torch.randint(VOCABULARY, (BATCH, LENGTH + 1))
         loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if dist.get_rank() == 0:
             note(folder, step)
