@@ -73,7 +73,11 @@ class Job:
     def delete(self) -> None:
         """Delete it and wait until its pods are gone."""
         self.kubectl("delete", "trainingjob", self.name, "-n", self.namespace, "--ignore-not-found", "--wait=true")
-        wait_until(f"the pods of {self.name} to go", lambda: not self.pods(), seconds=90)
+        try:
+            wait_until(f"the pods of {self.name} to go", lambda: not self.pods(), seconds=90)
+        except AssertionError:
+            left = self.kubectl("get", "pods", "-n", self.namespace, "-o", "yaml")
+            raise AssertionError(f"these pods outlive their job {self.name}:\n{left}") from None
 
     def pods(self, role: str | None = None) -> list[Json]:
         """Its pods, those on their way out included."""
