@@ -136,3 +136,7 @@ def _only_job(file: Path) -> Document:
     if len(documents) > 1:
         raise click.ClickException(f"{file}: holds {len(documents)} jobs; run takes one")
     return documents[0]
+
+
+if __name__ == "__main__":
+    main()

@@ -411,3 +411,18 @@ def test_connections_between_ranks_that_never_work_are_tried_ever_less_often() -
             job.wait(0.1)
     assert job.verdict is None
     assert job.now - started > 15.0
+
+
+def test_a_coordinator_that_starts_while_suspending_waits_for_the_ranks_to_save() -> None:
+    job, agents = start()
+    job.wish(suspend=True)
+    for agent in agents:
+        agent.reachable = False
+    job.start_coordinator(term=2)
+    job.wait(0.5)
+    assert job.verdict is None
+    for agent in agents:
+        agent.reachable = True
+    job.wait(1.0)
+    assert job.verdict is not None
+    assert job.saved_step == agents[0].step

@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from regroup_trainer.coordinator.core import Coordinator
+from regroup_trainer.contract import Cause
+from regroup_trainer.coordinator.state import State
 
 DETECTION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)
 PHASES = (
@@ -22,12 +23,12 @@ _LABELS = ("namespace", "trainingjob")
 class CoordinatorCollector(Collector):
     """Series of one job. Counters come from the ledger, which never falls."""
 
-    def __init__(self, core: Coordinator) -> None:
-        self._core = core
+    def __init__(self, state: State) -> None:
+        self._state = state
 
     def collect(self) -> Iterable[Metric]:
         """The series as of now."""
-        labels = (self._core.desired.namespace, self._core.desired.job)
+        labels = (self._state.desired.namespace, self._state.desired.job)
         yield self._world_generation(labels)
         yield self._world_size(labels)
         yield from self._ledger(labels)
@@ -35,17 +36,17 @@ class CoordinatorCollector(Collector):
 
     def _world_generation(self, labels: tuple[str, str]) -> Metric:
         metric = GaugeMetricFamily("trainingjob_world_generation", "n of the current generation", labels=_LABELS)
-        metric.add_metric(labels, self._core.world.number.n if self._core.world else 0)
+        metric.add_metric(labels, self._state.world.number.n if self._state.world else 0)
         return metric
 
     def _world_size(self, labels: tuple[str, str]) -> Metric:
-        world = self._core.world
+        world = self._state.world
         metric = GaugeMetricFamily("trainingjob_world_size", "Ranks that train", labels=_LABELS)
         metric.add_metric(labels, world.record.world_size if world and world.alive else 0)
         return metric
 
     def _ledger(self, labels: tuple[str, str]) -> Iterable[Metric]:
-        ledger = self._core.account.ledger()
+        ledger = self._state.account.ledger()
         text = "Wall time of the job by what it was spent on"
         times = CounterMetricFamily("trainingjob_time_seconds", text, labels=(*_LABELS, "phase"))
         for phase in PHASES:
@@ -61,8 +62,8 @@ class CoordinatorCollector(Collector):
         metric = HistogramMetricFamily(
             "trainingjob_detection_seconds", "From the last sign of life to the detection", labels=(*_LABELS, "cause")
         )
-        by_cause: dict[str, list[float]] = defaultdict(list)
-        for cause, seconds in self._core.detections:
+        by_cause: dict[Cause, list[float]] = defaultdict(list)
+        for cause, seconds in self._state.detections:
             by_cause[cause].append(seconds)
         for cause, values in by_cause.items():
             buckets = [(str(bound), sum(v <= bound for v in values)) for bound in DETECTION_BUCKETS]
@@ -70,8 +71,8 @@ class CoordinatorCollector(Collector):
         return metric
 
 
-def make_registry(core: Coordinator) -> CollectorRegistry:
+def make_registry(state: State) -> CollectorRegistry:
     """A registry with this coordinator's series alone."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(CoordinatorCollector(core))
+    registry.register(CoordinatorCollector(state))
     return registry

@@ -1,6 +1,6 @@
 """The coordinator's edge: HTTP and WebSocket in, effects out. All decisions are made in `core`.
 
-One asyncio task ticks the core; connections are kept per member, and a newer one of the same member replaces the older.
+One task ticks the core; connections are kept per member, and a newer one of the same member replaces the older.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from regroup_trainer.coordinator.claims import claim
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.effects import Claim, Close, Effect, Send
 from regroup_trainer.coordinator.metrics import make_registry
+from regroup_trainer.coordinator.state import State
 from regroup_trainer.coordinator.status import make_status, message_of, phase_of
 
 TICK_SECONDS = 0.02
@@ -50,7 +51,7 @@ class Server:
         self._last_progress: Progress | None = None
         self._news = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._registry: CollectorRegistry = make_registry(core)
+        self._registry: CollectorRegistry = make_registry(core.state)
 
     def application(self) -> web.Application:
         """The routes; everything below /v1 wants the token."""
@@ -143,7 +144,7 @@ class Server:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait), self._news:
                 await self._news.wait_for(lambda: self._sequence > after)
-        status = make_status(self._core, self._sequence)
+        status = make_status(self._core.state, self._sequence)
         return web.Response(text=status.model_dump_json(), content_type="application/json")
 
     async def _desired(self, request: web.Request) -> web.Response:
@@ -184,7 +185,7 @@ class Server:
             self._spawn(_close(socket))
 
     async def _claim(self, effect: Claim) -> None:
-        directory = Path(self._core.desired.directory)
+        directory = Path(self._core.state.desired.directory)
         try:
             number, newest = await asyncio.to_thread(claim, directory, effect.number)
         except OSError as error:
@@ -201,27 +202,31 @@ class Server:
 
     def _publish(self) -> None:
         """Wake the long polls when the status has news."""
-        core = self._core
-        progress_due = core.progress is not None and time.monotonic() - self._progress_said > PROGRESS_NEWS_SECONDS
-        said = (
-            phase_of(core),
-            core.world.number if core.world else None,
-            tuple(core.members),
-            tuple(core.lost_members),
-            message_of(core) if phase_of(core) != "running" else "",
-            core.checkpoint,
-            core.evaluation,
-            len(core.journal.events()) and core.journal.events()[-1].sequence,
-            core.desired.revision,
-            tuple(self._connections),
-        )
-        if said == self._said and not (progress_due and core.progress is not self._last_progress):
+        state, now = self._core.state, time.monotonic()
+        progressed = state.progress is not self._last_progress and now - self._progress_said > PROGRESS_NEWS_SECONDS
+        said = self._news_of(state)
+        if said == self._said and not progressed:
             return
-        self._said = said
-        self._last_progress = core.progress
-        self._progress_said = time.monotonic()
+        self._said, self._last_progress = said, state.progress
+        self._progress_said = now
         self._sequence += 1
         self._spawn(self._wake())
+
+    def _news_of(self, state: State) -> object:
+        """Equal as long as there is nothing new but progress."""
+        phase, events = phase_of(state), state.journal.events()
+        return (
+            phase,
+            message_of(state) if phase != "running" else "",
+            state.world.number if state.world else None,
+            tuple(state.members),
+            tuple(state.lost_members),
+            state.checkpoint,
+            state.evaluation,
+            state.desired.revision,
+            events[-1].sequence if events else 0,
+            tuple(self._connections),
+        )
 
     async def _wake(self) -> None:
         async with self._news:

@@ -10,39 +10,39 @@ from regroup_trainer.contract import (
     Hello,
     MemberStatus,
 )
-from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.formation import wanted_workers
+from regroup_trainer.coordinator.state import State
 from regroup_trainer.coordinator.world import World
 
 
-def make_status(core: Coordinator, sequence: int) -> CoordinatorStatus:
+def make_status(state: State, sequence: int) -> CoordinatorStatus:
     """What GET /v1/status answers."""
-    record = core.world.record if core.world else None
+    record = state.world.record if state.world else None
     return CoordinatorStatus(
-        term=core.term,
+        term=state.term,
         sequence=sequence,
-        revision=core.desired.revision,
-        phase=phase_of(core),
-        message=message_of(core),
+        revision=state.desired.revision,
+        phase=phase_of(state),
+        message=message_of(state),
         generation=record.number if record else None,
-        world_size=record.world_size if record and core.world and core.world.alive else 0,
-        members=(*_here(core, record), *_lost(core)),
-        progress=core.progress,
-        total_steps=core.desired.train.training.steps,
-        evaluation=core.evaluation,
-        checkpoint=core.checkpoint,
-        ledger=core.account.ledger(),
-        recoveries=core.recoveries.records(),
-        events=core.journal.events(),
-        verdict=core.verdict,
+        world_size=record.world_size if record and state.world and state.world.alive else 0,
+        members=(*_here(state, record), *_lost(state)),
+        progress=state.progress,
+        total_steps=state.desired.train.training.steps,
+        evaluation=state.evaluation,
+        checkpoint=state.checkpoint,
+        ledger=state.account.ledger(),
+        recoveries=state.recoveries.records(),
+        events=state.journal.events(),
+        verdict=state.verdict,
     )
 
 
-def phase_of(core: Coordinator) -> CoordinatorPhase:
+def phase_of(state: State) -> CoordinatorPhase:
     """In one word."""
-    if core.verdict is not None:
-        return core.verdict.outcome
-    world = core.world
+    if state.verdict is not None:
+        return state.verdict.outcome
+    world = state.world
     if world is None:
         return "waiting"
     if not world.alive:
@@ -56,31 +56,31 @@ def phase_of(core: Coordinator) -> CoordinatorPhase:
     return "resizing" if world.follows.cause == "resize" else "recovering"
 
 
-def message_of(core: Coordinator) -> str:
+def message_of(state: State) -> str:
     """What it does now, or why it is not training: one sentence."""
-    if core.verdict is not None:
-        return core.verdict.message
-    world = core.world
+    if state.verdict is not None:
+        return state.verdict.message
+    world = state.world
     if world is None:
-        return core.waiting_for
+        return state.waiting_for
     if world.broken is not None:
-        return f"{world.broken.message}; {core.waiting_for}"[:4096] if world.settled else world.broken.message
+        return f"{world.broken.message}; {state.waiting_for}"[:4096] if world.settled else world.broken.message
     if world.ended:
-        return core.waiting_for
+        return state.waiting_for
     if world.change is not None:
         return f"saving, then a new world: {world.change.reason}"
     if not world.running:
         return f"generation {world.number} is starting on {_workers(world)}"
-    return _training(core, world)
+    return _training(state, world)
 
 
-def _training(core: Coordinator, world: World) -> str:
+def _training(state: State, world: World) -> str:
     step = world.progress.step if world.progress else 0
-    text = f"training: step {step} of {core.desired.train.training.steps} on {_workers(world)}"
-    wanted = wanted_workers(core.desired)
+    text = f"training: step {step} of {state.desired.train.training.steps} on {_workers(world)}"
+    wanted = wanted_workers(state.desired)
     if len(world.record.members) >= wanted:
         return text
-    why = "; ".join(f"{hello.pod} was lost: {why}" for hello, why in core.lost_members.values())
+    why = "; ".join(f"{hello.pod} was lost: {why}" for hello, why in state.lost_members.values())
     return f"{text} of {wanted} wanted" + (f" ({why})" if why else "")
 
 
@@ -89,13 +89,13 @@ def _workers(world: World) -> str:
     return f"{count} worker{'s' if count != 1 else ''}"
 
 
-def _here(core: Coordinator, record: GenerationRecord | None) -> list[MemberStatus]:
-    members = sorted(core.members.values(), key=lambda member: member.hello.index)
+def _here(state: State, record: GenerationRecord | None) -> list[MemberStatus]:
+    members = sorted(state.members.values(), key=lambda member: member.hello.index)
     return [_member(m.hello, record, m.step, "") for m in members]
 
 
-def _lost(core: Coordinator) -> list[MemberStatus]:
-    return [_member(hello, None, 0, why) for _index, (hello, why) in sorted(core.lost_members.items())]
+def _lost(state: State) -> list[MemberStatus]:
+    return [_member(hello, None, 0, why) for _index, (hello, why) in sorted(state.lost_members.items())]
 
 
 def _member(hello: Hello, record: GenerationRecord | None, step: int, lost: str) -> MemberStatus:

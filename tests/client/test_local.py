@@ -1,0 +1,138 @@
+"""Jobs on this machine, end to end: real processes, real training, real deaths."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from regroup.faults import Fault
+from regroup.local import LocalRun, LocalRunError, newest_term
+from regroup_trainer.contract import PEER_LOST_EXIT_CODE
+from tests.client.local_job import at_step, make_run, make_train, play, require_whole_history, world_of
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def test_training_survives_the_loss_of_every_part_in_turn(tmp_path: Path) -> None:
+    faults = [
+        Fault("rank", 1, 30),
+        Fault("worker", 1, 70),
+        Fault("coordinator", 0, 110),
+    ]
+    run = make_run(tmp_path, 2000, faults)
+    verdict = play(
+        run,
+        [
+            (at_step(150), lambda run: run.kill_worker(run.status.members[0].index)),  # type: ignore[union-attr]
+            (world_of(3), lambda run: run.kill_rank(0)),
+            (at_step(300), lambda run: run.kill_worker(_worker_of_rank_zero(run))),
+        ],
+    )
+    assert verdict.outcome == "completed"
+    require_whole_history(tmp_path, 2000)
+    assert newest_term(tmp_path) == 2
+    unplanned = [recovery for recovery in run.recoveries.values() if recovery.cause != "resize"]
+    assert {"application", "infrastructure"} <= {recovery.cause for recovery in unplanned}
+    assert all(recovery.rung == "L2" and (recovery.lost_steps or 0) <= 25 for recovery in unplanned)
+
+
+def _worker_of_rank_zero(run: LocalRun) -> int:
+    assert run.status is not None
+    return next(member.index for member in run.status.members if member.rank == 0)
+
+
+def test_a_job_scales_up_and_down_without_losing_a_step(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 1500, replicas=2)
+    verdict = play(
+        run,
+        [
+            (world_of(2), lambda run: run.scale(3)),
+            (world_of(3), lambda run: run.scale(2)),
+            (world_of(2), lambda run: None),
+        ],
+    )
+    assert verdict.outcome == "completed"
+    assert run.status is not None
+    assert run.status.ledger.lost_steps == 0
+    require_whole_history(tmp_path, 1500)
+
+
+def test_a_suspended_job_goes_on_where_it_was(tmp_path: Path) -> None:
+    first = make_run(tmp_path, 400, replicas=2)
+    assert play(first, [(at_step(33), lambda run: run.suspend())]).outcome == "suspended"
+    assert first.status is not None
+    assert first.status.progress is not None
+    assert first.status.checkpoint is not None
+    assert first.status.checkpoint.step == first.status.progress.step
+    second = make_run(tmp_path, 400, replicas=2, train=make_train(400, strategy="fsdp"))
+    assert play(second).outcome == "completed"
+    require_whole_history(tmp_path, 400)
+
+
+def test_a_worker_that_cannot_start_ends_the_run_with_its_log(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 10, replicas=1, min_replicas=1)
+    run.entry = "no_such_module"
+    with pytest.raises(LocalRunError, match="No module named 'no_such_module'"):
+        play(run)
+
+
+def test_a_program_that_always_fails_ends_in_failure_with_its_last_words(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 10, replicas=1, min_replicas=1, job="raise", max_restarts=2, backoff_seconds=0.1)
+    run.entry = "tests.trainer.agent.tiny_rank"
+    verdict = play(run)
+    assert (verdict.outcome, verdict.exit_code) == ("failed", 1)
+    assert "the data is upside down" in verdict.message
+    assert "the budget of 2 restarts is used up" in verdict.message
+    (termination,) = (tmp_path / "logs").glob("*.termination")
+    told = json.loads(termination.read_text())
+    assert (told["rank"], told["exitCode"], told["cause"]) == (0, 1, "error")
+    assert told["exitCode"] != PEER_LOST_EXIT_CODE
+
+
+def test_ctrl_c_saves_and_nothing_is_left_over_when_the_command_is_killed(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "apiVersion: regroup.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: gpt}\nspec:\n"
+        "  checkpoint: {intervalSteps: 20}\n"
+        "  trainer: {model: {preset: tiny}, training: {steps: 100000, globalBatchSize: 2, sequenceLength: 64}}\n"
+    )
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "regroup.cli", "run", str(job), "--directory", str(folder), "--plain"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    wait_until("a checkpoint", (folder / "checkpoints/step-20").exists, seconds=200)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "suspended:" in output
+    assert f"go on with: regroup run {job} --directory {folder}" in output
+
+    again = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    agents = wait_until("the processes", lambda: _descendants(again.pid)[2:], seconds=60)
+    again.kill()
+    again.wait()
+    wait_until("everything to be gone", lambda: not any(_runs(pid) for pid in agents))
+
+
+def _descendants(pid: int) -> list[int]:
+    found = [pid]
+    for parent in found:
+        try:
+            found += [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+        except OSError:
+            continue
+    return found[1:]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

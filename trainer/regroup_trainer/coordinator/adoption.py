@@ -1,0 +1,45 @@
+"""A coordinator that has just started takes over the world that returning agents tell of."""
+
+from __future__ import annotations
+
+from regroup_trainer.contract import GenerationRecord, Hello
+from regroup_trainer.coordinator.greeting import echo
+from regroup_trainer.coordinator.state import State
+from regroup_trainer.coordinator.world import Break, LastCommit, World
+
+
+def adopt(state: State, until: float, now: float) -> None:
+    """Adopt the newest world as soon as all its members are back; from `until` on those who are missing are lost.
+
+    Training never stopped, so a world that is whole goes on under its old number.
+    """
+    record = _newest(state)
+    if record is None:
+        return
+    hellos = [member.hello for member in state.members.values()]
+    back = {h.member: h for h in hellos if h.record is not None and h.record.number == record.number}
+    missing = [place for place in record.members if place.member not in back]
+    if missing and now < until:
+        return
+    state.world = World(record, begun=now, heard=now)
+    state.know_lineage(record.parent)
+    _adopt_progress(state, list(back.values()), now)
+    if missing:
+        message = f"worker {missing[0].pod} did not come back after the coordinator's restart"
+        state.world.broken = Break(now, "infrastructure", message, missing[0])
+    for hello in back.values():
+        echo(state, hello, now)
+
+
+def _newest(state: State) -> GenerationRecord | None:
+    records = [member.hello.record for member in state.members.values() if member.hello.record is not None]
+    return max(records, key=lambda record: record.number, default=None)
+
+
+def _adopt_progress(state: State, back: list[Hello], now: float) -> None:
+    progresses = [hello.progress for hello in back if hello.progress is not None]
+    newest = max(progresses, key=lambda progress: progress.step, default=None)
+    if newest is not None:
+        state.committed = LastCommit(newest.step, newest.time)
+        state.know_lineage(newest.generation)
+    state.account.adopt(next((progress for progress in progresses if progress.rank == 0), None), now)

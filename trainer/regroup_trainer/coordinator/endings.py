@@ -1,0 +1,77 @@
+"""How worlds end: by agreement when another one is wanted, or broken, with a cause that is counted once."""
+
+from __future__ import annotations
+
+from regroup_trainer.contract import Decide, Exit, Verdict
+from regroup_trainer.coordinator.planned import HONOUR_SECONDS, planned_change
+from regroup_trainer.coordinator.restarts import Restarts, refusal
+from regroup_trainer.coordinator.state import State
+from regroup_trainer.coordinator.world import Break, World
+
+SETTLE_SECONDS = 0.02
+"""After a rank's end, time for the ends of its peers to be heard before the next world is formed."""
+
+
+def steer(state: State, world: World, now: float) -> None:
+    """Ask the ranks for an agreed end when another world is wanted; force it when they don't answer."""
+    change = planned_change(world, state.members, state.desired, state.node)
+    if change is not None and (world.decision is None or change.decision > world.decision):
+        world.decision, world.change, world.decided = change.decision, change, now
+        state.send(world.record.members[0].member, Decide(generation=world.number, decision=change.decision))
+    if world.change is not None and now - max(world.decided, world.heard) > HONOUR_SECONDS:
+        message = f"{world.change.reason}, but the ranks did not agree on an end within {HONOUR_SECONDS:.0f} s"
+        world.broken = Break(now, world.change.cause, message, world.change.place)
+
+
+def settle(state: State, world: World, broken: Break, restarts: Restarts, now: float) -> float:
+    """Once the first cause is certain, count it; returns how long to wait before the next world."""
+    if not _is_certain(state, broken, now):
+        return 0.0
+    world.settled = True
+    state.account.restart(broken.cause)
+    if broken.exit is None:
+        return 0.0
+    if broken.cause == "application":
+        state.detections.append(("application", 0.0))
+        state.tell(now, "RankFailed", broken.message, "Warning")
+        why = refusal(broken.exit, state.account.used("application") - 1, state.desired)
+        if why is not None:
+            _fail(state, broken, why, now)
+    return restarts.pause(state.committed.step if state.committed else 0, state.desired)
+
+
+def _is_certain(state: State, broken: Break, now: float) -> bool:
+    if broken.exit is None:
+        return True
+    if not broken.provisional:
+        return now >= broken.time + SETTLE_SECONDS
+    missed = any(member.is_suspect(state.desired, now) for member in state.members.values())
+    return not missed and now >= broken.time + state.desired.heartbeat_milliseconds / 1000
+
+
+def _fail(state: State, broken: Break, why: str, now: float) -> None:
+    assert broken.exit is not None
+    state.tell(now, "Failed", f"{broken.message}; {why}", "Warning")
+    message = f"{broken.message}; {why}\n{broken.exit.message}"[:4096]
+    state.conclude(Verdict(outcome="failed", message=message, exit_code=broken.exit.exit_code or 1))
+
+
+def end_of(state: State, world: World | None, now: float) -> Break | None:
+    """How the last world ended: broken, or by a planned change, which is counted here."""
+    if world is None or world.broken is not None:
+        return world.broken if world else None
+    if world.change is None:
+        return Break(now, "resize", "the ranks ended the world by agreement")
+    state.account.restart(world.change.cause)
+    return Break(now, world.change.cause, world.change.reason, world.change.place)
+
+
+def dismiss(state: State) -> None:
+    """Let those go who asked to, or are too many, once no living world needs them."""
+    needed = state.world.record if state.world is not None and state.world.alive else None
+    for name, member in list(state.members.items()):
+        surplus = member.hello.index >= state.desired.replicas and needed is not None
+        if (member.leaving is None and not surplus) or (needed is not None and needed.place_of(name) is not None):
+            continue
+        state.send(name, Exit(code=0, reason=member.leaving or "the job was scaled down"))
+        del state.members[name]

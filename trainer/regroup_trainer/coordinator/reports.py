@@ -1,0 +1,117 @@
+"""What ranks tell: heard only if it is of the current generation and told by the member that runs the rank."""
+
+from __future__ import annotations
+
+from regroup_trainer.contract import (
+    CheckpointFailed,
+    CheckpointSaved,
+    Evaluated,
+    Finished,
+    Progress,
+    RankExit,
+    Report,
+    Restored,
+    Verdict,
+)
+from regroup_trainer.coordinator.membership import Member
+from regroup_trainer.coordinator.restarts import describe
+from regroup_trainer.coordinator.state import State
+from regroup_trainer.coordinator.world import Break, LastCommit, World
+
+
+def hear(state: State, report: Report, member: Member, now: float) -> None:
+    """Take a report over, or drop it: the reports of a fenced member or generation change nothing."""
+    world = state.world
+    if world is None or report.generation != world.number or state.verdict is not None:
+        return
+    place = world.place_of_rank(report.rank)
+    if place is None or place.member != member.name:
+        return
+    world.heard = now
+    if isinstance(report, Restored | Progress):
+        member.step = report.step
+    _take_over(state, report, world, now)
+
+
+def _take_over(state: State, report: Report, world: World, now: float) -> None:
+    match report:
+        case Restored():
+            _restored(state, report, world, now)
+        case Progress():
+            _progress(state, report, world, now)
+        case CheckpointSaved():
+            state.checkpoint = report
+            text = f"step {report.step} saved to {report.path} in {report.seconds:.1f} s"
+            state.journal.tell_checkpoint(state.wall(now), text)
+        case CheckpointFailed():
+            text = f"checkpoint of step {report.step} failed ({report.stage}): {report.error}"
+            state.tell(now, "CheckpointFailed", text, "Warning")
+        case Evaluated():
+            state.evaluation = report
+        case Finished():
+            _finished(state, report, world, now)
+        case RankExit():
+            _exit(state, report, world, now)
+
+
+def _restored(state: State, report: Restored, world: World, now: float) -> None:
+    world.restored[report.rank] = report
+    state.know_lineage(world.number)
+    if report.rank != 0:
+        return
+    state.account.restored(world.before is None, report.seconds, now)
+    lost = state.recoveries.restored(report, world.before)
+    if world.before is not None and lost:
+        state.account.lost(lost, lost * world.before.step_seconds)
+    state.committed = LastCommit(report.step, world.before.time if world.before else state.wall(now))
+    for skipped in report.skipped:
+        state.tell(now, "CheckpointCorrupt", f"{skipped.path} was passed over: {skipped.why}", "Warning")
+
+
+def _progress(state: State, report: Progress, world: World, now: float) -> None:
+    if state.committed is None or report.step > state.committed.step:
+        step_seconds = state.committed.step_seconds if state.committed else 0.0
+        state.committed = LastCommit(report.step, report.time, world.step_seconds(report) or step_seconds)
+    if world.first_commit is None:
+        world.first_commit = report
+        _tell_recovery(state, report, world, now)
+    if report.rank == 0:
+        state.account.progress(report.seconds, now)
+        world.progress = state.progress = report
+
+
+def _tell_recovery(state: State, report: Progress, world: World, now: float) -> None:
+    done = state.recoveries.first_step(report, world.before)
+    if done is None:
+        return
+    planned = done.cause in ("resize", "preemption")
+    lost = "" if planned else f", {done.lost_steps or 0} steps lost"
+    how = f"{done.world_before} -> {done.world_after} ranks from {done.rung}"
+    down = f"{done.down_seconds or 0:.1f} s down"
+    text = f"training goes on: {how}, resumed from step {done.resumed_from_step}, {down}{lost}"
+    state.tell(now, "Resized" if planned else "Recovered", text)
+
+
+def _finished(state: State, report: Finished, world: World, now: float) -> None:
+    world.finished[report.rank] = report
+    if world.ended and all(end.reason == "completed" for end in world.finished.values()):
+        text = f"trained {report.step} steps"
+        state.tell(now, "Completed", text)
+        state.conclude(Verdict(outcome="completed", message=text))
+
+
+def _exit(state: State, report: RankExit, world: World, now: float) -> None:
+    """The first cause counts; the `peer` ends that follow it, or precede it by a moment, don't."""
+    if report.rank in world.exits or world.settled:
+        return
+    world.exits[report.rank] = report
+    if world.broken is not None and not (world.broken.provisional and report.cause != "peer"):
+        return
+    place = world.place_of_rank(report.rank)
+    message = describe(report, place.pod if place else "")
+    if report.cause != "peer":
+        world.broken = Break(now, "application", message, place, exit=report)
+        return
+    message = f"a connection between ranks failed: {message}"
+    world.broken = Break(now, "infrastructure", message, place, exit=report, provisional=True)
+    state.lose_the_missed(now)
