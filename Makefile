@@ -34,7 +34,10 @@ check: venv ## Check style, types, walls between packages and that generated fil
 	@for generator in $(GENERATORS); do echo "$(RUN) -m $$generator --check"; $(RUN) -m $$generator --check; done
 
 .PHONY: test
-test: venv ## Run all tests: units, then a real API server, then a real cluster
+test: venv ## Run all tests: units, then a real API server, then a real cluster (needs root)
+	@# What takes minutes on a new machine comes first, where its progress can be seen.
+	@$(RUN) -m devcluster build
+	@$(RUN) -m tools.images
 	$(RUN) -m pytest $(ARGS)
 
 .PHONY: test-unit
