@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from tools.cache import cache_folder, locked
@@ -60,11 +61,21 @@ def make(fingerprint: str) -> None:
         if not whole:
             run_uv(uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(VENV))
         python = ("--python", str(VENV / "bin" / "python"))
-        run_uv(uv, "pip", "sync", "--quiet", *python, "requirements/dev.txt")
-        # hatchling is among the requirements: building our own package needs no network.
-        own = ("--offline", "--no-deps", "--no-build-isolation", "--editable", ".")
-        run_uv(uv, "pip", "install", "--quiet", *python, *own)
+        run_uv(uv, "pip", "install", "--quiet", *python, "--requirement", "requirements/dev.txt")
+        _install_ourselves(uv, python)
     STAMP.write_text(fingerprint)
+
+
+def _install_ourselves(uv: Path, python: tuple[str, str]) -> None:
+    """Add this clone, editable, and remove what no file asks for any more.
+
+    hatchling is among the requirements, so that building our own package needs no network.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as own:
+        own.write(f"--editable {ROOT.as_uri()}\n")
+        own.flush()
+        wanted = ("requirements/dev.txt", own.name)
+        run_uv(uv, "pip", "sync", "--quiet", "--offline", "--no-build-isolation", *python, *wanted)
 
 
 def uv_binary() -> Path:
