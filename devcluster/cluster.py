@@ -77,8 +77,14 @@ class NodeHandle:
         self.node.kill()
 
     def start(self) -> None:
-        """Power it on again."""
-        self.node.start(self.processes)
+        """Power it on again; images that were loaded meanwhile are there."""
+        self.node.boot(self.processes)
+        cache = ImageCache.default(self.node.plane.bin)
+        record = registry.load(self.node.plane.cluster)
+        for digest in record.images if record is not None else ():
+            for image in cache.stored(digest):
+                cache.attach(image, [self.node.socket])
+        self.node.start_agents(self.processes)
 
     def freeze(self) -> None:
         """Stop everything on it (SIGSTOP for a whole machine)."""
@@ -129,7 +135,7 @@ class Cluster:
                 cluster = cls(found, Path(found.bin or bin_folder))
                 if cluster._can_be_completed():
                     return cluster._completed(nodes, say)
-            if found is not None or network.namespaces(name):
+            if found is not None or network.namespaces(name) or caches.cluster_state(name).exists():
                 with step(say, f"removed what was left of an earlier cluster {name}"):
                     _remove(name)
             cluster = cls(registry.claim(name, nodes, bin_folder), bin_folder)
@@ -336,7 +342,7 @@ class Cluster:
         for node in self.nodes:
             if not node.is_running(self.processes) or not node.is_plugged():
                 with step(say, f"started node {node.name} again"):
-                    node.start(self.processes)
+                    self.node(node.name).start()
             node.thaw()
         self._wait_for_nodes()
         return self

@@ -46,9 +46,17 @@ class ImageCache:
                 entry.mkdir(parents=True, exist_ok=True)
                 (entry / "manifest").write_bytes(image.manifest)
                 (entry / "config").write_bytes(image.config)
-                (entry / "name").write_text(image.name)
+                (entry / "name").write_text("\n".join(dict.fromkeys([*self._names(entry), image.name])))
                 self.prune()
         (entry / "name").touch()  # the newest are kept
+
+    def stored(self, digest: str) -> list[Image]:
+        """An image by its manifest's digest, under all its names; nothing if it could not be added."""
+        entry = self._entry(digest)
+        if not self._names(entry):
+            return []
+        manifest, config = (entry / "manifest").read_bytes(), (entry / "config").read_bytes()
+        return [Image(name, manifest, config, layers=()) for name in self._names(entry)]
 
     def attach(self, image: Image, sockets: Iterable[Path]) -> None:
         """Register an image of the cache with the containerds behind `sockets`."""
@@ -73,7 +81,7 @@ class ImageCache:
         entries = sorted((self.folder / "index").glob("*/name"), key=lambda path: path.stat().st_mtime, reverse=True)
         kept: dict[str, int] = {}
         for marker in entries:
-            repository = marker.read_text().rpartition(":")[0]
+            repository = marker.read_text().split()[0].rpartition(":")[0]
             kept[repository] = kept.get(repository, 0) + 1
             if kept[repository] > KEEP and f"sha256:{marker.parent.name}" not in used:
                 shutil.rmtree(marker.parent)
@@ -106,7 +114,12 @@ class ImageCache:
 
     def _has(self, image: Image, entry: Path) -> bool:
         layers = (self._layer(chain_id) for chain_id in chain_ids(image.diff_ids))
-        return (entry / "name").exists() and all(layer.is_dir() for layer in layers)
+        return image.name in self._names(entry) and all(layer.is_dir() for layer in layers)
+
+    @staticmethod
+    def _names(entry: Path) -> list[str]:
+        """The full names under which an image has been added, the first one first."""
+        return (entry / "name").read_text().split() if (entry / "name").exists() else []
 
     def _entry(self, digest: str) -> Path:
         return self.folder / "index" / digest.removeprefix("sha256:")

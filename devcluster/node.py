@@ -239,15 +239,14 @@ class Node:
         network.set_link(self.plane.cluster, self.index, up=False)
         cgroups.kill(self.group)
 
-    def start(self, processes: Processes) -> None:
-        """Plug it in again and boot it; what its disk holds is as the plug left it."""
+    def boot(self, processes: Processes) -> None:
+        """Plug it in again and start its containerd; what its disk holds is as the plug left it."""
         if not self.is_running(processes):
             cgroups.kill(self.group)
             self.forget_memory()
             cgroups.create(f"{self.group}/system")
         network.set_link(self.plane.cluster, self.index, up=True)
         self.start_runtime(processes)
-        self.start_agents(processes)
 
     def freeze(self) -> None:
         """Stop everything that runs on it, without ending it."""

@@ -194,24 +194,34 @@ def test_loading_an_image_again_costs_nothing(cluster: Cluster, busybox: Path) -
     assert time.monotonic() - began < 2
 
 
-def test_a_killed_node_falls_silent_at_once_and_comes_back_clean(cluster: Cluster) -> None:
-    create(cluster, make_pod("victim", "httpd -f -p 8080 -h /tmp", "n2"))
+def test_a_killed_node_falls_silent_at_once_and_comes_back_clean(cluster: Cluster, busybox: Path) -> None:
+    create(cluster, make_pod("victim", "httpd -f -p 8080 -h /tmp", "n2"), make_pod("doomed", "sleep 600", "n2"))
     wait_for_phase(cluster, "victim", "Running")
+    wait_for_phase(cluster, "doomed", "Running")
     address = field(cluster, "pod/victim", ".status.podIP")
     with socket.create_connection((address, 8080), timeout=5) as connection:
         began = time.monotonic()
         cluster.node("n2").kill()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 2
         assert not cgroups.processes(f"regroup/{NAME}/n2")
         connection.settimeout(1)
         with pytest.raises(TimeoutError):  # neither end nor reset: the packets are lost
             connection.recv(1)
     assert "n2" in cluster.kubectl("get", "nodes", "-o", "name")
     assert cluster.status()["nodes"][1]["link"] is False
+    cluster.kubectl("delete", "pod", "doomed", "--grace-period=1", "--wait=false")
+    assert field(cluster, "pod/doomed", ".metadata.deletionTimestamp")  # nobody is there to end it
+    cluster.load_image(busybox, "localhost/loaded-meanwhile:1")
     cluster.node("n2").start()
+    wait_until("the end of the doomed pod", lambda: not field(cluster, "pod/doomed", ".metadata.name"), 90)
+    assert not any("doomed" in str(point) for point in mounts.below(cluster.state / "n2"))
     restarts = ".status.containerStatuses[0].restartCount"
     wait_until("the pod again", lambda: field(cluster, "pod/victim", restarts) == "1", 90)
     cluster.kubectl("delete", "pod", "victim")
+    late = make_pod("late", "sleep 600", "n2")
+    late["spec"]["containers"][0].update(image="localhost/loaded-meanwhile:1", imagePullPolicy="Never")
+    create(cluster, late)
+    wait_for_phase(cluster, "late", "Running")
     running = [item["name"] for item in cluster.status()["nodes"] if all(item["components"].values())]
     assert running == ["n1", "n2"]
 
@@ -247,9 +257,10 @@ def test_a_partitioned_node_is_cut_off_while_its_pods_run(cluster: Cluster) -> N
 
 
 def test_up_returns_at_once_when_it_is_up_and_refuses_another_size(cluster: Cluster) -> None:
+    before = cluster.status()
     began = time.monotonic()
-    assert Cluster.up(NAME, 2).record.block == cluster.record.block
-    assert time.monotonic() - began < 3
+    assert Cluster.up(NAME, 2).status() == before
+    assert time.monotonic() - began < 5
     refused = _devcluster("up", "--name", NAME, "--nodes", "3")
     assert refused.wait(30) != 0
 
