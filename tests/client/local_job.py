@@ -33,16 +33,18 @@ def make_train(steps: int, **parallelism: str) -> TrainConfig:
 
 def make_run(directory: Path, steps: int, faults: Sequence[Fault] = (), **changes: Any) -> LocalRun:
     """Three workers, two at least; a checkpoint every 20 steps."""
-    fields: dict[str, Any] = {"replicas": 3, "min_replicas": 2, "max_replicas": 4, "train": make_train(steps)}
-    desired = Desired(
-        revision=1,
-        namespace="local",
-        job="test",
-        checkpoint=CheckpointPolicy(interval_steps=20),
-        directory=str(directory),
-        **{**fields, **changes},
-    )
-    return LocalRun(desired, faults=faults)
+    fields: dict[str, Any] = {
+        "revision": 1,
+        "namespace": "local",
+        "job": "test",
+        "replicas": 3,
+        "min_replicas": 2,
+        "max_replicas": 4,
+        "train": make_train(steps),
+        "checkpoint": CheckpointPolicy(interval_steps=20),
+        "directory": str(directory),
+    }
+    return LocalRun(Desired(**{**fields, **changes}), faults=faults)
 
 
 def play(run: LocalRun, acts: Sequence[Act] = ()) -> Verdict:

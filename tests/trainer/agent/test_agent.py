@@ -1,0 +1,150 @@
+"""A real agent process against a real coordinator on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from aiohttp.test_utils import TestServer
+
+from regroup_trainer.contract import AgentEnvironment, CoordinatorPhase
+from regroup_trainer.coordinator.core import Coordinator
+from regroup_trainer.coordinator.server import Server
+from regroup_trainer.coordinator.status import phase_of
+from tests.support.waiting import wait_until
+from tests.trainer.coordinator.simulation import make_desired
+
+WARM_SECONDS = 150.0
+
+
+@dataclass
+class Site:
+    """A coordinator in this process and the agents that a test starts."""
+
+    folder: Path
+    token: str
+    core: Coordinator
+    url: str = ""
+    agents: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start_agent(self, token: str = "") -> subprocess.Popen[str]:
+        """An agent whose ranks do what the job's name says."""
+        token_file = self.folder / "token"
+        token_file.write_text(token or self.token)
+        environment = AgentEnvironment(
+            coordinator_url=self.url,
+            token_file=str(token_file),
+            namespace="default",
+            job="gpt",
+            member="uid-0",
+            index=0,
+            pod="gpt-w0-0",
+            node="node-0",
+            address="127.0.0.1",
+            metrics_port=0,
+            termination_log=str(self.folder / "termination"),
+            entry="tests.trainer.agent.tiny_rank",
+        )
+        variables = {**os.environ, **environment.variables()}
+        command = [sys.executable, "-m", "regroup_trainer.agent"]
+        agent = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
+        self.agents.append(agent)
+        return agent
+
+    async def until(self, phase: CoordinatorPhase) -> None:
+        """Wait for a phase of the job."""
+        seconds = WARM_SECONDS
+        await asyncio.to_thread(
+            wait_until, f"the job to be {phase}", lambda: phase_of(self.core.state) == phase, seconds
+        )
+
+
+async def ended(agent: subprocess.Popen[str], seconds: float = 60.0) -> tuple[int, str]:
+    """Its exit code and what it wrote."""
+    _, text = await asyncio.to_thread(agent.communicate, timeout=seconds)
+    return agent.returncode, text
+
+
+@contextlib.asynccontextmanager
+async def make_site(folder: Path, job: str, **desired: object) -> AsyncIterator[Site]:
+    """A coordinator that wants one worker."""
+    now = time.monotonic()
+    wish = make_desired(job=job, replicas=1, min_replicas=1, directory=str(folder / "job"), **desired)
+    core = Coordinator(1, "node-c", wish, now, time.time() - now)
+    server = Server(core, "s3cret")
+    listener = TestServer(server.application())
+    await listener.start_server()
+    ticking = asyncio.create_task(server.run())
+    site = Site(folder, "s3cret", core, f"http://{listener.host}:{listener.port}")
+    try:
+        yield site
+    finally:
+        for agent in site.agents:
+            agent.kill()
+            agent.wait()
+            assert agent.stderr is not None
+            agent.stderr.close()
+        ticking.cancel()
+        await listener.close()
+
+
+@pytest.mark.slow
+async def test_a_wrong_token_ends_the_agent_with_a_sentence(tmp_path: Path) -> None:
+    async with make_site(tmp_path, "finish") as site:
+        code, text = await ended(site.start_agent(token="wrong"), WARM_SECONDS)
+    assert code == 2
+    assert "the coordinator refused the token (HTTP 401)" in text
+
+
+@pytest.mark.slow
+async def test_a_worker_whose_rank_finishes_ends_with_zero(tmp_path: Path) -> None:
+    async with make_site(tmp_path, "finish") as site:
+        agent = site.start_agent()
+        await site.until("completed")
+        code, text = await ended(agent)
+    assert code == 0, text
+    assert not (tmp_path / "termination").exists()
+
+
+@pytest.mark.slow
+async def test_an_agent_beats_and_asks_to_leave_in_order(tmp_path: Path) -> None:
+    async with make_site(tmp_path, "hang") as site:
+        agent = site.start_agent()
+        await asyncio.to_thread(wait_until, "the rank's first word", lambda: _restored(site.core), WARM_SECONDS)
+        heard = site.core.state.members["uid-0"].heard
+        await asyncio.to_thread(wait_until, "a heartbeat", lambda: site.core.state.members["uid-0"].heard > heard)
+        agent.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(wait_until, "the wish to leave", lambda: site.core.state.members["uid-0"].leaving)
+        assert site.core.state.world is not None
+        assert site.core.state.world.change is not None
+
+
+def _restored(core: Coordinator) -> bool:
+    return core.state.world is not None and 0 in core.state.world.restored
+
+
+@pytest.mark.slow
+async def test_an_agent_that_nobody_answers_ends_at_once_when_asked(tmp_path: Path) -> None:
+    async with make_site(tmp_path, "hang") as site:
+        site.url = "http://127.0.0.1:9"
+        agent = site.start_agent()
+        pid = agent.pid
+        await asyncio.to_thread(wait_until, "its template", lambda: _has_child(pid), 60.0)
+        agent.send_signal(signal.SIGTERM)
+        code, _ = await ended(agent)
+    assert code == 143
+
+
+def _has_child(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return bool(Path(f"/proc/{pid}/task/{pid}/children").read_text().strip())
+    return False
