@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +27,13 @@ from demo.picture.__main__ import picture
 from demo.picture.data import Source
 from demo.programs import chromium, prometheus
 from demo.prometheus import Prometheus, scrape_config, stop_leftover
-from demo.promql import Window
+from demo.promql import Server, Window
 from demo.screen import Screen
 from demo.stages.choice import STAGES, choose
 from demo.stages.devcluster import DevclusterStage
 from demo.stages.kind import KindStage
+from demo.stages.stage import Stage
+from demo.targets import Discovery
 
 OUTPUT = Path("build/demo")
 NAMESPACE = "demo"
@@ -77,18 +82,28 @@ def play(kind: str, screen: Screen) -> Facts:
     installation.make_namespace(stage, NAMESPACE)
     delete_all(stage.kubectl, NAMESPACE)
     undisturbed = reference.losses(stage, NAMESPACE, built["trainer"], screen)
-    folder = (OUTPUT / "prometheus").absolute()
-    stop_leftover(folder)
-    monitor = Prometheus.start(folder, scrape_config(stage.kubectl.file))
-    try:
+    with monitored(stage) as server:
         began = time.time()
         facts = story.tell(stage, kind, NAMESPACE, undisturbed, screen)
         variables = {"namespace": NAMESPACE, "trainingjob": manifest()["metadata"]["name"]}
-        source = Source(monitor.server, Window.of(began, time.time()), variables)
-        picture(source, OUTPUT / "dashboard.png")
-        return facts
-    finally:
-        monitor.stop()
+        picture(Source(server, Window.of(began, time.time()), variables), OUTPUT / "dashboard.png")
+    return facts
+
+
+@contextmanager
+def monitored(stage: Stage) -> Iterator[Server]:
+    """A Prometheus that scrapes the stage meanwhile, with no data from before."""
+    folder = (OUTPUT / "prometheus").absolute()
+    stop_leftover(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    targets = folder / "targets.json"
+    with stage.route() as route, Discovery(stage.kubectl, targets, route):
+        monitor = Prometheus.start(folder, scrape_config(targets))
+        try:
+            yield monitor.server
+        finally:
+            monitor.stop()
 
 
 def judge(facts: Facts, screen: Screen) -> int:

@@ -45,7 +45,11 @@ class Kubectl:
 
     def __call__(self, *arguments: str, stdin: str | None = None, timeout: float = 120) -> str:
         """Run kubectl. Raises CommandError."""
-        return call([self._program("kubectl"), *arguments], stdin, self.environment(), timeout)
+        return call(self.command(*arguments), stdin, self.environment(), timeout)
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line of a kubectl, for those who run it themselves."""
+        return [self._program("kubectl"), *arguments]
 
     def helm(self, *arguments: str) -> str:
         """Run helm. Raises CommandError."""
@@ -60,12 +64,6 @@ class Kubectl:
         """`kubectl get ARGUMENTS` as an object."""
         found: Json = json.loads(self("get", *arguments, "-o", "json"))
         return found
-
-    @property
-    def file(self) -> Path:
-        """The kubeconfig's path, also when it is the caller's own."""
-        own = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0] or Path.home() / ".kube/config"
-        return self.kubeconfig or Path(own)
 
     def environment(self) -> dict[str, str]:
         """The environment that points programs at the cluster."""

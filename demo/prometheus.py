@@ -1,7 +1,6 @@
 """A real Prometheus for the demo: one process of Debian's package, scraping the cluster's pods every second.
 
-It finds operator, coordinators and workers through the API server, as a Prometheus inside the cluster would: pods that
-carry our labels, at their container ports named `metrics` and `status`. Its data lies in a folder of the demo.
+What to scrape is kept in a file by `demo.targets`. The data lies in a folder of the demo.
 """
 
 from __future__ import annotations
@@ -21,25 +20,11 @@ from demo import programs
 from demo.errors import MissingError
 from demo.promql import Server
 
-META = "__meta_kubernetes_pod"
 
-
-def scrape_config(kubeconfig: Path) -> dict[str, Any]:
-    """A scrape configuration for all pods of ours that a kubeconfig can see."""
-    kinds = [f"{META}_label_regroup_dev_role", f"{META}_label_app_kubernetes_io_name"]
-    relabel = [
-        {"source_labels": kinds, "regex": "(coordinator|worker);.*|;regroup.*", "action": "keep"},
-        {"source_labels": [f"{META}_container_port_name"], "regex": "metrics|status", "action": "keep"},
-        {"source_labels": [f"{META}_phase"], "regex": "Pending|Succeeded|Failed", "action": "drop"},
-        {"source_labels": [f"{META}_name"], "target_label": "pod"},
-    ]
-    pods = {"role": "pod", "kubeconfig_file": str(kubeconfig)}
-    job = {
-        "job_name": "regroup",
-        "honor_labels": True,
-        "kubernetes_sd_configs": [pods],
-        "relabel_configs": relabel,
-    }
+def scrape_config(targets: Path) -> dict[str, Any]:
+    """Scrape every second what a file of targets names."""
+    discovery = [{"files": [str(targets)]}]
+    job = {"job_name": "regroup", "honor_labels": True, "file_sd_configs": discovery}
     return {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [job]}
 
 

@@ -31,7 +31,7 @@ def numbered() -> list[tuple[int, str]]:
 
 PHASE = f"max by (phase) (trainingjob_status_phase{{{JOB}}} == 1)"
 PROGRESS = f"{newest('step')} / {newest('target_steps')}"
-RESTARTS = f"sum({newest('restarts_total', 'cause')}) or vector(0)"
+RESTARTS = f'sum(max by (cause) (trainingjob_restarts_total{{{JOB}, cause!="resize"}})) or vector(0)'
 SECONDS = newest("time_seconds_total", "phase")
 PRODUCTIVE = f'max(trainingjob_time_seconds_total{{{JOB}, phase="step"}})'
 LOST_SECONDS = newest("lost_work_seconds_total")

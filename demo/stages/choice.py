@@ -11,8 +11,8 @@ from demo.stages.current import CurrentStage
 from demo.stages.devcluster import DevclusterStage
 from demo.stages.kind import KindStage
 from demo.stages.stage import Stage
-from devcluster.cluster import preflight
 from devcluster.errors import DevclusterError
+from devcluster.machine import preflight
 
 STAGES: dict[str, Callable[[Screen], Stage]] = {
     "devcluster": DevclusterStage.up,

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from demo.kubectl import Kubectl, call
 from demo.screen import Screen
-from demo.stages.stage import CLAIM, shared_claim
+from demo.stages.stage import CLAIM, proxied, shared_claim
+from demo.targets import Route
 
 READER = "volume-reader"
 MIRROR = Path("build/demo/volume")
@@ -52,6 +54,10 @@ class CurrentStage:
         pack = f"kubectl exec -n {namespace} {READER} -- tar --create --format=posix --exclude=*.distcp -C /volume ."
         call(["sh", "-c", f"{pack} | tar --extract -C {shlex.quote(str(MIRROR))}"], env=self.kubectl.environment())
         return MIRROR
+
+    def route(self) -> AbstractContextManager[Route]:
+        """Through the API server."""
+        return proxied(self.kubectl)
 
     def kill(self, node: str, namespace: str, pod: str) -> None:
         """Close the node and delete the pod by force."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from demo.errors import DemoError
 from demo.kubectl import Kubectl
 from demo.screen import Screen
 from demo.stages.stage import CLAIM, NAME, NODES, shared_claim
-from devcluster.cluster import Cluster, remove
+from demo.targets import Route
+from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
+from devcluster.removal import remove
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,10 @@ class DevclusterStage:
         """The folder itself: devcluster's volumes are folders of this machine."""
         name = self.kubectl.read("pvc", CLAIM, "-n", namespace)["spec"]["volumeName"]
         return Path(self.kubectl.read("pv", name)["spec"]["hostPath"]["path"])
+
+    def route(self) -> AbstractContextManager[Route]:
+        """The pods' own addresses are routed to this machine."""
+        return nullcontext(Route())
 
     def kill(self, node: str, namespace: str, pod: str) -> None:
         """Pull the plug."""

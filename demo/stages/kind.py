@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from demo.kubectl import Kubectl, call
 from demo.screen import Screen
-from demo.stages.stage import CLAIM, NAME, NODES, shared_claim
+from demo.stages.stage import CLAIM, NAME, NODES, proxied, shared_claim
+from demo.targets import Route
 
 MOUNT = "/var/regroup"
 
@@ -74,6 +76,10 @@ class KindStage:
         """The mounted folder."""
         del namespace
         return self.folder
+
+    def route(self) -> AbstractContextManager[Route]:
+        """Through the API server."""
+        return proxied(self.kubectl)
 
     def kill(self, node: str, namespace: str, pod: str) -> None:
         """Kill the node's container."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from demo.kubectl import Kubectl
 from demo.screen import Screen
+from demo.targets import Route
 
 NAME = "demo"
 NODES = 3
@@ -30,6 +33,9 @@ class Stage(Protocol):
     def volume(self, namespace: str) -> Path:
         """A folder of this machine that shows what is on the claim's volume now."""
 
+    def route(self) -> AbstractContextManager[Route]:
+        """How this machine reaches pods, while it is entered."""
+
     def kill(self, node: str, namespace: str, pod: str) -> None:
         """Make the node that runs `pod` vanish without a word, as far as this kind of cluster can."""
 
@@ -46,3 +52,15 @@ def shared_claim(**spec: Any) -> dict[str, Any]:
         "metadata": {"name": CLAIM},
         "spec": {"accessModes": ["ReadWriteMany"], "resources": resources, **spec},
     }
+
+
+@contextmanager
+def proxied(kubectl: Kubectl) -> Iterator[Route]:
+    """Reach pods through the API server, for clusters whose pod network is not routed to this machine."""
+    command = kubectl.command("proxy", "--port=0")
+    with subprocess.Popen(command, env=kubectl.environment(), stdout=subprocess.PIPE, text=True) as proxy:
+        said = proxy.stdout.readline() if proxy.stdout else ""
+        try:
+            yield Route(said.rpartition(" ")[2].strip())
+        finally:
+            proxy.terminate()
