@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import resource
@@ -15,6 +16,7 @@ from regroup_trainer.contract import Assignment, Progress, RankReport
 from tests.support.ranks import RecordingChannel
 
 Options = dict[str, Any]
+_CLONE_NEWNET = 0x40000000
 
 
 def _run(assignment: Assignment, channel: RecordingChannel) -> int:
@@ -157,4 +159,23 @@ def list_imports(assignment: Assignment, options: Options, channel: RecordingCha
     before = set(sys.modules)
     code = _run(assignment, channel)
     print("imported:", sorted(set(sys.modules) - before), file=sys.stderr)
+    return code
+
+
+def in_own_network(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """Each rank in a network namespace of its own, the store beside rank 0: as pods are."""
+    from datetime import timedelta
+
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    namespace = os.open(f"/run/netns/{options['namespaces'][assignment.rank]}", os.O_RDONLY)
+    if ctypes.CDLL(None, use_errno=True).setns(namespace, _CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
+    host, port = options["store"].rsplit(":", 1)
+    store = None
+    if assignment.rank == 0:
+        store = TCPStore(host, int(port), None, True, timeout=timedelta(seconds=60), wait_for_workers=False)
+    record = assignment.record.model_copy(update={"store": options["store"]})
+    code = _run(assignment.model_copy(update={"record": record}), channel)
+    del store
     return code

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 import torch.distributed as dist
 
 from regroup_trainer.errors import FencedError
 from regroup_trainer.world import interface_towards, is_peer_loss
+from tests.support.ranks import Template, generation, train_config
 
 
 def test_the_interface_towards_this_machine_is_the_loopback() -> None:
@@ -39,3 +46,38 @@ def test_the_loss_of_a_peer_is_recognised(error: Exception) -> None:
 )
 def test_own_faults_are_not_blamed_on_peers(error: Exception) -> None:
     assert not is_peer_loss(error)
+
+
+@pytest.fixture
+def two_machines() -> Iterator[list[str]]:
+    """Two network namespaces with a cable between them: 198.18.250.1 and 198.18.250.2."""
+    names = [f"regroup-test-{os.getpid()}-{index}" for index in (1, 2)]
+    try:
+        for name in names:
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        ip("-n", names[0], "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", names[1])
+        for index, name in enumerate(names, start=1):
+            ip("-n", name, "address", "add", f"198.18.250.{index}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], check=False)
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("ip"), reason="makes network namespaces")
+def test_ranks_on_two_machines_meet_though_no_name_resolves(
+    template: Template, tmp_path: Path, two_machines: list[str]
+) -> None:
+    outcomes = template.run(
+        generation(tmp_path, 2, train_config()),
+        entry="tests.trainer.faults:in_own_network",
+        options={"namespaces": two_machines, "store": "198.18.250.1:29400"},
+    )
+    assert [outcome.exit_code for outcome in outcomes] == [0, 0], outcomes[0].stderr
+    assert outcomes[0].restored.seconds < 4, "a failed look-up of a name takes five seconds"

@@ -1,7 +1,7 @@
 """What can go wrong in a rank, by what its agent should make of it.
 
 A `TrainingError` is the user's to repair: its message names the field or file, the value and what to do, and the rank
-ends with exit code 1. A `GenerationOverError` is nobody's fault here: the rank ends with PEER_LOST_EXIT_CODE and
+ends with its exit code: 1 where another try, perhaps elsewhere, may succeed, 2 where it cannot. A `GenerationOverError` is nobody's fault here: the rank ends with PEER_LOST_EXIT_CODE and
 another generation follows.
 """
 
@@ -16,21 +16,27 @@ Stage = Literal["write", "publish", "prune"]
 class TrainingError(Exception):
     """Base of errors whose message is all that the user needs."""
 
+    exit_code = 1
+
 
 class ConfigurationError(TrainingError):
-    """The configuration asks for what this trainer, or this world, cannot do."""
+    """The configuration asks for what this trainer cannot do, or contradicts the checkpoint to resume from."""
+
+    exit_code = 2
 
 
 class DataError(TrainingError):
-    """The samples are missing, too few, or not those that the checkpoint was trained on."""
+    """The samples are missing or too few."""
 
 
 class StorageError(TrainingError):
-    """The job's directory cannot be used."""
+    """The job's directory cannot be used, or could not take the last checkpoint."""
 
 
 class CheckpointError(TrainingError):
     """No checkpoint can be used though there should be one."""
+
+    exit_code = 2
 
 
 class CommitError(TrainingError):

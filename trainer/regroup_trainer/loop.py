@@ -14,7 +14,7 @@ from regroup_trainer.checkpoint.schedule import SaveTimer, due_by_steps
 from regroup_trainer.clock import PhaseClock
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import CheckpointFailed, CheckpointSaved, Decision, Evaluated, GenerationRecord
-from regroup_trainer.errors import CheckpointError, SaveError, Stage
+from regroup_trainer.errors import SaveError, Stage, StorageError
 from regroup_trainer.evaluate import evaluate
 from regroup_trainer.history import CommittedStep, History
 from regroup_trainer.loader import Loader
@@ -65,7 +65,7 @@ class Loop:
         self._saver = Saver(setting.layout, self._generation, self._world, self._config, setting.data, self._settle)
 
     def run(self) -> Ending:
-        """Raises CheckpointError when the last checkpoint cannot be saved, and c10d's errors when a peer is lost."""
+        """Raises StorageError when the last checkpoint cannot be saved, and c10d's errors when a peer is lost."""
         while self._state.position.step < self._config.training.steps:
             decision = self._step()
             self._evaluate_if_due()
@@ -74,7 +74,7 @@ class Loop:
                 if ending:
                     return ending
         if not self._save():
-            raise CheckpointError(
+            raise StorageError(
                 f"training is complete but step {self._state.position.step} could not be saved: see the error above"
             )
         return "completed"

@@ -29,20 +29,18 @@ from regroup_trainer.state import Position, TrainState
 from regroup_trainer.support import require_supported
 from regroup_trainer.world import World
 
-_FAILED = 1
-
 
 def run(assignment: Assignment, channel: Channel) -> int:
     """Be this rank of this generation, in a process that ends with the exit code returned.
 
     0 after Finished was sent; PEER_LOST_EXIT_CODE when another rank, or the store, went away or a newer generation has
-    begun; 1 with a sentence on standard error when the user has something to repair. Other errors are raised.
+    begun; that of a TrainingError, with its sentence on standard error. Other errors are raised.
     """
     try:
         return _run(assignment, channel)
     except TrainingError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        return _FAILED
+        return error.exit_code
     except Exception as error:
         if not worlds.is_peer_loss(error):
             raise

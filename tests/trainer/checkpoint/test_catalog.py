@@ -66,7 +66,8 @@ def test_what_older_generations_left_half_written_is_swept(tmp_path: Path) -> No
     layout = Layout(tmp_path)
     write_checkpoint(layout, 1)
     mine, older = GenerationNumber(2, 1), GenerationNumber(1, 9)
-    for directory in (layout.temporary(2, older), layout.temporary(2, mine), layout.corrupt(1, older)):
+    half = (layout.temporary(2, older), layout.temporary(2, mine), layout.corrupt(1, older), layout.removed(3))
+    for directory in half:
         directory.mkdir()
     catalog.sweep(layout, mine)
     assert sorted(path.name for path in layout.checkpoints.iterdir()) == [

@@ -152,7 +152,7 @@ def test_when_all_checkpoints_are_corrupt_nothing_starts_over_silently(template:
         flip_a_bit(a_shard_of(tmp_path, step))
     for n in (2, 3):  # also at the next attempt, when they have been set aside
         outcomes = template.run(following(tmp_path, n=n))
-        assert [outcome.exit_code for outcome in outcomes] == [1, 1]
+        assert [outcome.exit_code for outcome in outcomes] == [2, 2]
         assert f"all checkpoints in {tmp_path}/checkpoints are corrupt" in outcomes[0].stderr
         assert "resume.policy: Never" in outcomes[0].stderr
     scratch = template.run(following(tmp_path, n=4, resume={"policy": "Never"}))[0]
@@ -243,7 +243,7 @@ def test_a_run_that_no_longer_fits_its_checkpoint_is_refused_with_both_values(
 ) -> None:
     run_to(template, tmp_path, 2)
     leader = template.run(following(tmp_path, train=change))[0]
-    assert leader.exit_code == 1
+    assert leader.exit_code == 2
     assert message in leader.stderr
     assert "or set resume.policy: Never to start from scratch" in leader.stderr
 
@@ -272,7 +272,7 @@ def test_never_starts_over_once_and_its_successors_continue(template: Template, 
 def test_a_named_step_is_resumed_and_a_missing_one_lists_those_there(template: Template, tmp_path: Path) -> None:
     run_to(template, tmp_path, 6, interval_steps=2)
     missing = template.run(following(tmp_path, resume={"policy": "Step", "step": 3}))[0]
-    assert missing.exit_code == 1
+    assert missing.exit_code == 2
     assert "resume.step: there is no checkpoint of step 3: choose one of 6, 4, 2" in missing.stderr
     named = template.run(following(tmp_path, n=3, resume={"policy": "Step", "step": 2}))[0]
     assert named.restored.step == 2

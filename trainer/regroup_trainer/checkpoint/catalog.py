@@ -20,6 +20,7 @@ from regroup_trainer.checkpoint.layout import (
     Layout,
     Manifest,
     is_corrupt,
+    is_removed,
     published_step,
     temporary_generation,
 )
@@ -113,8 +114,13 @@ def removable(steps: Iterable[int], keep_last: int, keep_every_steps: int | None
 
 
 def sweep(layout: Layout, generation: GenerationNumber) -> None:
-    """Remove what older generations had begun to write when they ended. Raises OSError."""
+    """Remove what older generations had begun to write, or to delete, when they ended. Raises OSError."""
     for path in layout.checkpoints.iterdir():
         writer = temporary_generation(path.name)
-        if writer is not None and writer < generation:
-            shutil.rmtree(path)
+        if is_removed(path.name) or (writer is not None and writer < generation):
+            shutil.rmtree(path, ignore_errors=True)  # a straggler may still be writing: then the next one sweeps it
+
+
+def remove(layout: Layout, step: int) -> None:
+    """Delete a published checkpoint; it is never seen with only some of its files. Raises OSError."""
+    shutil.rmtree(set_aside(layout.published(step), layout.removed(step)))

@@ -5,6 +5,7 @@ checkpoints/
     step-<N>.tmp-<term>-<n>       being written by that generation
     .stale-step-<N>-<term>-<n>    of an abandoned line; set aside by that generation
     .corrupt-step-<N>-<term>-<n>  did not verify; set aside by that generation, kept as evidence
+    .removed-step-<N>             being deleted
     latest                        symbolic link to the newest published one, for people
 lineage/<term>-<n>.json           what each generation resumed from
 history/<term>-<n>.jsonl          the steps that each generation committed
@@ -86,6 +87,7 @@ def _suffix(generation: GenerationNumber) -> str:
 _PUBLISHED = re.compile(r"step-(\d+)")
 _TEMPORARY = re.compile(r"step-\d+\.tmp-(\d+)-(\d+)")
 _CORRUPT = re.compile(r"\.corrupt-step-(\d+)-.*")
+_REMOVED = ".removed-"
 _GENERATION_FILE = re.compile(r"(\d+)-(\d+)\.jsonl?")
 
 
@@ -104,6 +106,11 @@ def temporary_generation(name: str) -> GenerationNumber | None:
 def is_corrupt(name: str) -> bool:
     """Whether this directory was set aside as corrupt."""
     return _CORRUPT.fullmatch(name) is not None
+
+
+def is_removed(name: str) -> bool:
+    """Whether this directory is being deleted."""
+    return name.startswith(_REMOVED)
 
 
 def generation_of(name: str) -> GenerationNumber | None:
@@ -153,6 +160,10 @@ class Layout:
     def corrupt(self, step: int, generation: GenerationNumber) -> Path:
         """Where `generation` sets aside a checkpoint that did not verify."""
         return self.checkpoints / f".corrupt-step-{step}-{_suffix(generation)}"
+
+    def removed(self, step: int) -> Path:
+        """Where a checkpoint is while it is being deleted."""
+        return self.checkpoints / f"{_REMOVED}step-{step}"
 
     def lineage_record(self, generation: GenerationNumber) -> Path:
         """The generation's lineage record."""

@@ -18,7 +18,7 @@ from regroup_trainer.checkpoint.selection import nothing_whole, select
 from regroup_trainer.checkpoint.storage import put_back, tensors_of
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import GenerationNumber, GenerationRecord, SkippedCheckpoint
-from regroup_trainer.errors import ConfigurationError, DataError, StorageError
+from regroup_trainer.errors import ConfigurationError, StorageError
 from regroup_trainer.state import Position, TrainState
 from regroup_trainer.world import World
 
@@ -48,7 +48,7 @@ class Restorer:
     def restore(self, state: TrainState) -> Choice:
         """Choose, verify and load a checkpoint into `state`, then note on the volume that the generation begins.
 
-        Raises StorageError, CheckpointError, DataError, ConfigurationError; FencedError when a newer generation has
+        Raises StorageError, CheckpointError, ConfigurationError; FencedError when a newer generation has
         begun; c10d's errors when a peer is lost.
         """
         require_writable(self.layout, f"{self.record.number}-{self.world.rank}")
@@ -124,11 +124,11 @@ def require_writable(layout: Layout, probe_name: str) -> None:
 
 
 def require_fitting(manifest: Manifest, config: TrainConfig, data: DataIdentity) -> None:
-    """Raises DataError or ConfigurationError, naming both values, when a checkpoint is of another run than this."""
+    """Raises ConfigurationError, naming both values, when a checkpoint is of another run than this."""
     for name, now in data.model_dump().items():
         then = getattr(manifest.data, name)
         if now != then:
-            raise DataError(
+            raise ConfigurationError(
                 f"{_FIELDS[name]}: {now} differs from {then}, with which checkpoint step {manifest.step} was trained: "
                 f"change it back, or set resume.policy: Never to start from scratch"
             )

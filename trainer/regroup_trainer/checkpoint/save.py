@@ -147,9 +147,7 @@ def prune(layout: Layout, generation: GenerationNumber, policy: CheckpointPolicy
     links = _lineage(layout, generation)
     ours = [found.step for found in catalog.published(layout) if found.manifest and catalog.on_lineage(found, links)]
     for step in catalog.removable(ours, policy.keep_last, policy.keep_every_steps):
-        doomed = layout.published(step)
-        hidden = catalog.set_aside(doomed, doomed.with_name(f".removed-{doomed.name}"))  # never half a checkpoint
-        shutil.rmtree(hidden)
+        catalog.remove(layout, step)
 
 
 def _is_ours(layout: Layout, manifest: Manifest) -> bool:
