@@ -31,7 +31,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 NAME_PATTERN = "[a-z]([-a-z0-9]*[a-z0-9])?"
 NAME_LIMIT = 50
 
-Quantity = Annotated[str | int, Field(max_length=64)]
+Quantity = Annotated[str, Field(max_length=64)] | int
 """A Kubernetes quantity such as `500m`, `2Gi` or `1`."""
 Label = Annotated[str, Field(max_length=317)]
 ResourceName = Annotated[str, Field(min_length=1, max_length=253)]
@@ -245,7 +245,7 @@ class Checkpoint(CheckpointPolicy):
 
     @property
     def policy(self) -> CheckpointPolicy:
-        """The part that coordinator and ranks need."""
+        """As coordinator and ranks know it."""
         return CheckpointPolicy.model_validate({name: getattr(self, name) for name in CheckpointPolicy.model_fields})
 
 
@@ -259,6 +259,11 @@ class Resume(ResumePolicy):
         if (self.policy == "Job") != (self.job_name is not None):
             raise ValueError("policy Job and the field jobName belong together: give both or neither")
         return self
+
+    @property
+    def plain(self) -> ResumePolicy:
+        """As coordinator and ranks know it."""
+        return ResumePolicy(policy=self.policy, step=self.step, job_name=self.job_name)
 
 
 class Scheduling(Section):

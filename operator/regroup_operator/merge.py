@@ -2,8 +2,7 @@
 
 Objects are merged deeply; a list is merged by the key that the OpenAPI document names for it
 (`x-kubernetes-patch-merge-key`), other lists are replaced; null removes a field. Directives (`$patch` and its kin) are
-refused: a template says what there is, not how to edit. The order is that of `kubectl patch --type=strategic`: the
-template's entries first, ours that it does not name after them.
+refused: a template says what there is, not how to edit.
 """
 
 from __future__ import annotations
@@ -57,10 +56,20 @@ def _has_keys(entries: list[Any], key: str) -> bool:
 
 
 def _merge_list(base: list[Any], patch: list[Any], key: str) -> list[Any]:
-    ours = {entry[key]: entry for entry in base}
-    theirs = {entry[key] for entry in patch}
-    laid_over = [strategic_merge(ours.get(entry[key], {}), entry) for entry in patch]
-    return [*laid_over, *(entry for entry in base if entry[key] not in theirs)]
+    """Entries of the patch laid over ours of the same key; then both interleaved by our order, as far as it goes.
+
+    Order matters (a variable may refer to an earlier one). This is `mergeSortedSlice` of apimachinery's strategicpatch:
+    an entry that only we have goes before the first entry of the patch that we have further back.
+    """
+    place = {entry[key]: position for position, entry in enumerate(base)}
+    theirs = [strategic_merge(base[place[e[key]]] if e[key] in place else {}, e) for e in patch]
+    named = {entry[key] for entry in patch}
+    ours = [entry for entry in base if entry[key] not in named]
+    merged = []
+    while ours and theirs:
+        ours_first = place[ours[0][key]] < place.get(theirs[0][key], -1)
+        merged.append((ours if ours_first else theirs).pop(0))
+    return [*merged, *ours, *theirs]
 
 
 # --- what is reserved ------------------------------------------------------------------------------------------------

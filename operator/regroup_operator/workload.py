@@ -57,7 +57,7 @@ def desired(job: Job, spec: TrainingJobSpec, answer: CoordinatorStatus | None) -
         max_backoff_seconds=spec.restart_policy.max_backoff_seconds,
         train=spec.trainer or TrainConfig(),
         checkpoint=spec.checkpoint.policy,
-        resume=spec.resume,
+        resume=spec.resume.plain,
         directory=directory(job, spec),
         seed=merge_ledgers(job.status, answer),
     )

@@ -1,0 +1,105 @@
+"""What no code honours yet is refused, and the defaults never are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from regroup_operator.api import InvalidSpecError, parse_spec
+from regroup_operator.support import LIMITS, unsupported
+from tests.support.simulation import make_spec
+
+ASKED_FOR: dict[str, Any] = {
+    "spares": 2,
+    "launcher": "torchrun",
+    "managedBy": "kueue.x-k8s.io/multikueue",
+    "elasticPolicy.replicaGroupSize": 3,
+    "elasticPolicy.scaleUpPolicy": "Never",
+    "elasticPolicy.scaleUpDelaySeconds": 5,
+    "elasticPolicy.minSecondsBetweenResizes": 5,
+    "failureDetection.progressTimeoutSeconds": 60,
+    "failureDetection.stragglerPercent": 50,
+    "failureDetection.stragglerAction": "Replace",
+    "restartPolicy.maxInfrastructureRestarts": 3,
+    "restartPolicy.maxHangRestarts": 1,
+    "restartPolicy.windowSeconds": 60,
+    "failurePolicy.rules": [{"name": "a", "action": "FailJob"}],
+    "checkpoint.memorySnapshotSteps": 5,
+    "checkpoint.retentionPolicy": "Delete",
+    "resume.policy": "Job",
+    "startupDeadlineSeconds": 60,
+    "scheduling.queueName": "q",
+    "scheduling.topologyKey": "rack",
+    "scheduling.exclusive": True,
+    "scheduling.gang": "PodGroup",
+    "metrics.rankDetail": "full",
+    "trainer.parallelism.strategy": "hsdp",
+    "trainer.parallelism.shardGroupSize": 2,
+    "trainer.parallelism.tensorParallel": 2,
+    "trainer.parallelism.pipelineParallel": 2,
+    "trainer.parallelism.contextParallel": 2,
+    "trainer.training.compile": True,
+    "trainer.training.activationCheckpointing": "full",
+    "trainer.training.deterministic": "exact",
+}
+
+
+def spec_with(path: str, value: Any) -> dict[str, Any]:
+    spec = make_spec(elasticPolicy={"minReplicas": 3, "maxReplicas": 3})
+    if path == "resume.policy":
+        return {**spec, "resume": {"policy": value, "jobName": "other"}}
+    if path == "checkpoint.retentionPolicy":
+        claim = {"spec": {"resources": {"requests": {"storage": "1Gi"}}}}
+        return {**spec, "checkpoint": {"retentionPolicy": value, "storage": {"volumeClaimTemplate": claim}}}
+    *parents, last = path.split(".")
+    section = spec
+    for parent in parents:
+        section = section.setdefault(parent, {})
+    section[last] = value
+    return spec
+
+
+def test_each_row_of_the_table_is_tried() -> None:
+    assert set(ASKED_FOR) == {limit.path for limit in LIMITS}
+
+
+@pytest.mark.parametrize("path", ASKED_FOR)
+def test_asking_for_more_is_refused_by_the_name_of_the_field(path: str) -> None:
+    found = unsupported(parse_spec(spec_with(path, ASKED_FOR[path])))
+    assert len(found) == 1
+    assert found[0].startswith(f"not supported yet: spec.{path}=")
+
+
+def test_a_job_of_defaults_is_honoured_in_full() -> None:
+    assert unsupported(parse_spec({"trainer": {}})) == []
+    assert unsupported(parse_spec(make_spec())) == []
+
+
+def test_a_command_of_ones_own_and_a_job_without_trainer_are_refused() -> None:
+    template = {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}
+    assert "containers[trainer].command" in unsupported(parse_spec(make_spec(template=template)))[0]
+    assert "spec.trainer" in unsupported(parse_spec({}))[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"trainer": {"training": {"stepz": 1}}}, "spec.trainer.training.stepz: unknown field: did you mean 'steps'?"),
+        (
+            {"failurePolicy": {"rules": [{"name": "a", "action": "FailJob", "onReason": []}]}},
+            "did you mean 'onReasons'?",
+        ),
+        ({"replicas": 9}, "replicas 9 must lie between"),
+        ({"replicas": "three"}, "spec.replicas"),
+        ({"failureDetection": {"timeoutMilliseconds": 600}}, "at least twice heartbeatMilliseconds"),
+        ({"trainer": {"model": {"preset": "huge"}}}, "preset 'huge' is unknown"),
+        ({"elasticPolicy": {"replicaGroupSize": 2}}, "multiples of elasticPolicy.replicaGroupSize (2)"),
+        ({"checkpoint": {"storage": {"emptyDir": {}}}}, "emptyDir: is not shared between workers"),
+        ({"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "a", "subPath": "../b"}}}}, "'..'"),
+    ],
+)
+def test_a_wrong_spec_is_explained_by_field_and_value(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidSpecError) as caught:
+        parse_spec(make_spec(**fields))
+    assert words in str(caught.value)
