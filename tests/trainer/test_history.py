@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from regroup_trainer.checkpoint.layout import DataIdentity, Layout
 from regroup_trainer.checkpoint.lineage import LineageRecord
 from regroup_trainer.config import ResumePolicy
 from regroup_trainer.contract import GenerationNumber
+from regroup_trainer.errors import StorageError
 from regroup_trainer.history import CommittedStep, History, audit, committed
 from regroup_trainer.order import SampleOrder, digest
 
@@ -109,6 +111,26 @@ def test_a_half_written_last_line_is_left_out(layout: Layout) -> None:
     path = layout.history_file(GenerationNumber(1, 1))
     os.truncate(path, path.stat().st_size - 10)
     assert [found.step for found in committed(layout.directory)] == [1]
+
+
+def test_lines_wait_while_the_disk_is_full(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(layout.history_file(GenerationNumber(1, 1)))
+
+    def full(_: int, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", full)
+        history.append(step(1, 1))
+        with pytest.raises(OSError, match="No space left"):
+            history.sync()
+    history.append(step(1, 2))
+    assert len(layout.history_file(GenerationNumber(1, 1)).read_text().splitlines()) == 2
+
+
+def test_a_history_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"history file .*/nowhere/1-1\.jsonl cannot be made \(No such file"):
+        History(tmp_path / "nowhere" / "1-1.jsonl")
 
 
 def test_an_empty_directory_has_no_steps(tmp_path: Path) -> None:

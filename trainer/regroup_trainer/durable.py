@@ -21,13 +21,6 @@ def rename(source: Path, target: Path) -> None:
     sync(target.parent)
 
 
-def write(path: Path, content: str) -> None:
-    """Replace the file at `path` as a whole: readers see the old or the new content. Raises OSError."""
-    temporary = _write_beside(path, content)
-    temporary.replace(path)
-    sync(path.parent)
-
-
 def create(path: Path, content: str) -> None:
     """Write a file that must not exist yet, as a whole. Raises FileExistsError when it does, OSError otherwise."""
     temporary = _write_beside(path, content)

@@ -1,8 +1,8 @@
 """What can go wrong in a rank, by what its agent should make of it.
 
 A `TrainingError` is the user's to repair: its message names the field or file, the value and what to do, and the rank
-ends with its exit code: 1 where another try, perhaps elsewhere, may succeed, 2 where it cannot. A `GenerationOverError` is nobody's fault here: the rank ends with PEER_LOST_EXIT_CODE and
-another generation follows.
+ends with its exit code: 1 where another try, perhaps elsewhere, may succeed, 2 where it cannot. A `GenerationOverError`
+is nobody's fault here: the rank ends with PEER_LOST_EXIT_CODE and another generation follows.
 """
 
 from __future__ import annotations

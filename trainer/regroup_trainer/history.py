@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.layout import DataIdentity, Layout, Record
 from regroup_trainer.contract import GenerationNumber
+from regroup_trainer.errors import StorageError
 from regroup_trainer.order import SampleOrder, digest
 
 
@@ -40,10 +41,17 @@ class CommittedStep(Record):
 
 
 class History:
-    """The file of one generation, written by its rank 0. A full disk never stops training: lines wait in memory."""
+    """The file of one generation, written by its rank 0. A full disk never stops training: lines wait in memory.
+
+    Raises StorageError when the file cannot be made.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            problem = f"history file {path} cannot be made ({error.strerror})"
+            raise StorageError(f"{problem}: free or repair the volume") from error
         self._waiting = b""
 
     def append(self, step: CommittedStep) -> None:
