@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from devcluster import binaries, progress
-from devcluster.cluster import Cluster, NodeHandle, remove
+from devcluster.cluster import Cluster, NodeHandle
 from devcluster.errors import DevclusterError
+from devcluster.removal import remove
 
 DEFAULT_NAME = "regroup"
 

@@ -91,6 +91,17 @@ def add_image(name: str, digest: str) -> None:
             save(replace(record, images=(*record.images, digest)))
 
 
+def complete(name: str) -> Record:
+    """Note that a cluster has been up, and return its record."""
+    with locked(FOLDER / "records.lock", "the records"):
+        record = load(name)
+        if record is None:
+            raise DevclusterError(f"Cluster {name} was taken down while it came up.")
+        record = replace(record, complete=True)
+        save(record)
+    return record
+
+
 def alone(name: str, say: Say = silent) -> AbstractContextManager[None]:
     """Hold a cluster: nobody else brings it up or takes it down meanwhile."""
     return locked(FOLDER / f"cluster-{name}.lock", f"cluster {name}", say)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from devcluster import binaries, packages, versions
-from devcluster.cluster import preflight
 from devcluster.errors import CommandFailedError, UnsupportedMachineError
+from devcluster.machine import preflight
 from devcluster.progress import silent
 
 
