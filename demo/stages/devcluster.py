@@ -16,7 +16,6 @@ from demo.targets import Route
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
 from devcluster.removal import remove
-from devcluster.removal import remove
 
 
 @dataclass(frozen=True)
