@@ -26,7 +26,7 @@ class Loss:
     detected: float
     """When the next generation was announced."""
     ready_at_detection: bool
-    """Whether Kubernetes still called the node Ready then."""
+    """Whether Kubernetes still called the node Ready when training already went on."""
     resumed: float
     """When the next generation had committed its first step."""
     resumed_from: int

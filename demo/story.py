@@ -59,11 +59,11 @@ def lose_node(watch: Watch) -> Loss:
     pulled = time.time()
     job.stage.kill(node, job.namespace, str(victim["pod"]))
     last, saved = newest_work(watch.volume)
-    detected = watch.until("detection", lambda: announced_since(watch.volume, before), 30, every=0.02)
+    detected = watch.at_once("detection", lambda: announced_since(watch.volume, before), 30)
+    screen.tell(f"Detected after {detected - pulled:.2f} s", "green")
+    first, resumed_from = watch.at_once("the first new step", lambda: new_step(watch.volume, last), 90)
     ready = node_is_ready(job, node)
-    calls = "still calls" if ready else "no longer calls"
-    screen.tell(f"Detected after {detected - pulled:.2f} s; Kubernetes {calls} {node} Ready", "green")
-    first, resumed_from = watch.until("the first new step", lambda: new_step(watch.volume, last), 90, every=0.02)
+    screen.tell(f"Kubernetes {'still calls' if ready else 'no longer calls'} {node} Ready", "green")
     screen.tell(
         f"Training goes on with {first.world} after {first.time - pulled:.2f} s, from step {resumed_from} "
         f"(the last one before was {last.step})",

@@ -24,7 +24,7 @@ class Watch:
         self._phase = ""
         self._asked = 0.0
 
-    def until(self, what: str, condition: Callable[[], T | None], seconds: float, every: float = 0.1) -> T:
+    def until(self, what: str, condition: Callable[[], T | None], seconds: float, every: float = 0.2) -> T:
         """Wait for `condition`, showing progress. Raises StoryError after `seconds`, or when the job fails."""
 
         def look() -> T | None:
@@ -32,6 +32,10 @@ class Watch:
             return condition()
 
         return wait_for(what, look, seconds, every=every, hint=self.job.says)
+
+    def at_once(self, what: str, condition: Callable[[], T | None], seconds: float) -> T:
+        """Wait for `condition` and do nothing else, so that its time is seen to some hundredths of a second."""
+        return wait_for(what, condition, seconds, every=0.01, hint=self.job.says)
 
     def show(self) -> None:
         """Show how it goes now."""
