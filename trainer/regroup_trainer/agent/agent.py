@@ -144,7 +144,7 @@ class Agent:
         ranks = self._memory.local_ranks()
         log.info("generation %s: ranks %s of %d", record.number, list(ranks), record.world_size)
         self._template.order(KillRanks())
-        self._line.drop_unsent()
+        self._line.drop_unsent_reports()
         self._forwarder.reset()
         self._sockets.forget()
         self._metrics.begin(record, ranks)

@@ -12,7 +12,7 @@ from typing import NoReturn
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
-from regroup_trainer.contract import CoordinatorMessage, Hello, Refused, Welcome, coordinator_message
+from regroup_trainer.contract import CoordinatorMessage, Hello, Refused, Report, Welcome, coordinator_message
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 1.0
@@ -37,19 +37,21 @@ class Line:
         self._headers = {"Authorization": f"Bearer {token}"}
         self._hello = hello
         self._on_message = on_message
-        self._outbox: deque[str] = deque(maxlen=QUEUE_MESSAGES)
+        self._outbox: deque[BaseModel] = deque(maxlen=QUEUE_MESSAGES)
         self._filled = asyncio.Event()
         self.welcomed = False
         """Whether a coordinator has answered the hello of this connection."""
 
     def send(self, message: BaseModel) -> None:
         """Queue a message."""
-        self._outbox.append(message.model_dump_json())
+        self._outbox.append(message)
         self._filled.set()
 
-    def drop_unsent(self) -> None:
-        """Forget what was queued for a generation that is over."""
+    def drop_unsent_reports(self) -> None:
+        """Forget what ranks of a generation that is over had still to say."""
+        kept = [message for message in self._outbox if not isinstance(message, Report)]
         self._outbox.clear()
+        self._outbox.extend(kept)
 
     def say_hello_again(self) -> None:
         """Tell what has changed about this member."""
@@ -95,6 +97,7 @@ class Line:
                 parsed = coordinator_message.validate_json(message.data)
                 if isinstance(parsed, Refused):
                     self._refused(parsed)
+                    return
                 if isinstance(parsed, Welcome) and sending is None:
                     self.welcomed = True
                     sending = asyncio.create_task(self._flush(socket))
@@ -106,16 +109,19 @@ class Line:
                     await sending
 
     def _refused(self, message: Refused) -> None:
+        """A refusal that may pass (a coordinator of a term that is over) closes the connection; the next may do."""
         if message.final:
             raise RejectedError(f"the coordinator refused this agent: {message.reason}")
         log.warning("refused for now: %s", message.reason)
 
     async def _flush(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        with contextlib.suppress(aiohttp.ClientError, ConnectionError):
-            while True:
-                while self._outbox:
-                    await socket.send_str(self._outbox[0])
-                    if self._outbox:
-                        self._outbox.popleft()
-                self._filled.clear()
-                await self._filled.wait()
+        while True:
+            while self._outbox:
+                message = self._outbox.popleft()
+                try:
+                    await socket.send_str(message.model_dump_json())
+                except (aiohttp.ClientError, ConnectionError):
+                    self._outbox.appendleft(message)
+                    return
+            self._filled.clear()
+            await self._filled.wait()

@@ -75,7 +75,7 @@ def _progress(state: State, report: Progress, world: World, now: float) -> None:
     if world.first_commit is None:
         world.first_commit = report
         _tell_recovery(state, report, world, now)
-    if report.rank == 0:
+    if report.rank == 0 and (world.progress is None or report.step >= world.progress.step):
         state.account.progress(report.seconds, now)
         world.progress = state.progress = report
 
