@@ -43,8 +43,9 @@ def main() -> None:
 @name_option
 @click.option("--nodes", default=3, show_default=True, help="How many nodes.")
 def up(name: str, nodes: int) -> None:
-    """Bring a cluster up; returns at once when it is."""
-    Cluster.up(name, nodes, progress.to_stderr())
+    """Bring a cluster up, at once when it is; prints how to use it."""
+    cluster = Cluster.up(name, nodes, progress.to_stderr())
+    click.echo(f"export KUBECONFIG={cluster.kubeconfig}")
 
 
 @main.command()

@@ -36,6 +36,7 @@ def ensure(needed: dict[str, str], say: Say) -> None:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise UnsupportedMachineError(f"Missing programs: install the packages {' '.join(packages)} and try again.")
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    patient = ("-o", "DPkg::Lock::Timeout=300")  # another installation may be at work
     with step(say, f"installed the Debian packages {' '.join(packages)}"):
         run(["apt-get", "update", "-qq"], environment=quiet)
-        run(["apt-get", "install", "-qq", "--yes", "--no-install-recommends", *packages], environment=quiet)
+        run(["apt-get", *patient, "install", "-qq", "--yes", "--no-install-recommends", *packages], environment=quiet)

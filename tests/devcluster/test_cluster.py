@@ -273,6 +273,27 @@ def test_up_returns_at_once_when_it_is_up_and_refuses_another_size(cluster: Clus
     assert refused.wait(30) != 0
 
 
+def test_a_control_plane_that_lost_a_program_gets_it_back_and_keeps_its_objects(cluster: Cluster) -> None:
+    cluster.kubectl("create", "configmap", "kept")
+    cluster.processes.kill("kube-apiserver")
+    cluster.processes.kill("kube-scheduler")
+    assert all(Cluster.up(NAME, 2).status()["controlPlane"].values())
+    cluster.kubectl("get", "configmap", "kept")
+
+
+def test_the_command_line_shows_what_there_is(cluster: Cluster) -> None:
+    shown = json.loads(_shown("status", "--name", NAME, "--json"))
+    assert [node["name"] for node in shown["nodes"]] == ["n1", "n2"]
+    assert _shown("kubeconfig", "--name", NAME).strip() == str(cluster.kubeconfig)
+    assert "kubelet-n2" in _shown("status", "--name", NAME)
+    assert "Kubelet version" in _shown("logs", "kubelet-n1", "--name", NAME)
+
+
+def _shown(*arguments: str) -> str:
+    command = [sys.executable, "-m", "devcluster", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def test_a_second_cluster_runs_beside_it_and_survives_a_starter_that_is_killed(cluster: Cluster) -> None:
     other = "dc-other"
     starter = _devcluster("up", "--name", other, "--nodes", "1")
