@@ -420,7 +420,8 @@ def test_a_coordinator_that_starts_while_suspending_waits_for_the_ranks_to_save(
         agent.reachable = False
     job.start_coordinator(term=2)
     job.wait(0.5)
-    assert job.verdict is None
+    too_early = job.verdict
+    assert too_early is None
     for agent in agents:
         agent.reachable = True
     job.wait(1.0)
