@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from datetime import datetime
 
 from regroup_operator.api import NodeFailurePolicy, TrainingJobStatus
 from regroup_operator.failures import classify, describe
-from regroup_operator.observed import Node, Observed, Pod
-from regroup_operator.plan import Event
+from regroup_operator.observed import Job, Node, Observed, Pod, format_time
+from regroup_operator.plan import DeletePod, Event, Step
 
 KUBELET_WORD_SECONDS = 2.0
 """How long a worker that the coordinator lost is left to its kubelet to report: an ended process is no node loss."""
@@ -159,3 +160,57 @@ def _superseded(ended: list[Pod]) -> tuple[Pod, ...]:
 
 def _incarnation(pod: Pod) -> int:
     return int(pod.name.rsplit("-", 1)[-1])
+
+
+# --- what is done about it -------------------------------------------------------------------------------------------
+
+
+def remove_lost(job: Job, observed: Observed, now: datetime) -> Step:
+    """Count the ends of workers once, suspect nodes that went silent, remove what is lost."""
+    policy = job.spec.node_failure_policy if job.spec else NodeFailurePolicy()
+    remembered = _forgive(job.status, observed)
+    lost = find_lost(remembered, observed, policy)
+    account = account_for_ends(remembered, observed, lost, policy)
+    suspects = next_suspects(remembered, observed, lost)
+    status = account.status.model_copy(update={"suspected_nodes": suspects})
+    if account.failed:
+        status = status.model_copy(update={"last_pod_failure_time": format_time(now)})
+    gone = [DeletePod(pod, why) for pod, why in lost.items()]
+    stuck = [DeletePod(pod, "its node is gone", force=True) for pod in _stuck(observed, policy)]
+    superseded = [DeletePod(pod, "superseded") for pod in account.superseded]
+    events = [*account.events, *(_node_lost(pod, why) for pod, why in lost.items() if pod.node)]
+    events += [
+        Event("Warning", "PodForceDeleted", f"{d.pod.name} was removed by force: its node is gone", d.pod.uid)
+        for d in stuck
+    ]
+    return Step(status, (*gone, *stuck, *superseded), tuple(events))
+
+
+def _node_lost(pod: Pod, why: str) -> Event:
+    return Event("Warning", "NodeLost", f"{pod.name} on node {pod.node} is given up: {why}", pod.uid)
+
+
+def _forgive(status: TrainingJobStatus, observed: Observed) -> TrainingJobStatus:
+    """Failures of pods in a row end with a step of training."""
+    answer = observed.coordinator.status
+    if status.pod_failures and answer and answer.phase == "running" and answer.progress:
+        return status.model_copy(update={"pod_failures": 0})
+    return status
+
+
+def _stuck(observed: Observed, policy: NodeFailurePolicy) -> list[Pod]:
+    """Pods that wait for a kubelet that is gone, and that may be forced without two writers on one volume."""
+    return [pod for pod in observed.pods if pod.terminating and pod.node and _may_force(pod, observed, policy)]
+
+
+def _may_force(pod: Pod, observed: Observed, policy: NodeFailurePolicy) -> bool:
+    node = observed.nodes.get(pod.node)
+    if node is None:
+        return False
+    if not node.exists or node.out_of_service:
+        return True
+    claim = observed.claim
+    shared = pod.only_shared_volumes and all(
+        claim is not None and name == claim.name and "ReadWriteMany" in claim.access_modes for name in pod.claims
+    )
+    return shared and not node.ready and node.not_ready_seconds >= policy.force_delete_seconds

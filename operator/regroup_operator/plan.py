@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regroup_operator.api import TrainingJobStatus
-from regroup_operator.observed import Pod
+from regroup_operator.observed import Blocker, Pod
+
+MESSAGE_LIMIT = 1024
+"""Characters of a message in the status."""
 
 
 @dataclass(frozen=True)
@@ -106,3 +109,30 @@ class Plan:
     """None: when something happens."""
     follow: bool = False
     """Whether the coordinator is to be polled."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the job ended."""
+
+    complete: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the planner found, beyond what can be read off the observed objects."""
+
+    blocker: Blocker | None = None
+    suspension: Literal["no", "suspending", "suspended"] = "no"
+    ending: Ending | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one part of the policy adds to the plan."""
+
+    status: TrainingJobStatus
+    actions: tuple[Action, ...] = ()
+    events: tuple[Event, ...] = ()

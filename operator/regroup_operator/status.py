@@ -7,15 +7,12 @@ suspects) it changes itself, and the functions here pass it on.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, get_args
+from typing import get_args
 
 from regroup_operator import names
 from regroup_operator.api import (
     CheckpointStatus,
-    Condition,
-    ConditionType,
     GoodputStatus,
     LedgerStatus,
     Phase,
@@ -25,33 +22,16 @@ from regroup_operator.api import (
     TrainingJobStatus,
     WorkerStatus,
 )
-from regroup_operator.failures import IMAGE_REASONS
-from regroup_operator.observed import Blocker, Job, Observed, Pod, format_time
+from regroup_operator.conditions import conditions
+from regroup_operator.observed import Job, Observed, Pod, format_time
+from regroup_operator.plan import MESSAGE_LIMIT, Situation
+from regroup_operator.problems import coordinator_problem, image_problem, unschedulable
 from regroup_trainer.contract import Cause, CoordinatorPhase, CoordinatorStatus, Ledger, Recovery
 
 RECOVERIES_KEPT = 10
 WORKERS_SHOWN = 64
-MESSAGE_LIMIT = 1024
 THROTTLED = frozenset({"progress", "goodput", "ledger", "message"})
 """Fields that change with every step; alone they are written only now and then."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How the job ended."""
-
-    complete: bool
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What the planner found, beyond what can be read off the observed objects."""
-
-    blocker: Blocker | None = None
-    suspension: Literal["no", "suspending", "suspended"] = "no"
-    ending: Ending | None = None
 
 
 def project(
@@ -83,7 +63,7 @@ def project(
     status = remembered.model_copy(update=changes)
     status = status.model_copy(update={"phase": phase_of(status, observed, situation)})
     status = status.model_copy(update={"message": message_of(observed, situation)[:MESSAGE_LIMIT]})
-    return status.model_copy(update={"conditions": _conditions(job, observed, status, situation, now)})
+    return status.model_copy(update={"conditions": conditions(job, observed, status, situation, now)})
 
 
 # --- phase and message -----------------------------------------------------------------------------------------------
@@ -127,30 +107,15 @@ def message_of(observed: Observed, situation: Situation) -> str:
     words = (
         situation.blocker.message if situation.blocker else "",
         observed.apply_error,
-        _image_problem(observed),
-        _coordinator_problem(observed),
+        image_problem(observed),
+        coordinator_problem(observed),
     )
     problem = next((text for text in words if text), "")
     if answer is not None and answer.phase in ("running", "starting", "stopping"):
         return f"{answer.message}; {problem}" if problem else answer.message
-    waiting = _unschedulable(observed) or (answer.message if answer else "waiting for the coordinator's pod")
+    waiting = unschedulable(observed) or (answer.message if answer else "waiting for the coordinator's pod")
     text = problem or waiting
     return f"suspending: {text}" if situation.suspension == "suspending" else text
-
-
-def _image_problem(observed: Observed) -> str:
-    pod = next((pod for pod in observed.pods if pod.alive and pod.waiting_reason in IMAGE_REASONS), None)
-    return f"pod {pod.name} cannot get image {pod.image}: {pod.waiting_reason}: {pod.waiting_message}" if pod else ""
-
-
-def _coordinator_problem(observed: Observed) -> str:
-    pod = next((pod for pod in observed.coordinators if pod.alive and pod.waiting_reason == "CrashLoopBackOff"), None)
-    return f"coordinator {pod.name} keeps failing: {pod.exit_message.strip()}" if pod else ""
-
-
-def _unschedulable(observed: Observed) -> str:
-    pod = next((pod for pod in observed.pods if pod.alive and pod.unschedulable), None)
-    return f"pod {pod.name} cannot be placed: {pod.unschedulable}" if pod else ""
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
@@ -297,117 +262,6 @@ def _rounded(value: float) -> float:
 
 def _wall(seconds: float) -> str:
     return format_time(datetime.fromtimestamp(seconds, UTC))
-
-
-# --- conditions ------------------------------------------------------------------------------------------------------
-
-Flag = Literal["True", "False", "Unknown"]
-Statement = tuple[Flag, str, str]
-"""Status, reason, message."""
-
-
-def _conditions(
-    job: Job, observed: Observed, status: TrainingJobStatus, situation: Situation, now: datetime
-) -> tuple[Condition, ...]:
-    statements: dict[ConditionType, Statement] = {
-        "Ready": _ready(observed, status, situation),
-        "Scheduled": _scheduled(job, observed, situation),
-        "Running": _running(observed, status, situation),
-        "Progressing": _progressing(status, situation),
-        "Degraded": _degraded(job, observed, status, situation),
-        "Checkpointed": _checkpointed(status),
-        "Suspended": _SUSPENDED[situation.suspension],
-        "Complete": _ended(situation, complete=True),
-        "Failed": _ended(situation, complete=False),
-    }
-    return tuple(_condition(job, status, kind, said, now) for kind, said in statements.items())
-
-
-def _condition(job: Job, status: TrainingJobStatus, kind: ConditionType, said: Statement, now: datetime) -> Condition:
-    flag, reason, message = said
-    former = status.condition(kind)
-    since = former.last_transition_time if former and former.status == flag else format_time(now)
-    return Condition(
-        type=kind,
-        status=flag,
-        reason=reason,
-        message=message[:MESSAGE_LIMIT],
-        last_transition_time=since,
-        observed_generation=job.generation,
-    )
-
-
-def _ready(observed: Observed, status: TrainingJobStatus, situation: Situation) -> Statement:
-    if situation.blocker is not None:
-        return "False", situation.blocker.reason, situation.blocker.message
-    if observed.apply_error:
-        return "False", "ApiError", observed.apply_error
-    if situation.ending is not None:
-        return "False", "Finished", "the job has ended"
-    if status.phase == "Running":
-        return "True", "Training", f"{status.ready_replicas} workers train"
-    return "False", status.phase or "Pending", ""
-
-
-def _scheduled(job: Job, observed: Observed, situation: Situation) -> Statement:
-    wanted = job.spec.replicas if job.spec else len(observed.workers)
-    placed = [pod for pod in observed.workers if pod.alive and pod.node]
-    if situation.ending or situation.suspension == "suspended":
-        return "False", "NoPods", "no pods are wanted"
-    if unplaced := _unschedulable(observed):
-        return "False", "Unschedulable", unplaced
-    if len(placed) < wanted:
-        return "False", "WorkersMissing", f"{len(placed)} of {wanted} workers have a node"
-    return "True", "AllScheduled", f"{len(placed)} workers have a node"
-
-
-def _running(observed: Observed, status: TrainingJobStatus, situation: Situation) -> Statement:
-    if situation.ending is not None:
-        return "False", "Finished", "the job has ended"
-    if status.phase == "Running":
-        return "True", "Training", f"world {status.world_generation} of {status.world_size} ranks"
-    if problem := _image_problem(observed):
-        return "False", "ImageError", problem
-    return "False", status.phase or "Pending", ""
-
-
-def _progressing(status: TrainingJobStatus, situation: Situation) -> Statement:
-    if situation.ending or situation.suspension == "suspended":
-        return "False", "NotActive", "the job does not run"
-    if situation.blocker is not None and status.phase == "Pending":
-        return "False", situation.blocker.reason, situation.blocker.message
-    moving = status.phase in ("Starting", "Running", "Recovering", "Resizing")
-    return ("True" if moving else "False"), status.phase or "Pending", ""
-
-
-def _degraded(job: Job, observed: Observed, status: TrainingJobStatus, situation: Situation) -> Statement:
-    if situation.ending or situation.suspension != "no" or status.world_generation is None or job.spec is None:
-        return "False", "NotActive", ""
-    if status.ready_replicas < job.spec.replicas:
-        text = f"{status.ready_replicas} of {job.spec.replicas} workers take part"
-        return "True", "WorkersMissing", "; ".join(filter(None, (text, _unschedulable(observed))))
-    return "False", "AllWorkers", f"{status.ready_replicas} workers take part"
-
-
-def _checkpointed(status: TrainingJobStatus) -> Statement:
-    step = status.checkpoint.last_step
-    if step is None:
-        return "False", "NoCheckpoint", "no checkpoint yet"
-    return "True", "Saved", f"step {step}: {status.checkpoint.path}"
-
-
-_SUSPENDED: dict[str, Statement] = {
-    "no": ("False", "NotSuspended", ""),
-    "suspending": ("Unknown", "Suspending", "saving and giving the pods back"),
-    "suspended": ("True", "Suspended", "no pods are held"),
-}
-
-
-def _ended(situation: Situation, *, complete: bool) -> Statement:
-    ending = situation.ending
-    if ending is None or ending.complete != complete:
-        return "False", "NotFinished" if ending is None else "Otherwise", ""
-    return "True", ending.reason, ending.message
 
 
 def differs(one: TrainingJobStatus, other: TrainingJobStatus, *, ignoring: frozenset[str] = frozenset()) -> bool:

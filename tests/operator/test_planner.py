@@ -345,9 +345,19 @@ def test_completion_is_written_before_the_pods_are_removed(job: Simulation) -> N
     assert what.status.phase == "Succeeded"
     assert what.status.completion_time is not None
     assert [e.reason for e in what.events] == ["Completed"]
-    job.settle(3)
+    job.settle(7)
     assert job.pods == {}
     assert job.status.holds("Complete")
+
+
+def test_workers_end_by_themselves_and_keep_their_logs(job: Simulation) -> None:
+    job.verdict = Verdict(outcome="completed", message="trained 500 steps")
+    job.round()
+    assert job.round().actions == ()
+    for pod in job.workers():
+        job.pods[pod.name] = replace(pod, phase="Succeeded", exit_code=0)
+    job.settle(3)
+    assert sorted(job.pods) == ["gpt-w0-1", "gpt-w1-1", "gpt-w2-1"]
 
 
 def test_a_worker_that_ended_well_is_not_replaced_before_the_verdict_is_there(job: Simulation) -> None:
@@ -378,8 +388,9 @@ def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
     simulation.settle(4)
     simulation.verdict = Verdict(outcome="completed", message="done")
     simulation.round()
+    simulation.tick(20)
     what = simulation.round()
-    assert what.look_again_seconds == 100
+    assert what.look_again_seconds == 80
     simulation.tick(101)
     assert DeleteJob() in simulation.round().actions
     assert simulation.deleted
