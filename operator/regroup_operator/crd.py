@@ -258,6 +258,7 @@ def _flattened(node: Schema, definitions: Schema) -> Schema:
     description = node.get("description")
     while "$ref" in node or "anyOf" in node or "allOf" in node:
         node = _without_indirection(node, definitions)
+    description = description or node.get("description")
     result: Schema = {"description": " ".join(description.split())} if description else {}
     result |= {key: node[key] for key in _KEPT if key in node}
     if "const" in node:

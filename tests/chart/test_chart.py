@@ -1,0 +1,193 @@
+"""The chart renders, refuses values it does not know, and grants what the operator's code asks for and no more."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devcluster import binaries
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts/regroup"
+Json = dict[str, Any]
+
+
+def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [str(binaries.build(lambda *_: None) / "helm"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def render(*settings: str) -> dict[tuple[str, str], Json]:
+    """The rendered objects by kind and name."""
+    flags = [flag for setting in settings for flag in ("--set-json", setting)]
+    done = helm("template", "regroup", CHART, "--namespace", "regroup-system", *flags)
+    assert done.returncode == 0, done.stderr
+    objects = [document for document in yaml.safe_load_all(done.stdout) if document]
+    return {(document["kind"], document["metadata"]["name"]): document for document in objects}
+
+
+def operator_of(objects: dict[tuple[str, str], Json]) -> Json:
+    spec: Json = objects["Deployment", "regroup"]["spec"]["template"]["spec"]
+    return spec
+
+
+def test_helm_finds_nothing_to_complain_about() -> None:
+    done = helm("lint", "--strict", CHART)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_operator_is_one_restricted_pod() -> None:
+    objects = render()
+    deployment = objects["Deployment", "regroup"]["spec"]
+    assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
+    pod = operator_of(objects)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    container = pod["containers"][0]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {"livenessProbe", "readinessProbe", "resources"} <= set(container)
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("replicas=2", "replicas"),
+        ('image={"repository": ""}', "repository"),
+        ('image={"pullPolicy": "Sometimes", "repository": "a"}', "pullPolicy"),
+        ('logLevel="LOUD"', "logLevel"),
+        ('metrics={"port": 80}', "port"),
+        ('watch={"namespaces": "team"}', "namespaces"),
+    ],
+)
+def test_a_value_that_the_schema_does_not_know_is_refused_by_name(setting: str, complaint: str) -> None:
+    done = helm("template", "regroup", CHART, "--set-json", setting)
+    assert done.returncode != 0
+    assert complaint in done.stderr
+
+
+def test_the_definition_comes_with_the_chart_and_stays_unless_told_otherwise() -> None:
+    name = ("CustomResourceDefinition", "trainingjobs.regroup.dev")
+    assert render()[name]["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert "annotations" not in render("crds.keep=false")[name]["metadata"]
+    assert name not in render("crds.enabled=false")
+    plain = yaml.safe_load((ROOT / "manifests/crd.yaml").read_text())
+    assert render()[name]["spec"] == plain["spec"]
+
+
+def test_images_are_those_of_the_values() -> None:
+    objects = render('image={"repository": "r/o", "tag": "7"}', 'trainer.image={"repository": "r/t", "tag": "8"}')
+    environment = {e["name"]: e["value"] for e in operator_of(objects)["containers"][0]["env"]}
+    assert environment["REGROUP_OPERATOR_COORDINATOR_IMAGE"] == "r/o:7"
+    assert environment["REGROUP_OPERATOR_TRAINER_IMAGE"] == "r/t:8"
+
+
+def test_all_that_the_deployment_sets_is_a_setting_of_the_operator() -> None:
+    from regroup_operator.settings import PREFIX, Settings
+
+    objects = render('imagePullSecrets=["a"]', 'watch.namespaces=["team"]')
+    environment = {e["name"]: e["value"] for e in operator_of(objects)["containers"][0]["env"]}
+    settings = Settings.read(environment)
+    assert settings.namespaces == ("team",)
+    assert settings.image_pull_secrets == ("a",)
+    assert settings.network_peers[0]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == "regroup-operator"
+    known = {PREFIX + field.upper() for field in Settings.model_fields}
+    assert {name for name in environment if name.startswith(PREFIX)} <= known
+
+
+def test_the_key_is_kept_and_can_be_ones_own() -> None:
+    secret = render()["Secret", "regroup-key"]
+    assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    objects = render('operatorKey.existingSecret="mine"')
+    assert not [key for key in objects if key[0] == "Secret"]
+    assert operator_of(objects)["volumes"][0]["secret"]["secretName"] == "mine"
+
+
+# --- rights ----------------------------------------------------------------------------------------------------------
+
+
+def rules_of(objects: dict[tuple[str, str], Json]) -> set[tuple[str, str]]:
+    """Resource and verb, over all roles."""
+    roles = [document for (kind, _), document in objects.items() if kind in ("Role", "ClusterRole")]
+    rules = [rule for role in roles for rule in role["rules"]]
+    return {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+
+
+USED = {
+    ("trainingjobs", "get"): "job",
+    ("trainingjobs", "delete"): "delete_job",
+    ("trainingjobs/status", "update"): "replace_status",
+    ("pods", "list"): "pods",
+    ("pods", "create"): "create_pod",
+    ("pods", "delete"): "delete_pod",
+    ("services", "get"): "service",
+    ("services", "create"): "apply_service",
+    ("services", "patch"): "apply_service",
+    ("secrets", "create"): "create_secret",
+    ("persistentvolumeclaims", "get"): "claim",
+    ("persistentvolumeclaims", "create"): "create_claim",
+    ("events", "create"): "create_event",
+    ("networkpolicies", "get"): "network_policy",
+    ("networkpolicies", "create"): "apply_network_policy",
+    ("networkpolicies", "patch"): "apply_network_policy",
+    ("nodes", "get"): "node",
+    ("leases", "get"): "node_lease",
+}
+"""Right -> the method of `cluster.Cluster` that needs it."""
+WATCHED = {(resource, verb) for resource in ("trainingjobs", "pods", "nodes") for verb in ("list", "watch")}
+OWNER = {("trainingjobs/finalizers", "update")}
+
+
+def test_every_right_is_used_and_every_use_has_its_right() -> None:
+    from regroup_operator.cluster import Cluster
+
+    methods = {name for name in vars(Cluster) if re.fullmatch(r"[a-z][a-z_]*", name)}
+    assert methods - {"may"} == set(USED.values())
+    assert rules_of(render()) == set(USED) | WATCHED | OWNER
+
+
+def test_no_rule_has_a_wildcard() -> None:
+    roles = [document for (kind, _), document in render().items() if kind in ("Role", "ClusterRole")]
+    assert "*" not in json.dumps([role["rules"] for role in roles])
+
+
+def test_an_operator_of_some_namespaces_has_no_rights_elsewhere() -> None:
+    objects = render('watch={"namespaces": ["a", "b"], "nodes": false}')
+    assert not [key for key in objects if key[0].startswith("ClusterRole")]
+    roles = [document for (kind, _), document in objects.items() if kind == "Role"]
+    assert roles, "one object of each name is kept here"
+
+
+# --- what is off by default ------------------------------------------------------------------------------------------
+
+
+def test_monitors_are_off_unless_asked_for_and_honour_labels() -> None:
+    assert not [key for key in render() if key[0].endswith("Monitor")]
+    objects = render("metrics.serviceMonitor.enabled=true", "metrics.podMonitor.enabled=true")
+    monitor = objects["PodMonitor", "regroup-jobs"]["spec"]["podMetricsEndpoints"]
+    assert [endpoint["port"] for endpoint in monitor] == ["metrics", "status"]
+    assert all(endpoint["honorLabels"] for endpoint in monitor)
+    assert objects["ServiceMonitor", "regroup"]["spec"]["endpoints"][0]["honorLabels"] is True
+
+
+def test_the_dashboards_come_as_a_config_map_for_grafanas_sidecar() -> None:
+    dashboards = render()["ConfigMap", "regroup-dashboards"]
+    assert dashboards["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert set(dashboards["data"]) == {path.name for path in (CHART / "dashboards").glob("*.json")}
+    assert ("ConfigMap", "regroup-dashboards") not in render("dashboards.enabled=false")
+
+
+def test_the_plain_manifests_are_what_the_chart_renders() -> None:
+    settings = ("crds.enabled=false", 'operatorKey.existingSecret="regroup-key"', "dashboards.enabled=false")
+    text = (ROOT / "manifests/operator.yaml").read_text()
+    objects = [document for document in yaml.safe_load_all(text) if document]
+    assert {(d["kind"], d["metadata"]["name"]): d for d in objects} == render(*settings)
