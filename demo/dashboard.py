@@ -65,7 +65,7 @@ FIGURES = (
         queries.newest("world_size"),
         "none",
         decimals=0,
-        steps=((None, "red"), (1, "blue")),
+        steps=((None, "#8e8e99"), (1, "blue")),
     ),
     Figure(
         "Restarts",

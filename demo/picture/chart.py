@@ -14,6 +14,7 @@ from demo.picture.units import text, tick_decimals, ticks
 from demo.promql import Window
 
 LEGEND_HEIGHT = 26
+LEGEND_LINE = 18
 AXIS_HEIGHT = 24
 CALCS = {"lastNotNull": "Last", "mean": "Mean", "max": "Max", "min": "Min"}
 Point = tuple[float, float]
@@ -41,13 +42,14 @@ def draw(
     marks = [0, 0.25, 0.5, 0.75, 1.0] if stacked else scale(fields[0], series)
     names = axis_labels(marks, fields[0])
     left = max(width_of(name) for name in names) + 14
-    box = Box(left, 6, width - left - 10, height - AXIS_HEIGHT - LEGEND_HEIGHT - 6)
+    below = legend_height(panel, series, width)
+    box = Box(left, 6, width - left - 10, height - AXIS_HEIGHT - below - 6)
     rules = (
         line(box.left, y, box.left + box.width, y) + label(box.left - 8, y + 4, name, "end")
         for y, name in ((box.y(mark, marks[0], marks[-1]), name) for mark, name in zip(marks, names, strict=True))
     )
     drawn = (shape(one, box, (marks[0], marks[-1]), window) for one in reversed(lines))
-    body = svg(width, height - LEGEND_HEIGHT, [*time_axis(box, window), *rules, *drawn, *marks_of(events, box, window)])
+    body = svg(width, height - below, [*time_axis(box, window), *rules, *drawn, *marks_of(events, box, window)])
     return body + legend(panel, fields, series)
 
 
@@ -131,6 +133,12 @@ def pieces(one: Line, box: Box, ends: tuple[float, float], window: Window) -> It
         bottom.append((x, box.y(max(base, ends[0]), *ends)))
     if top:
         yield top, bottom
+
+
+def legend_height(panel: dict[str, Any], series: Sequence[Series], width: float) -> float:
+    """Room for as many lines of names as do not fit beside each other."""
+    needed = sum(width_of(one.name) + 34 + 80 * len(panel["options"]["legend"].get("calcs", [])) for one in series)
+    return LEGEND_HEIGHT + LEGEND_LINE * int(needed // (width - 20))
 
 
 def legend(panel: dict[str, Any], fields: Sequence[Field], series: Sequence[Series]) -> str:

@@ -37,7 +37,7 @@ svg { display: block; font-family: inherit; }
 .stat { display: flex; align-items: center; justify-content: center; font-weight: 500; letter-spacing: -0.01em;
         padding-bottom: 8px; }
 .stat small { font-weight: 500; align-self: center; white-space: pre; padding-top: 0.3em; }
-.legend { height: 26px; padding: 0 10px 6px; display: flex; gap: 14px; font-size: 12px; align-items: center;
+.legend { padding: 4px 10px 0; display: flex; flex-wrap: wrap; column-gap: 14px; font-size: 12px; line-height: 18px;
           white-space: nowrap; }
 .legend i { display: inline-block; width: 14px; height: 4px; border-radius: 2px; margin-right: 6px;
             vertical-align: 3px; }
