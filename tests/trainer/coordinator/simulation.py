@@ -67,6 +67,8 @@ class SimulatedAgent:
     ranks_run: bool = False
     step: int = 0
     exit_code: int | None = None
+    undelivered: list[CoordinatorMessage] = field(default_factory=list)
+    """Sent to it over a connection whose network is gone: TCP delivers it when the network is back."""
 
     @property
     def name(self) -> str:
@@ -131,6 +133,7 @@ class Job:
     def connect(self, agent: SimulatedAgent) -> None:
         """It opens its connection, anew if need be, and says hello."""
         agent.connected = True
+        agent.undelivered.clear()
         self._do(self.core.handle(agent.memory.hello(), agent.name, self.now))
 
     def disconnect(self, agent: SimulatedAgent) -> None:
@@ -230,9 +233,10 @@ class Job:
         self.say(agent, RankExit(generation=record.number, rank=rank, exit_code=code, cause=cause))
 
     def _live(self) -> None:
-        for agent in self.agents.values():
-            if agent.alive and agent.reachable and not agent.connected and agent.exit_code is None:
+        for agent in list(self.agents.values()):
+            if agent.alive and agent.reachable and not agent.connected:
                 self.connect(agent)
+            self._deliver_all(agent)
         if self.now >= self._next_beat:
             self._next_beat = self.now + self.desired.heartbeat_milliseconds / 1000
             for agent in self.agents.values():
@@ -281,14 +285,19 @@ class Job:
                         agent.connected = False
                 case Send(member, message):
                     agent = self.agents.get(member)
-                    if agent is not None and agent.alive and agent.reachable:
-                        self._deliver(agent, message)
+                    if agent is not None and agent.alive and agent.connected:
+                        agent.undelivered.append(message)
+                        self._deliver_all(agent)
 
     def _claim(self, number: GenerationNumber) -> None:
         while number in self.claims:
             number = GenerationNumber(number.term, number.n + 1)
         self.claims.add(number)
         self._do(self.core.claimed(number, self.lineage, self.now))
+
+    def _deliver_all(self, agent: SimulatedAgent) -> None:
+        while agent.alive and agent.reachable and agent.undelivered:
+            self._deliver(agent, agent.undelivered.pop(0))
 
     def _deliver(self, agent: SimulatedAgent, message: CoordinatorMessage) -> None:
         match message:
