@@ -28,6 +28,8 @@ VERSION = "v1alpha1"
 KIND = "TrainingJob"
 PLURAL = "trainingjobs"
 API_VERSION = f"{GROUP}/{VERSION}"
+MANAGED_BY = f"{GROUP}/operator"
+"""The value of spec.managedBy that means this operator; so does its absence."""
 NAME_PATTERN = "[a-z]([-a-z0-9]*[a-z0-9])?"
 NAME_LIMIT = 50
 

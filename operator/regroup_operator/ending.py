@@ -54,6 +54,9 @@ def _hopeless_worker(job: Job, observed: Observed) -> Ending | None:
         if rule.action == "FailJob":
             return Ending(False, "WorkerFailed", failures.describe(pod, rule))
     policy = job.spec.restart_policy if job.spec else RestartPolicy()
+    answer = observed.coordinator.status
+    if answer is not None and answer.phase == "running":
+        return None  # the others train on
     if 0 <= policy.max_restarts < job.status.pod_failures:
         text = f"{job.status.pod_failures} worker pods in a row failed without a step in between"
         return Ending(False, "RestartsExhausted", f"{text} (spec.restartPolicy.maxRestarts={policy.max_restarts})")

@@ -21,7 +21,7 @@ from regroup_operator import names
 from regroup_operator.api import GROUP, PLURAL, VERSION
 from regroup_operator.cluster import Cluster
 from regroup_operator.coordination import Coordinators, Key
-from regroup_operator.errors import ClusterError
+from regroup_operator.errors import OperatorError
 from regroup_operator.metrics import count_reconcile, count_taken, job_series
 from regroup_operator.nodes import NodeWatch
 from regroup_operator.observed import read_ready
@@ -101,7 +101,7 @@ class Operator:
         """One round; whether it failed."""
         try:
             again = await reconciler.reconcile(key)
-        except ClusterError as error:
+        except OperatorError as error:
             log.warning("%s/%s: %s", *key, error)
             return True
         except Exception:

@@ -13,13 +13,16 @@ from datetime import datetime
 
 from regroup_operator.api import NodeFailurePolicy, TrainingJobStatus
 from regroup_operator.failures import classify, describe
-from regroup_operator.observed import Job, Node, Observed, Pod, format_time
+from regroup_operator.observed import Job, Node, Observed, Pod, format_time, parse_time
 from regroup_operator.plan import DeletePod, Event, Step
 
 KUBELET_WORD_SECONDS = 2.0
 """How long a worker that the coordinator lost is left to its kubelet to report: an ended process is no node loss."""
 JOIN_SECONDS = 5.0
 """How long a coordinator has answered before a worker on a suspected node that it does not hear is given up."""
+
+CALM_SECONDS = 60.0
+"""Training without a failed pod after which earlier ones are forgotten."""
 
 Lost = Mapping[Pod, str]
 """Live worker pod -> why it is given up."""
@@ -168,7 +171,7 @@ def _incarnation(pod: Pod) -> int:
 def remove_lost(job: Job, observed: Observed, now: datetime) -> Step:
     """Count the ends of workers once, suspect nodes that went silent, remove what is lost."""
     policy = job.spec.node_failure_policy if job.spec else NodeFailurePolicy()
-    remembered = _forgive(job.status, observed)
+    remembered = _forgive(job.status, observed, now)
     lost = find_lost(remembered, observed, policy)
     account = account_for_ends(remembered, observed, lost, policy)
     suspects = next_suspects(remembered, observed, lost)
@@ -190,12 +193,13 @@ def _node_lost(pod: Pod, why: str) -> Event:
     return Event("Warning", "NodeLost", f"{pod.name} on node {pod.node} is given up: {why}", pod.uid)
 
 
-def _forgive(status: TrainingJobStatus, observed: Observed) -> TrainingJobStatus:
-    """Failures of pods in a row end with a step of training."""
+def _forgive(status: TrainingJobStatus, observed: Observed, now: datetime) -> TrainingJobStatus:
+    """Failures of pods in a row are forgotten when the job has trained for a while without another."""
     answer = observed.coordinator.status
-    if status.pod_failures and answer and answer.phase == "running" and answer.progress:
-        return status.model_copy(update={"pod_failures": 0})
-    return status
+    if not status.pod_failures or status.last_pod_failure_time is None or answer is None or answer.phase != "running":
+        return status
+    calm = (now - parse_time(status.last_pod_failure_time)).total_seconds()
+    return status.model_copy(update={"pod_failures": 0}) if calm >= CALM_SECONDS else status
 
 
 def _stuck(observed: Observed, policy: NodeFailurePolicy) -> list[Pod]:

@@ -81,6 +81,8 @@ def check_template(template: Mapping[str, Any]) -> None:
     for part in template:
         if part not in ("metadata", "spec"):
             raise TemplateError(f"spec.template.{part}: unknown field: a pod template has metadata and spec")
+        if not isinstance(template[part] or {}, Mapping):
+            raise TemplateError(f"spec.template.{part}: must be an object, got {template[part]!r}")
     _check_metadata(template.get("metadata") or {})
     _check_spec(template.get("spec") or {})
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from regroup_operator import names, workload
 from regroup_operator.act import Hands
-from regroup_operator.api import API_VERSION, KIND, TrainingJobSpec
+from regroup_operator.api import API_VERSION, KIND, MANAGED_BY, TrainingJobSpec
 from regroup_operator.cluster import Cluster
 from regroup_operator.coordination import Coordinators, Key
-from regroup_operator.errors import ClusterError, ConflictError, CoordinatorError
+from regroup_operator.errors import ClusterError, ConflictError, CoordinatorError, TemplateError
 from regroup_operator.metrics import JobSeries
 from regroup_operator.nodes import NodeWatch
 from regroup_operator.observed import Job, Observed, Pod, format_time, read_claim, read_job, read_pod, read_service
@@ -65,7 +65,7 @@ class Reconciler:
     async def reconcile(self, key: Key) -> float | None:
         """One round; returns when to look again (None: when something happens). Raises ClusterError."""
         document = await self._cluster.job(*key)
-        if document is None:
+        if document is None or document.get("spec", {}).get("managedBy", MANAGED_BY) != MANAGED_BY:
             self._forget(key)
             return None
         job = read_job(document)
@@ -155,7 +155,7 @@ class Reconciler:
                 await self._hands.carry_out(action, job, observed)
         except CoordinatorError as error:
             log.warning("%s/%s: %s", job.namespace, job.name, error)
-        except ClusterError as error:
+        except (ClusterError, TemplateError) as error:
             self._apply_errors[job.key] = str(error)
             raise
         else:

@@ -14,8 +14,6 @@ from pydantic import BaseModel
 
 from regroup_operator.api import TrainingJobSpec
 
-MANAGED_BY = "regroup.dev/operator"
-
 
 @dataclass(frozen=True)
 class Limit:
@@ -32,7 +30,6 @@ class Limit:
 LIMITS = (
     Limit("spares", (0,), "warm spare workers"),
     Limit("launcher", ("regroup",), "starting ranks with torchrun"),
-    Limit("managedBy", (None, MANAGED_BY), "leaving the job to another controller"),
     Limit("elasticPolicy.replicaGroupSize", (None, 1), "replica groups of several workers"),
     Limit("elasticPolicy.scaleUpPolicy", (None, "WhenCapacity"), "holding back lost workers' replacements"),
     Limit("elasticPolicy.scaleUpDelaySeconds", (None, 30), "a delay before growing"),
@@ -65,7 +62,7 @@ LIMITS = (
 
 
 def _own_command(spec: TrainingJobSpec) -> str | None:
-    containers = (spec.template or {}).get("spec", {}).get("containers", [])
+    containers = ((spec.template or {}).get("spec") or {}).get("containers") or []
     main = next((c for c in containers if isinstance(c, dict) and c.get("name") == "trainer"), {})
     given = [key for key in ("command", "args") if key in main]
     return f"spec.template.spec.containers[trainer].{given[0]} (a command of one's own)" if given else None

@@ -13,6 +13,7 @@ from typing import Any
 
 from regroup_operator import names
 from regroup_operator.api import API_VERSION, KIND, TrainingJobSpec
+from regroup_operator.errors import TemplateError
 from regroup_operator.merge import strategic_merge
 from regroup_operator.observed import Job
 from regroup_operator.settings import Settings
@@ -270,7 +271,7 @@ def coordinator_pod(job: Job, settings: Settings, wanted: Desired, term: int, ex
 
 
 def worker_pod(job: Job, settings: Settings, place: tuple[int, int], address: str, excluded: Iterable[str]) -> Object:
-    """A worker: `place` is its index and incarnation, `address` the Service's IP. The template is laid over ours."""
+    """A worker: `place` is its index and incarnation, `address` the Service's IP. Raises TemplateError."""
     index, incarnation = place
     spec = _spec(job)
     rendered = strategic_merge(
@@ -337,9 +338,17 @@ def _apart(job: Job) -> Object:
 def _set_ranks(pod: Object, spec: TrainingJobSpec) -> None:
     """nprocPerNode, which `auto` takes from the merged GPU limit."""
     main = next(c for c in pod["containers"] if c["name"] == names.MAIN_CONTAINER)
-    limits = main.get("resources", {}).get("limits", {})
-    ranks = int(limits.get(GPU, 1)) if spec.nproc_per_node == "auto" else int(spec.nproc_per_node)
-    main["env"] = [*main["env"], {"name": AgentEnvironment.variable("ranks"), "value": str(max(1, ranks))}]
+    ranks = _gpus(main) if spec.nproc_per_node == "auto" else spec.nproc_per_node
+    main["env"] = [*main["env"], {"name": AgentEnvironment.variable("ranks"), "value": str(ranks or 1)}]
+
+
+def _gpus(container: Object) -> int:
+    resources = container.get("resources")
+    limits = resources.get("limits") if isinstance(resources, dict) else None
+    limit = limits.get(GPU, 0) if isinstance(limits, dict) else 0
+    if not str(limit).isdecimal():
+        raise TemplateError(f"the limit {GPU}={limit!r} must be a whole number: ranks are counted by it")
+    return int(limit)
 
 
 def _bracketed(address: str) -> str:

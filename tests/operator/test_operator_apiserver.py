@@ -372,6 +372,13 @@ def test_a_job_with_what_the_api_server_cannot_judge_is_refused_by_a_condition(
     assert Kubelets(namespace).pods() == {}
 
 
+def test_a_job_of_another_controller_is_left_alone(operator: OperatorProcess, namespace: Namespace) -> None:
+    namespace.create(put(SMALLEST, "managedBy", "example.com/other"), "theirs")
+    namespace.create(SMALLEST, "ours")
+    wait_until("word on ours", lambda: namespace.read("ours").get("status"))
+    assert "status" not in namespace.read("theirs")
+
+
 def test_a_missing_claim_is_named_and_waited_for(operator: OperatorProcess, namespace: Namespace) -> None:
     namespace.create(SMALLEST)
     ready = wait_until("the complaint", lambda: condition(namespace, "Ready"))

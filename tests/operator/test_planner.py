@@ -107,6 +107,21 @@ def test_repeated_failures_wait_longer_each_time() -> None:
     assert len(simulation.workers()) == 3
 
 
+def test_a_worker_that_keeps_failing_beside_two_that_train_waits_longer_and_fails_nothing() -> None:
+    simulation = Simulation(spec=make_spec(restartPolicy={"maxRestarts": 2}))
+    simulation.settle(4)
+    for _ in range(6):
+        for pod in simulation.workers():
+            if pod.index == 2:
+                simulation.fail(pod, exit_code=1)
+        simulation.settle(10)
+    assert simulation.status.phase == "Running"
+    assert simulation.status.pod_failures >= 3
+    simulation.settle(40)
+    assert simulation.status.pod_failures == 0
+    assert len(simulation.workers()) == 3
+
+
 def test_workers_that_keep_failing_without_a_step_fail_the_job() -> None:
     simulation = Simulation(spec=make_spec(restartPolicy={"maxRestarts": 2, "backoffSeconds": 0}))
     simulation.settle(2)

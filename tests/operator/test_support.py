@@ -13,7 +13,6 @@ from tests.support.simulation import make_spec
 ASKED_FOR: dict[str, Any] = {
     "spares": 2,
     "launcher": "torchrun",
-    "managedBy": "kueue.x-k8s.io/multikueue",
     "elasticPolicy.replicaGroupSize": 3,
     "elasticPolicy.scaleUpPolicy": "Never",
     "elasticPolicy.scaleUpDelaySeconds": 5,

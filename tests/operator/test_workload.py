@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from regroup_operator import workload
+from regroup_operator.errors import TemplateError
 from regroup_operator.observed import Job, read_job
 from regroup_operator.settings import Settings
 from regroup_trainer.contract import AgentEnvironment, CoordinatorEnvironment
@@ -118,6 +119,11 @@ def test_ranks_come_from_the_limit_of_gpus_wherever_it_is_given() -> None:
     assert values_of(main_of(make_worker(template=in_template)))["REGROUP_RANKS"] == "4"
     assert values_of(main_of(make_worker(resources={"limits": {"nvidia.com/gpu": 2}})))["REGROUP_RANKS"] == "2"
     assert values_of(main_of(make_worker(nprocPerNode=3)))["REGROUP_RANKS"] == "3"
+
+
+def test_a_limit_of_gpus_that_is_no_number_is_refused() -> None:
+    with pytest.raises(TemplateError, match=r"nvidia\.com/gpu='half'"):
+        make_worker(resources={"limits": {"nvidia.com/gpu": "half"}})
 
 
 def test_excluded_nodes_are_excluded_in_every_term_one_requirement_each() -> None:
