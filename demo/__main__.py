@@ -34,6 +34,7 @@ from demo.stages.devcluster import DevclusterStage
 from demo.stages.kind import KindStage
 from demo.stages.stage import Stage
 from demo.targets import Discovery
+from devcluster.errors import DevclusterError
 
 OUTPUT = Path("build/demo")
 NAMESPACE = "demo"
@@ -53,7 +54,7 @@ def up() -> None:
         kind, why = choose(os.environ.get("CLUSTER"))
         screen.title(f"Playing on: {kind}, since {why}")
         facts = local.play(OUTPUT, screen) if kind == LOCAL else play(kind, screen)
-    except DemoError as error:
+    except (DemoError, DevclusterError) as error:
         screen.tell(f"The demo failed: {error}", "bold red")
         sys.exit(1)
     sys.exit(judge(facts, screen))
@@ -74,8 +75,9 @@ def down() -> None:
 
 def play(kind: str, screen: Screen) -> Facts:
     """Play on a cluster, and draw the dashboard with what Prometheus saw of it. Raises DemoError."""
-    prometheus()
-    chromium()
+    with screen.step("Prometheus and Chromium, to show the run with"):
+        prometheus()
+        chromium()
     stage = STAGES[kind](screen)
     built = installation.build_images(screen)
     installation.install(stage, built, screen)
