@@ -9,6 +9,8 @@ PYTHON ?= python3
 # Everything that a second run need not fetch or build again.
 REGROUP_CACHE ?= $(HOME)/.cache/regroup
 export REGROUP_CACHE
+# Imports of torch cost seconds without compiled files.
+unexport PYTHONDONTWRITEBYTECODE
 
 RUN := .venv/bin/python
 # What writes generated files; each takes --check, which fails when a file is not as it would be written.
