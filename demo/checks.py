@@ -11,7 +11,8 @@ from demo.facts import Facts
 DETECT_SECONDS = 3.0
 DOWN_SECONDS = 10.0
 LOSS_DIFFERENCE = 1e-3
-WORLDS = (3, 2, 3)
+WORLDS = ((3, 2, 3), (2, 3, 2, 3))
+"""A job may begin with two while its third worker still starts."""
 LOCAL = "local"
 """The demo without a cluster."""
 
@@ -64,7 +65,7 @@ CHECKS = (
     ),
     Check(
         "The world went from three to two and back to three",
-        lambda facts: facts.worlds == WORLDS,
+        lambda facts: facts.worlds in WORLDS,
         lambda facts: " -> ".join(map(str, facts.worlds)),
     ),
     Check(

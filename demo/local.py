@@ -17,7 +17,7 @@ from demo.facts import Facts, Loss, worlds_of
 from demo.job import manifest
 from demo.reference import Losses
 from demo.screen import Screen
-from demo.story import STEPS_BEYOND_CHECKPOINT, announced_since, new_step, newest_work
+from demo.story import STEPS_BEYOND_CHECKPOINT, WORKERS, announced_since, new_step, newest_work
 from demo.volume import Volume
 from regroup.local import LocalRun, LocalRunError
 from regroup.wish import local_desired
@@ -114,7 +114,9 @@ async def _lose_worker(watch: _Watch) -> Loss:
 
     def at_risk() -> bool:
         written, saved = volume.last_step(), volume.newest_checkpoint()
-        return written is not None and saved is not None and written.step >= saved + STEPS_BEYOND_CHECKPOINT
+        if written is None or saved is None or written.world != WORKERS:
+            return False
+        return written.step >= saved + STEPS_BEYOND_CHECKPOINT
 
     await watch.until("a checkpoint and steps beyond it", at_risk, 300)
     members = run.status.members if run.status else ()

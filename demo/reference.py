@@ -17,6 +17,8 @@ from demo.watch import Watch
 
 Losses = tuple[float | None, ...]
 NAME = "gpt-reference"
+UNDISTURBED = ((3,), (2, 3))
+"""Sizes of the world; a job may begin with two while its third worker still starts."""
 SECONDS = 900
 
 

@@ -16,6 +16,7 @@ from demo.volume import Volume, Written
 from demo.watch import Watch
 from regroup_trainer.contract import GenerationNumber
 
+WORKERS = 3
 STEPS_BEYOND_CHECKPOINT = 10
 STEPS_WITH_TWO = 40
 
@@ -41,11 +42,13 @@ def wait_for_work_at_risk(watch: Watch) -> None:
 
     def at_risk() -> bool:
         written, saved = watch.volume.last_step(), watch.volume.newest_checkpoint()
-        return written is not None and saved is not None and written.step >= saved + STEPS_BEYOND_CHECKPOINT
+        if written is None or saved is None or written.world != WORKERS:
+            return False
+        return written.step >= saved + STEPS_BEYOND_CHECKPOINT
 
-    watch.until("the first step", watch.volume.last_step, 180)
+    watch.until("the first step", watch.volume.last_step, 300)
     watch.screen.tell("It trains")
-    watch.until("a checkpoint and steps beyond it", at_risk, 180)
+    watch.until("a checkpoint and steps beyond it", at_risk, 300)
     watch.screen.tell(f"There is a checkpoint of step {watch.volume.newest_checkpoint()}, and work beyond it")
 
 
@@ -120,7 +123,7 @@ def train_with_two(watch: Watch, loss: Loss) -> None:
 
     def far_enough() -> bool:
         written = watch.volume.last_step()
-        return written is not None and written.world == 2 and written.step >= enough
+        return written is not None and written.world == WORKERS - 1 and written.step >= enough
 
     watch.until(f"step {enough} with a world of two", far_enough, 120)
 
@@ -132,7 +135,7 @@ def bring_back(watch: Watch, loss: Loss) -> None:
 
     def three() -> bool:
         written = watch.volume.last_step()
-        return written is not None and written.world == 3
+        return written is not None and written.world == WORKERS
 
     began = time.monotonic()
     watch.until("a world of three again", three, 180)
