@@ -36,6 +36,9 @@ class NodeWatch:
         self._not_ready: dict[str, float] = {}
         """Nodes that the watch reported not Ready, and since when."""
         self._jobs: dict[Key, set[str]] = {}
+        """Job -> the nodes that its pods are on."""
+        self._in_question: dict[Key, set[str]] = {}
+        """Job -> the nodes that it wants looked at."""
 
     def expect(self, key: Key, nodes: set[str]) -> None:
         """The job has pods on these nodes."""
@@ -44,6 +47,7 @@ class NodeWatch:
     def forget(self, key: Key) -> None:
         """The job is gone."""
         self._jobs.pop(key, None)
+        self._in_question.pop(key, None)
 
     def reported(self, name: str, *, ready: bool) -> list[Key]:
         """The watch saw a node; the jobs that have pods on it, when it is news."""
@@ -55,12 +59,16 @@ class NodeWatch:
             self._not_ready[name] = self._clock()
         return [key for key, nodes in self._jobs.items() if name in nodes]
 
-    async def look(self, names: Iterable[str]) -> dict[str, Node]:
-        """Read these nodes, and those that were reported not Ready. Empty when we may not read nodes."""
+    async def look(self, key: Key, names: Iterable[str]) -> dict[str, Node]:
+        """Read these nodes for a job, and those reported not Ready. Empty when we may not read nodes.
+
+        What was seen of a node is forgotten when no job asks for it any more: a new suspicion wants new proof.
+        """
         if not self._allowed:
             return {}
-        wanted = sorted({*names, *self._not_ready})
-        for name in set(self._traces) - set(wanted):
+        self._in_question[key] = set(names)
+        wanted = sorted({*self._in_question[key], *self._not_ready})
+        for name in set(self._traces) - set(self._not_ready).union(*self._in_question.values()):
             del self._traces[name]
         found = await asyncio.gather(*(self._read(name) for name in wanted))
         return dict(zip(wanted, found, strict=True))

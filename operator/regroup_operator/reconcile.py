@@ -102,7 +102,9 @@ class Reconciler:
             service=read_service(service) if service and _is_ours(service, job) else None,
             network_policy=policy,
             claim=read_claim(claim) if claim else None,
-            nodes=await self._nodes.look(_nodes_in_question(job, pods, view.failures > 0, set(view.lost_seconds))),
+            nodes=await self._nodes.look(
+                job.key, _nodes_in_question(job, pods, view.failures > 0, set(view.lost_seconds))
+            ),
             coordinator=view,
             images=self._images(job.spec),
             apply_error=self._apply_errors.get(job.key, ""),
