@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from regroup_operator.cluster import Cluster
@@ -17,10 +17,11 @@ from regroup_operator.observed import Node, is_out_of_service, read_ready
 
 @dataclass
 class _Trace:
-    """What was seen of a node since it is watched."""
+    """What was seen of a node since a job asks for it, or suspects it."""
 
     lease: str | None
     lease_since: float
+    suspected: bool
     renewed: bool = False
     not_ready_since: float | None = None
 
@@ -32,13 +33,11 @@ class NodeWatch:
         self._cluster = cluster
         self._allowed = allowed
         self._clock = clock
-        self._traces: dict[str, _Trace] = {}
+        self._traces: dict[Key, dict[str, _Trace]] = {}
         self._not_ready: dict[str, float] = {}
         """Nodes that the watch reported not Ready, and since when."""
         self._jobs: dict[Key, set[str]] = {}
         """Job -> the nodes that its pods are on."""
-        self._in_question: dict[Key, set[str]] = {}
-        """Job -> the nodes that it wants looked at."""
 
     def expect(self, key: Key, nodes: set[str]) -> None:
         """The job has pods on these nodes."""
@@ -47,7 +46,7 @@ class NodeWatch:
     def forget(self, key: Key) -> None:
         """The job is gone."""
         self._jobs.pop(key, None)
-        self._in_question.pop(key, None)
+        self._traces.pop(key, None)
 
     def reported(self, name: str, *, ready: bool) -> list[Key]:
         """The watch saw a node; the jobs that have pods on it, when it is news."""
@@ -59,25 +58,28 @@ class NodeWatch:
             self._not_ready[name] = self._clock()
         return [key for key, nodes in self._jobs.items() if name in nodes]
 
-    async def look(self, key: Key, names: Iterable[str]) -> dict[str, Node]:
-        """Read these nodes for a job, and those reported not Ready. Empty when we may not read nodes.
+    async def look(self, key: Key, names: Iterable[str], suspects: Collection[str]) -> dict[str, Node]:
+        """Read these nodes for a job, its suspects, and those reported not Ready; empty when we may not read nodes.
 
-        What was seen of a node is forgotten when no job asks for it any more: a new suspicion wants new proof.
+        A new suspicion wants new proof: what was seen of a node before it was suspected, or before the job asked for
+        it, says nothing about whether it is back.
         """
         if not self._allowed:
             return {}
-        self._in_question[key] = set(names)
-        wanted = sorted({*self._in_question[key], *self._not_ready})
-        for name in set(self._traces) - set(self._not_ready).union(*self._in_question.values()):
-            del self._traces[name]
-        found = await asyncio.gather(*(self._read(name) for name in wanted))
+        wanted = sorted({*names, *suspects, *self._not_ready})
+        former = self._traces.get(key, {})
+        self._traces[key] = {
+            name: former[name] for name in wanted if name in former and (former[name].suspected or name not in suspects)
+        }
+        found = await asyncio.gather(*(self._read(key, name, name in suspects) for name in wanted))
         return dict(zip(wanted, found, strict=True))
 
-    async def _read(self, name: str) -> Node:
+    async def _read(self, key: Key, name: str, suspected: bool) -> Node:
         document, lease = await asyncio.gather(self._cluster.node(name), self._cluster.node_lease(name))
         now = self._clock()
         renewal = lease["spec"].get("renewTime") if lease else None
-        trace = self._traces.setdefault(name, _Trace(renewal, now))
+        trace = self._traces[key].setdefault(name, _Trace(renewal, now, suspected))
+        trace.suspected = suspected
         if renewal != trace.lease:
             trace.lease, trace.lease_since, trace.renewed = renewal, now, True
         if document is None:

@@ -103,7 +103,7 @@ class Reconciler:
             network_policy=policy,
             claim=read_claim(claim) if claim else None,
             nodes=await self._nodes.look(
-                job.key, _nodes_in_question(job, pods, view.failures > 0, set(view.lost_seconds))
+                job.key, _pointed_to(pods, view.failures > 0, set(view.lost_seconds)), job.status.suspected_nodes
             ),
             coordinator=view,
             images=self._images(job.spec),
@@ -182,15 +182,13 @@ def _is_ours(document: dict[str, Any], job: Job) -> bool:
     return any(owner.get("controller") and owner["uid"] == job.uid for owner in owners)
 
 
-def _nodes_in_question(job: Job, pods: tuple[Pod, ...], coordinator_fails: bool, lost: set[str]) -> set[str]:
+def _pointed_to(pods: tuple[Pod, ...], coordinator_fails: bool, lost: set[str]) -> set[str]:
     """Nodes are not polled: only those that something points to are read."""
-    suspected = set(job.status.suspected_nodes)
-    pointed_to = {
+    return {
         pod.node
         for pod in pods
-        if pod.terminating or pod.uid in lost or (coordinator_fails and pod.role == names.COORDINATOR)
+        if pod.node and (pod.terminating or pod.uid in lost or (coordinator_fails and pod.role == names.COORDINATOR))
     }
-    return {name for name in suspected | pointed_to if name}
 
 
 def _coordinator_events(observed: Observed, now: datetime) -> list[Event]:

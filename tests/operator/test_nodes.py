@@ -7,7 +7,6 @@ from typing import Any
 from regroup_operator.cluster import Cluster
 from regroup_operator.nodes import NodeWatch
 
-
 KEY = ("default", "gpt")
 
 
@@ -39,35 +38,35 @@ class Clock:
 async def test_a_lease_is_stale_when_we_saw_it_unchanged_and_renewed_when_we_saw_it_change() -> None:
     nodes, clock = Nodes(), Clock()
     watch = NodeWatch(nodes, allowed=True, clock=clock)
-    first = (await watch.look(KEY, ["n1"]))["n1"]
+    first = (await watch.look(KEY, ["n1"], []))["n1"]
     assert (first.lease_renewed, first.lease_unchanged_seconds) == (False, 0)
     clock.now += 20
-    assert (await watch.look(KEY, ["n1"]))["n1"].lease_unchanged_seconds == 20
+    assert (await watch.look(KEY, ["n1"], []))["n1"].lease_unchanged_seconds == 20
     nodes.renewed = "2"
     clock.now += 1
-    moved = (await watch.look(KEY, ["n1"]))["n1"]
+    moved = (await watch.look(KEY, ["n1"], []))["n1"]
     assert (moved.lease_renewed, moved.lease_unchanged_seconds) == (True, 0)
 
 
 async def test_a_node_that_nothing_points_to_any_more_is_forgotten() -> None:
     nodes, clock = Nodes(), Clock()
     watch = NodeWatch(nodes, allowed=True, clock=clock)
-    await watch.look(KEY, ["n1"])
+    await watch.look(KEY, ["n1"], [])
     nodes.renewed = "2"
-    await watch.look(KEY, [])
-    assert not (await watch.look(KEY, ["n1"]))["n1"].lease_renewed, "a new suspicion wants new proof"
+    await watch.look(KEY, [], [])
+    assert not (await watch.look(KEY, ["n1"], []))["n1"].lease_renewed, "a new suspicion wants new proof"
 
 
-async def test_a_job_that_asks_for_nothing_does_not_make_another_forget() -> None:
+async def test_a_suspicion_wants_proof_that_is_newer_than_itself() -> None:
     nodes = Nodes()
     watch = NodeWatch(nodes, allowed=True)
-    await watch.look(KEY, ["n1"])
+    await watch.look(KEY, ["n1"], [])
     nodes.renewed = "2"
-    await watch.look(("default", "other"), [])
-    assert (await watch.look(KEY, ["n1"]))["n1"].lease_renewed
-    watch.forget(KEY)
-    await watch.look(("default", "other"), [])
-    assert not (await watch.look(KEY, ["n1"]))["n1"].lease_renewed
+    assert (await watch.look(KEY, ["n1"], []))["n1"].lease_renewed
+    assert not (await watch.look(KEY, ["n1"], ["n1"]))["n1"].lease_renewed
+    await watch.look(("default", "other"), [], [])
+    nodes.renewed = "3"
+    assert (await watch.look(KEY, [], ["n1"]))["n1"].lease_renewed
 
 
 async def test_not_ready_is_counted_from_when_the_watch_told_it() -> None:
@@ -79,18 +78,18 @@ async def test_not_ready_is_counted_from_when_the_watch_told_it() -> None:
     assert watch.reported("n1", ready=False) == []
     nodes.ready = False
     clock.now += 7
-    assert (await watch.look(KEY, []))["n1"].not_ready_seconds == 7
+    assert (await watch.look(KEY, [], []))["n1"].not_ready_seconds == 7
     nodes.ready = True
     assert watch.reported("n1", ready=True) == [KEY]
-    assert (await watch.look(KEY, ["n1"]))["n1"].not_ready_seconds == 0
+    assert (await watch.look(KEY, ["n1"], []))["n1"].not_ready_seconds == 0
 
 
 async def test_a_node_that_is_gone_is_told_apart() -> None:
     nodes = Nodes()
     nodes.exists = False
-    found = (await NodeWatch(nodes, allowed=True).look(KEY, ["n1"]))["n1"]
+    found = (await NodeWatch(nodes, allowed=True).look(KEY, ["n1"], []))["n1"]
     assert (found.exists, found.ready) == (False, False)
 
 
 async def test_without_the_right_to_read_nodes_nothing_is_known() -> None:
-    assert await NodeWatch(Nodes(), allowed=False).look(KEY, ["n1"]) == {}
+    assert await NodeWatch(Nodes(), allowed=False).look(KEY, ["n1"], []) == {}
