@@ -428,8 +428,6 @@ class Condition(StatusSection):
 class Restarts(StatusSection):
     """Recoveries so far, by what caused them."""
 
-    total: NonNegativeInt = 0
-    """All but planned changes of size."""
     application: NonNegativeInt = 0
     """The program failed."""
     infrastructure: NonNegativeInt = 0
@@ -616,6 +614,8 @@ class TrainingJobStatus(StatusSection):
     """Nodes that failed too often for this job."""
     restarts: Restarts = Restarts()
     """Recoveries so far."""
+    restart_count: NonNegativeInt = 0
+    """All of them but planned changes of size."""
     recoveries: Annotated[tuple[RecoveryStatus, ...], Field(max_length=10)] = ()
     """The last ten."""
     checkpoint: CheckpointStatus = CheckpointStatus()

@@ -9,6 +9,7 @@ from regroup_operator.api import Condition, ConditionType, TrainingJobStatus
 from regroup_operator.observed import Job, Observed, format_time
 from regroup_operator.plan import MESSAGE_LIMIT, Situation
 from regroup_operator.problems import image_problem, unschedulable
+from regroup_trainer.contract import CoordinatorStatus
 
 Flag = Literal["True", "False", "Unknown"]
 Statement = tuple[Flag, str, str]
@@ -25,7 +26,7 @@ def conditions(
         "Running": _running(observed, status, situation),
         "Progressing": _progressing(status, situation),
         "Degraded": _degraded(job, observed, status, situation),
-        "Checkpointed": _checkpointed(status),
+        "Checkpointed": _checkpointed(observed, status),
         "Suspended": _SUSPENDED[situation.suspension],
         "Complete": _ended(situation, complete=True),
         "Failed": _ended(situation, complete=False),
@@ -99,11 +100,24 @@ def _degraded(job: Job, observed: Observed, status: TrainingJobStatus, situation
     return "False", "AllWorkers", f"{status.ready_replicas} workers take part"
 
 
-def _checkpointed(status: TrainingJobStatus) -> Statement:
+def _checkpointed(observed: Observed, status: TrainingJobStatus) -> Statement:
+    former, answer = status.condition("Checkpointed"), observed.coordinator.status
+    if answer is None and former is not None and former.reason == "SaveFailed":
+        return former.status, former.reason, former.message
+    if failure := _failed_save(answer):
+        return "False", "SaveFailed", failure
     step = status.checkpoint.last_step
     if step is None:
         return "False", "NoCheckpoint", "no checkpoint yet"
     return "True", "Saved", f"step {step}: {status.checkpoint.path}"
+
+
+def _failed_save(answer: CoordinatorStatus | None) -> str:
+    """Why the newest save failed; empty when it did not."""
+    if answer is None:
+        return ""
+    saved = answer.checkpoint.time if answer.checkpoint else float("-inf")
+    return next((e.message for e in reversed(answer.events) if e.reason == "CheckpointFailed" and e.time > saved), "")
 
 
 _SUSPENDED: dict[str, Statement] = {

@@ -294,7 +294,7 @@ _COLUMNS = (
     ("Step", "integer", ".status.progress.step", 0),
     ("Progress", "integer", ".status.progress.percentage", 0),
     ("Ckpt", "integer", ".status.checkpoint.lastStep", 0),
-    ("Restarts", "integer", ".status.restarts.total", 0),
+    ("Restarts", "integer", ".status.restartCount", 0),
     ("Goodput", "number", ".status.goodput.ratio", 0),
     ("Age", "date", ".metadata.creationTimestamp", 0),
     ("World", "integer", ".status.worldSize", 1),

@@ -51,7 +51,8 @@ def project(
             lost_work_seconds=_rounded(ledger.lost_work_seconds),
         ),
         "goodput": _goodput(ledger),
-        "restarts": _restarts(ledger),
+        "restarts": Restarts.model_validate(ledger.restarts),
+        "restart_count": sum(count for cause, count in ledger.restarts.items() if cause != "resize"),
         **_world(answer, live),
     }
     if answer is not None:
@@ -159,12 +160,6 @@ def _goodput(ledger: Ledger) -> GoodputStatus:
         lost_steps=ledger.lost_steps,
         ratio=round(ledger.goodput_ratio, 4),
     )
-
-
-def _restarts(ledger: Ledger) -> Restarts:
-    counts = dict(ledger.restarts)
-    total = sum(count for cause, count in counts.items() if cause != "resize")
-    return Restarts.model_validate({**counts, "total": total})
 
 
 def _world(answer: CoordinatorStatus | None, live: list[Pod]) -> dict[str, object]:

@@ -9,7 +9,7 @@ from regroup_operator.api import TrainingJobStatus
 from regroup_operator.observed import CoordinatorView, Observed
 from regroup_operator.plan import Situation
 from regroup_operator.status import THROTTLED, differs, merge_ledgers, project
-from regroup_trainer.contract import CheckpointSaved, GenerationNumber, Ledger, Progress, Recovery
+from regroup_trainer.contract import CheckpointSaved, GenerationNumber, JobEvent, Ledger, Progress, Recovery
 from tests.support.simulation import Simulation, make_coordinator_status
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -47,14 +47,14 @@ def test_the_account_never_falls_when_a_coordinator_starts_from_less() -> None:
     assert simulation.status.goodput.ratio == 0.8
     after = projected(simulation, ledger=Ledger(seconds={"step": 1.0}))
     assert after.goodput == simulation.status.goodput
-    assert after.restarts.total == 2
+    assert after.restart_count == after.restarts.hang == 2
     assert merge_ledgers(after, None).seconds == ledger.seconds
 
 
 def test_planned_resizes_are_no_restarts() -> None:
     ledger = Ledger(restarts={"resize": 3, "infrastructure": 1})
-    restarts = projected(Simulation(), ledger=ledger).restarts
-    assert (restarts.resize, restarts.total) == (3, 1)
+    status = projected(Simulation(), ledger=ledger)
+    assert (status.restarts.resize, status.restart_count) == (3, 1)
 
 
 def make_recovery(term: int, n: int, time: float) -> Recovery:
@@ -82,6 +82,22 @@ def test_the_newest_checkpoint_outlives_its_coordinator() -> None:
     simulation.status = projected(simulation, checkpoint=saved)
     assert simulation.status.holds("Checkpointed")
     assert projected(simulation).checkpoint.last_step == 50
+
+
+def test_a_failed_save_is_told_until_one_succeeds() -> None:
+    failed = JobEvent(
+        sequence=1, time=10.0, type="Warning", reason="CheckpointFailed", message="step 20: no space left on device"
+    )
+    simulation = Simulation()
+    simulation.status = projected(simulation, events=(failed,))
+    condition = simulation.status.condition("Checkpointed")
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("False", "SaveFailed")
+    assert "no space left" in condition.message
+    saved = CheckpointSaved(
+        generation=FIRST, rank=0, step=50, path="/c", size_bytes=7, seconds=0.5, blocking_seconds=0.1, time=20.0
+    )
+    assert projected(simulation, events=(failed,), checkpoint=saved).holds("Checkpointed")
 
 
 def test_a_step_alone_is_no_reason_to_write() -> None:
