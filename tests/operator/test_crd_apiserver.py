@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from regroup_operator.api import TrainingJobSpec
+from regroup_operator.api import TrainingJobSpec, parse_spec
 from regroup_operator.crd import FIXED, FIXED_UNLESS_SUSPENDED, FIXED_WHILE_RESUMING
+from regroup_operator.support import unsupported
 from regroup_trainer.config import TrainingConfig
 from tests.operator.conftest import ROOT, Json, Namespace
 
@@ -103,6 +105,14 @@ def test_the_smallest_job_is_accepted_as_printed(namespace: Namespace) -> None:
     answer = namespace.create(SMALLEST)
     assert answer.status == 201, answer.message
     assert answer.body["spec"] == SMALLEST, "the API server adds no defaults to it"
+
+
+@pytest.mark.parametrize("sample", sorted((ROOT / "manifests/samples").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_sample_is_accepted_and_honoured_in_full(namespace: Namespace, sample: Path) -> None:
+    spec = yaml.safe_load(sample.read_text())["spec"]
+    answer = namespace.create(spec)
+    assert answer.status == 201, answer.message
+    assert unsupported(parse_spec(answer.body["spec"])) == []
 
 
 def test_replicas_default_to_one_so_that_scale_works(namespace: Namespace) -> None:
