@@ -114,9 +114,13 @@ def message_of(observed: Observed, situation: Situation) -> str:
     problem = next((text for text in words if text), "")
     if answer is not None and answer.phase in ("running", "starting", "stopping"):
         return f"{answer.message}; {problem}" if problem else answer.message
-    waiting = unschedulable(observed) or (answer.message if answer else "waiting for the coordinator's pod")
-    text = problem or waiting
+    text = problem or unschedulable(observed) or (answer.message if answer else _silence(observed))
     return f"suspending: {text}" if situation.suspension == "suspending" else text
+
+
+def _silence(observed: Observed) -> str:
+    error = observed.coordinator.error
+    return f"no answer from the coordinator: {error}" if error else "waiting for the coordinator's pod"
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------

@@ -128,6 +128,12 @@ def test_without_an_answer_the_ranks_train_on_as_before() -> None:
     assert (status.phase, status.world_size, status.ready_replicas) == ("Running", 3, 3)
 
 
+def test_a_coordinator_that_refuses_us_is_quoted() -> None:
+    observed = Observed(coordinator=CoordinatorView(failures=1, error="GET http://198.18.0.1:8471: 401 wrong token"))
+    status = project(Simulation().job(), observed, TrainingJobStatus(), Situation(), NOW)
+    assert "401 wrong token" in status.message
+
+
 def test_a_job_of_which_nothing_is_known_waits() -> None:
     status = project(Simulation().job(), Observed(), TrainingJobStatus(), Situation(), NOW)
     assert status.phase == "Pending"
