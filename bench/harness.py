@@ -22,6 +22,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+TABLE_WIDTH = 110
 RESULTS = Path(__file__).resolve().parent / "results"
 VERSIONS_OF = ("regroup", "torch", "aiohttp", "pydantic")
 
@@ -90,7 +91,7 @@ def table(name: str, found: Sequence[Row]) -> Table:
     """The results for a terminal."""
     drawn = Table(title=name)
     for column in ("case", "subject", "metric", "unit"):
-        drawn.add_column(column)
+        drawn.add_column(column, no_wrap=True)
     for column in ("min", "median", "max", "runs"):
         drawn.add_column(column, justify="right")
     for row in found:
@@ -152,7 +153,8 @@ def command(plan_of: Callable[[bool], Plan], measure: Measure) -> click.Command:
         if not cases:
             sys.exit(f"no case {only!r}: there is {', '.join(plan.cases)}")
         plan = Plan(plan.name, cases, plan.subjects, plan.units, runs or plan.runs)
-        console = Console(highlight=False)
+        terminal = Console(highlight=False)
+        console = Console(highlight=False, width=max(terminal.width, TABLE_WIDTH))
         found = collect(plan, measure, lambda line: console.print(line, style="dim", soft_wrap=True))
         console.print(table(plan.name, found))
         console.print(f"written to {write(output, plan.name, found, quick=quick)}", soft_wrap=True)
