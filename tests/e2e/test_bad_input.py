@@ -54,7 +54,7 @@ def test_a_running_job_refuses_edits_of_what_is_fixed_and_takes_the_rest(install
     job.patch(trainer={"training": {"steps": 620}})
     job.wait_for_condition("Complete", seconds=240)
     assert job.status()["progress"]["step"] == 620
-    assert job.status()["restarts"] == {"application": 0, "infrastructure": 0, "hang": 0, "preemption": 0, "resize": 0}
+    assert job.status()["goodput"]["lostSteps"] == 0
 
 
 def test_an_invalid_edit_of_a_running_job_neither_stops_nor_fails_it(installation: Installation) -> None:
@@ -82,9 +82,9 @@ def test_a_full_volume_fails_the_save_and_not_the_training(installation: Install
     }
     manifest["spec"]["trainer"]["model"] = {"name": "gpt", "preset": "1m"}
     job = installation.start(manifest)
-    wait_until("training to pass the first failed save", lambda: job.step() > 30, seconds=120)
-    wait_until(
-        "the failed save to be told",
-        lambda: "space" in job.condition("Checkpointed").get("message", "").lower(),
-        seconds=60,
-    )
+    failed = job.wait_for_condition("Checkpointed", "False")
+    assert failed["reason"] == "SaveFailed"
+    assert "free" in failed["message"]
+    wait_until("training to go on to the end", lambda: job.step() == 120, seconds=120)
+    assert job.status()["restarts"]["application"] == 0
+    assert job.condition("Complete")["status"] == "False", "the result is not saved yet"

@@ -9,10 +9,11 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from regroup_trainer.contract import Assignment, Progress, RankReport
+from regroup_trainer.contract import Assignment, CheckpointFailed, Progress, RankReport
 from tests.support.ranks import RecordingChannel
 
 Options = dict[str, Any]
@@ -101,6 +102,19 @@ def limit_file_size(assignment: Assignment, options: Options, channel: Recording
                     resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
 
             channel.send = send_and_lift  # type: ignore[method-assign]
+    return _run(assignment, channel)
+
+
+def free_the_disk(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """Somebody removes the file that fills the disk once so many saves have failed."""
+    send, failures = channel.send, count(1)
+
+    def send_and_free(report: RankReport) -> None:
+        send(report)
+        if isinstance(report, CheckpointFailed) and next(failures) == options["failures"]:
+            Path(options["hog"]).unlink()
+
+    channel.send = send_and_free  # type: ignore[method-assign]
     return _run(assignment, channel)
 
 

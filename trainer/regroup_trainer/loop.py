@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Literal
 
 from regroup_trainer.channel import Channel
@@ -14,7 +15,7 @@ from regroup_trainer.checkpoint.schedule import SaveTimer, due_by_steps
 from regroup_trainer.clock import PhaseClock
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import CheckpointFailed, CheckpointSaved, Decision, Evaluated, GenerationRecord
-from regroup_trainer.errors import SaveError, Stage, StorageError
+from regroup_trainer.errors import SaveError, Stage
 from regroup_trainer.evaluate import evaluate
 from regroup_trainer.history import CommittedStep, History
 from regroup_trainer.loader import Loader
@@ -25,6 +26,8 @@ from regroup_trainer.step import Stepper, StepResult
 from regroup_trainer.world import World
 
 Ending = Literal["completed", "leave", "stop"]
+_RESULT_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds between attempts to save the last step."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Loop:
         self._saver = Saver(setting.layout, self._generation, self._world, self._config, setting.data, self._settle)
 
     def run(self) -> Ending:
-        """Raises StorageError when the last checkpoint cannot be saved, and c10d's errors when a peer is lost."""
+        """Raises c10d's errors when a peer is lost."""
         while self._state.position.step < self._config.training.steps:
             decision = self._step()
             self._evaluate_if_due()
@@ -73,10 +76,7 @@ class Loop:
                 ending = self._act(decision)
                 if ending:
                     return ending
-        if not self._save():
-            raise StorageError(
-                f"training is complete but step {self._state.position.step} could not be saved: see the error above"
-            )
+        self._save_result()
         return "completed"
 
     def _step(self) -> Decision:
@@ -148,6 +148,13 @@ class Loop:
             loss = evaluate(self._state, batches, self._config, self._world)
         if self._world.leads:
             self._channel.send(Evaluated(generation=self._generation, rank=self._world.rank, step=step, loss=loss))
+
+    def _save_result(self) -> None:
+        """Save the last step, however often it takes: the result is in memory only, and a full disk can be freed."""
+        for pause in chain(_RESULT_PAUSES, repeat(_RESULT_PAUSES[-1])):
+            if self._save():
+                return
+            time.sleep(pause)  # all ranks know of the failure and wait alike
 
     def _save(self) -> bool:
         """Save unless this step is saved already; whether it is now. A failure is told and left to the next attempt."""
