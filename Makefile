@@ -39,7 +39,7 @@ check: venv ## Check style, types, walls between packages and that generated fil
 test: venv ## Run all tests: units, then a real API server, then a real cluster (needs root)
 	@# What takes minutes on a new machine comes first, where its progress can be seen.
 	@$(RUN) -m devcluster build
-	@$(RUN) -m tools.images
+	@TORCH_SLIM=1 $(RUN) -m tools.images
 	$(RUN) -m pytest $(ARGS)
 
 .PHONY: test-unit
@@ -55,7 +55,7 @@ requirements: venv ## Pin the dependencies of pyproject.toml anew
 	$(RUN) -m tools.requirements $(ARGS)
 
 .PHONY: image
-image: venv ## Build the two images with docker, podman or buildah (TORCH_SLIM=0 keeps all of torch's CUDA build)
+image: venv ## Build the two images with docker, podman or buildah (TORCH_SLIM=1: for CPUs only, smaller)
 	@$(RUN) -m tools.images
 
 .PHONY: cluster

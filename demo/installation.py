@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -42,8 +43,9 @@ def build_images(screen: Screen) -> dict[str, Image]:
     """Build what changed; target -> image. Raises DemoError."""
     with screen.step("Images: operator and trainer"):
         command = [sys.executable, "-m", "tools.images"]
+        environment = {"TORCH_SLIM": "1", **os.environ}  # the demo's nodes have no GPU, unless the caller says so
         with subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
             for line in process.stdout or ():
                 screen.tell(line.rstrip(), "dim")

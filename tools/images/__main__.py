@@ -1,7 +1,7 @@
 """Build what changed and write `build/images.json`: target -> name of the image and path of its export.
 
-The base image may be chosen with BASE_IMAGE; TORCH_SLIM=0 keeps all of torch's CUDA build, which clusters of machines
-without GPUs, such as devcluster, do not need.
+The base image may be chosen with BASE_IMAGE; TORCH_SLIM=1 leaves out of torch's CUDA build what machines without GPUs,
+such as devcluster's nodes, never load.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def build_images(targets: Sequence[str], cache: Path) -> None:
     folder = cache / "images"
     folder.mkdir(parents=True, exist_ok=True)
     arguments = {name: os.environ[name] for name in ("BASE_IMAGE",) if name in os.environ}
-    arguments["TORCH_SLIM"] = os.environ.get("TORCH_SLIM", "1")
+    arguments["TORCH_SLIM"] = os.environ.get("TORCH_SLIM", "0")
     tags = {target: content_hash(ROOT, target, arguments) for target in targets}
     if any(layout.find(folder, target, tag) is None for target, tag in tags.items()):
         engine = choose_engine(cache)
