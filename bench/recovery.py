@@ -5,7 +5,7 @@
 Three workers on this machine train the same small model and save every 20 steps; 10 steps after a save one part is
 killed (SIGKILL): the process of rank 0, the whole worker of rank 0, or what holds the rendezvous (our coordinator;
 torchrun's agent that hosts the store). A dead worker is started again after a second, as Kubernetes would. `recovered`
-is the share of runs in which training went on within a minute. `torchrun` has its default settings, `torchrun-tuned`
+is 1 where training went on within a minute, else 0. `torchrun` has its default settings, `torchrun-tuned`
 the best that we found. The silent loss of a node is measured by the demo.
 """
 
