@@ -82,9 +82,8 @@ def test_a_full_volume_fails_the_save_and_not_the_training(installation: Install
     }
     manifest["spec"]["trainer"]["model"] = {"name": "gpt", "preset": "1m"}
     job = installation.start(manifest)
-    failed = job.wait_for_condition("Checkpointed", "False")
-    assert failed["reason"] == "SaveFailed"
-    assert "free" in failed["message"]
+    wait_until("the failed save to be told", lambda: job.condition("Checkpointed").get("reason") == "SaveFailed", 120)
+    assert "free" in job.condition("Checkpointed")["message"]
     wait_until("training to go on to the end", lambda: job.step() == 120, seconds=120)
     assert job.status()["restarts"]["application"] == 0
     assert job.condition("Complete")["status"] == "False", "the result is not saved yet"

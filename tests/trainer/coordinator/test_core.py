@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from regroup_trainer.contract import GenerationNumber, GenerationRecord, Lost, Progress, Refused
+from regroup_trainer.contract import (
+    CheckpointFailed,
+    CheckpointSaved,
+    GenerationNumber,
+    GenerationRecord,
+    Lost,
+    Progress,
+    Refused,
+)
 from regroup_trainer.coordinator.effects import Send
 from regroup_trainer.coordinator.status import make_status
 from tests.trainer.coordinator.simulation import Job, SimulatedAgent, make_desired
@@ -42,6 +50,19 @@ def test_says_how_many_workers_it_waits_for() -> None:
     job.add_agent(0)
     job.wait(0.1)
     assert make_status(job.core.state, 1).message == "waiting for 1 more worker: have 1 of at least 2"
+
+
+def test_a_failed_save_is_told_until_a_save_succeeds() -> None:
+    job, agents = start()
+    leader = next(agent for agent in agents if agent.name == job.record.members[0].member)
+    number = job.record.number
+    job.say(leader, CheckpointFailed(generation=number, rank=0, step=5, stage="write", error="no space"))
+    assert "checkpoint of step 5 failed (write): no space" in make_status(job.core.state, 1).message
+    saved = CheckpointSaved(
+        generation=number, rank=0, step=6, path="p", size_bytes=1, seconds=0.1, blocking_seconds=0.1, time=0.0
+    )
+    job.say(leader, saved)
+    assert "failed" not in make_status(job.core.state, 1).message
 
 
 def test_rank_zero_is_on_another_node_than_the_coordinator() -> None:

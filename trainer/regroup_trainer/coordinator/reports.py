@@ -40,11 +40,12 @@ def _take_over(state: State, report: Report, world: World, now: float) -> None:
         case Progress():
             _progress(state, report, world, now)
         case CheckpointSaved():
-            state.checkpoint = report
+            state.checkpoint, state.failed_save = report, ""
             text = f"step {report.step} saved to {report.path} in {report.seconds:.1f} s"
             state.journal.tell_checkpoint(state.wall(now), text)
         case CheckpointFailed():
             text = f"checkpoint of step {report.step} failed ({report.stage}): {report.error}"
+            state.failed_save = text
             state.tell(now, "CheckpointFailed", text, "Warning")
         case Evaluated():
             state.evaluation = report

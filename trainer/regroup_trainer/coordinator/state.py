@@ -45,6 +45,8 @@ class State:
         self.committed: LastCommit | None = None
         self.progress: Progress | None = None
         self.checkpoint: CheckpointSaved | None = None
+        self.failed_save = ""
+        """What went wrong with the last save; empty when it was good."""
         self.evaluation: Evaluated | None = None
         self.detections: list[tuple[Cause, float]] = []
         """Cause and seconds of every unplanned loss."""

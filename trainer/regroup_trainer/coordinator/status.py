@@ -75,13 +75,19 @@ def message_of(state: State) -> str:
 
 
 def _training(state: State, world: World) -> str:
-    step = world.progress.step if world.progress else 0
-    text = f"training: step {step} of {state.desired.train.training.steps} on {_workers(world)}"
+    step, steps = world.progress.step if world.progress else 0, state.desired.train.training.steps
+    doing = f"training: step {step} of {steps}" if step < steps else f"saving the result of {steps} steps"
+    return f"{doing} on {_workers(world)}{_missing(state, world)}" + (
+        f"; {state.failed_save}" if state.failed_save else ""
+    )
+
+
+def _missing(state: State, world: World) -> str:
     wanted = wanted_workers(state.desired)
     if len(world.record.members) >= wanted:
-        return text
+        return ""
     why = "; ".join(f"{hello.pod} was lost: {why}" for hello, why in state.lost_members.values())
-    return f"{text} of {wanted} wanted" + (f" ({why})" if why else "")
+    return f" of {wanted} wanted" + (f" ({why})" if why else "")
 
 
 def _workers(world: World) -> str:
