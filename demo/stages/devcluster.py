@@ -20,16 +20,16 @@ from devcluster.removal import remove
 
 @dataclass(frozen=True)
 class DevclusterStage:
-    """The devcluster `demo`."""
+    """A devcluster, by default the one named `demo`."""
 
     cluster: Cluster
     kubectl: Kubectl
 
     @classmethod
-    def up(cls, screen: Screen) -> DevclusterStage:
+    def up(cls, screen: Screen, name: str = NAME) -> DevclusterStage:
         """The cluster, made or found. Raises DemoError."""
         try:
-            cluster = Cluster.up(NAME, NODES, say=lambda line: screen.tell(f"    {line}", "dim"))
+            cluster = Cluster.up(name, NODES, say=lambda line: screen.tell(f"    {line}", "dim"))
         except DevclusterError as error:
             raise DemoError(str(error)) from error
         return cls(cluster, Kubectl(cluster.bin, cluster.kubeconfig))

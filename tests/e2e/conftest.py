@@ -1,9 +1,13 @@
-"""One devcluster of three nodes with the operator installed, for all end-to-end tests; a namespace for each test."""
+"""One cluster of three nodes with the operator installed, for all end-to-end tests; a namespace for each test.
+
+It is a devcluster of their own, or what CLUSTER asks for: kind, or current, the caller's kubeconfig context.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,10 +17,10 @@ import pytest
 from demo import installation as installing
 from demo.kubectl import Kubectl
 from demo.screen import Screen
+from demo.stages.choice import STAGES
 from demo.stages.devcluster import DevclusterStage
-from demo.stages.stage import shared_claim
+from demo.stages.stage import Stage, shared_claim
 from demo.volume import Volume
-from devcluster.cluster import Cluster, NodeHandle
 from tests.support.jobs import Job
 from tests.support.waiting import wait_until
 
@@ -27,7 +31,7 @@ NAME = "e2e"
 class Installation:
     """Regroup on a cluster, a namespace of one's own, and hands on what a user cannot reach."""
 
-    stage: DevclusterStage
+    stage: Stage
     namespace: str
     started: list[Job] = field(default_factory=list)
 
@@ -47,16 +51,18 @@ class Installation:
         return str(self._worker(job, rank)["pod"])
 
     @contextlib.contextmanager
-    def node_of_rank_0(self, job: Job) -> Iterator[NodeHandle]:
-        """The node that runs rank 0; powered on again at the end, and Ready."""
-        node = self.stage.cluster.node(self._worker(job, 0)["node"])
+    def lost_node_of_rank_0(self, job: Job) -> Iterator[str]:
+        """Pull the plug of the node that runs rank 0; yields its name, and powers it on again at the end."""
+        worker = self._worker(job, 0)
+        node = str(worker["node"])
         coordinator = job.coordinator()["spec"]["nodeName"]
-        assert node.name != coordinator, f"rank 0 shares the node {coordinator} with the coordinator"
+        assert node != coordinator, f"rank 0 shares the node {coordinator} with the coordinator"
+        self.stage.kill(node, self.namespace, str(worker["pod"]))
         try:
             yield node
         finally:
-            node.start()
-            wait_until(f"{node.name} to be Ready", lambda: self.node_is_ready(node.name), seconds=120)
+            self.stage.start(node)
+            wait_until(f"{node} to be Ready", lambda: self.node_is_ready(node), seconds=120)
 
     def node_is_ready(self, name: str) -> bool:
         """What Kubernetes thinks of the node."""
@@ -82,6 +88,8 @@ class Installation:
 
     def small_volume(self, name: str, mebibytes: int) -> str:
         """A claim on a volume that holds no more; returns its name."""
+        if not isinstance(self.stage, DevclusterStage):
+            pytest.skip("only a devcluster has volumes that can be filled up")
         self.stage.cluster.add_volume(name, f"{mebibytes}Mi")
         self.claim(name, self.namespace, storageClassName=name)
         return name
@@ -115,21 +123,22 @@ class Installation:
 
 
 @pytest.fixture(scope="session")
-def stage() -> Iterator[DevclusterStage]:
-    """The cluster with images and chart. It is taken down at the end."""
+def stage() -> Iterator[Stage]:
+    """The cluster with images and chart. A devcluster is taken down at the end."""
     screen = Screen()
+    kind = os.environ.get("CLUSTER", "devcluster")
     built = installing.build_images(screen)
-    cluster = Cluster.up(NAME, 3)
+    stage = DevclusterStage.up(screen, NAME) if kind == "devcluster" else STAGES[kind](screen)
     try:
-        stage = DevclusterStage(cluster, Kubectl(cluster.bin, cluster.kubeconfig))
         installing.install(stage, built, screen)
         yield stage
     finally:
-        cluster.down()
+        if isinstance(stage, DevclusterStage):
+            stage.cluster.down()
 
 
 @pytest.fixture
-def installation(stage: DevclusterStage, request: pytest.FixtureRequest) -> Iterator[Installation]:
+def installation(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Installation]:
     """A namespace with the claim `shared`; its jobs are deleted after the test."""
     namespace = f"t-{abs(hash(request.node.name)) % 10**8}"
     installing.make_namespace(stage, namespace)

@@ -34,10 +34,9 @@ def test_a_node_that_loses_power_costs_seconds_though_kubernetes_still_calls_it_
 ) -> None:
     job = installation.start(make_job("node-kill", steps=1500))
     job.wait_for_checkpoint()
-    with installation.node_of_rank_0(job) as node:
-        node.kill()
+    with installation.lost_node_of_rank_0(job) as node:
         recovery = wait_until("the recovery", lambda: job.status().get("recoveries"), seconds=40)[0]
-        assert installation.node_is_ready(node.name), "Kubernetes noticed first: the test proves nothing"
+        assert installation.node_is_ready(node), "Kubernetes noticed first: the test proves nothing"
         assert recovery["cause"] == "infrastructure"
         assert recovery["detectSeconds"] <= 3
         assert recovery["worldAfter"] == 2
@@ -65,10 +64,9 @@ def test_recovery_from_a_node_loss_needs_no_operator(installation: Installation)
     job.wait_for_checkpoint()
     installation.scale_operator(0)
     try:
-        with installation.node_of_rank_0(job) as node:
+        with installation.lost_node_of_rank_0(job):
+            wait_until("a new generation", lambda: installation.generations(job) >= 2, seconds=40)
             before = installation.committed_steps(job)
-            node.kill()
-            wait_until("steps of a new generation", lambda: installation.generations(job) >= 2, seconds=40)
             wait_until("training to go on", lambda: installation.committed_steps(job) > before, seconds=40)
             installation.scale_operator(1)
             wait_until("the status to tell it", lambda: job.status().get("recoveries"), seconds=90)
