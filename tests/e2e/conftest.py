@@ -91,7 +91,8 @@ class Installation:
         if not isinstance(self.stage, DevclusterStage):
             pytest.skip("only a devcluster has volumes that can be filled up")
         self.stage.cluster.add_volume(name, f"{mebibytes}Mi")
-        self.claim(name, self.namespace, storageClassName=name)
+        size = {"requests": {"storage": f"{mebibytes}Mi"}}
+        self.claim(name, self.namespace, storageClassName=name, resources=size)
         return name
 
     def audit(self, job: Job) -> list[str]:
