@@ -90,8 +90,13 @@ class Job:
         return [pod for pod in self.pods("worker") if "deletionTimestamp" not in pod["metadata"]]
 
     def coordinator(self) -> Json:
-        """The coordinator pod in office."""
-        return next(pod for pod in self.pods("coordinator") if "deletionTimestamp" not in pod["metadata"])
+        """The coordinator pod in office, as soon as there is one."""
+
+        def in_office() -> Json | None:
+            pods = (pod for pod in self.pods("coordinator") if "deletionTimestamp" not in pod["metadata"])
+            return next(pods, None)
+
+        return wait_until(f"a coordinator of {self.name}", in_office)
 
     def events(self) -> list[Json]:
         """Events about the job."""
