@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 
 from regroup_operator.api import TrainingJobSpec
+from regroup_trainer.config import HONOURED
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,10 @@ LIMITS = (
     Limit("scheduling.exclusive", (False,), "exclusive placement"),
     Limit("scheduling.gang", ("None",), "gang scheduling"),
     Limit("metrics.rankDetail", ("auto",), "choosing the detail of rank metrics"),
-    Limit("trainer.parallelism.strategy", (None, "ddp", "fsdp"), "this parallelism strategy"),
-    Limit("trainer.parallelism.shardGroupSize", (None,), "hybrid sharding"),
-    Limit("trainer.parallelism.tensorParallel", (None, 1), "tensor parallelism"),
-    Limit("trainer.parallelism.pipelineParallel", (None, 1), "pipeline parallelism"),
-    Limit("trainer.parallelism.contextParallel", (None, 1), "context parallelism"),
-    Limit("trainer.training.compile", (None, False), "compilation"),
-    Limit("trainer.training.activationCheckpointing", (None, "none"), "activation checkpointing"),
-    Limit("trainer.training.deterministic", (None, "rounding"), "bit-identical results"),
+    *(
+        Limit(".".join(("trainer", *map(to_camel, field.split(".")))), (None, *values), meaning)
+        for field, (values, meaning) in HONOURED.items()
+    ),
 )
 
 

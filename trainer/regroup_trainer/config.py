@@ -180,6 +180,20 @@ class TrainConfig(Section):
     """Held-out loss."""
 
 
+HONOURED: dict[str, tuple[tuple[object, ...], str]] = {
+    "parallelism.strategy": (("ddp", "fsdp"), "this parallelism strategy"),
+    "parallelism.shard_group_size": ((None,), "hybrid sharding"),
+    "parallelism.tensor_parallel": ((1,), "tensor parallelism"),
+    "parallelism.pipeline_parallel": ((1,), "pipeline parallelism"),
+    "parallelism.context_parallel": ((1,), "context parallelism"),
+    "training.compile": ((False,), "compilation"),
+    "training.activation_checkpointing": (("none",), "activation checkpointing"),
+    "training.deterministic": (("rounding",), "bit-identical results"),
+}
+"""Field of TrainConfig that does less than it will: the values that are honoured yet, and what others would ask for.
+The operator and the trainer both refuse by it."""
+
+
 class CheckpointPolicy(Section):
     """When to save and what to keep; where is the storage's matter."""
 

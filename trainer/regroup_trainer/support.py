@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from pydantic.alias_generators import to_camel
 
-from regroup_trainer.config import TrainConfig
+from regroup_trainer.config import HONOURED, TrainConfig
 from regroup_trainer.errors import ConfigurationError
-
-_ONLY: dict[str, tuple[object, ...]] = {
-    "parallelism.strategy": ("ddp", "fsdp"),
-    "parallelism.shard_group_size": (None,),
-    "parallelism.tensor_parallel": (1,),
-    "parallelism.pipeline_parallel": (1,),
-    "parallelism.context_parallel": (1,),
-    "training.compile": (False,),
-    "training.activation_checkpointing": ("none",),
-    "training.deterministic": ("rounding",),
-}
-"""Field -> the values that are honoured."""
 
 
 def unsupported(config: TrainConfig) -> list[str]:
     """A sentence for each field that asks for too much."""
     problems = []
-    for field, honoured in _ONLY.items():
+    for field, (honoured, _) in HONOURED.items():
         section, name = field.split(".")
         value = getattr(getattr(config, section), name)
         if value not in honoured:
