@@ -56,7 +56,7 @@ def _ready(observed: Observed, status: TrainingJobStatus, situation: Situation) 
     if situation.ending is not None:
         return "False", "Finished", "the job has ended"
     if status.phase == "Running":
-        return "True", "Training", f"{status.ready_replicas} workers train"
+        return "True", "Training", f"workers training: {status.ready_replicas}"
     return "False", status.phase or "Pending", ""
 
 
@@ -69,7 +69,7 @@ def _scheduled(job: Job, observed: Observed, situation: Situation) -> Statement:
         return "False", "Unschedulable", unplaced
     if len(placed) < wanted:
         return "False", "WorkersMissing", f"{len(placed)} of {wanted} workers have a node"
-    return "True", "AllScheduled", f"{len(placed)} workers have a node"
+    return "True", "AllScheduled", f"workers that have a node: {len(placed)}"
 
 
 def _running(observed: Observed, status: TrainingJobStatus, situation: Situation) -> Statement:
@@ -97,7 +97,7 @@ def _degraded(job: Job, observed: Observed, status: TrainingJobStatus, situation
     if status.ready_replicas < job.spec.replicas:
         text = f"{status.ready_replicas} of {job.spec.replicas} workers take part"
         return "True", "WorkersMissing", "; ".join(filter(None, (text, unschedulable(observed))))
-    return "False", "AllWorkers", f"{status.ready_replicas} workers take part"
+    return "False", "AllWorkers", f"workers taking part: {status.ready_replicas}"
 
 
 def _checkpointed(observed: Observed, status: TrainingJobStatus) -> Statement:

@@ -82,7 +82,7 @@ class Server:
     ) -> web.StreamResponse:
         given = request.headers.get("Authorization", "").encode()
         if request.path.startswith("/v1/") and not hmac.compare_digest(given, b"Bearer " + self._token):
-            raise web.HTTPUnauthorized(text="wrong token: this job's token is in its Secret <job>-token")
+            raise web.HTTPUnauthorized(text="wrong token: this job's own is in the Secret that its pods mount")
         return await handler(request)
 
     # --- agents --------------------------------------------------------------------------------------------------
