@@ -80,9 +80,7 @@ def _or(path: str, owner: str, absent: str) -> str:
 
 def _given(owner: str, path: str) -> str:
     """A CEL expression: whether the field and all that it is in are there."""
-    parts = path.split(".")
-    prefixes = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
-    return " && ".join(f"has({owner}.spec.{prefix})" for prefix in prefixes)
+    return f"{_optional(owner, path)}.hasValue()" if "." in path else f"has({owner}.spec.{path})"
 
 
 def _unchanged(path: str) -> str:
