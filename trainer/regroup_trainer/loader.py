@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from regroup_trainer.batch import BatchPlanner, MicroBatch, micro_batches
-from regroup_trainer.data import TextData
+from regroup_trainer.data import Arrays, Dataset
 from regroup_trainer.order import digest
-from regroup_trainer.step import RankBatch, TokenBatch
+from regroup_trainer.step import DeviceBatch, RankBatch
 from regroup_trainer.world import World
 
 
@@ -19,7 +17,7 @@ from regroup_trainer.world import World
 class Loader:
     """Reads this rank's samples."""
 
-    data: TextData
+    data: Dataset
     planner: BatchPlanner
     world: World
 
@@ -29,13 +27,13 @@ class Loader:
         parts = [self._tensors(part, self.data.read_training(part.ids)) for part in plan.micro_batches]
         return RankBatch(parts, len(plan.own_ids), digest(list(plan.own_ids)))
 
-    def held_out(self, count: int) -> list[TokenBatch]:
+    def held_out(self, count: int) -> list[DeviceBatch]:
         """The rank's share of the first `count` held-out samples, or of all where there are fewer."""
         ids = list(range(min(count, self.data.held_out_samples)))
         parts = micro_batches(ids, self.world.rank, self.world.size, self.planner.micro_batch_size)
         return [self._tensors(part, self.data.read_held_out(part.ids)) for part in parts]
 
-    def _tensors(self, part: MicroBatch, sequences: npt.NDArray[np.int64]) -> TokenBatch:
-        tokens = torch.from_numpy(sequences).to(self.world.device)
-        weights = torch.tensor(part.weights, dtype=torch.float32, device=self.world.device)
-        return TokenBatch(tokens[:, :-1], tokens[:, 1:], weights)
+    def _tensors(self, part: MicroBatch, arrays: Arrays) -> DeviceBatch:
+        device = self.world.device
+        inputs, targets = (torch.from_numpy(array).to(device) for array in (arrays.inputs, arrays.targets))
+        return DeviceBatch(inputs, targets, torch.tensor(part.weights, dtype=torch.float32, device=device))

@@ -62,7 +62,7 @@ class Loop:
         self._saved_step = setting.saved_step
         self._clock = PhaseClock()
         self._timer = SaveTimer(self._policy)
-        self._stepper = Stepper(state, self._config, self._world)
+        self._stepper = Stepper(state, self._config, self._world, setting.loader.data.targets_per_sample)
         self._reporter = ProgressReporter(self._generation, self._world.rank, setting.data.samples)
         self._history = History(setting.layout.history_file(self._generation)) if self._world.leads else None
         self._saver = Saver(setting.layout, self._generation, self._world, self._config, setting.data, self._settle)

@@ -21,13 +21,13 @@ from regroup_trainer.world import World
 
 
 @dataclass(frozen=True)
-class TokenBatch:
+class DeviceBatch:
     """A micro-batch on its device."""
 
     inputs: Tensor
-    """[B, T]"""
+    """[B, ...]"""
     targets: Tensor
-    """[B, T]"""
+    """[B, ...], of the shape of the predictions that are asked for."""
     weights: Tensor
     """[B], 0 for repeats."""
 
@@ -36,7 +36,7 @@ class TokenBatch:
 class RankBatch:
     """What a rank trains on in a step."""
 
-    micro_batches: list[TokenBatch]
+    micro_batches: list[DeviceBatch]
     samples: int
     """In its share of the global batch, repeats left out."""
     digest: int
@@ -55,9 +55,9 @@ class StepResult:
 
 
 def loss_sum(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Weighted sum of the cross entropy of logits [B, T, V] with targets [B, T], weights [B]; in nats, float32."""
-    losses = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
-    return (losses.view_as(targets) * weights[:, None]).sum()
+    """Weighted sum of the cross entropy of logits [B, ..., V] with targets [B, ...], weights [B]; in nats, float32."""
+    losses = F.cross_entropy(logits.float().flatten(0, -2), targets.flatten(), reduction="none")
+    return (losses.view(len(weights), -1) * weights[:, None]).sum()
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,19 @@ class Stepper:
     state: TrainState
     config: TrainConfig
     world: World
+    targets_per_sample: int
+    """Predictions that each sample asks for; each counts as a token."""
 
     @property
     def expected_tokens(self) -> int:
         """Tokens of a global batch (G x T)."""
-        return self.config.training.global_batch_size * self.config.training.sequence_length
+        return self.config.training.global_batch_size * self.targets_per_sample
 
     def run(self, batch: RankBatch, decision: Decision) -> StepResult:
         """Train on this rank's share. Raises CommitError, and c10d's errors when a peer is lost."""
         loss = self._accumulate(batch.micro_batches)
         contribution = Contribution(
-            tokens=batch.samples * self.config.training.sequence_length,
+            tokens=batch.samples * self.targets_per_sample,
             loss_sum=float(loss),
             squared_norm=squared_norm(self.state.model, self.world.size),
             digest=batch.digest,
@@ -94,7 +96,7 @@ class Stepper:
         self.state.position = after
         return StepResult(after, committed, updated)
 
-    def _accumulate(self, batches: list[TokenBatch]) -> Tensor:
+    def _accumulate(self, batches: list[DeviceBatch]) -> Tensor:
         model, total = self.state.model, torch.zeros((), dtype=torch.float64, device=self.world.device)
         for number, batch in enumerate(batches):
             with gradient_reduction(model, enabled=number == len(batches) - 1):

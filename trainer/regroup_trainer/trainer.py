@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from regroup_trainer import data as datasets
 from regroup_trainer import world as worlds
 from regroup_trainer.batch import BatchPlanner
 from regroup_trainer.channel import Channel
@@ -17,7 +18,7 @@ from regroup_trainer.checkpoint.layout import DataIdentity, Layout
 from regroup_trainer.checkpoint.load import Choice, Restorer
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import PEER_LOST_EXIT_CODE, Assignment, Finished, Restored
-from regroup_trainer.data import TextData, load_text
+from regroup_trainer.data import Dataset
 from regroup_trainer.errors import TrainingError
 from regroup_trainer.loader import Loader
 from regroup_trainer.loop import Loop, Setting
@@ -53,7 +54,7 @@ def _run(assignment: Assignment, channel: Channel) -> int:
     config = assignment.record.desired.train
     require_supported(config)
     _prepare_process(config.training.seed)
-    data = load_text(config.data, config.training.sequence_length, evaluate=config.evaluation.every_steps > 0)
+    data = datasets.load(config)
     world = worlds.join(assignment)
     state = build_state(config, world)
     layout = Layout(Path(assignment.record.desired.directory))
@@ -78,7 +79,7 @@ def build_state(config: TrainConfig, world: World) -> TrainState:
     return TrainState(model, build_optimizer(model, config.optimizer), Position())
 
 
-def data_identity(config: TrainConfig, data: TextData) -> DataIdentity:
+def data_identity(config: TrainConfig, data: Dataset) -> DataIdentity:
     """What the order of samples depends on."""
     return DataIdentity(
         fingerprint=data.fingerprint,
@@ -89,7 +90,7 @@ def data_identity(config: TrainConfig, data: TextData) -> DataIdentity:
     )
 
 
-def build_loader(config: TrainConfig, data: TextData, world: World) -> Loader:
+def build_loader(config: TrainConfig, data: Dataset, world: World) -> Loader:
     """The rank's view of the samples."""
     planner = BatchPlanner(
         order=SampleOrder(data.samples, config.training.seed),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from regroup_trainer.config import DataConfig
-from regroup_trainer.data import load_text
+from regroup_trainer.data.text import load_text
 from regroup_trainer.errors import DataError
 
 
@@ -32,7 +32,9 @@ def test_files_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
 def test_samples_are_inputs_and_the_bytes_that_follow_them(tmp_path: Path) -> None:
     data = load_text(config(folder_with(tmp_path, a="abcdefg")), sequence_length=3, evaluate=False)
     assert data.samples == 2
-    assert [bytes(row.astype(np.uint8)) for row in data.read_training((1, 0))] == [b"defg", b"abcd"]
+    arrays = data.read_training((1, 0))
+    assert [bytes(row.astype(np.uint8)) for row in arrays.inputs] == [b"def", b"abc"]
+    assert [bytes(row.astype(np.uint8)) for row in arrays.targets] == [b"efg", b"bcd"]
 
 
 def test_the_held_out_tail_is_not_trained_on(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import fnmatch
 import hashlib
 import os
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from regroup_trainer.config import DataConfig
+from regroup_trainer.data.dataset import Arrays
 from regroup_trainer.errors import DataError
 
 Bytes = npt.NDArray[np.uint8]
+
+_BYTE_VALUES = 256
 
 _NOT_TEXT_OF_THE_LIBRARY = frozenset({"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"})
 """Folders of the standard library that differ between installations, or repeat each other."""
@@ -45,12 +49,22 @@ class TextData:
         """Samples for evaluation."""
         return _samples(self.held_out, self.sequence_length)
 
-    def read_training(self, ids: tuple[int, ...]) -> npt.NDArray[np.int64]:
-        """The training samples with these ids, [B, T + 1]."""
+    @property
+    def targets_per_sample(self) -> int:
+        """T."""
+        return self.sequence_length
+
+    @property
+    def classes(self) -> int:
+        """Values of a byte."""
+        return _BYTE_VALUES
+
+    def read_training(self, ids: Sequence[int]) -> Arrays:
+        """Training samples, [B, T]."""
         return _read(self.training, ids, self.sequence_length)
 
-    def read_held_out(self, ids: tuple[int, ...]) -> npt.NDArray[np.int64]:
-        """The held-out samples with these ids, [B, T + 1]."""
+    def read_held_out(self, ids: Sequence[int]) -> Arrays:
+        """Held-out samples, [B, T]."""
         return _read(self.held_out, ids, self.sequence_length)
 
 
@@ -142,7 +156,7 @@ def _samples(text: Bytes, sequence_length: int) -> int:
     return max(0, (len(text) - 1) // sequence_length)
 
 
-def _read(text: Bytes, ids: tuple[int, ...], sequence_length: int) -> npt.NDArray[np.int64]:
+def _read(text: Bytes, ids: Sequence[int], sequence_length: int) -> Arrays:
     starts = np.asarray(ids, dtype=np.int64)[:, None] * sequence_length
-    sequences: npt.NDArray[np.int64] = text[starts + np.arange(sequence_length + 1)].astype(np.int64)
-    return sequences
+    tokens = text[starts + np.arange(sequence_length + 1)].astype(np.int64)
+    return Arrays(tokens[:, :-1], tokens[:, 1:])
