@@ -36,18 +36,18 @@ class Attention(nn.Module):
 
     def __init__(self, size: Dimensions) -> None:
         super().__init__()
-        self.heads = size.heads
+        self.head_width = size.width // size.heads
         self.project_in = nn.Linear(size.width, 3 * size.width, bias=False)
         self.project_out = nn.Linear(size.width, size.width, bias=False)
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         """[B, T, C] -> [B, T, C]."""
-        B, T, C = x.shape  # noqa: N806 - dimensions
-        qkv = self.project_in(x).view(B, T, 3, self.heads, C // self.heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # [B, H, T, D] each
+        # Heads outermost and counted by what comes: a rank may hold the rows of some heads only.
+        qkv = self.project_in(x).unflatten(-1, (-1, 3, self.head_width))
+        query, key, value = qkv.permute(3, 0, 2, 1, 4)  # [B, H, T, D] each
         query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        projected: Tensor = self.project_out(mixed.transpose(1, 2).reshape(B, T, C))
+        projected: Tensor = self.project_out(mixed.transpose(1, 2).flatten(2))
         return projected
 
 
@@ -70,6 +70,14 @@ class Block(nn.Module):
         return result
 
 
+class TiedHead(nn.Module):
+    """The output layer: the embedding's weights again."""
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        """[B, T, C], [V, C] -> logits [B, T, V]."""
+        return F.linear(x, weight)
+
+
 class GPT(nn.Module):
     """Predicts the next byte."""
 
@@ -79,6 +87,7 @@ class GPT(nn.Module):
         self.embedding = nn.Embedding(VOCABULARY, size.width)
         self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
         self.final_norm = nn.LayerNorm(size.width, bias=False)
+        self.head = TiedHead()
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Bytes [B, T] -> logits [B, T, 256]."""
@@ -87,7 +96,8 @@ class GPT(nn.Module):
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x, cosine, sine)
-        return F.linear(self.final_norm(x), self.embedding.weight)
+        logits: Tensor = self.head(self.final_norm(x), self.embedding.weight)
+        return logits
 
     def initial_value(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
         """The starting value of a whole (unsharded) parameter."""
