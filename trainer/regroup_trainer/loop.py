@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import dataclass
-from itertools import chain, repeat
 from typing import Literal
 
 from regroup_trainer.channel import Channel
+from regroup_trainer.checkpoint.checkpointer import Checkpointer
 from regroup_trainer.checkpoint.layout import DataIdentity, Layout
-from regroup_trainer.checkpoint.save import Saver, prune
-from regroup_trainer.checkpoint.schedule import SaveTimer, due_by_steps
+from regroup_trainer.checkpoint.save import Saver
 from regroup_trainer.clock import PhaseClock
 from regroup_trainer.config import TrainConfig
-from regroup_trainer.contract import CheckpointFailed, CheckpointSaved, Decision, Evaluated, GenerationRecord
-from regroup_trainer.errors import SaveError, Stage
+from regroup_trainer.contract import Decision, Evaluated, GenerationRecord
 from regroup_trainer.evaluate import evaluate
 from regroup_trainer.history import CommittedStep, History
 from regroup_trainer.loader import Loader
@@ -26,8 +23,6 @@ from regroup_trainer.step import Stepper, StepResult
 from regroup_trainer.world import World
 
 Ending = Literal["completed", "leave", "stop"]
-_RESULT_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds between attempts to save the last step."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +54,12 @@ class Loop:
         self._config = setting.config
         self._policy = setting.record.desired.checkpoint
         self._generation = setting.record.number
-        self._saved_step = setting.saved_step
         self._clock = PhaseClock()
-        self._timer = SaveTimer(self._policy)
         self._stepper = Stepper(state, self._config, self._world, setting.loader.data.targets_per_sample)
         self._reporter = ProgressReporter(self._generation, self._world.rank, setting.data.samples)
         self._history = History(setting.layout.history_file(self._generation)) if self._world.leads else None
-        self._saver = Saver(setting.layout, self._generation, self._world, self._config, setting.data, self._settle)
+        saver = Saver(setting.layout, self._generation, self._world, self._config, setting.data, self._settle)
+        self._checkpointer = Checkpointer(saver, state, self._policy, channel, setting.saved_step)
 
     def run(self) -> Ending:
         """Raises c10d's errors when a peer is lost."""
@@ -76,7 +70,7 @@ class Loop:
                 ending = self._act(decision)
                 if ending:
                     return ending
-        self._save_result()
+        self._checkpointer.save_result()
         return "completed"
 
     def _step(self) -> Decision:
@@ -89,32 +83,34 @@ class Loop:
             set_learning_rate(self._state.optimizer, rate)
             result = self._stepper.run(batch, self._decide())
         self._record(result, first)
-        self._channel.send(self._reporter.report(result, rate, self._clock.seconds()))
+        self._channel.send(self._reporter.report(result, rate, self._seconds()))
+        self._checkpointer.after_step()
         return result.commit.decision
+
+    def _seconds(self) -> dict[str, float]:
+        return {**self._clock.seconds(), **self._checkpointer.seconds}
 
     def _decide(self) -> Decision:
         """Rank 0 speaks for the coordinator and for the clock; the others learn it from the commit."""
         if not self._world.leads:
             return Decision.CONTINUE
         told = [word.decision for word in self._channel.poll() if word.generation == self._generation]
-        due = [Decision.SAVE] if self._timer.due() else []
+        due = [Decision.SAVE] if self._checkpointer.due() else []
         return max([*told, *due], default=Decision.CONTINUE)
 
     def _act(self, decision: Decision) -> Ending | None:
-        step = self._state.position.step
         match decision:
             case Decision.LEAVE:
-                self._save()  # if it fails the next world resumes from an older one
+                self._checkpointer.save_durably()  # if it fails the next world resumes from an older one
                 return "leave"
             case Decision.STOP:
                 if self._policy.on_termination == "Save":
-                    self._save()
+                    self._checkpointer.save_durably()
                 return "stop"
             case Decision.SAVE:
-                self._save()
+                self._checkpointer.begin()
             case Decision.CONTINUE:
-                if due_by_steps(self._policy, step):
-                    self._save()
+                pass
         return None
 
     def _record(self, result: StepResult, first: int) -> None:
@@ -148,62 +144,3 @@ class Loop:
             loss = evaluate(self._state, batches, self._config, self._world)
         if self._world.leads:
             self._channel.send(Evaluated(generation=self._generation, rank=self._world.rank, step=step, loss=loss))
-
-    def _save_result(self) -> None:
-        """Save the last step, however often it takes: the result is in memory only, and a full disk can be freed."""
-        for pause in chain(_RESULT_PAUSES, repeat(_RESULT_PAUSES[-1])):
-            if self._save():
-                return
-            time.sleep(pause)  # all ranks know of the failure and wait alike
-
-    def _save(self) -> bool:
-        """Save unless this step is saved already; whether it is now. A failure is told and left to the next attempt."""
-        if self._saved_step == self._state.position.step:
-            return True
-        start = time.monotonic()
-        try:
-            with self._clock.phase("checkpoint_save"):
-                manifest = self._saver.save(self._state)
-        except SaveError as failure:
-            self._tell_failure(failure.stage, failure.error)
-            return False
-        finally:
-            self._timer.restart()
-        self._saved_step = manifest.step
-        self._tell_saved(manifest.size_bytes, time.monotonic() - start)
-        self._prune()
-        return True
-
-    def _tell_saved(self, size_bytes: int, seconds: float) -> None:
-        if not self._world.leads:
-            return
-        step = self._state.position.step
-        self._channel.send(
-            CheckpointSaved(
-                generation=self._generation,
-                rank=self._world.rank,
-                step=step,
-                path=str(self._setting.layout.published(step)),
-                size_bytes=size_bytes,
-                seconds=seconds,
-                blocking_seconds=seconds,
-                time=time.time(),
-            )
-        )
-
-    def _prune(self) -> None:
-        if not self._world.leads:
-            return
-        try:
-            prune(self._setting.layout, self._generation, self._policy)
-        except OSError as error:
-            self._tell_failure("prune", str(error))
-
-    def _tell_failure(self, stage: Stage, error: str) -> None:
-        step = self._state.position.step
-        if not self._world.leads:
-            return
-        print(f"checkpoint of step {step} failed ({stage}): {error}", file=sys.stderr)
-        self._channel.send(
-            CheckpointFailed(generation=self._generation, rank=self._world.rank, step=step, stage=stage, error=error)
-        )
