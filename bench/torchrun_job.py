@@ -18,10 +18,10 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
 from torch.nn.parallel import DistributedDataParallel
 
-from regroup_trainer.config import PRESETS
-from regroup_trainer.models.gpt import GPT, VOCABULARY
+from regroup_trainer.config import ModelConfig
+from regroup_trainer.models import GPT
 
-BATCH, LENGTH = 2, 64
+BATCH, LENGTH, VOCABULARY = 2, 64, 256
 
 
 def main(folder: Path, save_every: int) -> None:
@@ -29,7 +29,7 @@ def main(folder: Path, save_every: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    model = DistributedDataParallel(GPT(PRESETS["gpt"]["tiny"]))
+    model = DistributedDataParallel(GPT(ModelConfig(preset="tiny"), VOCABULARY))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     snapshot = folder / "snapshot.pt"
     step = load(snapshot, model, optimizer)

@@ -26,14 +26,22 @@ class Section(BaseModel):
 
 
 class Dimensions(Section):
-    """The size of a transformer."""
+    """The size of a model."""
 
     layers: Annotated[int, Field(ge=1, le=1024)]
-    """Transformer blocks."""
-    heads: Annotated[int, Field(ge=1, le=1024)]
+    """Transformer blocks; residual blocks of a `resnet`, a multiple of 3."""
+    heads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Attention heads; must divide `width`."""
     width: Annotated[int, Field(ge=8, le=65536)]
-    """Channels of the residual stream (C)."""
+    """Channels of the residual stream (C); of the first stage of a `resnet`."""
+    key_value_heads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Heads of keys and values (`llama`); must divide `heads`, which it equals by default."""
+    feed_forward_width: Annotated[int, Field(ge=8, le=2**20)] | None = None
+    """Inner channels of the perceptron (`llama`); 8/3 of `width` by default."""
+    tied_embeddings: bool = True
+    """Whether input and output share their embedding (`llama`)."""
+    rotary_base: Annotated[float, Field(ge=1, le=1e9)] = 10000.0
+    """Base of the wavelengths of rotary positions."""
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
@@ -42,7 +50,21 @@ class Dimensions(Section):
                 f"width {self.width} must be a multiple of 2 x heads ({self.heads}), since rotary positions turn pairs "
                 f"of channels of a head: choose another width or number of heads"
             )
+        if self.heads % (self.key_value_heads or 1):
+            raise ValueError(f"keyValueHeads {self.key_value_heads} must divide heads ({self.heads}): choose another")
         return self
+
+
+def _llama3(layers: int, heads: int, width: int, feed_forward_width: int, *, tied: bool) -> Dimensions:
+    return Dimensions(
+        layers=layers,
+        heads=heads,
+        width=width,
+        key_value_heads=8,
+        feed_forward_width=feed_forward_width,
+        tied_embeddings=tied,
+        rotary_base=500000.0,
+    )
 
 
 PRESETS: dict[str, dict[str, Dimensions]] = {
@@ -51,20 +73,47 @@ PRESETS: dict[str, dict[str, Dimensions]] = {
         "1m": Dimensions(layers=5, heads=4, width=128),
         "10m": Dimensions(layers=6, heads=6, width=384),
         "124m": Dimensions(layers=12, heads=12, width=768),
-    }
+        "350m": Dimensions(layers=24, heads=16, width=1024),
+        "1.3b": Dimensions(layers=24, heads=16, width=2048),
+    },
+    "llama": {
+        "tiny": Dimensions(layers=2, heads=4, width=64, key_value_heads=2, feed_forward_width=192),
+        "10m": Dimensions(layers=6, heads=6, width=384, key_value_heads=2, feed_forward_width=1024),
+        "1b": _llama3(16, 32, 2048, 8192, tied=True),
+        "3b": _llama3(28, 24, 3072, 8192, tied=True),
+        "8b": _llama3(32, 32, 4096, 14336, tied=False),
+        "70b": _llama3(80, 64, 8192, 28672, tied=False),
+    },
+    "resnet": {
+        "tiny": Dimensions(layers=3, width=8),
+        "20": Dimensions(layers=9, width=16),
+        "56": Dimensions(layers=27, width=16),
+    },
 }
-"""Model name -> preset name -> size."""
+"""Model name -> preset name -> size. Sources: GPT-2 and GPT-3 papers, Llama 3 and 3.2 releases, He et al., 2016."""
+
+DEFAULT_PRESETS = {"gpt": "1m", "llama": "10m", "resnet": "20"}
+
+VOCABULARIES: dict[str, dict[str, int]] = {
+    "gpt": {"tiny": 256, "1m": 256, "10m": 256, "124m": 50257, "350m": 50257, "1.3b": 50257},
+    "llama": {"tiny": 256, "10m": 256, "1b": 128256, "3b": 128256, "8b": 128256, "70b": 128256},
+}
+"""Model name -> preset name -> the vocabulary with which it has the parameters of its name. The data decides in fact."""
 
 
 class ModelConfig(Section):
     """Which model, and how large."""
 
-    name: Literal["gpt"] = "gpt"
-    """Architecture: `gpt` is a decoder-only transformer (pre-norm, rotary positions, tied embeddings) over bytes."""
+    name: Literal["gpt", "llama", "resnet"] = "gpt"
+    """`gpt` and `llama`: decoder-only transformers over tokens; `resnet`: classifies images."""
     preset: Annotated[str, Field(min_length=1, max_length=32)] | None = None
-    """A named size; `1m` unless `dimensions` are given. Exclusive with `dimensions`."""
+    """A named size; `1m` (gpt), `10m` (llama) or `20` (resnet) without `dimensions`."""
     dimensions: Dimensions | None = None
     """A size of one's own."""
+    attention: Literal["auto", "flash", "efficient", "cudnn", "math"] = "auto"
+    """Kernel of the attention; `auto`: the one that torch prefers on the device."""
+    loss_chunks: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Parts in which output head and loss are computed; more need less memory (transformers)."""
 
     @model_validator(mode="after")
     def _one_known_size(self) -> Self:
@@ -72,12 +121,16 @@ class ModelConfig(Section):
             raise ValueError("preset and dimensions both give the size: keep one of them")
         if self.preset and self.preset not in PRESETS[self.name]:
             raise ValueError(f"preset {self.preset!r} is unknown: use one of {', '.join(PRESETS[self.name])}")
+        if self.name == "resnet" and self.size.layers % 3:
+            raise ValueError(f"layers {self.size.layers} must be a multiple of 3, the stages of a resnet")
+        if self.name == "resnet" and self.loss_chunks > 1:
+            raise ValueError(f"lossChunks {self.loss_chunks} needs a vocabulary: leave it at 1 for a resnet")
         return self
 
     @property
     def size(self) -> Dimensions:
         """The dimensions that the preset stands for, or those given."""
-        return self.dimensions or PRESETS[self.name][self.preset or "1m"]
+        return self.dimensions or PRESETS[self.name][self.preset or DEFAULT_PRESETS[self.name]]
 
 
 class DataConfig(Section):

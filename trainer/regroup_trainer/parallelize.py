@@ -20,11 +20,11 @@ from regroup_trainer.errors import ConfigurationError
 from regroup_trainer.gradient_sum import sum_gradients
 from regroup_trainer.initialize import initialize
 from regroup_trainer.mesh import build_mesh
-from regroup_trainer.models.gpt import GPT
+from regroup_trainer.models import Model
 from regroup_trainer.world import World
 
 
-def parallelize(model: GPT, config: TrainConfig, world: World) -> nn.Module:
+def parallelize(model: Model, config: TrainConfig, world: World) -> nn.Module:
     """Wrap `model`, which is on the meta device, by the configured strategy. Raises ConfigurationError."""
     name = config.parallelism.strategy
     if name not in STRATEGIES:
@@ -34,7 +34,7 @@ def parallelize(model: GPT, config: TrainConfig, world: World) -> nn.Module:
     return STRATEGIES[name](model, config, world)
 
 
-def replicate(model: GPT, config: TrainConfig, world: World) -> nn.Module:
+def replicate(model: Model, config: TrainConfig, world: World) -> nn.Module:
     """DDP: every rank holds the whole model."""
     model.to_empty(device=world.device)
     initialize(model, model, config.training.seed)
@@ -48,7 +48,7 @@ def replicate(model: GPT, config: TrainConfig, world: World) -> nn.Module:
     return ddp
 
 
-def shard(model: GPT, config: TrainConfig, world: World) -> nn.Module:
+def shard(model: Model, config: TrainConfig, world: World) -> nn.Module:
     """FSDP2: parameters, gradients and optimizer state are sharded over all ranks."""
     mesh = build_mesh("shard", world)
     policy = _mixed_precision(config)
@@ -62,7 +62,7 @@ def shard(model: GPT, config: TrainConfig, world: World) -> nn.Module:
     return model
 
 
-STRATEGIES: dict[str, Callable[[GPT, TrainConfig, World], nn.Module]] = {"ddp": replicate, "fsdp": shard}
+STRATEGIES: dict[str, Callable[[Model, TrainConfig, World], nn.Module]] = {"ddp": replicate, "fsdp": shard}
 """parallelism.strategy -> how to wrap the model."""
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from regroup_trainer import data as datasets
+from regroup_trainer import models
 from regroup_trainer import world as worlds
 from regroup_trainer.batch import BatchPlanner
 from regroup_trainer.channel import Channel
@@ -22,7 +23,6 @@ from regroup_trainer.data import Dataset
 from regroup_trainer.errors import TrainingError
 from regroup_trainer.loader import Loader
 from regroup_trainer.loop import Loop, Setting
-from regroup_trainer.models import MODELS
 from regroup_trainer.optimizer import build_optimizer
 from regroup_trainer.order import SampleOrder
 from regroup_trainer.parallelize import parallelize
@@ -56,7 +56,7 @@ def _run(assignment: Assignment, channel: Channel) -> int:
     _prepare_process(config.training.seed)
     data = datasets.load(config)
     world = worlds.join(assignment)
-    state = build_state(config, world)
+    state = build_state(config, world, data.classes)
     layout = Layout(Path(assignment.record.desired.directory))
     identity = data_identity(config, data)
     choice = Restorer(layout, assignment.record, world, identity).restore(state)
@@ -71,11 +71,9 @@ def _run(assignment: Assignment, channel: Channel) -> int:
     return 0
 
 
-def build_state(config: TrainConfig, world: World) -> TrainState:
+def build_state(config: TrainConfig, world: World, classes: int) -> TrainState:
     """The state before the first step: the same parameters for every world and strategy."""
-    with torch.device("meta"):
-        bare = MODELS[config.model.name](config.model.size)
-    model = parallelize(bare, config, world)
+    model = parallelize(models.build(config.model, classes), config, world)
     return TrainState(model, build_optimizer(model, config.optimizer), Position())
 
 

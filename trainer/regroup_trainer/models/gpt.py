@@ -1,34 +1,16 @@
-"""A byte-level decoder-only transformer: pre-norm, rotary positions, tied embeddings.
+"""GPT: pre-norm blocks of attention and a two-layer perceptron, rotary positions, tied embeddings, no biases.
 
-Sources: GPT-2 (Radford et al., 2019) for the blocks and the scaled initialisation of residual projections; RoFormer
-(Su et al., 2021) for rotary positions; Press & Wolf, 2017, for tying input and output embeddings.
+Source: GPT-2 (Radford et al., 2019) for blocks and initialisation; positions are rotary instead of learned.
 """
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
 from torch import Tensor, nn
 
-from regroup_trainer.config import Dimensions
-
-VOCABULARY = 256
-_INITIAL_DEVIATION = 0.02
-_ROTARY_BASE = 10000.0
-
-
-def rotary_angles(length: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of the rotation of each pair of channels at each position, [T, head_width / 2] each."""
-    pairs = torch.arange(0, head_width, 2, dtype=torch.float32, device=device)
-    frequencies = _ROTARY_BASE ** (-pairs / head_width)
-    angles = torch.arange(length, dtype=torch.float32, device=device)[:, None] * frequencies
-    return angles.cos(), angles.sin()
-
-
-def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn the pairs of channels of x [B, H, T, D] by the angles [T, D / 2] of their positions."""
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat((first * cosine - second * sine, first * sine + second * cosine), dim=-1).to(x.dtype)
+from regroup_trainer.config import Dimensions, ModelConfig
+from regroup_trainer.models.decoder import Decoder
+from regroup_trainer.models.rotary import rotate
 
 
 class Attention(nn.Module):
@@ -70,40 +52,16 @@ class Block(nn.Module):
         return result
 
 
-class TiedHead(nn.Module):
-    """The output layer: the embedding's weights again."""
+class GPT(Decoder):
+    """The transformer of GPT-2's proportions."""
 
-    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-        """[B, T, C], [V, C] -> logits [B, T, V]."""
-        return F.linear(x, weight)
+    def __init__(self, config: ModelConfig, classes: int) -> None:
+        super().__init__(config, classes, tied=True)
 
+    def block(self) -> nn.Module:
+        """As above."""
+        return Block(self.size)
 
-class GPT(nn.Module):
-    """Predicts the next byte."""
-
-    def __init__(self, size: Dimensions) -> None:
-        super().__init__()
-        self.head_width = size.width // size.heads
-        self.embedding = nn.Embedding(VOCABULARY, size.width)
-        self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
-        self.final_norm = nn.LayerNorm(size.width, bias=False)
-        self.head = TiedHead()
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Bytes [B, T] -> logits [B, T, 256]."""
-        # Not a buffer: what can be computed from the shape alone needs no place in checkpoints or on the meta device.
-        cosine, sine = rotary_angles(tokens.shape[1], self.head_width, tokens.device)
-        x = self.embedding(tokens)
-        for block in self.blocks:
-            x = block(x, cosine, sine)
-        logits: Tensor = self.head(self.final_norm(x), self.embedding.weight)
-        return logits
-
-    def initial_value(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
-        """The starting value of a whole (unsharded) parameter."""
-        if name.endswith("norm.weight"):
-            return torch.ones(shape)
-        deviation = _INITIAL_DEVIATION
-        if name.endswith("project_out.weight"):  # two of them per block add to the residual stream
-            deviation /= (2 * len(self.blocks)) ** 0.5
-        return torch.empty(shape).normal_(0.0, deviation, generator=generator)
+    def norm(self) -> nn.Module:
+        """LayerNorm without bias."""
+        return nn.LayerNorm(self.size.width, bias=False)

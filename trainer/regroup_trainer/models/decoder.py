@@ -1,0 +1,73 @@
+"""What decoder-only transformers share: embedding, blocks with rotary positions, final norm, output head, loss."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
+from torch import Tensor, nn
+
+from regroup_trainer.config import ModelConfig
+from regroup_trainer.loss import chunked_loss_sum
+from regroup_trainer.models.model import Model
+from regroup_trainer.models.rotary import rotary_angles
+
+_INITIAL_DEVIATION = 0.02
+
+
+class TiedHead(nn.Module):
+    """The output layer: the embedding's weights again (Press & Wolf, 2017)."""
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        """[..., C], [V, C] -> logits [..., V]."""
+        return F.linear(x, weight)
+
+
+class Decoder(Model):
+    """Predicts the next token. Subclasses give the blocks and the norms."""
+
+    def __init__(self, config: ModelConfig, classes: int, *, tied: bool) -> None:
+        super().__init__()
+        self.size = config.size
+        self.classes = classes
+        self.loss_chunks = config.loss_chunks
+        self.embedding = nn.Embedding(classes, self.size.width)
+        self.blocks = nn.ModuleList(self.block() for _ in range(self.size.layers))
+        self.final_norm = self.norm()
+        self.head = TiedHead() if tied else nn.Linear(self.size.width, classes, bias=False)
+
+    def block(self) -> nn.Module:
+        """A block: ([B, T, C], cosine, sine) -> [B, T, C]."""
+        raise NotImplementedError
+
+    def norm(self) -> nn.Module:
+        """The final norm: [B, T, C] -> [B, T, C]."""
+        raise NotImplementedError
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
+        """Tokens [B, T] -> logits [B, T, V]; with targets [B, T] and weights [B] the sum of losses, in chunks."""
+        x = self.embedding(tokens)
+        cosine, sine = self.angles(tokens.shape[1], tokens.device)
+        for block in self.blocks:
+            x = block(x, cosine, sine)
+        x = self.final_norm(x)
+        if targets is None or weights is None:
+            return self.logits(x)
+        return chunked_loss_sum(self.logits, x, targets, weights, self.loss_chunks)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """[..., C] -> [..., V]."""
+        logits: Tensor = self.head(x, self.embedding.weight) if isinstance(self.head, TiedHead) else self.head(x)
+        return logits
+
+    def angles(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of the positions. Not a buffer: what follows from the shape needs no place in checkpoints."""
+        return rotary_angles(length, self.size.width // self.size.heads, self.size.rotary_base, device)
+
+    def initial_value(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        """Normal; what adds to the residual stream is scaled down by the number of additions (GPT-2)."""
+        if name.endswith("norm.weight"):
+            return torch.ones(shape)
+        deviation = _INITIAL_DEVIATION
+        if name.endswith("project_out.weight"):  # two of them per block add to the residual stream
+            deviation /= (2 * self.size.layers) ** 0.5
+        return torch.empty(shape).normal_(0.0, deviation, generator=generator)
