@@ -29,7 +29,7 @@ REPLACE_SECONDS = 1.0
 """A dead worker's replacement starts so much later, as a pod would."""
 END_SECONDS = 20.0
 """After the verdict, processes that have not ended are killed."""
-RANK_ENTRY = "regroup_trainer.trainer"
+RANK_ENTRY = "regroup_trainer.rank"
 
 
 class LocalRunError(Exception):

@@ -224,7 +224,7 @@ def _outcome(folder: Path, rank: int, exit_code: int) -> RankOutcome:
 
 def train(assignment: Assignment, options: dict[str, Any], channel: RecordingChannel) -> int:
     """The plain entry."""
-    from regroup_trainer.trainer import run
+    from regroup_trainer.rank import run
 
     return run(assignment, channel)
 

@@ -21,7 +21,7 @@ _CLONE_NEWNET = 0x40000000
 
 
 def _run(assignment: Assignment, channel: RecordingChannel) -> int:
-    from regroup_trainer.trainer import run
+    from regroup_trainer.rank import run
 
     return run(assignment, channel)
 

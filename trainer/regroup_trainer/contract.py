@@ -116,6 +116,8 @@ class Desired(Message):
     """Pause before the second consecutive application restart without progress; doubles up to the maximum."""
     max_backoff_seconds: float = 300.0
     train: TrainConfig
+    script: tuple[Text, ...] = ()
+    """A program of the user's own, and its arguments, that the ranks run instead of the built-in trainer."""
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     resume: ResumePolicy = ResumePolicy()
     directory: Text
@@ -210,6 +212,8 @@ class Restored(Report):
     skipped: tuple[SkippedCheckpoint, ...] = ()
     seconds: float = 0.0
     parameters: int = 0
+    total_steps: int | None = None
+    """Steps in all, where the user's own script says so and not the configuration."""
 
 
 class Progress(Report):
@@ -510,7 +514,7 @@ class AgentEnvironment(Environment):
     metrics_port: int = AGENT_METRICS_PORT
     """0: any free port."""
     termination_log: str = "/dev/termination-log"
-    entry: str = "regroup_trainer.trainer"
+    entry: str = "regroup_trainer.rank"
     """Module whose `run(assignment, channel) -> int` is the life of a rank."""
 
 

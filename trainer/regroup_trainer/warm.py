@@ -10,7 +10,7 @@ import importlib
 
 MODULES = (
     "regroup_trainer.channel",
-    "regroup_trainer.trainer",
+    "regroup_trainer.rank",
     "torch._dynamo",
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",

@@ -1,0 +1,98 @@
+"""Runs a program of the user's own as a rank: as `python program.py` would, in a process that is warm already.
+
+A program that uses `session.Session` is a full member of its generation. Any other one finds the environment that
+torchrun gives (RANK, WORLD_SIZE, MASTER_ADDR, ...) and is started anew in every generation; what it saves, and loads at
+its start, is its own matter.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import socket
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from regroup_trainer import launch
+from regroup_trainer.channel import Channel
+from regroup_trainer.contract import Assignment, Finished
+from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.launch import Launch
+from regroup_trainer.world import interface_towards
+
+_STORE_TIMEOUT = timedelta(seconds=60)
+_PORT_KEY = "master_port"
+
+
+def run(assignment: Assignment, channel: Channel) -> int:
+    """Run the program to its end; returns what it exits with. Raises ConfigurationError, and whatever it raises."""
+    here = Launch(assignment, channel)
+    launch.announce(here)
+    os.environ.update(environment(assignment))
+    code = _exit_code(assignment.record.desired.script)
+    if code == 0 and here.finish is not None:
+        here.finish()
+    elif code == 0:
+        channel.send(Finished(generation=assignment.record.number, rank=assignment.rank, step=0, reason="completed"))
+    return code
+
+
+def environment(assignment: Assignment) -> dict[str, str]:
+    """What torchrun would set for this rank. Raises c10d's errors when the others do not come."""
+    record = assignment.record
+    place = next(p for p in record.members if p.first_rank <= assignment.rank < p.first_rank + p.ranks)
+    host, port = record.store.rsplit(":", 1)
+    return {
+        "RANK": str(assignment.rank),
+        "LOCAL_RANK": str(assignment.local_rank),
+        "WORLD_SIZE": str(record.world_size),
+        "LOCAL_WORLD_SIZE": str(place.ranks),
+        "GROUP_RANK": str(record.members.index(place)),
+        "GROUP_WORLD_SIZE": str(len(record.members)),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(_agree_on_port(assignment, host, int(port))),
+        "TORCHELASTIC_RUN_ID": record.desired.job,
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME") or interface_towards(host),
+    }
+
+
+def _agree_on_port(assignment: Assignment, host: str, port: int) -> int:
+    """A free port of rank 0, for a store of this generation alone: in ours the keys of older ones would remain."""
+    store = PrefixStore(f"{assignment.record.number}/script", TCPStore(host, port, None, False, _STORE_TIMEOUT))
+    if assignment.rank == 0:
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            store.set(_PORT_KEY, str(probe.getsockname()[1]))
+    return int(store.get(_PORT_KEY))
+
+
+def _exit_code(words: tuple[str, ...]) -> int:
+    try:
+        _execute(words)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _execute(words: tuple[str, ...]) -> None:
+    if words[0] == "-m":
+        _, module, *arguments = words
+        sys.argv = [module, *arguments]
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        return
+    path = Path(words[0])
+    if not path.is_file():
+        raise ConfigurationError(
+            f"template.spec.containers[trainer].command: {path} is no file on this worker (working directory "
+            f"{Path.cwd()}): mount it, or give the path where the image has it"
+        )
+    sys.argv = list(words)
+    sys.path.insert(0, str(path.resolve().parent))
+    runpy.run_path(str(path), run_name="__main__")
