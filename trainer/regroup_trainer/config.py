@@ -149,16 +149,42 @@ class DataConfig(Section):
 class ParallelismConfig(Section):
     """How the ranks share the work."""
 
-    strategy: Literal["ddp", "zero", "fsdp", "hsdp"] = "ddp"
-    """`ddp` replicates the model; `fsdp` shards parameters, gradients and optimizer state over all ranks."""
+    strategy: Literal["ddp", "zero", "fsdp", "hsdp", "dp"] = "ddp"
+    """`ddp` copies the model; `zero` shards its optimizer state, `fsdp` all of it; `dp`: to teach."""
     shard_group_size: PositiveInt | None = None
-    """Ranks that share one copy of the model (`hsdp`)."""
+    """Ranks that share one copy of the model (`hsdp`); copies are made of the rest."""
     tensor_parallel: PositiveInt = 1
     """Ranks that share each layer."""
     pipeline_parallel: PositiveInt = 1
     """Ranks that share the stack of layers."""
     context_parallel: PositiveInt = 1
     """Ranks that share each sequence."""
+
+    @model_validator(mode="after")
+    def _shard_groups_are_hybrid(self) -> Self:
+        if (self.strategy == "hsdp") != (self.shard_group_size is not None):
+            raise ValueError(
+                f"strategy {self.strategy!r} with shardGroupSize {self.shard_group_size}: strategy hsdp needs the "
+                f"number of ranks that share a copy of the model, and only hsdp takes it"
+            )
+        return self
+
+    @property
+    def replica_group_ranks(self) -> int:
+        """Ranks that must all be there for one copy of the model: the world is a multiple of it."""
+        shared = self.tensor_parallel * self.pipeline_parallel * self.context_parallel
+        return shared * (self.shard_group_size or 1)
+
+    @property
+    def replica_group(self) -> str:
+        """Where that number comes from, by the fields' names."""
+        sizes = {
+            "shardGroupSize": self.shard_group_size or 1,
+            "tensorParallel": self.tensor_parallel,
+            "pipelineParallel": self.pipeline_parallel,
+            "contextParallel": self.context_parallel,
+        }
+        return " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "one rank"
 
 
 class OptimizerConfig(Section):
@@ -234,8 +260,7 @@ class TrainConfig(Section):
 
 
 HONOURED: dict[str, tuple[tuple[object, ...], str]] = {
-    "parallelism.strategy": (("ddp", "fsdp"), "this parallelism strategy"),
-    "parallelism.shard_group_size": ((None,), "hybrid sharding"),
+    "parallelism.strategy": (("ddp", "fsdp", "hsdp"), "this parallelism strategy"),
     "parallelism.tensor_parallel": ((1,), "tensor parallelism"),
     "parallelism.pipeline_parallel": ((1,), "pipeline parallelism"),
     "parallelism.context_parallel": ((1,), "context parallelism"),

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from regroup_trainer.config import TrainConfig
+from regroup_trainer.mesh import arrange
 from regroup_trainer.parallelize import forward_precision
 from regroup_trainer.state import TrainState
 from regroup_trainer.step import DeviceBatch, loss_sum
@@ -26,6 +27,8 @@ def evaluate(state: TrainState, batches: list[DeviceBatch], config: TrainConfig,
     state.model.train()
     if isinstance(state.model, FSDPModule):
         state.model.reshard()  # no backward pass does it here
+    if not arrange(config.parallelism, world).counts:
+        sums.zero_()  # another rank counts the same samples
     dist.all_reduce(sums)
     loss, tokens = sums.tolist()
     return float(loss / tokens)

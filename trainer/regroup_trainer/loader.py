@@ -30,7 +30,7 @@ class Loader:
     def held_out(self, count: int) -> list[DeviceBatch]:
         """The rank's share of the first `count` held-out samples, or of all where there are fewer."""
         ids = list(range(min(count, self.data.held_out_samples)))
-        parts = micro_batches(ids, self.world.rank, self.world.size, self.planner.micro_batch_size)
+        parts = micro_batches(ids, self.planner.rank, self.planner.world_size, self.planner.micro_batch_size)
         return [self._tensors(part, self.data.read_held_out(part.ids)) for part in parts]
 
     def _tensors(self, part: MicroBatch, arrays: Arrays) -> DeviceBatch:

@@ -1,12 +1,117 @@
-"""How the ranks of a world are arranged: the only module that factorises the world size."""
+"""How the ranks of a world are arranged: the only module that factorises the world size.
+
+Ranks are numbered along five dimensions, the last one fastest, so that those which talk most are neighbours: `pipeline`
+(parts of the stack of layers), `replicate` (copies of the model), `shard` (parts of a copy), `context` (parts of a
+sequence), `tensor` (parts of a layer). Samples are shared out over `replicate` x `shard`: each place there is a
+data-parallel row, whose ranks all train on the same samples.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from regroup_trainer.config import ParallelismConfig
+from regroup_trainer.errors import ConfigurationError
 from regroup_trainer.world import World
 
 
-def build_mesh(dimension: str, world: World) -> DeviceMesh:
-    """All ranks along one dimension: `replicate` (each holds the model) or `shard` (each holds a part)."""
-    return init_device_mesh(world.device.type, (world.size,), mesh_dim_names=(dimension,))
+class Axes(NamedTuple):
+    """A number for each dimension: its size, or a rank's place in it."""
+
+    pipeline: int = 1
+    replicate: int = 1
+    shard: int = 1
+    context: int = 1
+    tensor: int = 1
+
+
+_DATA: dict[str, tuple[str, ...]] = {
+    "ddp": ("replicate",),
+    "zero": ("replicate",),
+    "fsdp": ("shard",),
+    "hsdp": ("replicate", "shard"),
+    "dp": ("replicate",),
+}
+"""Strategy -> the data-parallel dimensions that it communicates along, also where they are of size 1."""
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A rank's place in its world. Pure, but for `connect`."""
+
+    sizes: Axes
+    rank: int
+    named: tuple[str, ...]
+    """The dimensions that ranks communicate along."""
+
+    @property
+    def place(self) -> Axes:
+        """The rank's index along each dimension."""
+        rest, indices = self.rank, []
+        for size in reversed(self.sizes):
+            rest, index = divmod(rest, size)
+            indices.append(index)
+        return Axes(*reversed(indices))
+
+    @property
+    def data_rank(self) -> int:
+        """The rank's data-parallel row: which share of the batch is its own."""
+        return self.place.replicate * self.sizes.shard + self.place.shard
+
+    @property
+    def data_size(self) -> int:
+        """Data-parallel rows: into how many shares the batch is cut."""
+        return self.sizes.replicate * self.sizes.shard
+
+    @property
+    def counts(self) -> bool:
+        """Whether tokens, loss and samples of the row are counted here: on one rank of it, which knows the loss."""
+        place = self.place
+        return place.pipeline == self.sizes.pipeline - 1 and place.context == 0 and place.tensor == 0
+
+    def groups(self, dimension: str) -> tuple[tuple[int, ...], ...]:
+        """The ranks of the world in groups along a dimension, each in the order of their places."""
+        axis = Axes._fields.index(dimension)
+        step = math.prod(self.sizes[axis + 1 :])
+        length = self.sizes[axis]
+        ranks = range(math.prod(self.sizes))
+        return tuple(tuple(range(first, first + length * step, step)) for first in ranks if first // step % length == 0)
+
+    def connect(self, device_type: str) -> DeviceMesh:
+        """Make the process groups. All ranks call it; slices of the result serve single dimensions."""
+        sizes = tuple(getattr(self.sizes, name) for name in self.named)
+        return init_device_mesh(device_type, sizes, mesh_dim_names=self.named)
+
+    def describe(self) -> str:
+        """A sentence with the groups of each dimension that has more than one rank."""
+        lines = [f"{name} {list(map(list, self.groups(name)))}" for name in self.named if getattr(self.sizes, name) > 1]
+        return f"groups of ranks: {'; '.join(lines)}" if lines else "one rank, no groups"
+
+
+def arrange(parallelism: ParallelismConfig, world: World) -> Mesh:
+    """Factorise the world; what is left over by the fixed dimensions makes more data-parallel rows.
+
+    Raises ConfigurationError when the world is not a multiple of the replica group.
+    """
+    unit = parallelism.replica_group_ranks
+    if world.size % unit:
+        raise ConfigurationError(
+            f"parallelism: a replica group of {unit} ranks ({parallelism.replica_group}) does not divide the world of "
+            f"{world.size}: choose a multiple of {unit} ranks, or smaller groups"
+        )
+    copies = world.size // unit
+    sharded_freely = parallelism.strategy == "fsdp"
+    sizes = Axes(
+        pipeline=parallelism.pipeline_parallel,
+        replicate=1 if sharded_freely else copies,
+        shard=copies if sharded_freely else (parallelism.shard_group_size or 1),
+        context=parallelism.context_parallel,
+        tensor=parallelism.tensor_parallel,
+    )
+    data = _DATA[parallelism.strategy]
+    named = tuple(name for name, size in sizes._asdict().items() if name in data or size > 1)
+    return Mesh(sizes, world.rank, named)

@@ -7,40 +7,41 @@ keeps the mathematics independent of the world size.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from regroup_trainer.config import TrainConfig
-from regroup_trainer.errors import ConfigurationError
 from regroup_trainer.gradient_sum import sum_gradients
 from regroup_trainer.initialize import initialize
-from regroup_trainer.mesh import build_mesh
+from regroup_trainer.mesh import arrange
 from regroup_trainer.models import Model
 from regroup_trainer.world import World
 
 
 def parallelize(model: Model, config: TrainConfig, world: World) -> nn.Module:
-    """Wrap `model`, which is on the meta device, by the configured strategy. Raises ConfigurationError."""
-    name = config.parallelism.strategy
-    if name not in STRATEGIES:
-        raise ConfigurationError(
-            f"parallelism.strategy: {name!r} is not supported yet: use one of {', '.join(sorted(STRATEGIES))}"
-        )
-    return STRATEGIES[name](model, config, world)
+    """Share out `model`, which is on the meta device, as configured. Raises ConfigurationError."""
+    mesh = arrange(config.parallelism, world)
+    devices = mesh.connect(world.device.type)
+    if world.leads:
+        print(mesh.describe(), file=sys.stderr, flush=True)
+    # Data parallelism comes last: it wraps, gathers or reduces what the other steps made of the model.
+    return DATA_PARALLEL[config.parallelism.strategy](model, config, world, devices)
 
 
-def replicate(model: Model, config: TrainConfig, world: World) -> nn.Module:
+def replicate(model: Model, config: TrainConfig, world: World, devices: DeviceMesh) -> nn.Module:
     """DDP: every rank holds the whole model."""
     model.to_empty(device=world.device)
     initialize(model, model, config.training.seed)
     ddp = DistributedDataParallel(
         model,
-        device_mesh=build_mesh("replicate", world),
+        device_mesh=devices["replicate"],
         init_sync=False,  # every rank made the same values, or loads the same checkpoint
         gradient_as_bucket_view=True,
     )
@@ -48,9 +49,9 @@ def replicate(model: Model, config: TrainConfig, world: World) -> nn.Module:
     return ddp
 
 
-def shard(model: Model, config: TrainConfig, world: World) -> nn.Module:
-    """FSDP2: parameters, gradients and optimizer state are sharded over all ranks."""
-    mesh = build_mesh("shard", world)
+def shard(model: Model, config: TrainConfig, world: World, devices: DeviceMesh) -> nn.Module:
+    """FSDP2: parameters, gradients and optimizer state are sharded over the ranks of `shard`, copied along others."""
+    mesh = devices["replicate", "shard"] if config.parallelism.strategy == "hsdp" else devices["shard"]
     policy = _mixed_precision(config)
     # Blocks first, so that they are gathered one at a time; the root takes the rest. The embedding serves at both ends
     # of the model and therefore belongs to the root.
@@ -62,7 +63,11 @@ def shard(model: Model, config: TrainConfig, world: World) -> nn.Module:
     return model
 
 
-STRATEGIES: dict[str, Callable[[Model, TrainConfig, World], nn.Module]] = {"ddp": replicate, "fsdp": shard}
+DATA_PARALLEL: dict[str, Callable[[Model, TrainConfig, World, DeviceMesh], nn.Module]] = {
+    "ddp": replicate,
+    "fsdp": shard,
+    "hsdp": shard,
+}
 """parallelism.strategy -> how to wrap the model."""
 
 

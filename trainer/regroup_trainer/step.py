@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.distributed as dist
@@ -15,6 +18,7 @@ from regroup_trainer import commit
 from regroup_trainer.commit import Commit, Contribution
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import Decision
+from regroup_trainer.mesh import Mesh, arrange
 from regroup_trainer.parallelize import forward_precision, gradient_reduction
 from regroup_trainer.state import Position, TrainState
 from regroup_trainer.world import World
@@ -41,6 +45,18 @@ class RankBatch:
     """In its share of the global batch, repeats left out."""
     digest: int
     """`order.digest` of its share."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a rank brings to the commit of a step, besides the gradients in its model."""
+
+    tokens: int
+    """That it trained on, repeats left out."""
+    loss_sum: float
+    """Over these tokens, in nats."""
+    digest: int
+    """`order.digest` of its samples."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +91,23 @@ class Stepper:
         """Tokens of a global batch (G x T)."""
         return self.config.training.global_batch_size * self.targets_per_sample
 
+    @cached_property
+    def _mesh(self) -> Mesh:
+        return arrange(self.config.parallelism, self.world)
+
     def run(self, batch: RankBatch, decision: Decision) -> StepResult:
         """Train on this rank's share. Raises CommitError, and c10d's errors when a peer is lost."""
         loss = self._accumulate(batch.micro_batches)
+        return self.commit(Share(batch.samples * self.targets_per_sample, float(loss), batch.digest), decision)
+
+    def commit(self, share: Share, decision: Decision) -> StepResult:
+        """Make the accumulated, reduced gradients a step of all ranks. Raises as `run` does."""
+        counts = self._mesh.counts  # samples, tokens and loss once for all ranks that share a batch
         contribution = Contribution(
-            tokens=batch.samples * self.targets_per_sample,
-            loss_sum=float(loss),
-            squared_norm=squared_norm(self.state.model, self.world.size),
-            digest=batch.digest,
+            tokens=share.tokens if counts else 0,
+            loss_sum=share.loss_sum if counts else 0.0,
+            squared_norm=squared_norm(self.state.model, self._mesh),
+            digest=share.digest if counts else 0,
             decision=decision,
         )
         committed = exchange(contribution, self.world)
@@ -119,16 +144,36 @@ class Stepper:
         return finite
 
 
+def local(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def local_gradients(model: nn.Module) -> list[Tensor]:
     """What this rank holds of the gradients."""
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    return [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
+    return [local(parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
 
 
-def squared_norm(model: nn.Module, world_size: int) -> float:
+def squared_norm(model: nn.Module, mesh: Mesh) -> float:
     """The rank's part of the squared gradient norm; the parts of all ranks add up to the whole."""
-    held_by = 1 if any(isinstance(parameter, DTensor) for parameter in model.parameters()) else world_size
-    return float(get_total_norm(local_gradients(model)).double() ** 2) / held_by
+    by_holders: dict[int, list[Tensor]] = defaultdict(list)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            by_holders[_holders(parameter.grad, mesh)].append(local(parameter.grad))
+    return sum(float(get_total_norm(tensors).double() ** 2) / holders for holders, tensors in by_holders.items())
+
+
+def _holders(tensor: Tensor, mesh: Mesh) -> int:
+    """How many ranks hold the same part of a tensor: those of a pipeline stage, by the parts that it is cut in."""
+    ranks = math.prod(mesh.sizes) // mesh.sizes.pipeline
+    if not isinstance(tensor, DTensor):
+        return ranks
+    cuts = [
+        size
+        for size, placement in zip(tensor.device_mesh.shape, tensor.placements, strict=True)
+        if not placement.is_replicate()
+    ]
+    return ranks // math.prod(cuts)
 
 
 def exchange(contribution: Contribution, world: World) -> Commit:

@@ -23,6 +23,7 @@ from regroup_trainer.data import Dataset
 from regroup_trainer.errors import TrainingError
 from regroup_trainer.loader import Loader
 from regroup_trainer.loop import Loop, Setting
+from regroup_trainer.mesh import arrange
 from regroup_trainer.optimizer import build_optimizer
 from regroup_trainer.order import SampleOrder
 from regroup_trainer.parallelize import parallelize
@@ -90,12 +91,13 @@ def data_identity(config: TrainConfig, data: Dataset) -> DataIdentity:
 
 def build_loader(config: TrainConfig, data: Dataset, world: World) -> Loader:
     """The rank's view of the samples."""
+    mesh = arrange(config.parallelism, world)
     planner = BatchPlanner(
         order=SampleOrder(data.samples, config.training.seed),
         global_batch_size=config.training.global_batch_size,
         micro_batch_size=config.training.micro_batch_size,
-        rank=world.rank,
-        world_size=world.size,
+        rank=mesh.data_rank,
+        world_size=mesh.data_size,
     )
     return Loader(data, planner, world)
 
