@@ -34,6 +34,12 @@ class Decoder(Model):
         self.blocks = nn.ModuleList(self.block() for _ in range(self.size.layers))
         self.final_norm = self.norm()
         self.head = TiedHead() if tied else nn.Linear(self.size.width, classes, bias=False)
+        self.starts = self.ends = True
+        """Whether embedding and head are here; a pipeline's part takes or returns the residual stream instead."""
+        self.input_slices = 1
+        """Tensor-parallel ranks over which the sequences of a pipeline's part arrive sliced."""
+        self.context_rank = 0
+        """Which slice of each sequence is here, of slices of equal length."""
 
     def block(self) -> nn.Module:
         """A block: ([B, T, C], cosine, sine) -> [B, T, C]."""
@@ -45,10 +51,12 @@ class Decoder(Model):
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
         """Tokens [B, T] -> logits [B, T, V]; with targets [B, T] and weights [B] the sum of losses, in chunks."""
-        x = self.embedding(tokens)
-        cosine, sine = self.angles(tokens.shape[1], tokens.device)
+        x = self.embedding(tokens) if self.starts else tokens
+        cosine, sine = self.angles(tokens.shape[1] * self.input_slices, tokens.device)
         for block in self.blocks:
             x = block(x, cosine, sine)
+        if not self.ends:
+            return x
         x = self.final_norm(x)
         if targets is None or weights is None:
             return self.logits(x)
@@ -56,12 +64,19 @@ class Decoder(Model):
 
     def logits(self, x: Tensor) -> Tensor:
         """[..., C] -> [..., V]."""
-        logits: Tensor = self.head(x, self.embedding.weight) if isinstance(self.head, TiedHead) else self.head(x)
+        logits: Tensor = self.head(x, self.embedding.weight) if self.tied else self.head(x)
         return logits
 
     def angles(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosine and sine of the positions. Not a buffer: what follows from the shape needs no place in checkpoints."""
-        return rotary_angles(length, self.size.width // self.size.heads, self.size.rotary_base, device)
+        end = (self.context_rank + 1) * length
+        cosine, sine = rotary_angles(end, self.size.width // self.size.heads, self.size.rotary_base, device)
+        return cosine[-length:], sine[-length:]
+
+    @property
+    def tied(self) -> bool:
+        """Whether the embedding is the output layer as well."""
+        return isinstance(self.head, TiedHead)
 
     def initial_value(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
         """Normal; what adds to the residual stream is scaled down by the number of additions (GPT-2)."""

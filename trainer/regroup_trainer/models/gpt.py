@@ -9,6 +9,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
 from torch import Tensor, nn
 
 from regroup_trainer.config import Dimensions, ModelConfig
+from regroup_trainer.models.attention import Attend, causal_attention
 from regroup_trainer.models.decoder import Decoder
 from regroup_trainer.models.rotary import rotate
 
@@ -21,6 +22,7 @@ class Attention(nn.Module):
         self.head_width = size.width // size.heads
         self.project_in = nn.Linear(size.width, 3 * size.width, bias=False)
         self.project_out = nn.Linear(size.width, size.width, bias=False)
+        self.attend: Attend = causal_attention
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         """[B, T, C] -> [B, T, C]."""
@@ -28,7 +30,7 @@ class Attention(nn.Module):
         qkv = self.project_in(x).unflatten(-1, (-1, 3, self.head_width))
         query, key, value = qkv.permute(3, 0, 2, 1, 4)  # [B, H, T, D] each
         query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = self.attend(query, key, value)
         projected: Tensor = self.project_out(mixed.transpose(1, 2).flatten(2))
         return projected
 

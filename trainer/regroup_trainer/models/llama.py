@@ -13,6 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
 from torch import Tensor, nn
 
 from regroup_trainer.config import Dimensions, ModelConfig
+from regroup_trainer.models.attention import Attend, causal_attention
 from regroup_trainer.models.decoder import Decoder
 from regroup_trainer.models.rotary import rotate
 
@@ -60,12 +61,13 @@ class Attention(nn.Module):
         self.key = nn.Linear(size.width, key_value_width, bias=False)
         self.value = nn.Linear(size.width, key_value_width, bias=False)
         self.project_out = nn.Linear(size.width, size.width, bias=False)
+        self.attend: Attend = causal_attention
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         """[B, T, C] -> [B, T, C]."""
         query, key, value = self._heads(self.query(x)), self._heads(self.key(x)), self._heads(self.value(x))
         query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        mixed = self.attend(query, key, value)
         projected: Tensor = self.project_out(mixed.transpose(1, 2).flatten(2))
         return projected
 
