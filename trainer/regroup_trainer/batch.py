@@ -9,16 +9,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
+from regroup_trainer import order_arrays
 from regroup_trainer.order import SampleOrder
+from regroup_trainer.order_arrays import Ids
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MicroBatch:
     """Samples of one forward pass, B of them."""
 
-    ids: tuple[int, ...]
-    weights: tuple[float, ...]
-    """1 for a sample of this rank's share, 0 for a repeat."""
+    ids: Ids
+    """[B]"""
+    weights: npt.NDArray[np.float32]
+    """[B]: 1 for a sample of this rank's share, 0 for a repeat."""
 
 
 def share(count: int, rank: int, world_size: int) -> range:
@@ -26,22 +32,21 @@ def share(count: int, rank: int, world_size: int) -> range:
     return range(count * rank // world_size, count * (rank + 1) // world_size)
 
 
-def micro_batches(ids: list[int], rank: int, world_size: int, micro_batch_size: int) -> list[MicroBatch]:
+def micro_batches(ids: Ids, rank: int, world_size: int, micro_batch_size: int) -> list[MicroBatch]:
     """Split the rank's share of a global batch (at least one sample) into micro-batches of one shape on all ranks."""
     largest_share = -(-len(ids) // world_size)
     passes = -(-largest_share // micro_batch_size)
     size = -(-largest_share // passes)
-    own = [ids[index] for index in share(len(ids), rank, world_size)]
-    gaps = passes * size - len(own)
-    padded = own + [ids[0]] * gaps
-    weights = [1.0] * len(own) + [0.0] * gaps
-    return [
-        MicroBatch(tuple(padded[start : start + size]), tuple(weights[start : start + size]))
-        for start in range(0, passes * size, size)
-    ]
+    own = share(len(ids), rank, world_size)
+    padded = np.full(passes * size, ids[0])
+    padded[: len(own)] = ids[own.start : own.stop]
+    weights = np.zeros(passes * size, dtype=np.float32)
+    weights[: len(own)] = 1.0
+    rows = zip(padded.reshape(passes, size), weights.reshape(passes, size), strict=True)
+    return [MicroBatch(*row) for row in rows]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BatchPlan:
     """What a rank does in a step."""
 
@@ -49,7 +54,7 @@ class BatchPlan:
     """Position of the global batch in the stream of samples."""
     count: int
     """Samples of the global batch."""
-    own_ids: tuple[int, ...]
+    own_ids: Ids
     """This rank's share."""
     micro_batches: tuple[MicroBatch, ...]
 
@@ -66,7 +71,7 @@ class BatchPlanner:
 
     def plan(self, first: int) -> BatchPlan:
         """The plan of the global batch that begins at position `first`."""
-        ids = self.order.ids(range(first, first + self.global_batch_size))
+        ids = order_arrays.ids(self.order, range(first, first + self.global_batch_size))
         own = share(len(ids), self.rank, self.world_size)
         parts = micro_batches(ids, self.rank, self.world_size, self.micro_batch_size)
-        return BatchPlan(first, len(ids), tuple(ids[index] for index in own), tuple(parts))
+        return BatchPlan(first, len(ids), ids[own.start : own.stop], tuple(parts))

@@ -136,14 +136,48 @@ class ModelConfig(Section):
 class DataConfig(Section):
     """Where the samples come from. Their order depends on the seed alone, never on the world size."""
 
-    source: Literal["text"] = "text"
-    """Kind of source: `text` reads files, or folders of files, as bytes."""
+    source: Literal["text", "tokens", "huggingface", "images", "synthetic"] = "text"
+    """`text` files, `tokens` of nanoGPT or llm.c, a `huggingface` dataset directory."""
     paths: Annotated[tuple[Path, ...], Field(max_length=256)] = ()
-    """Files and folders, as the workers see them; empty: the Python standard library's own sources."""
-    pattern: Annotated[str, Field(min_length=1, max_length=256)] = "*.py"
-    """Which files of a folder count (a glob, applied recursively)."""
+    """Files and folders, as the workers see them; text has a default: Python's own library."""
+    pattern: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """Files of a folder that count (a recursive glob); `*.py` of text, `*.bin` of tokens."""
     held_out_percent: Annotated[int, Field(ge=0, le=50)] = 5
-    """Share of the bytes, at the end, kept for evaluation."""
+    """Share at the end that is kept for evaluation, without `heldOutPaths`."""
+    held_out_paths: Annotated[tuple[Path, ...], Field(max_length=256)] = ()
+    """Files and folders for evaluation alone (text, tokens, huggingface)."""
+    tokenizer: Literal["byte", "cl100k", "o200k"] = "byte"
+    """Vocabulary that text is turned into: bytes, or a byte-pair encoding."""
+    column: Annotated[str, Field(min_length=1, max_length=256)] = "text"
+    """Of a huggingface dataset: strings, or lists of integers that are tokens."""
+    name: Literal["digits", "mnist5k"] = "digits"
+    """Which images."""
+    samples: PositiveInt | None = None
+    """Synthetic samples per epoch; 2^20 by default."""
+    classes: PositiveInt | None = None
+    """Vocabulary of tokens (default: their format's, 50257 or 128256) or synthetic ones (256)."""
+
+    @model_validator(mode="after")
+    def _fields_of_the_source(self) -> Self:
+        allowed = {"source", *_DATA_FIELDS[self.source]}
+        foreign = [
+            to_camel(name)
+            for name, field in DataConfig.model_fields.items()
+            if name not in allowed and getattr(self, name) != field.default
+        ]
+        if foreign:
+            raise ValueError(f"{', '.join(foreign)}: of no meaning with source {self.source!r}: remove or change one")
+        return self
+
+
+_DATA_FIELDS: dict[str, frozenset[str]] = {
+    "text": frozenset({"paths", "pattern", "held_out_percent", "held_out_paths", "tokenizer"}),
+    "tokens": frozenset({"paths", "pattern", "held_out_percent", "held_out_paths", "classes"}),
+    "huggingface": frozenset({"paths", "held_out_percent", "held_out_paths", "tokenizer", "column", "classes"}),
+    "images": frozenset({"name", "held_out_percent"}),
+    "synthetic": frozenset({"samples", "classes", "held_out_percent"}),
+}
+"""data.source -> the fields that it reads."""
 
 
 class ParallelismConfig(Section):

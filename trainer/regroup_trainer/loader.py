@@ -1,39 +1,74 @@
-"""From positions in the stream of samples to tensors on the device."""
+"""From positions in the stream of samples to tensors on the device.
+
+The next steps' batches are read in a thread while a step trains. What was read ahead counts for nothing: a resumed run
+asks for the position that was committed.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from regroup_trainer import order_arrays
 from regroup_trainer.batch import BatchPlanner, MicroBatch, micro_batches
 from regroup_trainer.data import Arrays, Dataset
-from regroup_trainer.order import digest
+from regroup_trainer.data.dataset import Array
+from regroup_trainer.prefetch import Prefetch
 from regroup_trainer.step import DeviceBatch, RankBatch
 from regroup_trainer.world import World
 
+_AHEAD = 2
+"""Steps that are read ahead: one to hide reading behind training, one for reads that take longer than others."""
+
 
 @dataclass(frozen=True)
-class Loader:
-    """Reads this rank's samples."""
+class _HostBatch:
+    """A step's batch before it goes to the device, in page-locked memory if that is a GPU."""
 
-    data: Dataset
-    planner: BatchPlanner
-    world: World
+    micro_batches: list[DeviceBatch]
+    samples: int
+    digest: int
+
+
+class Loader:
+    """Reads this rank's samples. Close it in the end: it has a thread."""
+
+    def __init__(self, data: Dataset, planner: BatchPlanner, world: World) -> None:
+        self.data = data
+        self.planner = planner
+        self._device = world.device
+        self._ahead = Prefetch(self._read, stride=planner.global_batch_size, ahead=_AHEAD)
 
     def training(self, first: int) -> RankBatch:
-        """The rank's share of the global batch that begins at position `first`."""
-        plan = self.planner.plan(first)
-        parts = [self._tensors(part, self.data.read_training(part.ids)) for part in plan.micro_batches]
-        return RankBatch(parts, len(plan.own_ids), digest(list(plan.own_ids)))
+        """The rank's share of the global batch that begins at position `first`. Raises DataError."""
+        batch = self._ahead.at(first)
+        return RankBatch([self._on_device(part) for part in batch.micro_batches], batch.samples, batch.digest)
 
     def held_out(self, count: int) -> list[DeviceBatch]:
-        """The rank's share of the first `count` held-out samples, or of all where there are fewer."""
-        ids = list(range(min(count, self.data.held_out_samples)))
+        """The rank's share of the first `count` held-out samples, or of all where there are fewer. Raises DataError."""
+        ids = np.arange(min(count, self.data.held_out_samples))
         parts = micro_batches(ids, self.planner.rank, self.planner.world_size, self.planner.micro_batch_size)
-        return [self._tensors(part, self.data.read_held_out(part.ids)) for part in parts]
+        return [self._on_device(self._tensors(part, self.data.read_held_out(part.ids))) for part in parts]
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ahead.close()
+
+    def _read(self, first: int) -> _HostBatch:
+        plan = self.planner.plan(first)
+        parts = [self._tensors(part, self.data.read_training(part.ids)) for part in plan.micro_batches]
+        return _HostBatch(parts, len(plan.own_ids), order_arrays.digest(plan.own_ids))
 
     def _tensors(self, part: MicroBatch, arrays: Arrays) -> DeviceBatch:
-        device = self.world.device
-        inputs, targets = (torch.from_numpy(array).to(device) for array in (arrays.inputs, arrays.targets))
-        return DeviceBatch(inputs, targets, torch.tensor(part.weights, dtype=torch.float32, device=device))
+        return DeviceBatch(self._tensor(arrays.inputs), self._tensor(arrays.targets), self._tensor(part.weights))
+
+    def _tensor(self, array: Array) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory() if self._device.type == "cuda" else tensor
+
+    def _on_device(self, batch: DeviceBatch) -> DeviceBatch:
+        tensors = (batch.inputs, batch.targets, batch.weights)
+        return DeviceBatch(*(tensor.to(self._device, non_blocking=True) for tensor in tensors))

@@ -29,26 +29,26 @@ class Permutation:
     """A keyed permutation of range(size)."""
 
     def __init__(self, size: int, seed: int, epoch: int) -> None:
-        self._size = size
-        self._half = max(1, ((size - 1).bit_length() + 1) // 2)
+        self.size = size
+        self.half = max(1, ((size - 1).bit_length() + 1) // 2)
         key = mix(mix(seed) ^ epoch)
-        self._keys = tuple(mix(key + number) for number in range(_ROUNDS))
+        self.keys = tuple(mix(key + number) for number in range(_ROUNDS))
 
     def __getitem__(self, index: int) -> int:
         """Where `index` goes. Raises IndexError outside range(size)."""
-        if not 0 <= index < self._size:
+        if not 0 <= index < self.size:
             raise IndexError(index)
         index = self._encrypt(index)
-        while index >= self._size:  # at most four walks on average, since the domain is below 4 x size
+        while index >= self.size:  # at most four walks on average, since the domain is below 4 x size
             index = self._encrypt(index)
         return index
 
     def _encrypt(self, value: int) -> int:
-        mask = (1 << self._half) - 1
-        left, right = value >> self._half, value & mask
-        for key in self._keys:
+        mask = (1 << self.half) - 1
+        left, right = value >> self.half, value & mask
+        for key in self.keys:
             left, right = right, left ^ (mix(right ^ key) & mask)
-        return (left << self._half) | right
+        return (left << self.half) | right
 
 
 _permutation = lru_cache(maxsize=4)(Permutation)

@@ -55,7 +55,7 @@ def _run(assignment: Assignment, channel: Channel) -> int:
     config = assignment.record.desired.train
     require_supported(config)
     _prepare_process(config.training.seed)
-    data = datasets.load(config)
+    data = datasets.load(config, Path(assignment.record.desired.directory))
     world = worlds.join(assignment)
     state = build_state(config, world, data.classes)
     layout = Layout(Path(assignment.record.desired.directory))

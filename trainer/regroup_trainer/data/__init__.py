@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from regroup_trainer.config import TrainConfig
+from pathlib import Path
+
+from regroup_trainer.config import DataConfig, TrainConfig
 from regroup_trainer.data.dataset import Arrays, Dataset
+from regroup_trainer.data.huggingface import load_huggingface
+from regroup_trainer.data.images import load_images
+from regroup_trainer.data.sequences import Corpus, Sequences, require_samples
+from regroup_trainer.data.synthetic import load_synthetic
 from regroup_trainer.data.text import load_text
+from regroup_trainer.data.token_files import load_tokens
 
 __all__ = ["Arrays", "Dataset", "load"]
 
 
-def load(config: TrainConfig) -> Dataset:
-    """Open the samples that the configuration names. Raises DataError naming the field and what to do."""
-    return load_text(config.data, config.training.sequence_length, evaluate=config.evaluation.every_steps > 0)
+def load(config: TrainConfig, directory: Path) -> Dataset:
+    """Open the samples that the configuration names; what has to be made of them is kept in the job's `directory`.
+
+    Raises DataError, ConfigurationError or StorageError, naming the field and what to do.
+    """
+    data, length, evaluate = config.data, config.training.sequence_length, config.evaluation.every_steps > 0
+    if data.source == "images":
+        return load_images(data, evaluate)
+    if data.source == "synthetic":
+        return load_synthetic(data, length)
+    return require_samples(Sequences(_corpus(data, directory), length), data, evaluate)
+
+
+def _corpus(data: DataConfig, directory: Path) -> Corpus:
+    if data.source == "tokens":
+        return load_tokens(data)
+    return load_huggingface(data, directory) if data.source == "huggingface" else load_text(data, directory)

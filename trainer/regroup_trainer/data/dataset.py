@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy.typing as npt
+
+from regroup_trainer.order_arrays import Ids
 
 Array = npt.NDArray[Any]
 
@@ -44,8 +45,8 @@ class Dataset(Protocol):
     def classes(self) -> int:
         """Targets are below this: the size of the vocabulary, or the number of classes of images."""
 
-    def read_training(self, ids: Sequence[int]) -> Arrays:
+    def read_training(self, ids: Ids) -> Arrays:
         """Training samples. Raises DataError."""
 
-    def read_held_out(self, ids: Sequence[int]) -> Arrays:
+    def read_held_out(self, ids: Ids) -> Arrays:
         """Samples for evaluation. Raises DataError."""

@@ -1,0 +1,48 @@
+"""Tokens that were made once, kept in the job's directory: a restarted rank maps them instead of making them again.
+
+Ranks that need them at the same time all make them, and the last rename wins: they are equal, and nobody waits for
+anybody who might die. The files are nanoGPT's: unsigned integers and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from regroup_trainer.data.run import MappedTokens, Part, Tokens, TokensInMemory
+from regroup_trainer.errors import StorageError
+
+
+def tokens_of(directory: Path, key: str, classes: int, make: Callable[[], Iterable[Tokens]]) -> Part:
+    """The tokens (below `classes`) of this key, out of the job's `directory` or else from `make`.
+
+    Raises StorageError when they cannot be written.
+    """
+    dtype = np.dtype("<u2" if classes <= 2**16 else "<u4")
+    path = directory / "tokens" / f"{key}.bin"
+    if not path.exists():
+        try:
+            _write(path, (tokens.astype(dtype).tobytes() for tokens in make()))
+        except OSError as error:
+            problem = f"tokens cannot be written to {path} ({error.strerror})"
+            raise StorageError(f"{problem}: free or repair the volume") from error
+    length = path.stat().st_size // dtype.itemsize
+    return MappedTokens(path, dtype.str, 0, length) if length else TokensInMemory(np.empty(0, dtype))
+
+
+def _write(path: Path, chunks: Iterable[bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(chunks)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).rename(path)
+    except BaseException:
+        Path(temporary).unlink()
+        raise
