@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from regroup_operator import names, workload
+from regroup_operator import names, torchrun_workload, workload
 from regroup_operator.api import TrainingJobSpec
 from regroup_operator.cluster import Cluster
 from regroup_operator.coordination import Coordinators, Target
@@ -13,6 +13,7 @@ from regroup_operator.plan import (
     Action,
     CreateClaim,
     CreateCoordinator,
+    CreateStore,
     CreateWorker,
     DeleteJob,
     DeletePod,
@@ -48,6 +49,8 @@ class Hands:
                 await self._cluster.create_claim(workload.claim(job, _spec(job)))
             case CreateCoordinator():
                 await self._create_coordinator(action, job, observed)
+            case CreateStore(term, excluded):
+                await self._cluster.create_pod(torchrun_workload.store_pod(job, self._settings, term, excluded))
             case CreateWorker():
                 await self._create_worker(action, job, observed)
             case DeletePod(pod):
@@ -64,7 +67,8 @@ class Hands:
         return Target(pod.uid, pod.ip, term, workload.token(job, self._key)) if pod else None
 
     async def _ensure_access(self, job: Job) -> None:
-        await self._cluster.create_secret(workload.secret(job, self._key))
+        if job.launcher == "regroup":
+            await self._cluster.create_secret(workload.secret(job, self._key))
         if job.spec is not None and job.spec.network_policy == "Isolated":
             await self._cluster.apply_network_policy(workload.network_policy(job, self._settings))
 
@@ -76,7 +80,8 @@ class Hands:
     async def _create_worker(self, action: CreateWorker, job: Job, observed: Observed) -> None:
         address = observed.service.address if observed.service else ""
         place = (action.index, action.incarnation)
-        pod = workload.worker_pod(job, self._settings, place, address, action.excluded_nodes)
+        render = torchrun_workload.agent_pod if job.launcher == "torchrun" else workload.worker_pod
+        pod = render(job, self._settings, place, address, action.excluded_nodes)
         await self._cluster.create_pod(pod)
 
     async def _tell_coordinator(self, action: PutDesired | PostLost, job: Job, observed: Observed) -> None:

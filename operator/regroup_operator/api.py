@@ -371,7 +371,8 @@ class TrainingJobSpec(Section):
     @model_validator(mode="after")
     def _storage_when_shared(self) -> Self:
         storage = self.checkpoint.storage
-        if storage is None and (self.elastic_policy is not None or self.max_replicas > 1):
+        shares = self.max_replicas > 1 and self.launcher == "regroup"
+        if storage is None and (self.elastic_policy is not None or shares):
             raise ValueError("checkpoint.storage: needed by elastic jobs and more than one worker: name a claim")
         if storage is not None and storage.empty_dir is not None and self.max_replicas > 1:
             raise ValueError(

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from regroup_operator.api import Condition, ConditionType, TrainingJobStatus
+from regroup_operator.launcher import DIRECTORY_VARIABLE
 from regroup_operator.observed import Job, Observed, format_time
 from regroup_operator.plan import MESSAGE_LIMIT, Situation
 from regroup_operator.problems import image_problem, unschedulable
@@ -26,7 +27,7 @@ def conditions(
         "Running": _running(observed, status, situation),
         "Progressing": _progressing(status, situation),
         "Degraded": _degraded(job, observed, status, situation),
-        "Checkpointed": _checkpointed(observed, status),
+        "Checkpointed": _checkpointed(job, observed, status),
         "Suspended": _SUSPENDED[situation.suspension],
         "Complete": _ended(situation, complete=True),
         "Failed": _ended(situation, complete=False),
@@ -100,7 +101,9 @@ def _degraded(job: Job, observed: Observed, status: TrainingJobStatus, situation
     return "False", "AllWorkers", f"workers taking part: {status.ready_replicas}"
 
 
-def _checkpointed(observed: Observed, status: TrainingJobStatus) -> Statement:
+def _checkpointed(job: Job, observed: Observed, status: TrainingJobStatus) -> Statement:
+    if job.launcher == "torchrun":
+        return "Unknown", "NotManaged", f"the script saves by itself, in the folder that {DIRECTORY_VARIABLE} names"
     former, answer = status.condition("Checkpointed"), observed.coordinator.status
     if answer is None and former is not None and former.reason == "SaveFailed":
         return former.status, former.reason, former.message

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from regroup_operator import failures
 from regroup_operator.api import RestartPolicy, TrainingJobStatus
+from regroup_operator.attempt import find_end, trains
 from regroup_operator.observed import Job, Observed, Pod, parse_time
 from regroup_operator.plan import Action, DeleteJob, DeletePod, Ending, Event, Plan, Situation
 from regroup_operator.status import project
@@ -27,13 +28,15 @@ def written_ending(status: TrainingJobStatus) -> Ending | None:
 
 
 def find_ending(job: Job, observed: Observed, now: datetime) -> Ending | None:
-    """Why the job has ended, if it has: the coordinator's verdict, its deadline, a worker that cannot be mended."""
+    """Why the job has ended, if it has: the verdict of its coordinator or its pods, its deadline, a hopeless worker."""
     answer = observed.coordinator.status
     verdict = answer.verdict if answer else None
     if verdict is not None and verdict.outcome == "completed":
         return Ending(True, "Completed", verdict.message)
     if verdict is not None and verdict.outcome == "failed":
         return Ending(False, "TrainingFailed", verdict.message)
+    if job.launcher == "torchrun" and (found := find_end(job, observed)):
+        return found
     return _deadline(job, now) or _hopeless_worker(job, observed) or _hopeless_image(job, observed, now)
 
 
@@ -55,6 +58,8 @@ def _hopeless_worker(job: Job, observed: Observed) -> Ending | None:
             return Ending(False, "WorkerFailed", failures.describe(pod, rule))
     policy = job.spec.restart_policy if job.spec else RestartPolicy()
     answer = observed.coordinator.status
+    if job.launcher == "torchrun" and trains(job, observed, job.status.coordinator_term):
+        return None
     if answer is not None and answer.phase == "running":
         return None  # the others train on
     if 0 <= policy.max_restarts < job.status.pod_failures:

@@ -171,7 +171,7 @@ def _incarnation(pod: Pod) -> int:
 def remove_lost(job: Job, observed: Observed, now: datetime) -> Step:
     """Count the ends of workers once, suspect nodes that went silent, remove what is lost."""
     policy = job.spec.node_failure_policy if job.spec else NodeFailurePolicy()
-    remembered = _forgive(job.status, observed, now)
+    remembered = _forgive(job, observed, now)
     lost = find_lost(remembered, observed, policy)
     account = account_for_ends(remembered, observed, lost, policy)
     suspects = next_suspects(remembered, observed, lost)
@@ -193,10 +193,11 @@ def _node_lost(pod: Pod, why: str) -> Event:
     return Event("Warning", "NodeLost", f"{pod.name} on node {pod.node} is given up: {why}", pod.uid)
 
 
-def _forgive(status: TrainingJobStatus, observed: Observed, now: datetime) -> TrainingJobStatus:
+def _forgive(job: Job, observed: Observed, now: datetime) -> TrainingJobStatus:
     """Failures of pods in a row are forgotten when the job has trained for a while without another."""
-    answer = observed.coordinator.status
-    if not status.pod_failures or status.last_pod_failure_time is None or answer is None or answer.phase != "running":
+    status, answer = job.status, observed.coordinator.status
+    training = answer.phase == "running" if answer else job.launcher == "torchrun" and status.phase == "Running"
+    if not status.pod_failures or status.last_pod_failure_time is None or not training:
         return status
     calm = (now - parse_time(status.last_pod_failure_time)).total_seconds()
     return status.model_copy(update={"pod_failures": 0}) if calm >= CALM_SECONDS else status

@@ -11,7 +11,11 @@ INDEX = f"{DOMAIN}/index"
 TERM = f"{DOMAIN}/term"
 EXCLUDED_NODES = f"{DOMAIN}/excluded-nodes"
 """Annotation of a worker pod: the nodes that its node affinity excludes, joined by commas."""
+NNODES = f"{DOMAIN}/nnodes"
+"""Annotation of a worker pod of launcher torchrun: the bounds that its agent was started with."""
 COORDINATOR = "coordinator"
+STORE = "store"
+"""Where the agents of launcher torchrun meet."""
 WORKER = "worker"
 MAIN_CONTAINER = "trainer"
 """The main container of a worker, as in spec.template."""
@@ -42,9 +46,19 @@ def coordinator(job: str, term: int) -> str:
     return f"{job}-c{term}"
 
 
-def service(job: str) -> str:
-    """Name of the Service in front of the coordinator."""
-    return f"{job}-coordinator"
+def store(job: str, term: int) -> str:
+    """Name of a store pod."""
+    return f"{job}-s{term}"
+
+
+def leading_role(launcher: str) -> str:
+    """Role of the one pod that all workers of a launcher turn to."""
+    return STORE if launcher == "torchrun" else COORDINATOR
+
+
+def service(job: str, launcher: str) -> str:
+    """Name of the Service in front of that pod."""
+    return f"{job}-{leading_role(launcher)}"
 
 
 def token(job: str, uid: str) -> str:

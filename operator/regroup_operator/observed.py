@@ -46,6 +46,8 @@ class Job:
     blocker: Blocker | None
     """What is wrong with the spec."""
     status: TrainingJobStatus
+    launcher: str = "regroup"
+    """Read from the raw spec, as `suspend` is."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -88,6 +90,8 @@ class Pod:
     """Whether it has no volumes but claims, ephemeral ones and configuration."""
     excluded_nodes: tuple[str, ...] = ()
     """The nodes that its affinity excludes."""
+    nnodes: str = ""
+    """The bounds that torchrun was started with."""
 
     @property
     def alive(self) -> bool:
@@ -177,6 +181,11 @@ class Observed:
         """Coordinator pods of all terms."""
         return tuple(pod for pod in self.pods if pod.role == names.COORDINATOR)
 
+    @property
+    def stores(self) -> tuple[Pod, ...]:
+        """Store pods of all attempts of launcher torchrun."""
+        return tuple(pod for pod in self.pods if pod.role == names.STORE)
+
 
 # --- reading objects -------------------------------------------------------------------------------------------------
 
@@ -196,6 +205,7 @@ def read_job(document: Object) -> Job:
         spec=spec,
         blocker=blocker,
         status=TrainingJobStatus.model_validate(document.get("status") or {}),
+        launcher="torchrun" if raw.get("launcher") == "torchrun" else "regroup",
     )
 
 
@@ -218,7 +228,7 @@ def read_pod(document: Object) -> Pod:
     main = _main_status(status, label.get(names.ROLE, ""))
     state = main.get("state", {})
     ended = state.get("terminated") or main.get("lastState", {}).get("terminated") or {}
-    excluded = metadata.get("annotations", {}).get(names.EXCLUDED_NODES, "")
+    annotations = metadata.get("annotations", {})
     volumes = spec.get("volumes", [])
     return Pod(
         name=metadata["name"],
@@ -244,7 +254,8 @@ def read_pod(document: Object) -> Pod:
         image=spec["containers"][0].get("image", ""),
         claims=tuple(v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v),
         only_shared_volumes=all(_is_shared(volume) for volume in volumes),
-        excluded_nodes=tuple(filter(None, excluded.split(","))),
+        excluded_nodes=tuple(filter(None, annotations.get(names.EXCLUDED_NODES, "").split(","))),
+        nnodes=annotations.get(names.NNODES, ""),
     )
 
 
@@ -256,7 +267,7 @@ def _is_shared(volume: Object) -> bool:
 
 
 def _main_status(status: Object, role: str) -> Object:
-    name = names.MAIN_CONTAINER if role == names.WORKER else names.COORDINATOR
+    name = names.MAIN_CONTAINER if role == names.WORKER else role
     return next((c for c in status.get("containerStatuses", []) if c["name"] == name), {})
 
 

@@ -38,6 +38,14 @@ class CreateCoordinator:
 
 
 @dataclass(frozen=True)
+class CreateStore:
+    """The store pod of an attempt of launcher torchrun; its term is in the status already."""
+
+    term: int
+    excluded_nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class CreateWorker:
     """A worker pod; its incarnation is used up in the status already."""
 
@@ -79,6 +87,7 @@ Action = (
     | EnsureService
     | CreateClaim
     | CreateCoordinator
+    | CreateStore
     | CreateWorker
     | DeletePod
     | PutDesired

@@ -31,6 +31,7 @@ from regroup_operator.staffing import backoff_left, keep_workers
 from regroup_operator.status import project
 from regroup_operator.succession import keep_coordinator
 from regroup_operator.suspension import LOOK_AGAIN_SECONDS, suspend, tear_down, was_suspended
+from regroup_operator.torchrun_staffing import keep_agents, keep_store
 from regroup_trainer.contract import PROTOCOL_VERSION
 
 STEADY_SECONDS = 30.0
@@ -53,22 +54,27 @@ def plan(job: Job, observed: Observed, now: datetime) -> Plan:
 
 
 def _run(job: Job, observed: Observed, now: datetime) -> Plan:
-    """Account for losses, keep a coordinator, keep the workers, tell the coordinator; in this order."""
+    """Account for losses, keep the pod that leads, keep the workers, tell the coordinator; in this order."""
     blocker = _blocker(job, observed)
     losses = remove_lost(job, observed, now)
     rest = replace(observed, pods=tuple(pod for pod in observed.pods if pod not in _deleted(losses.actions)))
     started = _start(job, losses.status, observed, blocker, now)
-    coordinator = keep_coordinator(job, rest, started.status, blocker)
-    workers = keep_workers(job, rest, coordinator.status, blocker, now)
+    keep_leader, keep_all_workers = _KEEPERS[job.launcher]
+    leader = keep_leader(job, rest, started.status, blocker)
+    workers = keep_all_workers(job, rest, leader.status, blocker, now)
     told = _tell(job, observed)
     status = project(job, observed, workers.status, Situation(blocker), now)
     return Plan(
         status=status,
-        actions=(*losses.actions, *started.actions, *coordinator.actions, *told, *workers.actions),
+        actions=(*losses.actions, *started.actions, *leader.actions, *told, *workers.actions),
         events=(*losses.events, *started.events, *workers.events, *_blocked_event(job, blocker)),
         look_again_seconds=_look_again(job, rest, workers.status, blocker, now),
-        follow=True,
+        follow=job.launcher == "regroup",
     )
+
+
+_KEEPERS = {"regroup": (keep_coordinator, keep_workers), "torchrun": (keep_store, keep_agents)}
+"""Launcher -> who keeps the pod that all workers turn to, and who keeps the workers."""
 
 
 def _deleted(actions: Iterable[Action]) -> tuple[Pod, ...]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from regroup_operator import names, workload
+from regroup_operator import names
 from regroup_operator.act import Hands
 from regroup_operator.api import API_VERSION, KIND, MANAGED_BY, TrainingJobSpec
 from regroup_operator.cluster import Cluster
@@ -25,6 +25,7 @@ from regroup_operator.nodes import NodeWatch
 from regroup_operator.observed import Job, Observed, Pod, format_time, read_claim, read_job, read_pod, read_service
 from regroup_operator.plan import Event, Plan
 from regroup_operator.planner import plan
+from regroup_operator.pods import claim_name
 from regroup_operator.settings import Settings
 from regroup_operator.status import THROTTLED, differs
 
@@ -92,7 +93,7 @@ class Reconciler:
         pods = await self._pods(job)
         view = self._coordinators.view(job.key, job.status.coordinator_term)
         service, claim, policy = await asyncio.gather(
-            self._cluster.service(job.namespace, names.service(job.name)),
+            self._cluster.service(job.namespace, names.service(job.name, job.launcher)),
             self._claim(job),
             self._network_policy(job),
         )
@@ -115,7 +116,7 @@ class Reconciler:
         return tuple(read_pod(document) for document in documents if _is_ours(document, job))
 
     async def _claim(self, job: Job) -> dict[str, Any] | None:
-        name = workload.claim_name(job)
+        name = claim_name(job)
         return await self._cluster.claim(job.namespace, name) if name else None
 
     async def _network_policy(self, job: Job) -> bool:

@@ -10,7 +10,7 @@ import math
 from datetime import UTC, datetime
 from typing import get_args
 
-from regroup_operator import names
+from regroup_operator import names, torchrun_status
 from regroup_operator.api import (
     CheckpointStatus,
     GoodputStatus,
@@ -53,7 +53,7 @@ def project(
         "goodput": _goodput(ledger),
         "restarts": Restarts.model_validate(ledger.restarts),
         "restart_count": sum(count for cause, count in ledger.restarts.items() if cause != "resize"),
-        **_world(answer, live),
+        **(torchrun_status.world(job, observed, remembered) if job.launcher == "torchrun" else _world(answer, live)),
     }
     if answer is not None:
         changes["recoveries"] = _merge_recoveries(remembered.recoveries, answer.recoveries)
@@ -62,8 +62,8 @@ def project(
     if situation.ending is not None and remembered.completion_time is None:
         changes["completion_time"] = format_time(now)
     status = remembered.model_copy(update=changes)
-    status = status.model_copy(update={"phase": phase_of(status, observed, situation)})
-    status = status.model_copy(update={"message": message_of(observed, situation)[:MESSAGE_LIMIT]})
+    status = status.model_copy(update={"phase": phase_of(job, status, observed, situation)})
+    status = status.model_copy(update={"message": message_of(job, status, observed, situation)[:MESSAGE_LIMIT]})
     return status.model_copy(update={"conditions": conditions(job, observed, status, situation, now)})
 
 
@@ -81,12 +81,14 @@ _PHASES: dict[CoordinatorPhase, Phase] = {
 }
 
 
-def phase_of(status: TrainingJobStatus, observed: Observed, situation: Situation) -> Phase:
+def phase_of(job: Job, status: TrainingJobStatus, observed: Observed, situation: Situation) -> Phase:
     """One word for printing."""
     if situation.ending is not None:
         return "Succeeded" if situation.ending.complete else "Failed"
     if situation.suspension == "suspended":
         return "Suspended"
+    if job.launcher == "torchrun":
+        return torchrun_status.phase(status, observed)
     answer = observed.coordinator.status
     has_trained = status.world_generation is not None
     if answer is not None:
@@ -98,13 +100,12 @@ def phase_of(status: TrainingJobStatus, observed: Observed, situation: Situation
     return status.phase
 
 
-def message_of(observed: Observed, situation: Situation) -> str:
+def message_of(job: Job, status: TrainingJobStatus, observed: Observed, situation: Situation) -> str:
     """What the job does now, or why it is not training: the first of these that has something to say."""
     if situation.ending is not None:
         return situation.ending.message
     if situation.suspension == "suspended":
         return "suspended: no pods are held"
-    answer = observed.coordinator.status
     words = (
         situation.blocker.message if situation.blocker else "",
         observed.apply_error,
@@ -112,10 +113,21 @@ def message_of(observed: Observed, situation: Situation) -> str:
         coordinator_problem(observed),
     )
     problem = next((text for text in words if text), "")
-    if answer is not None and answer.phase in ("running", "starting", "stopping"):
-        return f"{answer.message}; {problem}" if problem else answer.message
-    text = problem or unschedulable(observed) or (answer.message if answer else _silence(observed))
+    told, works = _told(job, status, observed)
+    if works:
+        return f"{told}; {problem}" if problem else told
+    text = problem or unschedulable(observed) or told
     return f"suspending: {text}" if situation.suspension == "suspending" else text
+
+
+def _told(job: Job, status: TrainingJobStatus, observed: Observed) -> tuple[str, bool]:
+    """What whoever knows says about the job, and whether it does what it should."""
+    if job.launcher == "torchrun":
+        return torchrun_status.message(job, status, observed), status.phase == "Running"
+    answer = observed.coordinator.status
+    if answer is None:
+        return _silence(observed), False
+    return answer.message, answer.phase in ("running", "starting", "stopping")
 
 
 def _silence(observed: Observed) -> str:

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from regroup_operator.api import TrainingJobSpec
+from regroup_operator.launcher import COMMAND_FIELD, main_container, own_script
 from regroup_trainer.config import HONOURED
 
 
@@ -31,7 +32,6 @@ class Limit:
 
 LIMITS = (
     Limit("spares", (0,), "warm spare workers"),
-    Limit("launcher", ("regroup",), "starting ranks with torchrun"),
     Limit("elasticPolicy.replicaGroupSize", (None, 1), "replica groups of several workers"),
     Limit("elasticPolicy.scaleUpPolicy", (None, "WhenCapacity"), "holding back lost workers' replacements"),
     Limit("elasticPolicy.scaleUpDelaySeconds", (None, 30), "a delay before growing"),
@@ -59,29 +59,68 @@ LIMITS = (
 )
 
 
+TORCHRUN_LIMITS = (
+    Limit("failureDetection.heartbeatMilliseconds", (500,), "torchrun's own heartbeats are fixed"),
+    Limit("failureDetection.timeoutMilliseconds", (2000,), "torchrun's own heartbeats are fixed"),
+    Limit("failureDetection.progressTimeoutSeconds", (0,), "torchrun notices a hang when a collective times out"),
+    Limit("restartPolicy.maxHangRestarts", (3,), "torchrun tells no hang from another failure"),
+    Limit("checkpoint.intervalSeconds", (None,), "the script decides when it saves"),
+    Limit("checkpoint.intervalSteps", (None,), "the script decides when it saves"),
+    Limit("checkpoint.keepLast", (3,), "the script decides what it keeps"),
+    Limit("checkpoint.keepEverySteps", (None,), "the script decides what it keeps"),
+    Limit("checkpoint.onTermination", ("Save",), "the script decides whether it saves at the end"),
+    Limit("resume.policy", ("Latest",), "the script decides what it starts from"),
+)
+"""Fields that mean nothing to a job that stock torchrun runs, with the values that it may have all the same."""
+
+
+def _without_meaning(spec: TrainingJobSpec) -> list[str]:
+    """What a job with launcher torchrun asks for in vain, and what it lacks."""
+    if spec.launcher != "torchrun":
+        return []
+    found = [f"{sentence}: leave it out" for sentence in _beyond(TORCHRUN_LIMITS, spec)]
+    if spec.trainer is not None:
+        found.append("spec.trainer (the built-in trainer's configuration; torchrun runs a script of your own)")
+    if (problem := _script_problem(spec)) is not None:
+        found.append(problem)
+    return [f"not possible with launcher torchrun: {sentence}" for sentence in found]
+
+
+def _script_problem(spec: TrainingJobSpec) -> str | None:
+    try:
+        script = own_script(spec.template)
+    except ValueError as error:
+        return str(error)
+    return None if script else f"{COMMAND_FIELD} is missing (give a script, such as [python, train.py])"
+
+
 def _own_command(spec: TrainingJobSpec) -> str | None:
-    containers = ((spec.template or {}).get("spec") or {}).get("containers") or []
-    main = next((c for c in containers if isinstance(c, dict) and c.get("name") == "trainer"), {})
+    main = main_container(spec.template) if spec.launcher == "regroup" else {}
     given = [key for key in ("command", "args") if key in main]
     return f"spec.template.spec.containers[trainer].{given[0]} (a command of one's own)" if given else None
 
 
 def _no_trainer(spec: TrainingJobSpec) -> str | None:
-    return "a job without spec.trainer (give at least `trainer: {}` for the defaults)" if spec.trainer is None else None
+    missing = spec.trainer is None and spec.launcher == "regroup"
+    return "a job without spec.trainer (give at least `trainer: {}` for the defaults)" if missing else None
 
 
 _CHECKS: tuple[Callable[[TrainingJobSpec], str | None], ...] = (_own_command, _no_trainer)
 
 
 def unsupported(spec: TrainingJobSpec) -> list[str]:
-    """One sentence per field that asks for what no code honours yet; empty when all is honoured."""
-    found = [
+    """One sentence per field that asks for what no code honours; empty when all is honoured."""
+    found = _beyond(LIMITS, spec)
+    found += [sentence for check in _CHECKS if (sentence := check(spec))]
+    return [*(f"not supported yet: {sentence}" for sentence in found), *_without_meaning(spec)]
+
+
+def _beyond(limits: tuple[Limit, ...], spec: TrainingJobSpec) -> list[str]:
+    return [
         f"spec.{limit.path}={_shown(value)} ({limit.meaning})"
-        for limit in LIMITS
+        for limit in limits
         if (value := _value(spec, limit.path)) not in limit.accepted
     ]
-    found += [sentence for check in _CHECKS if (sentence := check(spec))]
-    return [f"not supported yet: {sentence}" for sentence in found]
 
 
 def _value(spec: TrainingJobSpec, path: str) -> object:

@@ -1,4 +1,5 @@
-"""Renders the objects of a job: pods, Service, Secret, NetworkPolicy, claim; and what its coordinator is told. Pure.
+"""Renders the objects of a job (Secret, Service, NetworkPolicy, claim, coordinator, workers) and what its coordinator
+is told. Pure. The pods of launcher torchrun are `torchrun_workload`'s.
 
 Everything runs as a restricted pod (non-root, no capabilities, default seccomp profile, no API credentials). What a
 pod learns by environment is described by `contract.AgentEnvironment` and `contract.CoordinatorEnvironment`.
@@ -12,18 +13,30 @@ from collections.abc import Iterable
 from typing import Any
 
 from regroup_operator import names
-from regroup_operator.api import API_VERSION, KIND, TrainingJobSpec
-from regroup_operator.errors import TemplateError
-from regroup_operator.merge import strategic_merge
+from regroup_operator.api import TrainingJobSpec
+from regroup_operator.launcher import DIRECTORY_VARIABLE
 from regroup_operator.observed import Job
+from regroup_operator.pods import (
+    MOUNTS,
+    avoiding,
+    container_security,
+    directory,
+    environment,
+    main_of,
+    metadata,
+    pod_spec,
+    ranks_per_worker,
+    valid_spec,
+    worker,
+)
 from regroup_operator.settings import Settings
 from regroup_operator.status import merge_ledgers
+from regroup_operator.torchrun import STORE_PORT
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import (
     AGENT_METRICS_PORT,
     COORDINATOR_PORT,
     TOKEN_FILE,
-    VOLUME_MOUNT,
     AgentEnvironment,
     CoordinatorEnvironment,
     CoordinatorStatus,
@@ -31,10 +44,7 @@ from regroup_trainer.contract import (
 )
 
 Object = dict[str, Any]
-USER = 1000
-"""User and group of our images."""
-GPU = "nvidia.com/gpu"
-_TOKEN_FOLDER, _TOKEN_KEY = TOKEN_FILE.rsplit("/", 1)
+_TOKEN_KEY = TOKEN_FILE.rsplit("/", 1)[1]
 
 
 # --- what the coordinator is told ------------------------------------------------------------------------------------
@@ -64,14 +74,6 @@ def desired(job: Job, spec: TrainingJobSpec, answer: CoordinatorStatus | None) -
     )
 
 
-def directory(job: Job, spec: TrainingJobSpec) -> str:
-    """The job's own folder on the volume, as its pods see it."""
-    storage = spec.checkpoint.storage
-    sub_path = storage.persistent_volume_claim.sub_path if storage and storage.persistent_volume_claim else None
-    parts = [VOLUME_MOUNT, sub_path.strip("/") if sub_path else "", job.namespace, f"{job.name}-{names.short(job.uid)}"]
-    return "/".join(part for part in parts if part)
-
-
 def token(job: Job, key: bytes) -> str:
     """The job's token. It can be derived again, so that the operator never needs to read Secrets."""
     return hmac.new(key, job.uid.encode(), hashlib.sha256).hexdigest()
@@ -80,33 +82,12 @@ def token(job: Job, key: bytes) -> str:
 # --- small objects ---------------------------------------------------------------------------------------------------
 
 
-def owner(job: Job) -> Object:
-    """The reference that makes the job own an object."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "name": job.name,
-        "uid": job.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-
-
-def _metadata(job: Job, name: str, labels: Object | None = None) -> Object:
-    return {
-        "name": name,
-        "namespace": job.namespace,
-        "labels": {names.JOB: job.name, **(labels or {})},
-        "ownerReferences": [owner(job)],
-    }
-
-
 def secret(job: Job, key: bytes) -> Object:
     """The Secret with the job's token."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": _metadata(job, names.token(job.name, job.uid)),
+        "metadata": metadata(job, names.token(job.name, job.uid)),
         "type": "Opaque",
         "immutable": True,
         "stringData": {_TOKEN_KEY: token(job, key)},
@@ -114,35 +95,40 @@ def secret(job: Job, key: bytes) -> Object:
 
 
 def service(job: Job, term: int) -> Object:
-    """The Service in front of the coordinator of this term alone: a dead one's endpoint is never chosen."""
+    """The Service in front of the coordinator, or store, of this term alone: a dead one's endpoint is never chosen."""
+    role = names.leading_role(job.launcher)
+    port = COORDINATOR_PORT if role == names.COORDINATOR else STORE_PORT
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(job, names.service(job.name)),
+        "metadata": metadata(job, names.service(job.name, job.launcher)),
         "spec": {
-            "selector": names.labels(job.name, names.COORDINATOR, term=term),
-            "ports": [{"name": "status", "port": COORDINATOR_PORT, "targetPort": COORDINATOR_PORT, "protocol": "TCP"}],
+            "selector": names.labels(job.name, role, term=term),
+            "ports": [{"name": "status", "port": port, "targetPort": port, "protocol": "TCP"}],
         },
     }
 
 
 def network_policy(job: Job, settings: Settings) -> Object:
-    """Ingress only: the job's own pods on all ports, operator and scraper on the status and metrics ports."""
-    ports = [{"protocol": "TCP", "port": port} for port in (COORDINATOR_PORT, AGENT_METRICS_PORT)]
-    outside: Object = {"ports": ports}
-    if settings.network_peers:
-        outside["from"] = list(settings.network_peers)
+    """Ingress only: the job's own pods on all ports; operator and scraper on the status and metrics ports, if any."""
     own = {"podSelector": {"matchLabels": {names.JOB: job.name}}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _metadata(job, names.network_policy(job.name)),
+        "metadata": metadata(job, names.network_policy(job.name)),
         "spec": {
             "podSelector": {"matchLabels": {names.JOB: job.name}},
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": [own]}, outside],
+            "ingress": [{"from": [own]}, *([_from_outside(settings)] if job.launcher == "regroup" else [])],
         },
     }
+
+
+def _from_outside(settings: Settings) -> Object:
+    rule: Object = {"ports": [{"protocol": "TCP", "port": port} for port in (COORDINATOR_PORT, AGENT_METRICS_PORT)]}
+    if settings.network_peers:
+        rule["from"] = list(settings.network_peers)
+    return rule
 
 
 def claim(job: Job, spec: TrainingJobSpec) -> Object:
@@ -150,8 +136,8 @@ def claim(job: Job, spec: TrainingJobSpec) -> Object:
     template = spec.checkpoint.storage.volume_claim_template if spec.checkpoint.storage else None
     if template is None:
         raise ValueError("spec.checkpoint.storage.volumeClaimTemplate is absent")
-    metadata = template.metadata.model_dump(by_alias=True, exclude_none=True)
-    labels = {**metadata.get("labels", {}), names.JOB: job.name}
+    given = template.metadata.model_dump(by_alias=True, exclude_none=True)
+    labels = {**given.get("labels", {}), names.JOB: job.name}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -159,90 +145,18 @@ def claim(job: Job, spec: TrainingJobSpec) -> Object:
             "name": names.claim(job.name),
             "namespace": job.namespace,
             "labels": labels,
-            "annotations": metadata.get("annotations", {}),
+            "annotations": given.get("annotations", {}),
         },
         "spec": template.spec.model_dump(by_alias=True, exclude_none=True, mode="json"),
     }
 
 
-def claim_name(job: Job) -> str | None:
-    """The claim that the job's pods mount; None when they have a folder of their own."""
-    storage = job.spec.checkpoint.storage if job.spec else None
-    if storage is None or storage.empty_dir is not None:
-        return None
-    return storage.persistent_volume_claim.claim_name if storage.persistent_volume_claim else names.claim(job.name)
-
-
 # --- pods ------------------------------------------------------------------------------------------------------------
-
-_POD_SECURITY = {
-    "runAsNonRoot": True,
-    "runAsUser": USER,
-    "runAsGroup": USER,
-    "fsGroup": USER,
-    "fsGroupChangePolicy": "OnRootMismatch",
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-
-
-def _container_security(*, read_only: bool) -> Object:
-    return {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": read_only,
-    }
-
-
-_MOUNTS = [
-    {"name": "checkpoints", "mountPath": VOLUME_MOUNT},
-    {"name": "token", "mountPath": _TOKEN_FOLDER, "readOnly": True},
-    {"name": "scratch", "mountPath": "/tmp"},
-]
-
-
-def _volumes(job: Job, spec: TrainingJobSpec) -> list[Object]:
-    name = claim_name(job)
-    folder = spec.checkpoint.storage.empty_dir if spec.checkpoint.storage else None
-    checkpoints: Object
-    if name is not None:
-        checkpoints = {"persistentVolumeClaim": {"claimName": name}}
-    else:
-        checkpoints = {"emptyDir": folder.model_dump(by_alias=True, exclude_none=True) if folder else {}}
-    return [
-        {"name": "checkpoints", **checkpoints},
-        {"name": "token", "secret": {"secretName": names.token(job.name, job.uid), "defaultMode": 0o440}},
-        {"name": "scratch", "emptyDir": {}},
-    ]
-
-
-def _field(path: str) -> Object:
-    return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
-
-
-def _environment(variables: dict[str, str], fields: dict[str, str]) -> list[Object]:
-    scratch = [{"name": "HOME", "value": "/tmp"}, {"name": "TMPDIR", "value": "/tmp"}]
-    given = [{"name": name, "value": value} for name, value in variables.items()]
-    return [*scratch, *given, *({"name": name, **_field(path)} for name, path in fields.items())]
-
-
-def _pod_spec(job: Job, spec: TrainingJobSpec, settings: Settings) -> Object:
-    """What coordinator and workers share."""
-    pod: Object = {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": dict(_POD_SECURITY),
-        "volumes": _volumes(job, spec),
-    }
-    if spec.scheduling.priority_class_name:
-        pod["priorityClassName"] = spec.scheduling.priority_class_name
-    if settings.image_pull_secrets:
-        pod["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
-    return pod
 
 
 def coordinator_pod(job: Job, settings: Settings, wanted: Desired, term: int, excluded: Iterable[str]) -> Object:
     """The coordinator of a term. Its kubelet restarts the container; the pod itself is never restarted."""
-    spec = _spec(job)
+    spec = valid_spec(job)
     of = CoordinatorEnvironment.variable
     variables = {of("term"): str(term), of("desired"): wanted.model_dump_json()}
     probe = {"httpGet": {"path": "/healthz", "port": COORDINATOR_PORT}, "timeoutSeconds": 2}
@@ -251,53 +165,34 @@ def coordinator_pod(job: Job, settings: Settings, wanted: Desired, term: int, ex
         "image": job.status.images.get("coordinator", settings.coordinator_image),
         "imagePullPolicy": settings.image_pull_policy,
         "command": ["python", "-m", "regroup_trainer.coordinator"],
-        "env": _environment(variables, {of("node"): "spec.nodeName"}),
+        "env": environment(variables, {of("node"): "spec.nodeName"}),
         "ports": [{"name": "status", "containerPort": COORDINATOR_PORT}],
         "readinessProbe": {**probe, "periodSeconds": 1},
         "livenessProbe": {**probe, "periodSeconds": 5, "failureThreshold": 6, "initialDelaySeconds": 10},
         "resources": settings.coordinator_resources,
-        "securityContext": _container_security(read_only=True),
+        "securityContext": container_security(read_only=True),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": list(_MOUNTS),
+        "volumeMounts": list(MOUNTS),
     }
     pod = {
-        **_pod_spec(job, spec, settings),
+        **pod_spec(job, spec, settings),
         "restartPolicy": "Always",
         "terminationGracePeriodSeconds": spec.checkpoint.termination_grace_seconds,
         "containers": [container],
     }
-    metadata = _metadata(job, names.coordinator(job.name, term), names.labels(job.name, names.COORDINATOR, term=term))
-    return _avoiding({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}, excluded)
+    labels = names.labels(job.name, names.COORDINATOR, term=term)
+    described = metadata(job, names.coordinator(job.name, term), labels)
+    return avoiding({"apiVersion": "v1", "kind": "Pod", "metadata": described, "spec": pod}, excluded)
 
 
 def worker_pod(job: Job, settings: Settings, place: tuple[int, int], address: str, excluded: Iterable[str]) -> Object:
     """A worker: `place` is its index and incarnation, `address` the Service's IP. Raises TemplateError."""
-    index, incarnation = place
-    spec = _spec(job)
-    rendered = strategic_merge(
-        {"metadata": {}, "spec": _worker_spec(job, spec, settings, index, address)}, spec.template or {}
-    )
-    extra = rendered["metadata"]
-    metadata = _metadata(job, names.worker(job.name, index, incarnation))
-    metadata["labels"] = {**extra.get("labels", {}), **names.labels(job.name, names.WORKER, index=index)}
-    metadata["annotations"] = dict(extra.get("annotations", {}))
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": rendered["spec"]}
-    _set_ranks(pod["spec"], spec)
-    return _avoiding(pod, excluded)
-
-
-def _spec(job: Job) -> TrainingJobSpec:
-    if job.spec is None:
-        raise ValueError(f"{job.namespace}/{job.name} has no valid spec: no pods are made from it")
-    return job.spec
-
-
-def _worker_spec(job: Job, spec: TrainingJobSpec, settings: Settings, index: int, address: str) -> Object:
     of = AgentEnvironment.variable
     variables = {
         of("coordinator_url"): f"http://{_bracketed(address)}:{COORDINATOR_PORT}",
         of("job"): job.name,
-        of("index"): str(index),
+        of("index"): str(place[0]),
+        DIRECTORY_VARIABLE: directory(job, valid_spec(job)),
     }
     fields = {
         of("namespace"): "metadata.namespace",
@@ -306,74 +201,18 @@ def _worker_spec(job: Job, spec: TrainingJobSpec, settings: Settings, index: int
         of("node"): "spec.nodeName",
         of("address"): "status.podIP",
     }
-    container = {
-        "name": names.MAIN_CONTAINER,
-        "image": job.status.images.get("trainer", spec.image or settings.trainer_image),
-        "imagePullPolicy": settings.image_pull_policy,
+    main = {
         "command": ["python", "-m", "regroup_trainer.agent"],
-        "env": _environment(variables, fields),
+        "env": environment(variables, fields),
         "ports": [{"name": "metrics", "containerPort": AGENT_METRICS_PORT}],
-        "resources": spec.resources.model_dump(by_alias=True, exclude_none=True),
-        "securityContext": _container_security(read_only=spec.image is None),
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [*_MOUNTS, {"name": "shm", "mountPath": "/dev/shm"}],
+        "volumeMounts": list(MOUNTS),
     }
-    pod = _pod_spec(job, spec, settings)
-    pod["volumes"] = [*pod["volumes"], {"name": "shm", "emptyDir": {"medium": "Memory"}}]
-    return {
-        **pod,
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": spec.checkpoint.termination_grace_seconds,
-        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_apart(job)]}},
-        "containers": [container],
-    }
-
-
-def _apart(job: Job) -> Object:
-    """Workers prefer nodes of their own: the loss of one node then costs one worker."""
-    selector = {"matchLabels": names.labels(job.name, names.WORKER)}
-    return {"weight": 100, "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname", "labelSelector": selector}}
-
-
-def _set_ranks(pod: Object, spec: TrainingJobSpec) -> None:
-    """nprocPerNode, which `auto` takes from the merged GPU limit."""
-    main = next(c for c in pod["containers"] if c["name"] == names.MAIN_CONTAINER)
-    ranks = _gpus(main) if spec.nproc_per_node == "auto" else spec.nproc_per_node
-    main["env"] = [*main["env"], {"name": AgentEnvironment.variable("ranks"), "value": str(ranks or 1)}]
-
-
-def _gpus(container: Object) -> int:
-    resources = container.get("resources")
-    limits = resources.get("limits") if isinstance(resources, dict) else None
-    limit = limits.get(GPU, 0) if isinstance(limits, dict) else 0
-    if not str(limit).isdecimal():
-        raise TemplateError(f"the limit {GPU}={limit!r} must be a whole number: ranks are counted by it")
-    return int(limit)
+    pod = worker(job, settings, place, main)
+    ranks = {"name": of("ranks"), "value": str(ranks_per_worker(valid_spec(job)))}
+    container = main_of(pod)
+    container["env"] = [*container["env"], ranks]
+    return avoiding(pod, excluded)
 
 
 def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
-
-
-def _avoiding(pod: Object, excluded: Iterable[str]) -> Object:
-    """Keep the pod off these nodes, in *every* term of its node affinity (terms are alternatives)."""
-    excluded = sorted(set(excluded))
-    if not excluded:
-        return pod
-    requirements = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in excluded]
-    spec = pod["spec"]
-    affinity = dict(spec.get("affinity") or {})
-    node_affinity = dict(affinity.get("nodeAffinity") or {})
-    required = dict(node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {})
-    terms = required.get("nodeSelectorTerms") or [{}]
-    required["nodeSelectorTerms"] = [
-        {**term, "matchFields": [*term.get("matchFields", []), *requirements]} for term in terms
-    ]
-    node_affinity["requiredDuringSchedulingIgnoredDuringExecution"] = required
-    affinity["nodeAffinity"] = node_affinity
-    annotations = {**pod["metadata"].get("annotations", {}), names.EXCLUDED_NODES: ",".join(excluded)}
-    return {
-        **pod,
-        "metadata": {**pod["metadata"], "annotations": annotations},
-        "spec": {**spec, "affinity": affinity},
-    }

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from regroup_operator.api import InvalidSpecError, parse_spec
-from regroup_operator.support import LIMITS, unsupported
+from regroup_operator.support import LIMITS, TORCHRUN_LIMITS, unsupported
 from tests.support.simulation import make_spec
 
 ASKED_FOR: dict[str, Any] = {
     "spares": 2,
-    "launcher": "torchrun",
     "elasticPolicy.replicaGroupSize": 3,
     "elasticPolicy.scaleUpPolicy": "Never",
     "elasticPolicy.scaleUpDelaySeconds": 5,
@@ -37,8 +36,6 @@ ASKED_FOR: dict[str, Any] = {
     "trainer.parallelism.tensorParallel": 2,
     "trainer.parallelism.pipelineParallel": 2,
     "trainer.parallelism.contextParallel": 2,
-    "trainer.training.compile": True,
-    "trainer.training.activationCheckpointing": "full",
     "trainer.training.deterministic": "exact",
 }
 
@@ -101,3 +98,41 @@ def test_a_wrong_spec_is_explained_by_field_and_value(fields: dict[str, Any], wo
     with pytest.raises(InvalidSpecError) as caught:
         parse_spec(make_spec(**fields))
     assert words in str(caught.value)
+
+
+TORCHRUN: dict[str, Any] = {
+    "failureDetection.progressTimeoutSeconds": 60,
+    "restartPolicy.maxHangRestarts": 1,
+    "failureDetection.heartbeatMilliseconds": 250,
+    "failureDetection.timeoutMilliseconds": 5000,
+    "checkpoint.intervalSeconds": 60,
+    "checkpoint.intervalSteps": 60,
+    "checkpoint.keepLast": 1,
+    "checkpoint.keepEverySteps": 1000,
+    "checkpoint.onTermination": "Skip",
+    "resume.policy": "Never",
+}
+
+
+def torchrun_spec(**fields: Any) -> dict[str, Any]:
+    template = {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}
+    return {"launcher": "torchrun", "template": template, **fields}
+
+
+def test_each_field_without_a_meaning_for_torchrun_is_tried() -> None:
+    assert set(TORCHRUN) == {limit.path for limit in TORCHRUN_LIMITS}
+    assert unsupported(parse_spec(torchrun_spec())) == []
+
+
+@pytest.mark.parametrize("path", TORCHRUN)
+def test_torchrun_refuses_what_only_our_own_launcher_can_do(path: str) -> None:
+    section, field = path.split(".")
+    found = unsupported(parse_spec(torchrun_spec(**{section: {field: TORCHRUN[path]}})))
+    assert len(found) == 1
+    assert found[0].startswith(f"not possible with launcher torchrun: spec.{path}=")
+
+
+def test_torchrun_needs_a_script_and_takes_no_configuration_of_the_built_in_trainer() -> None:
+    found = unsupported(parse_spec({"launcher": "torchrun", "trainer": {}}))
+    assert "spec.trainer (the built-in trainer's" in found[0]
+    assert "containers[trainer].command is missing" in found[1]

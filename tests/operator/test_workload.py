@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from regroup_operator import workload
+from regroup_operator import pods, workload
 from regroup_operator.errors import TemplateError
 from regroup_operator.observed import Job, read_job
 from regroup_operator.settings import Settings
@@ -61,7 +61,7 @@ def test_a_coordinator_gets_the_job_as_it_should_be() -> None:
 def test_the_folder_lies_below_the_sub_path() -> None:
     job = make_job(checkpoint={"storage": {"persistentVolumeClaim": {"claimName": "shared", "subPath": "a/b/"}}})
     assert job.spec is not None
-    assert workload.directory(job, job.spec) == "/regroup/volume/a/b/team/gpt-4322f31b"
+    assert pods.directory(job, job.spec) == "/regroup/volume/a/b/team/gpt-4322f31b"
 
 
 def test_a_new_coordinator_is_seeded_with_the_larger_of_what_was_written_and_what_was_heard() -> None:

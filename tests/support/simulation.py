@@ -16,6 +16,7 @@ from regroup_operator.observed import Claim, CoordinatorView, Job, Node, Observe
 from regroup_operator.plan import (
     Action,
     CreateCoordinator,
+    CreateStore,
     CreateWorker,
     DeleteJob,
     DeletePod,
@@ -24,6 +25,7 @@ from regroup_operator.plan import (
     PutDesired,
 )
 from regroup_operator.planner import plan
+from regroup_operator.torchrun import nnodes
 from regroup_trainer.contract import CoordinatorStatus, GenerationNumber, MemberStatus, Progress, Verdict
 
 NODES = ("n1", "n2", "n3")
@@ -96,6 +98,7 @@ class Simulation:
             spec=parse_spec(self.spec),
             blocker=None,
             status=self.status,
+            launcher=self.spec.get("launcher", "regroup"),
         )
 
     def observed(self) -> Observed:
@@ -182,7 +185,7 @@ class Simulation:
     # --- parts -----------------------------------------------------------------------------------------------------
 
     def _place(self, pod: Pod) -> str:
-        if pod.role == names.COORDINATOR:
+        if pod.role != names.WORKER:
             return next((n for n in NODES if n not in pod.excluded_nodes), "")
         taken = {other.node for other in self.pods.values() if other.role == names.WORKER and other.phase != "Failed"}
         return next((n for n in NODES if n not in taken and n not in pod.excluded_nodes), "")
@@ -230,8 +233,10 @@ class Simulation:
             case CreateCoordinator(term, excluded):
                 self._create(names.coordinator("gpt", term), names.COORDINATOR, -1, term, excluded)
                 self.revision, self.failures, self.verdict = self.generation, 0, None
+            case CreateStore(term, excluded):
+                self._create(names.store("gpt", term), names.STORE, -1, term, excluded)
             case CreateWorker(index, incarnation, excluded):
-                self._create(names.worker("gpt", index, incarnation), names.WORKER, index, -1, excluded)
+                self._create(names.worker("gpt", index, incarnation), names.WORKER, index, self._attempt(), excluded)
             case DeletePod(pod, _, force):
                 self._delete(pod, force=force)
             case PutDesired():
@@ -243,9 +248,12 @@ class Simulation:
         assert name not in self.created, f"{name} is made twice"
         self.created.append(name)
         uid = f"uid-{next(self._uids)}"
-        self.pods[name] = Pod(
-            name, uid, role, index, term, "Pending", excluded_nodes=tuple(excluded), claims=("shared",)
-        )
+        pod = Pod(name, uid, role, index, term, "Pending", excluded_nodes=tuple(excluded), claims=("shared",))
+        self.pods[name] = replace(pod, nnodes=nnodes(parse_spec(self.spec)) if self._attempt() > 0 else "")
+
+    def _attempt(self) -> int:
+        """The label of workers of launcher torchrun."""
+        return self.status.coordinator_term if self.spec.get("launcher") == "torchrun" else -1
 
     def _delete(self, pod: Pod, *, force: bool) -> None:
         current = self.pods.get(pod.name)
