@@ -98,7 +98,7 @@ VOCABULARIES: dict[str, dict[str, int]] = {
     "gpt": {"tiny": 256, "1m": 256, "10m": 256, "124m": 50257, "350m": 50257, "1.3b": 50257},
     "llama": {"tiny": 256, "10m": 256, "1b": 128256, "3b": 128256, "8b": 128256, "70b": 128256},
 }
-"""Model name -> preset name -> the vocabulary with which it has the parameters of its name. The data decides in fact."""
+"""Model name -> preset name -> the vocabulary that gives it the parameters of its name; in a job the data decides."""
 
 
 class ModelConfig(Section):
@@ -222,10 +222,10 @@ class ParallelismConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """AdamW with linear warm-up and a cosine decay."""
+    """The update rule, with linear warm-up and a cosine decay."""
 
-    name: Literal["adamw"] = "adamw"
-    """The update rule."""
+    name: Literal["adamw", "muon"] = "adamw"
+    """The update rule; `muon`: for the blocks' matrices, AdamW for the rest."""
     learning_rate: Annotated[float, Field(gt=0, le=10)] = 1e-3
     """Peak learning rate, reached at the end of the warm-up."""
     min_learning_rate_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -298,8 +298,6 @@ HONOURED: dict[str, tuple[tuple[object, ...], str]] = {
     "parallelism.tensor_parallel": ((1,), "tensor parallelism"),
     "parallelism.pipeline_parallel": ((1,), "pipeline parallelism"),
     "parallelism.context_parallel": ((1,), "context parallelism"),
-    "training.compile": ((False,), "compilation"),
-    "training.activation_checkpointing": (("none",), "activation checkpointing"),
     "training.deterministic": (("rounding",), "bit-identical results"),
 }
 """Field of TrainConfig that does less than it will: the values that are honoured yet, and what others would ask for.

@@ -1,0 +1,39 @@
+"""Compiles what each block computes.
+
+Only the blocks' own functions, before they are wrapped: hooks that gather parameters or reduce gradients stay outside,
+blocks of one shape share one compiled function, and the shapes of micro-batches never change in a world, so that
+nothing is compiled again after the first step.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import torch
+
+from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.models import Model
+
+_RECOMPILE_LIMIT = 64
+"""Kinds of blocks x (training, evaluation): a ResNet has five kinds, torch's own limit of 8 would be too low."""
+
+
+def compile_blocks(model: Model, device: torch.device) -> None:
+    """Compile each block at its first call. Raises ConfigurationError when there is no compiler to do it with."""
+    require_compiler(device)
+    torch._dynamo.config.recompile_limit = _RECOMPILE_LIMIT
+    if device.type == "cpu":
+        torch._inductor.config.compile_threads = 1  # a pool of processes for every rank would cost more than it saves
+    for block in model.blocks:
+        block.forward = torch.compile(block.forward, fullgraph=True, dynamic=False)
+
+
+def require_compiler(device: torch.device) -> None:
+    """Raises ConfigurationError where generated code could not be built: C++ for CPUs, Triton's C stubs for GPUs."""
+    wanted = [os.environ.get("CXX", "g++")] if device.type == "cpu" else [os.environ.get("CC", "gcc"), "clang", "cc"]
+    if not any(map(shutil.which, wanted)):
+        raise ConfigurationError(
+            f"training.compile: true needs a compiler, and there is no {' or '.join(wanted)} on this worker: "
+            f"use an image that has one, or set it to false"
+        )
