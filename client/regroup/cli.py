@@ -17,7 +17,9 @@ from regroup.display import Display
 from regroup.faults import EXAMPLES, Fault, parse_fault
 from regroup.local import LocalRun, LocalRunError
 from regroup.manifest import Document, ManifestError, read_documents
+from regroup.plan_command import plan_command
 from regroup.summary import sentence, summarize
+from regroup.torchrun_play import play_torchrun, torchrun_wanted
 from regroup.validation import validate as find_problems
 from regroup.wish import local_desired, ranks_per_worker
 from regroup_operator.api import TrainingJobSpec
@@ -32,6 +34,9 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.version_option(package_name="regroup")
 def main() -> None:
     """Elastic, fault-tolerant distributed PyTorch training."""
+
+
+main.add_command(plan_command)
 
 
 @main.command()
@@ -84,6 +89,9 @@ def run(
     document = _only_job(file)
     spec = TrainingJobSpec.model_validate(document.value["spec"])
     folder = (directory or RUNS_FOLDER / document.name).absolute()
+    if spec.launcher == "torchrun":
+        wanted = torchrun_wanted(spec, document, folder, workers)
+        sys.exit(play_torchrun(wanted, faults, plain, summary_file))
     local = LocalRun(local_desired(spec, document.name, str(folder), workers), ranks_per_worker(spec), faults)
     start = time.monotonic()
     verdict = _play(local, plain)

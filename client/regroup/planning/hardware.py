@@ -1,0 +1,116 @@
+"""What machines can do: a table of accelerators, and a cluster of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+GIGA = 10**9
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One accelerator, by its data sheet."""
+
+    name: str
+    memory: int
+    """Bytes, with 1 GB = 10^9: a little less than the device has."""
+    bf16_flops: float | None
+    """Dense multiply-and-adds count two; None where there is no bf16."""
+    fp32_flops: float
+    memory_bandwidth: float
+    local_bandwidth: float
+    """One way, between this and the other devices of its machine (NVLink, else PCIe)."""
+    network_gigabits: float
+    """Per machine, one way, in its usual machine."""
+    gpus_per_node: int
+    """In that machine."""
+
+    @property
+    def flops(self) -> float:
+        """Of the precision that it trains in."""
+        return self.bf16_flops or self.fp32_flops
+
+    @property
+    def element_bytes(self) -> int:
+        """Of the precision that it trains in."""
+        return 2 if self.bf16_flops else 4
+
+    def at_precision(self, precision: str) -> Gpu:
+        """The same device, training in `fp32` or, where it has it, in `bf16`."""
+        return replace(self, bf16_flops=None) if precision == "fp32" else self
+
+    @property
+    def precision(self) -> str:
+        """That it trains in, as `trainer.training.precision` spells it."""
+        return "bf16" if self.bf16_flops else "fp32"
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is no accelerator: no context and no collective buffers of its own."""
+        return self.name == "cpu"
+
+
+def _gpu(
+    name: str,
+    memory: float,
+    teraflops: tuple[float | None, float],
+    bandwidths: tuple[float, float],
+    machine: tuple[float, int],
+) -> Gpu:
+    """Gigabytes; bf16 and fp32 teraflops; memory and local gigabytes per second; network gigabits and devices."""
+    bf16, fp32 = teraflops
+    return Gpu(
+        name=name,
+        memory=int(memory * GIGA),
+        bf16_flops=bf16 * 1e12 if bf16 else None,
+        fp32_flops=fp32 * 1e12,
+        memory_bandwidth=bandwidths[0] * GIGA,
+        local_bandwidth=bandwidths[1] * GIGA,
+        network_gigabits=machine[0],
+        gpus_per_node=machine[1],
+    )
+
+
+GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        # NVIDIA V100 SXM2 data sheet (2020); DGX-1: 4 x 100 Gb/s. Its tensor cores know fp16, but not bf16.
+        _gpu("v100-32", 32, (None, 15.7), (900, 150), (400, 8)),
+        # NVIDIA A100 data sheet (2022), SXM4; DGX A100: 8 x 200 Gb/s.
+        _gpu("a100-40", 40, (312, 19.5), (1555, 300), (1600, 8)),
+        _gpu("a100-80", 80, (312, 19.5), (2039, 300), (1600, 8)),
+        # NVIDIA L40S data sheet (2023): no NVLink, PCIe 4.0 x16; machines usually have 2 x 200 Gb/s.
+        _gpu("l40s", 48, (362, 91.6), (864, 32), (400, 8)),
+        # NVIDIA H100 data sheet (2023), SXM5, dense figures; DGX H100: 8 x 400 Gb/s.
+        _gpu("h100-80", 80, (989, 67), (3350, 450), (3200, 8)),
+        # NVIDIA H200 data sheet (2024), SXM; DGX H200: 8 x 400 Gb/s.
+        _gpu("h200-141", 141, (989, 67), (4800, 450), (3200, 8)),
+        # NVIDIA DGX B200 data sheet (2024): 1440 GB, 64 TB/s and 36 PFLOPS dense bf16 halves over 8; 8 x 400 Gb/s.
+        _gpu("b200", 180, (2250, 75), (8000, 900), (3200, 8)),
+        # Orders of magnitude for one rank of a few cores with AVX2 and its share of a server; loopback or 10 Gb/s.
+        _gpu("cpu", 16, (None, 0.2), (20, 2), (10, 1)),
+    )
+}
+"""`--gpu` -> device."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Equal machines of equal devices."""
+
+    gpu: Gpu
+    nodes: int
+    gpus_per_node: int
+    network_bandwidth: float
+    """Per machine, one way."""
+
+    @property
+    def world(self) -> int:
+        """Devices in all: one rank each."""
+        return self.nodes * self.gpus_per_node
+
+
+def cluster(gpu: Gpu, nodes: int, gpus_per_node: int | None = None, network_gigabits: float | None = None) -> Cluster:
+    """What is not given is as in the usual machine."""
+    gigabits = network_gigabits or gpu.network_gigabits
+    return Cluster(gpu, nodes, gpus_per_node or gpu.gpus_per_node, gigabits * GIGA / 8)

@@ -1,0 +1,84 @@
+"""Bytes and seconds of a step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from regroup.planning.hardware import GPUS, cluster
+from regroup.planning.layout import Batch, Checkpointing, Grid, Layout
+from regroup.planning.timing import StepTime, estimate
+from regroup.planning.transformer import of_parameters
+
+MODEL = of_parameters(10e9, 50257)
+MACHINES = cluster(GPUS["a100-80"], 4)
+BATCH = Batch(64, 2048)
+
+
+def step(grid: Grid, micro_batch: int = 1, checkpointing: Checkpointing = "none", batch: Batch = BATCH) -> StepTime:
+    return estimate(MODEL, Layout(grid, micro_batch, checkpointing), batch, MACHINES)
+
+
+DDP, ZERO, FSDP = Grid("ddp", 1, 1, 1, 32), Grid("zero", 1, 1, 1, 32), Grid("fsdp", 1, 1, 32, 1)
+HSDP, TENSOR, PIPELINE = Grid("hsdp", 1, 1, 8, 4), Grid("ddp", 8, 1, 1, 4), Grid("ddp", 1, 4, 1, 8)
+
+
+def test_replication_sends_the_gradients_twice_around_the_ring() -> None:
+    (part,) = step(DDP).traffic
+    assert (part.kind, part.link) == ("all-reduce", "network")
+    assert part.sent == pytest.approx(2 * 31 / 32 * 4 * MODEL.parameters)
+
+
+def test_zero_sends_what_ddp_does_and_the_updated_parameters_nothing_of_which_is_hidden() -> None:
+    gradients, updated = step(ZERO).traffic
+    assert gradients.sent == step(DDP).traffic[0].sent
+    assert updated.exposed == updated.seconds > 0
+
+
+def test_sharding_gathers_twice_for_each_micro_batch_and_reduces_once() -> None:
+    one, two = step(FSDP, 2), step(FSDP, 1)
+    assert two.traffic[0].sent == pytest.approx(2 * one.traffic[0].sent)
+    assert two.traffic[1].sent == one.traffic[1].sent
+
+
+def test_hybrid_sharding_keeps_the_gathers_in_the_machine() -> None:
+    links = {part.purpose: part.link for part in step(HSDP).traffic}
+    assert links == {"parameters": "local", "gradients": "local", "gradients of replicas": "network"}
+    assert step(HSDP).sent("network") < step(FSDP).sent("network") / 8
+
+
+def test_tensor_parallelism_waits_for_its_links_in_every_layer() -> None:
+    time = step(TENSOR, 2)
+    layers = [part for part in time.traffic if part.purpose == "activations of layers"]
+    assert {part.kind for part in layers} == {"all-gather", "reduce-scatter"}
+    assert all(part.exposed == part.seconds and part.link == "local" for part in layers)
+
+
+def test_a_pipeline_idles_less_the_more_micro_batches_there_are() -> None:
+    few, many = step(PIPELINE, 2), step(PIPELINE, 1)
+    assert few.bubble == pytest.approx(few.compute * 3 / 4)
+    assert many.bubble == pytest.approx(many.compute * 3 / 8)
+
+
+def test_recomputation_costs_a_forward_pass() -> None:
+    assert step(DDP, checkpointing="full").compute == pytest.approx(step(DDP).compute * 4 / 3)
+
+
+def test_a_faster_network_only_shortens_what_is_waited_for() -> None:
+    slow = estimate(MODEL, Layout(FSDP, 1, "none"), BATCH, replace(MACHINES, network_bandwidth=1e9))
+    fast = step(FSDP)
+    assert slow.exposed > fast.exposed
+    assert slow.compute == fast.compute
+
+
+def test_utilisation_is_of_the_models_operations_not_of_the_recomputed_ones() -> None:
+    none, full = step(DDP), step(DDP, checkpointing="full")
+    assert none.model_flops == full.model_flops
+    assert full.utilisation(MACHINES) < none.utilisation(MACHINES) < 0.55
+
+
+def test_one_machine_uses_no_network() -> None:
+    alone = cluster(GPUS["a100-80"], 1)
+    for grid in (Grid("ddp", 1, 1, 1, 8), Grid("fsdp", 1, 1, 8, 1), Grid("ddp", 2, 4, 1, 1)):
+        assert estimate(MODEL, Layout(grid, 1, "none"), BATCH, alone).sent("network") == 0
