@@ -41,6 +41,10 @@ class Display:
         """Something was done to the processes."""
         self._console.print(Text(f"{self._elapsed():7.1f} s  * {text}", style="magenta"))
 
+    def line(self, text: str) -> None:
+        """What a rank printed."""
+        self._console.print(Text(text), soft_wrap=True)
+
     def show(self, status: CoordinatorStatus) -> None:
         """The newest status."""
         if self._live is not None:

@@ -1,4 +1,4 @@
-"""Faults for a local run, as `--kill` spells them: `worker=1@step=50`, `rank=0@step=50`, `coordinator@step=50`."""
+"""Faults for a local run, as `--kill` spells them: `worker=1@step=50`, `rank=0@seconds=20`, `coordinator@step=50`."""
 
 from __future__ import annotations
 
@@ -7,22 +7,29 @@ from dataclasses import dataclass
 from typing import Literal
 
 FaultKind = Literal["worker", "rank", "coordinator"]
-_SYNTAX = re.compile(r"(?:(worker|rank)=(\d+)|(coordinator))@step=(\d+)")
+FaultUnit = Literal["step", "seconds"]
+_SYNTAX = re.compile(r"(?:(worker|rank)=(\d+)|(coordinator))@(step|seconds)=(\d+)")
 EXAMPLES = "worker=1@step=50, rank=0@step=50 or coordinator@step=50"
+"""The time may be given as `@seconds=20` too."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A process is killed as soon as `step` has been committed."""
+    """A process is killed as soon as a step has been committed, or so many seconds after the start."""
 
     kind: FaultKind
     number: int
     """Index of the worker, or rank; 0 for the coordinator."""
-    step: int
+    at: int
+    unit: FaultUnit = "step"
+
+    def is_due(self, step: int, seconds: float) -> bool:
+        """Whether its time has come."""
+        return (step if self.unit == "step" else seconds) >= self.at
 
     def __str__(self) -> str:
         target = self.kind if self.kind == "coordinator" else f"{self.kind} {self.number}"
-        return f"{target} at step {self.step}"
+        return f"{target} at step {self.at}" if self.unit == "step" else f"{target} after {self.at} s"
 
 
 def parse_fault(text: str) -> Fault:
@@ -30,9 +37,5 @@ def parse_fault(text: str) -> Fault:
     match = _SYNTAX.fullmatch(text.replace(" ", ""))
     if match is None:
         raise ValueError(f"{text!r} is not a fault: write {EXAMPLES}")
-    kind, number, _, step = match.groups()
-    if kind == "worker":
-        return Fault("worker", int(number), int(step))
-    if kind == "rank":
-        return Fault("rank", int(number), int(step))
-    return Fault("coordinator", 0, int(step))
+    kind, number, _, unit, at = match.groups()
+    return Fault(kind or "coordinator", int(number or 0), int(at), unit)

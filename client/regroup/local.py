@@ -55,6 +55,7 @@ class LocalRun:
     """(term, sequence) -> record, over all coordinators of this run."""
     agents: dict[int, LocalProcess] = field(default_factory=dict)
     coordinator: LocalProcess | None = None
+    _start: float = 0.0
     _term: int = 0
     _incarnation: int = 0
     _replace_at: dict[int, float] = field(default_factory=dict)
@@ -68,6 +69,7 @@ class LocalRun:
         (directory / "logs").mkdir(parents=True, exist_ok=True)
         self._term = newest_term(directory)
         self._pending = list(self.faults)
+        self._start = asyncio.get_running_loop().time()
         with tempfile.TemporaryDirectory(prefix="regroup-local-") as private:
             token = secrets.token_hex(16)
             self._place = self._make_place(Path(private), directory / "logs", token)
@@ -135,7 +137,8 @@ class LocalRun:
 
     def _inject(self) -> None:
         step = self.status.progress.step if self.status and self.status.progress else 0
-        for fault in [fault for fault in self._pending if step >= fault.step]:
+        seconds = asyncio.get_running_loop().time() - self._start
+        for fault in [fault for fault in self._pending if fault.is_due(step, seconds)]:
             if self._strike(fault):
                 self._pending.remove(fault)
                 self.on_note(f"killed {fault}")

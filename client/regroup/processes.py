@@ -101,12 +101,12 @@ def start_agent(place: Place, index: int, incarnation: int) -> LocalProcess:
 
 def find_rank(agent: LocalProcess, rank: int) -> int | None:
     """The process id of a rank below an agent; None when it does not run."""
-    waiting = _children(agent.popen.pid)
+    waiting = children(agent.popen.pid)
     while waiting:
         pid = waiting.pop()
         if _name(pid) == f"rank-{rank}":
             return pid
-        waiting.extend(_children(pid))
+        waiting.extend(children(pid))
     return None
 
 
@@ -120,12 +120,14 @@ def _start(name: str, module: str, variables: dict[str, str], place: Place) -> L
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is for us alone: we suspend, they save
-            preexec_fn=_dies_with(os.getpid()),  # noqa: PLW1509 - one prctl and one getppid, both already resolved
+            preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509 - one prctl and one getppid, both already resolved
         )
     return LocalProcess(name, popen, log)
 
 
-def _dies_with(parent: int) -> Callable[[], None]:
+def dies_with(parent: int) -> Callable[[], None]:
+    """For a new process, between fork and exec: it ends when its parent does."""
+
     def set_death_signal() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
@@ -134,11 +136,13 @@ def _dies_with(parent: int) -> Callable[[], None]:
     return set_death_signal
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        texts = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
         return []
+    return [int(child) for text in texts for child in text.split()]
 
 
 def _name(pid: int) -> str:

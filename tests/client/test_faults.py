@@ -13,6 +13,7 @@ from regroup.faults import Fault, parse_fault
         ("worker=1@step=50", Fault("worker", 1, 50)),
         ("rank = 0 @ step = 7", Fault("rank", 0, 7)),
         ("coordinator@step=3", Fault("coordinator", 0, 3)),
+        ("worker=2@seconds=10", Fault("worker", 2, 10, "seconds")),
     ],
 )
 def test_faults_are_read(text: str, fault: Fault) -> None:
