@@ -148,6 +148,9 @@ class RecordingChannel:
         if isinstance(report, Restored | Progress):
             self.step = report.step
 
+    def committed(self, step: int, time: float) -> bool:
+        return True
+
     def poll(self) -> list[Decide]:
         decision = self._script.get(self.step + 1)
         return [] if decision is None else [Decide(generation=self._generation, decision=decision)]

@@ -10,6 +10,7 @@ import pytest
 
 from regroup_trainer.agent.rank_sockets import RankSockets
 from regroup_trainer.channel import AgentChannel
+from regroup_trainer.commit_page import CommitPage
 from regroup_trainer.contract import Decide, Decision, GenerationNumber, Progress, RankReport, Restored
 from tests.support.waiting import wait_until
 
@@ -46,7 +47,7 @@ async def poll_until_decided(channel: AgentChannel) -> list[Decide]:
 async def test_reports_arrive_in_order(tmp_path: Path) -> None:
     ears = Ears(tmp_path / "s")
     await ears.sockets.start()
-    with contextlib.closing(AgentChannel(str(ears.sockets.path))) as channel:
+    with contextlib.closing(AgentChannel(str(ears.sockets.path), CommitPage())) as channel:
         reports: list[RankReport] = [
             RESTORED,
             *(Progress(generation=NUMBER, rank=0, step=step, time=0.0) for step in range(1, 50)),
@@ -62,7 +63,7 @@ async def test_a_decision_reaches_rank_zero_also_when_it_comes_before_its_first_
     ears = Ears(tmp_path / "s")
     await ears.sockets.start()
     ears.sockets.decide(LEAVE)
-    with contextlib.closing(AgentChannel(str(ears.sockets.path))) as channel:
+    with contextlib.closing(AgentChannel(str(ears.sockets.path), CommitPage())) as channel:
         assert channel.poll() == []
         channel.send(RESTORED)
         assert await poll_until_decided(channel) == [LEAVE]
@@ -76,7 +77,7 @@ async def test_a_decision_of_an_older_generation_is_forgotten(tmp_path: Path) ->
     await ears.sockets.start()
     ears.sockets.decide(LEAVE)
     ears.sockets.forget()
-    with contextlib.closing(AgentChannel(str(ears.sockets.path))) as channel:
+    with contextlib.closing(AgentChannel(str(ears.sockets.path), CommitPage())) as channel:
         channel.send(RESTORED)
         await ears.wait_for(1)
         assert channel.poll() == []
@@ -86,7 +87,7 @@ async def test_a_decision_of_an_older_generation_is_forgotten(tmp_path: Path) ->
 async def test_a_rank_whose_agent_is_gone_goes_on(tmp_path: Path) -> None:
     ears = Ears(tmp_path / "s")
     await ears.sockets.start()
-    with contextlib.closing(AgentChannel(str(ears.sockets.path))) as channel:
+    with contextlib.closing(AgentChannel(str(ears.sockets.path), CommitPage())) as channel:
         channel.send(RESTORED)
         await ears.wait_for(1)
         ears.sockets.close()
@@ -98,4 +99,4 @@ async def test_a_rank_whose_agent_is_gone_goes_on(tmp_path: Path) -> None:
 
 def test_a_channel_without_an_agent_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
-        AgentChannel(str(tmp_path / "nobody"))
+        AgentChannel(str(tmp_path / "nobody"), CommitPage())

@@ -1,48 +1,79 @@
-"""What a rank tells about its steps."""
+"""What a rank tells about its steps, and how often: thousands of steps a second must not become as many messages.
+
+The agent knows each step all the same, since the channel notes it where it survives the rank.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from regroup_trainer.contract import GenerationNumber, Progress
+from regroup_trainer.channel import Channel
+from regroup_trainer.contract import GenerationNumber, Progress, RankReport
 from regroup_trainer.step import StepResult
 
 _RATE_STEPS = 10
 """The token rate is a mean over so many steps."""
 
 
-class ProgressReporter:
-    """Makes the Progress of each committed step."""
+@dataclass(frozen=True)
+class _Step:
+    """A committed step that nobody has been told of yet."""
 
-    def __init__(self, generation: GenerationNumber, rank: int, samples_per_epoch: int) -> None:
+    result: StepResult
+    rate: float
+    seconds: Mapping[str, float]
+    time: float
+
+
+class Reporter:
+    """Sends one rank's reports in order; of a quick succession of steps only the newest, but always that one."""
+
+    def __init__(self, channel: Channel, generation: GenerationNumber, rank: int, samples_per_epoch: int) -> None:
+        self._channel = channel
         self._generation = generation
         self._rank = rank
         self._samples_per_epoch = samples_per_epoch
+        self._untold: _Step | None = None
         self._recent: deque[tuple[float, int]] = deque(maxlen=_RATE_STEPS + 1)
-        """(monotonic seconds, tokens) of the newest commits."""
+        """(wall clock, tokens) of the newest commits."""
 
-    def report(self, result: StepResult, rate: float, seconds: dict[str, float]) -> Progress:
-        """Of rank 0 with loss and rates, of the others without; `rate` is the step's learning rate."""
-        self._recent.append((time.monotonic(), result.position.tokens))
-        bare = Progress(
+    def step(self, result: StepResult, rate: float, seconds: Mapping[str, float]) -> None:
+        """Note a committed step: `rate` is its learning rate, `seconds` the time so far by phase."""
+        now = time.time()
+        self._recent.append((now, result.position.tokens))
+        self._untold = _Step(result, rate, seconds, now)
+        if self._channel.committed(result.position.step, now):
+            self.flush()
+
+    def send(self, report: RankReport) -> None:
+        """Tell anything else, after the steps that came before it."""
+        self.flush()
+        self._channel.send(report)
+
+    def flush(self) -> None:
+        """Tell of the newest step unless that is done."""
+        if self._untold is not None:
+            self._channel.send(self._progress(self._untold))
+            self._untold = None
+
+    def _progress(self, step: _Step) -> Progress:
+        """Of rank 0 with loss and rates, of the others without."""
+        leads = self._rank == 0
+        return Progress(
             generation=self._generation,
             rank=self._rank,
-            step=result.position.step,
-            time=time.time(),
-            seconds=seconds,
-            epoch=result.position.samples / self._samples_per_epoch,
-            tokens=result.position.tokens,
-        )
-        if self._rank != 0:
-            return bare
-        return bare.model_copy(
-            update={
-                "loss": result.commit.loss,
-                "gradient_norm": result.commit.gradient_norm,
-                "learning_rate": rate,
-                "tokens_per_second": self._tokens_per_second(),
-            }
+            step=step.result.position.step,
+            time=step.time,
+            seconds=dict(step.seconds),
+            epoch=step.result.position.samples / self._samples_per_epoch,
+            tokens=step.result.position.tokens,
+            loss=step.result.commit.loss if leads else None,
+            gradient_norm=step.result.commit.gradient_norm if leads else None,
+            learning_rate=step.rate if leads else 0.0,
+            tokens_per_second=self._tokens_per_second() if leads else 0.0,
         )
 
     def _tokens_per_second(self) -> float:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +15,13 @@ from regroup_trainer import models
 from regroup_trainer import world as worlds
 from regroup_trainer.batch import BatchPlanner
 from regroup_trainer.channel import Channel
-from regroup_trainer.checkpoint.layout import DataIdentity, Layout
-from regroup_trainer.checkpoint.load import Choice, Restorer
+from regroup_trainer.checkpoint.layout import DataIdentity, RunIdentity
 from regroup_trainer.config import TrainConfig
-from regroup_trainer.contract import PEER_LOST_EXIT_CODE, Assignment, Finished, Restored
+from regroup_trainer.contract import Assignment
 from regroup_trainer.data import Dataset
-from regroup_trainer.errors import TrainingError
+from regroup_trainer.engine import Engine
 from regroup_trainer.loader import Loader
-from regroup_trainer.loop import Loop, Setting
+from regroup_trainer.loop import Loop
 from regroup_trainer.mesh import arrange
 from regroup_trainer.optimizer import build_optimizer
 from regroup_trainer.order import SampleOrder
@@ -33,24 +32,11 @@ from regroup_trainer.world import World
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
-    """Be this rank of this generation, in a process that ends with the exit code returned.
+    """Train with the built-in trainer; returns 0 after Finished was sent.
 
-    0 after Finished was sent; PEER_LOST_EXIT_CODE when another rank, or the store, went away or a newer generation has
-    begun; that of a TrainingError, with its sentence on standard error. Other errors are raised.
+    Raises TrainingError; what `world.is_peer_loss` recognises when another rank, or the store, went away or a newer
+    generation has begun.
     """
-    try:
-        return _run(assignment, channel)
-    except TrainingError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
-    except Exception as error:
-        if not worlds.is_peer_loss(error):
-            raise
-        print(f"rank {assignment.rank} lost its world: {error}", file=sys.stderr, flush=True)
-        return PEER_LOST_EXIT_CODE
-
-
-def _run(assignment: Assignment, channel: Channel) -> int:
     start = time.monotonic()
     config = assignment.record.desired.train
     require_supported(config)
@@ -58,17 +44,10 @@ def _run(assignment: Assignment, channel: Channel) -> int:
     data = datasets.load(config, Path(assignment.record.desired.directory))
     world = worlds.join(assignment)
     state = build_state(config, world, data.classes)
-    layout = Layout(Path(assignment.record.desired.directory))
-    identity = data_identity(config, data)
-    choice = Restorer(layout, assignment.record, world, identity).restore(state)
-    channel.send(_restored(assignment, state, choice, time.monotonic() - start))
-    saved_step = choice.manifest.step if choice.manifest else None
-    setting = Setting(assignment.record, world, build_loader(config, data, world), identity, layout, saved_step)
-    ending = Loop(setting, state, channel).run()
-    worlds.leave()
-    channel.send(
-        Finished(generation=assignment.record.number, rank=assignment.rank, step=state.position.step, reason=ending)
-    )
+    engine = Engine(assignment, world, channel, run_identity(config, data))
+    engine.restore(state, since=start)
+    with closing(build_loader(config, data, world)) as loader:
+        engine.finish(Loop(engine, loader, state, config, world).run())
     return 0
 
 
@@ -78,15 +57,17 @@ def build_state(config: TrainConfig, world: World, classes: int) -> TrainState:
     return TrainState(model, build_optimizer(model, config.optimizer), Position())
 
 
-def data_identity(config: TrainConfig, data: Dataset) -> DataIdentity:
-    """What the order of samples depends on."""
-    return DataIdentity(
+def run_identity(config: TrainConfig, data: Dataset) -> RunIdentity:
+    """What is trained, as its checkpoints know it."""
+    order = DataIdentity(
         fingerprint=data.fingerprint,
         samples=data.samples,
         seed=config.training.seed,
         global_batch_size=config.training.global_batch_size,
         sequence_length=config.training.sequence_length,
     )
+    model = {"name": config.model.name, **config.model.size.model_dump()}
+    return RunIdentity(model, config.parallelism.strategy, order)
 
 
 def build_loader(config: TrainConfig, data: Dataset, world: World) -> Loader:
@@ -107,18 +88,3 @@ def _prepare_process(seed: int) -> None:
     torch.manual_seed(seed)
     np.random.seed(seed)
     random.seed(seed)
-
-
-def _restored(assignment: Assignment, state: TrainState, choice: Choice, seconds: float) -> Restored:
-    report = Restored(
-        generation=assignment.record.number, rank=assignment.rank, step=state.position.step, seconds=seconds
-    )
-    if assignment.rank != 0:
-        return report
-    return report.model_copy(
-        update={
-            "path": str(choice.path) if choice.path else None,
-            "skipped": choice.skipped,
-            "parameters": sum(parameter.numel() for parameter in state.model.parameters()),
-        }
-    )

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from regroup_trainer.agent import stacks
 from regroup_trainer.agent.endpoint import start_endpoint
 from regroup_trainer.agent.forwarding import PROGRESS_SECONDS, Forwarder
 from regroup_trainer.agent.heartbeat import Heartbeat
@@ -28,6 +29,7 @@ from regroup_trainer.agent.template_protocol import (
     KillRanks,
     RankEnded,
     Ready,
+    ShowStacks,
     StartStore,
     StoreEnded,
     StoreStarted,
@@ -40,6 +42,7 @@ from regroup_trainer.contract import (
     Begin,
     CoordinatorMessage,
     Decide,
+    Diagnose,
     Exit,
     Finished,
     GenerationRecord,
@@ -77,6 +80,7 @@ class Agent:
         self._leaving = ""
         self._oom_kills = 0
         self._first_failure: RankExit | None = None
+        self._diagnosing: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
         """Live until the coordinator, a signal or a failure ends this member."""
@@ -134,6 +138,8 @@ class Agent:
                 self._begin(record)
             case Decide() if self._sockets and self._memory.is_current(message.generation):
                 self._sockets.decide(message)
+            case Diagnose() if self._memory.is_current(message.generation):
+                self._diagnosing = asyncio.create_task(self._diagnose())
             case Exit(code=code, reason=reason):
                 log.info("ends with code %d: %s", code, reason)
                 self._end(code)
@@ -155,6 +161,16 @@ class Agent:
             channel = str(self._sockets.path)
             assignment = Assignment(record=record, rank=rank, local_rank=local_rank, channel=channel)
             self._template.order(ForkRank(assignment=assignment, threads=threads_per_rank(len(ranks))))
+
+    async def _diagnose(self) -> None:
+        """Tell where the ranks are, here and to the coordinator."""
+        record = self._memory.record
+        if record is None or self._sockets is None:
+            return
+        self._template.order(ShowStacks())
+        for stack in await stacks.collect(self._sockets.path.parent, record, self._memory.local_ranks()):
+            log.warning("no step comes; rank %d is here:\n%s", stack.rank, stack.text or "(no answer)")
+            self._line.send(stack)
 
     # --- ranks and template speak ------------------------------------------------------------------------------------
 
@@ -185,6 +201,9 @@ class Agent:
             return
         if end.exit_code == 0 and isinstance(self._memory.ended.get(end.rank), Finished):
             return
+        untold = self._memory.untold(end.rank, end.step, end.time)
+        if untold is not None:
+            self._on_report(untold)
         report = rank_exit(end, oom=oom_kills() > self._oom_kills)
         log.error("rank %d ended with code %d (%s)", report.rank, report.exit_code, report.cause)
         if report.cause != "peer":

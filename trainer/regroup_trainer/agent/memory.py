@@ -25,6 +25,8 @@ class Memory:
         self.record: GenerationRecord | None = None
         self.highest: GenerationNumber | None = None
         self.progress: Progress | None = None
+        self.newest: dict[int, Progress] = {}
+        """What each rank of the current generation told last."""
         self.checkpoint: CheckpointSaved | None = None
         self.ended: dict[int, RankExit | Finished] = {}
 
@@ -35,6 +37,7 @@ class Memory:
         self.highest = record.number
         self.record = record
         self.progress = None
+        self.newest = {}
         self.ended = {}
         return True
 
@@ -49,6 +52,8 @@ class Memory:
 
     def note(self, report: Report) -> None:
         """Keep what a hello must be able to repeat."""
+        if isinstance(report, Progress):
+            self.newest[report.rank] = report
         match report:
             case Progress() if self.progress is None or report.rank <= self.progress.rank:
                 self.progress = report
@@ -56,6 +61,14 @@ class Memory:
                 self.checkpoint = report
             case RankExit() | Finished():
                 self.ended.setdefault(report.rank, report)
+
+    def untold(self, rank: int, step: int, time: float) -> Progress | None:
+        """The progress of a rank that ended after a commit of which it had not told; None when it had."""
+        told = self.newest.get(rank)
+        if self.record is None or step <= (told.step if told else 0):
+            return None
+        last = told or Progress(generation=self.record.number, rank=rank, step=0, time=0.0)
+        return last.model_copy(update={"step": step, "time": time})
 
     def hello(self) -> Hello:
         """The first word to any coordinator."""

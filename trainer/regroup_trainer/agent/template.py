@@ -25,12 +25,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TextIO
 
+from regroup_trainer.agent import stacks
 from regroup_trainer.agent.child import die_with_parent, name_process
 from regroup_trainer.agent.template_protocol import (
     ForkRank,
     KillRanks,
     RankEnded,
     Ready,
+    ShowStacks,
     StartStore,
     StoreEnded,
     StoreStarted,
@@ -38,6 +40,7 @@ from regroup_trainer.agent.template_protocol import (
     order,
 )
 from regroup_trainer.channel import AgentChannel
+from regroup_trainer.commit_page import CommitPage
 from regroup_trainer.contract import Assignment
 
 IMPORTS = (
@@ -61,6 +64,7 @@ TAIL_CHARACTERS = 4000
 class _Rank:
     assignment: Assignment
     last_words: Path
+    page: CommitPage
     killed: bool = False
 
 
@@ -119,6 +123,8 @@ class Template:
                 self._fork_rank(fork)
             case KillRanks():
                 self._kill()
+            case ShowStacks():
+                self._show_stacks()
 
     # --- children ------------------------------------------------------------------------------------------------
 
@@ -163,8 +169,9 @@ class Template:
     def _fork_rank(self, fork: ForkRank) -> None:
         number, rank = fork.assignment.record.number, fork.assignment.rank
         path = self._directory / f"{number.term}-{number.n}-{rank}.stderr"
-        pid = self._fork(f"rank-{rank}", lambda: _live(fork, self._entry, path))
-        self._ranks[pid] = _Rank(fork.assignment, path)
+        page = CommitPage()
+        pid = self._fork(f"rank-{rank}", lambda: _live(fork, self._entry, path, page))
+        self._ranks[pid] = _Rank(fork.assignment, path, page)
 
     def _kill(self) -> None:
         for pid, rank in self._ranks.items():
@@ -173,6 +180,11 @@ class Template:
                 os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
+
+    def _show_stacks(self) -> None:
+        for pid in self._ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, stacks.SIGNAL)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -187,6 +199,8 @@ class Template:
         if rank is None:
             return
         code = os.waitstatus_to_exitcode(status)
+        step, time = rank.page.read()
+        rank.page.close()
         self._tell(
             RankEnded(
                 generation=rank.assignment.record.number,
@@ -195,6 +209,8 @@ class Template:
                 signal=-code if code < 0 else None,
                 last_words=_read_and_remove(rank.last_words),
                 killed=rank.killed,
+                step=step,
+                time=time,
             )
         )
 
@@ -213,11 +229,12 @@ def _serve_store(address: str, answer: int) -> int:
         signal.pause()
 
 
-def _live(fork: ForkRank, entry: str, last_words: Path) -> int:
+def _live(fork: ForkRank, entry: str, last_words: Path, page: CommitPage) -> int:
     """The whole life of a rank process; returns its exit code."""
     import torch
 
     rank = fork.assignment.rank
+    stacks.answer(stacks.stack_file(last_words.parent, fork.assignment.record.number, rank))
     os.nice(RANK_NICENESS)
     random.seed()
     torch.set_num_threads(fork.threads)
@@ -225,7 +242,7 @@ def _live(fork: ForkRank, entry: str, last_words: Path) -> int:
     sys.stderr = complaints = Prefixed(sys.stderr, f"rank {rank}: ")
     code = 1
     try:
-        channel = AgentChannel(fork.assignment.channel)
+        channel = AgentChannel(fork.assignment.channel, page)
         code = int(importlib.import_module(entry).run(fork.assignment, channel))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(bool(end.code))

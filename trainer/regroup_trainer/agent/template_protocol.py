@@ -32,7 +32,13 @@ class KillRanks(Message):
     kind: Literal["kill_ranks"] = "kill_ranks"
 
 
-Order = Annotated[StartStore | ForkRank | KillRanks, Field(discriminator="kind")]
+class ShowStacks(Message):
+    """Have every rank write where it is, into its `stacks.stack_file`."""
+
+    kind: Literal["show_stacks"] = "show_stacks"
+
+
+Order = Annotated[StartStore | ForkRank | KillRanks | ShowStacks, Field(discriminator="kind")]
 order: TypeAdapter[Order] = TypeAdapter(Order)
 
 
@@ -68,6 +74,10 @@ class RankEnded(Message):
     """The end of its standard error."""
     killed: bool = False
     """By our own order."""
+    step: int = 0
+    """Its last commit, told or not; 0: none."""
+    time: float = 0.0
+    """Wall clock of that commit."""
 
 
 TemplateNews = Annotated[Ready | StoreStarted | StoreEnded | RankEnded, Field(discriminator="kind")]

@@ -6,7 +6,7 @@ import sys
 import time
 from itertools import chain, repeat
 
-from regroup_trainer.channel import Channel
+from regroup_trainer.channel import Sender
 from regroup_trainer.checkpoint.save import Saver, prune
 from regroup_trainer.checkpoint.schedule import SaveTimer, due_by_steps
 from regroup_trainer.clock import PhaseClock
@@ -23,7 +23,7 @@ class Checkpointer:
     """Saves `state` for one generation. All ranks call its methods after the same steps, but for `due`."""
 
     def __init__(
-        self, saver: Saver, state: TrainState, policy: CheckpointPolicy, channel: Channel, saved_step: int | None
+        self, saver: Saver, state: TrainState, policy: CheckpointPolicy, channel: Sender, saved_step: int | None
     ) -> None:
         self._saver = saver
         self._state = state

@@ -43,6 +43,17 @@ class DataIdentity(Record):
     sequence_length: int
 
 
+@dataclass(frozen=True)
+class RunIdentity:
+    """What is trained, as its checkpoints know it."""
+
+    model: dict[str, Any]
+    """What must be equal for a state to fit."""
+    strategy: str
+    """How the ranks share the work."""
+    data: DataIdentity
+
+
 class FileRecord(Record):
     """One file of a checkpoint."""
 
@@ -87,6 +98,7 @@ def _suffix(generation: GenerationNumber) -> str:
 _PUBLISHED = re.compile(r"step-(\d+)")
 _TEMPORARY = re.compile(r"step-\d+\.tmp-(\d+)-(\d+)")
 _CORRUPT = re.compile(r"\.corrupt-step-(\d+)-.*")
+_STALE = re.compile(r"\.stale-step-\d+-(\d+)-(\d+)(?:\.\d+)?")
 _REMOVED = ".removed-"
 _GENERATION_FILE = re.compile(r"(\d+)-(\d+)\.jsonl?")
 
@@ -111,6 +123,12 @@ def is_corrupt(name: str) -> bool:
 def is_removed(name: str) -> bool:
     """Whether this directory is being deleted."""
     return name.startswith(_REMOVED)
+
+
+def set_aside_by(name: str) -> GenerationNumber | None:
+    """The generation that set this directory aside as of an abandoned line; None for any other name."""
+    match = _STALE.fullmatch(name)
+    return GenerationNumber(int(match[1]), int(match[2])) if match else None
 
 
 def generation_of(name: str) -> GenerationNumber | None:

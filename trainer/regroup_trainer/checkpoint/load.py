@@ -12,11 +12,9 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from regroup_trainer.agreement import from_all, lead
 from regroup_trainer.checkpoint import catalog, lineage
 from regroup_trainer.checkpoint.catalog import Candidate
-from regroup_trainer.checkpoint.layout import DataIdentity, Layout, Manifest
-from regroup_trainer.checkpoint.save import model_identity
+from regroup_trainer.checkpoint.layout import Layout, Manifest, RunIdentity
 from regroup_trainer.checkpoint.selection import nothing_whole, select
 from regroup_trainer.checkpoint.storage import put_back, tensors_of
-from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import GenerationNumber, GenerationRecord, SkippedCheckpoint
 from regroup_trainer.errors import ConfigurationError, StorageError
 from regroup_trainer.state import Position, TrainState
@@ -43,7 +41,7 @@ class Restorer:
     layout: Layout
     record: GenerationRecord
     world: World
-    data: DataIdentity
+    identity: RunIdentity
 
     def restore(self, state: TrainState) -> Choice:
         """Choose, verify and load a checkpoint into `state`, then note on the volume that the generation begins.
@@ -54,7 +52,7 @@ class Restorer:
         require_writable(self.layout, f"{self.record.number}-{self.world.rank}")
         choice = self._choose()
         if choice.manifest and choice.path:
-            require_fitting(choice.manifest, self.record.desired.train, self.data)
+            require_fitting(choice.manifest, self.identity)
             load(state, choice.path, choice.manifest)
         lead(lambda: self._begin(choice))
         return choice
@@ -91,7 +89,7 @@ class Restorer:
             parent=choice.parent,
             resumed_from_step=choice.manifest.step if choice.manifest else 0,
             resume=self.record.desired.resume,
-            data=self.data,
+            data=self.identity.data,
         )
         try:
             catalog.sweep(self.layout, self.record.number)
@@ -123,18 +121,18 @@ def require_writable(layout: Layout, probe_name: str) -> None:
             ) from error
 
 
-def require_fitting(manifest: Manifest, config: TrainConfig, data: DataIdentity) -> None:
+def require_fitting(manifest: Manifest, identity: RunIdentity) -> None:
     """Raises ConfigurationError, naming both values, when a checkpoint is of another run than this."""
-    for name, now in data.model_dump().items():
+    for name, now in identity.data.model_dump().items():
         then = getattr(manifest.data, name)
         if now != then:
             raise ConfigurationError(
                 f"{_FIELDS[name]}: {now} differs from {then}, with which checkpoint step {manifest.step} was trained: "
                 f"change it back, or set resume.policy: Never to start from scratch"
             )
-    if manifest.model != model_identity(config):
+    if manifest.model != identity.model:
         raise ConfigurationError(
-            f"model: {model_identity(config)} differs from {manifest.model} of checkpoint step {manifest.step}: change "
+            f"model: {identity.model} differs from {manifest.model} of checkpoint step {manifest.step}: change "
             f"it back, or set resume.policy: Never to start from scratch"
         )
 

@@ -17,9 +17,9 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 from regroup_trainer import durable
 from regroup_trainer.agreement import from_all, lead
 from regroup_trainer.checkpoint import catalog, lineage
-from regroup_trainer.checkpoint.layout import MANIFEST, DataIdentity, FileRecord, Layout, Manifest
+from regroup_trainer.checkpoint.layout import MANIFEST, FileRecord, Layout, Manifest, RunIdentity
 from regroup_trainer.checkpoint.storage import tensors_of
-from regroup_trainer.config import CheckpointPolicy, TrainConfig
+from regroup_trainer.config import CheckpointPolicy
 from regroup_trainer.contract import GenerationNumber
 from regroup_trainer.errors import FencedError, SaveError, Stage
 from regroup_trainer.state import TrainState
@@ -35,8 +35,7 @@ class Saver:
     layout: Layout
     generation: GenerationNumber
     world: World
-    config: TrainConfig
-    data: DataIdentity
+    identity: RunIdentity
     settle: Callable[[], None]
     """Called on rank 0 before publishing: makes durable what the checkpoint relies on. Raises OSError."""
 
@@ -96,9 +95,9 @@ class Saver:
             tokens=state.position.tokens,
             generation=self.generation,
             world_size=self.world.size,
-            strategy=self.config.parallelism.strategy,
-            model=model_identity(self.config),
-            data=self.data,
+            strategy=self.identity.strategy,
+            model=self.identity.model,
+            data=self.identity.data,
             torch=torch.__version__,
             time=time.time(),
             files=files,
@@ -115,11 +114,6 @@ class Saver:
             raise
         except OSError as error:
             raise SaveError("publish", _describe(error)) from error
-
-
-def model_identity(config: TrainConfig) -> dict[str, object]:
-    """What must be equal for a state to fit a model."""
-    return {"name": config.model.name, **config.model.size.model_dump()}
 
 
 def publish(layout: Layout, manifest: Manifest, directory: Path) -> None:
