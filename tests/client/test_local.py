@@ -13,6 +13,7 @@ import pytest
 
 from regroup.faults import Fault
 from regroup.local import LocalRun, LocalRunError, newest_term
+from regroup.processes import find_rank
 from regroup_trainer.contract import PEER_LOST_EXIT_CODE
 from tests.client.local_job import at_step, make_run, make_train, play, require_whole_history, world_of
 from tests.support.waiting import wait_until
@@ -77,6 +78,21 @@ def test_a_suspended_job_goes_on_where_it_was_with_other_workers_and_another_str
     second.ranks = 2
     assert play(second).outcome == "completed"
     assert require_whole_history(tmp_path) == 150
+
+
+def test_a_rank_that_hangs_is_found_named_and_begun_anew(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 60, progress_timeout_seconds=2)
+    assert play(run, [(at_step(25), lambda run: _freeze_rank(run, 1))]).outcome == "completed"
+    (hang,) = [recovery for recovery in run.recoveries.values() if recovery.cause == "hang"]
+    assert "rank 1 on " in hang.message
+    assert "does not answer" in hang.message
+    assert hang.resumed_from_step == 20
+    assert require_whole_history(tmp_path) == 60
+
+
+def _freeze_rank(run: LocalRun, rank: int) -> None:
+    pid = next(pid for agent in run.agents.values() if (pid := find_rank(agent, rank)) is not None)
+    os.kill(pid, signal.SIGSTOP)
 
 
 def test_a_worker_that_cannot_start_ends_the_run_with_its_log(tmp_path: Path) -> None:

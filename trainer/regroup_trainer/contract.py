@@ -4,8 +4,8 @@ Torch-free and Kubernetes-free. Every message is one JSON object; `kind` names i
 misread raises PROTOCOL_VERSION: peers of another version are refused in the hello, never half understood.
 
     operator    --HTTP-->       coordinator    Desired, Lost; CoordinatorStatus
-    agent       --WebSocket-->  coordinator    Hello, RankReport, RankExit, Leaving
-                                               / Welcome, Refused, Begin, Decide, Exit
+    agent       --WebSocket-->  coordinator    Hello, RankReport, RankExit, Stack, Leaving
+                                               / Welcome, Refused, Begin, Decide, Diagnose, Exit
     rank        --socket-->     its agent      RankReport / Decide
 """
 
@@ -115,6 +115,10 @@ class Desired(Message):
     backoff_seconds: float = 1.0
     """Pause before the second consecutive application restart without progress; doubles up to the maximum."""
     max_backoff_seconds: float = 300.0
+    progress_timeout_seconds: int = 0
+    """Time without a step after which a world hangs; 0: follows from the time of its steps."""
+    max_hang_restarts: int = 3
+    """Budget for hangs; -1: no limit."""
     train: TrainConfig
     script: tuple[Text, ...] = ()
     """A program of the user's own, and its arguments, that the ranks run instead of the built-in trainer."""
@@ -294,6 +298,14 @@ class RankExit(Report):
     """The end of the traceback."""
 
 
+class Stack(Report):
+    """Where a rank is right now, asked for when no step comes; sent by its agent."""
+
+    kind: Literal["stack"] = "stack"
+    text: Annotated[str, Field(max_length=16384)] = ""
+    """As faulthandler writes it, all threads, innermost call first; empty when the rank did not answer."""
+
+
 class Hello(Message):
     """An agent's first word, at the start and after every lost connection."""
 
@@ -325,7 +337,16 @@ class Leaving(Message):
 
 
 AgentMessage = Annotated[
-    Hello | Leaving | RankExit | Restored | Progress | Evaluated | CheckpointSaved | CheckpointFailed | Finished,
+    Hello
+    | Leaving
+    | RankExit
+    | Stack
+    | Restored
+    | Progress
+    | Evaluated
+    | CheckpointSaved
+    | CheckpointFailed
+    | Finished,
     Field(discriminator="kind"),
 ]
 agent_message: TypeAdapter[AgentMessage] = TypeAdapter(AgentMessage)
@@ -364,6 +385,13 @@ class Decide(Message):
     decision: Decision
 
 
+class Diagnose(Message):
+    """Tell where your ranks are: no step comes. Answered by a Stack for each of them."""
+
+    kind: Literal["diagnose"] = "diagnose"
+    generation: GenerationNumber
+
+
 class Exit(Message):
     """End the agent with this code: the job has ended, or goes on without it."""
 
@@ -372,7 +400,7 @@ class Exit(Message):
     reason: Text
 
 
-CoordinatorMessage = Annotated[Welcome | Refused | Begin | Decide | Exit, Field(discriminator="kind")]
+CoordinatorMessage = Annotated[Welcome | Refused | Begin | Decide | Diagnose | Exit, Field(discriminator="kind")]
 coordinator_message: TypeAdapter[CoordinatorMessage] = TypeAdapter(CoordinatorMessage)
 
 

@@ -128,6 +128,15 @@ async def test_an_agent_beats_and_asks_to_leave_in_order(tmp_path: Path) -> None
         assert site.core.state.world.change is not None
 
 
+@pytest.mark.slow
+async def test_a_rank_that_hangs_is_told_by_its_stack(tmp_path: Path) -> None:
+    async with make_site(tmp_path, "stall", progress_timeout_seconds=1, max_hang_restarts=0) as site:
+        site.start_agent()
+        await site.until("failed")
+        assert site.core.state.verdict is not None
+        assert "rank 0 on gpt-w0-0 is in wait_for_ever (" in site.core.state.verdict.message
+
+
 def _restored(core: Coordinator) -> bool:
     return core.state.world is not None and 0 in core.state.world.restored
 

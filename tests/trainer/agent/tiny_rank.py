@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 
 from regroup_trainer.channel import Channel
-from regroup_trainer.contract import Assignment, Finished, Restored
+from regroup_trainer.contract import Assignment, Finished, Progress, Restored
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
@@ -26,4 +27,12 @@ def run(assignment: Assignment, channel: Channel) -> int:
             os.kill(os.getpid(), signal.SIGKILL)
         case "hang":
             signal.pause()
+        case "stall":
+            channel.send(Progress(generation=number, rank=rank, step=1, time=time.time()))
+            wait_for_ever()
     return 0
+
+
+def wait_for_ever() -> None:
+    """What a stack shows of a rank that stalls."""
+    signal.pause()

@@ -17,6 +17,7 @@ from regroup_trainer.contract import (
     Decide,
     Decision,
     Desired,
+    Diagnose,
     Exit,
     Finished,
     GenerationNumber,
@@ -26,6 +27,7 @@ from regroup_trainer.contract import (
     RankExit,
     Report,
     Restored,
+    Stack,
     Verdict,
 )
 from regroup_trainer.coordinator.core import Coordinator
@@ -34,6 +36,7 @@ from regroup_trainer.coordinator.effects import Claim, Close, Effect, Send
 TICK = 0.05
 STEP_SECONDS = 0.1
 COORDINATOR_NODE = "node-c"
+STUCK_IN_COLLECTIVE = 'Current thread 1 (most recent call first):\n  File "/torch/distributed.py", line 1 in all_reduce'
 
 
 def make_desired(**changes: Any) -> Desired:
@@ -66,6 +69,10 @@ class SimulatedAgent:
     decision: Decision = Decision.CONTINUE
     ranks_run: bool = False
     step: int = 0
+    stuck_in: str | None = None
+    """Its rank hangs until it is begun anew; this is its stack."""
+    answers: bool = True
+    """Whether it tells where its rank is."""
     exit_code: int | None = None
     undelivered: list[CoordinatorMessage] = field(default_factory=list)
     """Sent to it over a connection whose network is gone: TCP delivers it when the network is back."""
@@ -151,6 +158,10 @@ class Job:
     def silence(self, agent: SimulatedAgent) -> None:
         """Its node loses power or network: nothing more is heard of it, and its peers hang."""
         agent.reachable = False
+
+    def hang(self, agent: SimulatedAgent) -> None:
+        """Its rank does not come to the next collective."""
+        agent.stuck_in = STUCK_IN_COLLECTIVE
 
     def fail_rank(self, agent: SimulatedAgent, exit_code: int = 1) -> None:
         """Its rank ends with an error; its peers' collectives fail."""
@@ -254,6 +265,8 @@ class Job:
         world = [a for a in members if a is not None and a.alive and a.reachable and a.ranks_run]
         if len(world) < len(record.members) or any(a.memory.record != record for a in world):
             return
+        if any(agent.stuck_in is not None for agent in world):
+            return
         first = world[0]
         if first.decision in (Decision.LEAVE, Decision.STOP) or first.step >= record.desired.train.training.steps:
             self._finish(record, world, first)
@@ -307,6 +320,10 @@ class Job:
                     self._start_ranks(agent, record)
             case Decide() if agent.memory.is_current(message.generation):
                 agent.decision = max(agent.decision, message.decision)
+            case Diagnose() if agent.answers and agent.memory.is_current(message.generation):
+                for rank in agent.memory.local_ranks():
+                    text = agent.stuck_in or STUCK_IN_COLLECTIVE
+                    self.say(agent, Stack(generation=message.generation, rank=rank, text=text))
             case Exit(code=code):
                 agent.alive, agent.connected, agent.exit_code = False, False, code
                 self._do(self.core.closed(agent.name, self.now))
@@ -314,6 +331,7 @@ class Job:
     def _start_ranks(self, agent: SimulatedAgent, record: GenerationRecord) -> None:
         place = record.place_of(agent.name)
         agent.decision = Decision.CONTINUE
+        agent.stuck_in = None
         agent.ranks_run = place is not None
         agent.step = self.saved_step
         if place is not None:

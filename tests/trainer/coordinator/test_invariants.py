@@ -13,7 +13,8 @@ from regroup_trainer.coordinator.formation import least_workers
 from tests.trainer.coordinator.simulation import Job, SimulatedAgent, make_desired
 
 WORKERS = 4
-MISFORTUNES = ["crash", "silence", "disconnect", "ask_to_leave", "fail_rank"]
+HANGS = {"max_hang_restarts": -1, "progress_timeout_seconds": 5}
+MISFORTUNES = ["crash", "silence", "disconnect", "ask_to_leave", "fail_rank", "hang"]
 
 
 class Faults(RuleBasedStateMachine):
@@ -21,7 +22,7 @@ class Faults(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.job = Job(make_desired(replicas=3, steps=10_000, max_restarts=-1, max_backoff_seconds=2.0))
+        self.job = Job(make_desired(replicas=3, steps=10_000, max_restarts=-1, max_backoff_seconds=2.0, **HANGS))
         self.seen: list[GenerationNumber] = []
         for index in range(3):
             self.job.add_agent(index)
@@ -34,9 +35,7 @@ class Faults(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.job.wait(seconds)
 
-    @rule(
-        choice=st.integers(0, 9), how=st.sampled_from(["crash", "silence", "disconnect", "ask_to_leave", "fail_rank"])
-    )
+    @rule(choice=st.integers(0, 9), how=st.sampled_from(MISFORTUNES))
     def something_happens_to_a_worker(self, choice: int, how: str) -> None:
         agent = self.pick(choice)
         if agent is not None:
@@ -114,7 +113,7 @@ class Faults(RuleBasedStateMachine):
         if job.verdict is not None:
             return
         for agent in job.agents.values():
-            agent.reachable = True
+            agent.reachable, agent.stuck_in = True, None
         job.wait(5.0)
         for index in range(job.desired.replicas):
             if not any(a.index == index and a.alive for a in job.agents.values()):

@@ -21,7 +21,7 @@ def adopt(state: State, until: float, now: float) -> None:
     missing = [place for place in record.members if place.member not in back]
     if missing and now < until:
         return
-    state.world = World(record, begun=now, heard=now)
+    state.world = World(record, begun=now, heard=now, moved=now)
     state.know_lineage(record.parent)
     _adopt_progress(state, list(back.values()), now)
     if missing:

@@ -14,6 +14,7 @@ from regroup_trainer.coordinator.effects import Claim, Effect
 from regroup_trainer.coordinator.endings import dismiss, end_of, settle, steer
 from regroup_trainer.coordinator.formation import choose, make_record, waiting_message, wanted_workers
 from regroup_trainer.coordinator.greeting import greet
+from regroup_trainer.coordinator.hangs import watch
 from regroup_trainer.coordinator.membership import expired, restart_deadlines
 from regroup_trainer.coordinator.reports import hear
 from regroup_trainer.coordinator.restarts import Restarts
@@ -127,6 +128,8 @@ class Coordinator:
             self._gathering = self._gathering and not world.alive
             if world.alive:
                 steer(self.state, world, now)
+            if world.alive:
+                watch(self.state, world, now)
             if world.broken is not None and not world.settled:
                 pause = settle(self.state, world, world.broken, self._restarts, now)
                 self._not_before = max(self._not_before, now + pause)
@@ -179,7 +182,7 @@ class Coordinator:
         because = self._rung(chosen, before, end)
         record = make_record(number, state.lineage, chosen, state.desired, because)
         state.account.spend("pending" if before is None else "idle", now)
-        state.world = World(record, begun=now, heard=now, before=state.committed, follows=end)
+        state.world = World(record, begun=now, heard=now, moved=now, before=state.committed, follows=end)
         if end is not None and before is not None:
             state.recoveries.open(end, state.wall(end.time), record, before.record.world_size, record.rung)
         self._numbers.use()

@@ -29,9 +29,13 @@ def settle(state: State, world: World, broken: Break, restarts: Restarts, now: f
         return 0.0
     world.settled = True
     state.account.restart(broken.cause)
-    if broken.exit is None:
+    if broken.cause == "hang":
+        used, budget = state.account.used("hang") - 1, state.desired.max_hang_restarts
+        if 0 <= budget <= used:
+            _fail(state, broken, f"the budget of {budget} restarts after hangs is used up", now)
+    elif broken.exit is None:
         return 0.0
-    if broken.cause == "application":
+    elif broken.cause == "application":
         state.detections.append(("application", 0.0))
         state.tell(now, "RankFailed", broken.message, "Warning")
         why = refusal(broken.exit, state.account.used("application") - 1, state.desired)
@@ -50,10 +54,10 @@ def _is_certain(state: State, broken: Break, now: float) -> bool:
 
 
 def _fail(state: State, broken: Break, why: str, now: float) -> None:
-    assert broken.exit is not None
     state.tell(now, "Failed", f"{broken.message}; {why}", "Warning")
-    message = f"{broken.message}; {why}\n{broken.exit.message}"[:4096]
-    state.conclude(Verdict(outcome="failed", message=message, exit_code=broken.exit.exit_code or 1))
+    traceback, code = (broken.exit.message, broken.exit.exit_code) if broken.exit else ("", 1)
+    message = f"{broken.message}; {why}\n{traceback}".strip()[:4096]
+    state.conclude(Verdict(outcome="failed", message=message, exit_code=code or 1))
 
 
 def end_of(state: State, world: World | None, now: float) -> Break | None:

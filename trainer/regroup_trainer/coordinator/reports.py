@@ -11,6 +11,7 @@ from regroup_trainer.contract import (
     RankExit,
     Report,
     Restored,
+    Stack,
     Verdict,
 )
 from regroup_trainer.coordinator.membership import Member
@@ -30,6 +31,10 @@ def hear(state: State, report: Report, member: Member, now: float) -> None:
     world.heard = now
     if isinstance(report, Restored | Progress):
         member.step = report.step
+    if isinstance(report, Stack):
+        world.stacks[report.rank] = report
+    elif not isinstance(report, Progress) or world.progress is None or report.step > world.progress.step:
+        world.moved = now
     _take_over(state, report, world, now)
 
 

@@ -14,6 +14,7 @@ from regroup_trainer.contract import (
     Progress,
     RankExit,
     Restored,
+    Stack,
 )
 
 
@@ -79,6 +80,12 @@ class World:
     change: Change | None = None
     """Why."""
     decided: float = 0.0
+    moved: float = 0.0
+    """When it last told of something done (a state in place, a step, a checkpoint ...); at first its begin."""
+    diagnosed: float | None = None
+    """When its ranks were asked where they are, since nothing was done for too long."""
+    stacks: dict[int, Stack] = field(default_factory=dict)
+    """Their answers."""
     broken: Break | None = None
     settled: bool = False
     """Broken, all causes heard, the restart accounted for."""

@@ -1,0 +1,119 @@
+"""Worlds that live but do nothing, in virtual time; and who is to blame, from real stacks' texts."""
+
+from __future__ import annotations
+
+import pytest
+
+from regroup_trainer.contract import GenerationNumber, Stack
+from regroup_trainer.coordinator.hangs import Culprit, culprit
+from tests.trainer.coordinator.simulation import Job, SimulatedAgent, make_desired
+
+WAITS = """Thread 0x1 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+
+Current thread 0x2 (most recent call first):
+  File "/site/torch/distributed/distributed_c10d.py", line 2810 in all_reduce
+  File "/site/regroup_trainer/step.py", line 150 in exchange
+"""
+READS = """Current thread 0x2 (most recent call first):
+  File "/app/train.py", line 12 in read_from_dead_mount
+  File "/site/regroup_trainer/loop.py", line 80 in run
+"""
+SYNCHRONISES = """Thread 0x2 (most recent call first):
+  File "/site/regroup_trainer/step.py", line 99 in run
+"""
+
+
+def stacks(*texts: str) -> dict[int, Stack]:
+    """Of ranks 0, 1, ..."""
+    return {rank: Stack(generation=GenerationNumber(1, 1), rank=rank, text=text) for rank, text in enumerate(texts)}
+
+
+def test_the_culprit_is_outside_torch_while_the_others_wait_in_it() -> None:
+    assert culprit(stacks(WAITS, READS, WAITS), 3) == Culprit(1, "is in read_from_dead_mount (/app/train.py:12)")
+
+
+def test_the_culprit_does_not_answer() -> None:
+    assert culprit(stacks(WAITS, WAITS, ""), 3) == Culprit(2, "does not answer")
+    assert culprit(stacks(READS, WAITS), 3) == Culprit(2, "does not answer")
+
+
+def test_where_all_wait_for_their_devices_the_odd_one_is_the_culprit() -> None:
+    assert culprit(stacks(SYNCHRONISES, READS, SYNCHRONISES), 3) == Culprit(
+        1, "is in read_from_dead_mount (/app/train.py:12)"
+    )
+    assert culprit(stacks(SYNCHRONISES, READS), 2) is None
+
+
+def test_nobody_stands_out_when_all_wait_alike() -> None:
+    assert culprit(stacks(WAITS, WAITS), 2) is None
+    assert culprit(stacks(SYNCHRONISES, SYNCHRONISES), 2) is None
+    assert culprit({}, 3) is None
+
+
+def test_a_rank_alone_is_its_own_culprit() -> None:
+    assert culprit(stacks(READS), 1) == Culprit(0, "is in read_from_dead_mount (/app/train.py:12)")
+
+
+def train(**desired: object) -> tuple[Job, list[SimulatedAgent]]:
+    """Three workers that have trained for two seconds."""
+    job = Job(make_desired(steps=10_000, progress_timeout_seconds=5, **desired))
+    agents = [job.add_agent(index) for index in range(3)]
+    job.wait(2.0)
+    return job, agents
+
+
+def test_a_hung_world_is_asked_where_it_is_and_begun_anew() -> None:
+    job, agents = train()
+    before, number = job.step, job.record.number
+    agents[1].stuck_in = READS
+    job.wait(4.0)
+    assert job.record.number == number
+    job.wait(3.0)
+    assert job.record.number > number
+    assert "read_from_dead_mount" in job.record.reason
+    recovery = job.core.state.recoveries.records()[-1]
+    assert (recovery.cause, recovery.pod) == ("hang", agents[1].memory.hello().pod)
+    assert recovery.detect_seconds == pytest.approx(5.0, abs=0.3)
+    job.wait(5.0)
+    assert job.step > before
+
+
+def test_a_member_that_cannot_answer_holds_the_new_world_up_for_a_moment_only() -> None:
+    job, agents = train()
+    number = job.record.number
+    agents[1].stuck_in = ""
+    agents[1].answers = False
+    job.wait(8.0)
+    assert job.record.number > number
+    assert "does not answer" in job.record.reason
+
+
+def test_hangs_have_a_budget_of_their_own() -> None:
+    job, agents = train(max_hang_restarts=1)
+    for _ in range(2):
+        agents[1].stuck_in = READS
+        job.wait(8.0)
+    assert job.verdict is not None
+    assert job.verdict.outcome == "failed"
+    assert "the budget of 1 restarts after hangs is used up" in job.verdict.message
+
+
+def test_slow_steps_are_no_hang() -> None:
+    job, _ = train()
+    number = job.record.number
+    job.wait(60.0)
+    assert job.record.number == number
+    assert not [event for event in job.core.state.journal.events() if event.reason == "HangDetected"]
+
+
+def test_without_a_timeout_the_deadline_follows_from_the_steps() -> None:
+    job = Job(make_desired(steps=10_000))
+    agents = [job.add_agent(index) for index in range(3)]
+    job.wait(2.0)
+    number = job.record.number
+    agents[1].stuck_in = READS
+    job.wait(58.0)
+    assert job.record.number == number
+    job.wait(6.0)
+    assert job.record.number > number

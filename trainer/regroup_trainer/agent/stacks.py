@@ -1,0 +1,60 @@
+"""Where the ranks are: each writes the stacks of its threads into a file when it is sent a signal.
+
+The signal is answered by faulthandler from C, so a rank that is blocked in a collective or in the user's code answers
+too; one that is frozen, or hangs in the kernel, does not. Torch-free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import signal
+import time
+from pathlib import Path
+
+from regroup_trainer.contract import GenerationNumber, GenerationRecord, Stack
+
+SIGNAL = signal.SIGUSR1
+ANSWER_SECONDS = 1.0
+_POLL_SECONDS = 0.05
+_LIMIT = 16000
+"""Bytes of a rank's answer that are told."""
+
+
+def stack_file(directory: Path, number: GenerationNumber, rank: int) -> Path:
+    """Where a rank of this agent writes."""
+    return directory / f"{number.term}-{number.n}-{rank}.stacks"
+
+
+def answer(path: Path) -> None:
+    """From now on this process answers `SIGNAL` by writing its stacks to `path`."""
+    faulthandler.register(SIGNAL, file=path.open("ab"), all_threads=True, chain=False)
+
+
+async def collect(directory: Path, record: GenerationRecord, ranks: range) -> list[Stack]:
+    """What these ranks have written by the time that all have, or the deadline is over; empty for those who have not.
+
+    Call it right after the signal was ordered; the files hold nothing but the newest answer.
+    """
+    files = {rank: stack_file(directory, record.number, rank) for rank in ranks}
+    deadline, before = time.monotonic() + ANSWER_SECONDS, dict.fromkeys(ranks, -1)
+    while time.monotonic() < deadline:
+        await asyncio.sleep(_POLL_SECONDS)
+        sizes = {rank: _size(path) for rank, path in files.items()}
+        if sizes == before and all(sizes.values()):
+            break
+        before = sizes
+    return [Stack(generation=record.number, rank=rank, text=_take(path)) for rank, path in files.items()]
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _take(path: Path) -> str:
+    try:
+        text = path.read_bytes()[-_LIMIT:].decode(errors="replace")
+        path.write_bytes(b"")
+    except OSError:
+        return ""
+    return text
