@@ -30,11 +30,9 @@ ASKED_FOR: dict[str, Any] = {
     "scheduling.exclusive": True,
     "scheduling.gang": "PodGroup",
     "metrics.rankDetail": "full",
-    "trainer.parallelism.strategy": "zero",
     "trainer.parallelism.tensorParallel": 2,
     "trainer.parallelism.pipelineParallel": 2,
     "trainer.parallelism.contextParallel": 2,
-    "trainer.training.deterministic": "exact",
 }
 
 

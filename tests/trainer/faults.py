@@ -146,17 +146,16 @@ def supersede_after_step(assignment: Assignment, options: Options, channel: Reco
 def show_state(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
     """Write the whole (unsharded) state to files, as restored and at the end."""
     import torch
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
     from regroup_trainer.loop import Loop
+    from tests.trainer.whole_state import whole_state
 
     plain = Loop.run
 
     def show(loop: Loop, name: str) -> None:
-        whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        model, optimizer = get_state_dict(loop._state.model, loop._state.optimizer, options=whole)
+        state = whole_state(loop._state)
         if assignment.rank == 0:
-            torch.save({"model": model, "optimizer": optimizer["state"]}, Path(options["folder"]) / f"{name}.pt")
+            torch.save(state, Path(options["folder"]) / f"{name}.pt")
 
     def run_and_show(loop: Loop) -> str:
         show(loop, "restored")

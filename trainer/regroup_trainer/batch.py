@@ -32,6 +32,11 @@ def share(count: int, rank: int, world_size: int) -> range:
     return range(count * rank // world_size, count * (rank + 1) // world_size)
 
 
+def virtual_shards(count: int, micro_batch_size: int) -> int:
+    """Into how many micro-batches a world of one cuts a global batch of `count` samples."""
+    return -(-count // micro_batch_size)
+
+
 def micro_batches(ids: Ids, rank: int, world_size: int, micro_batch_size: int) -> list[MicroBatch]:
     """Split the rank's share of a global batch (at least one sample) into micro-batches of one shape on all ranks."""
     largest_share = -(-len(ids) // world_size)
@@ -68,10 +73,21 @@ class BatchPlanner:
     micro_batch_size: int
     rank: int
     world_size: int
+    exact: bool = False
+    """Whether ranks share out virtual shards: micro-batches that are the same in every world."""
 
     def plan(self, first: int) -> BatchPlan:
         """The plan of the global batch that begins at position `first`."""
         ids = order_arrays.ids(self.order, range(first, first + self.global_batch_size))
+        return self._of_virtual_shards(first, ids) if self.exact else self._of_samples(first, ids)
+
+    def _of_samples(self, first: int, ids: Ids) -> BatchPlan:
         own = share(len(ids), self.rank, self.world_size)
         parts = micro_batches(ids, self.rank, self.world_size, self.micro_batch_size)
         return BatchPlan(first, len(ids), ids[own.start : own.stop], tuple(parts))
+
+    def _of_virtual_shards(self, first: int, ids: Ids) -> BatchPlan:
+        shards = micro_batches(ids, 0, 1, self.micro_batch_size)
+        own = share(len(shards), self.rank, self.world_size)
+        size = len(shards[0].ids)
+        return BatchPlan(first, len(ids), ids[own.start * size : own.stop * size], tuple(shards[own.start : own.stop]))

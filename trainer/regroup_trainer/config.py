@@ -193,6 +193,30 @@ class ParallelismConfig(Section):
     """Ranks that share the stack of layers."""
     context_parallel: PositiveInt = 1
     """Ranks that share each sequence."""
+    bucket_megabytes: Annotated[int, Field(ge=1, le=4096)] = 25
+    """Gradients reduced at once, while the backward pass goes on (`ddp`, `zero`)."""
+    static_graph: bool = False
+    """Promise that each step runs the same operations: fewer checks (`ddp`, `zero`)."""
+    gradient_hook: Literal["none", "bf16", "powersgd"] = "none"
+    """Compression of gradients on their way, lossy but for `none` (`ddp`, `zero`)."""
+    gradient_rank: Annotated[int, Field(ge=1, le=1024)] = 4
+    """Rank of powersgd's approximation of a matrix; more is nearer to the gradient."""
+    reshard_after_forward: bool = True
+    """Free gathered parameters until the backward pass: less memory (`fsdp`, `hsdp`)."""
+    cpu_offload: bool = False
+    """Keep shards and optimizer in the host's memory (`fsdp`, `hsdp`)."""
+
+    @model_validator(mode="after")
+    def _options_have_a_meaning(self) -> Self:
+        for strategies, names in _STRATEGY_OPTIONS.items():
+            changed = [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
+            if changed and self.strategy not in strategies:
+                fields = ", ".join(map(to_camel, changed))
+                raise ValueError(
+                    f"{fields}: of no meaning with strategy {self.strategy!r}: remove it, or use one of "
+                    f"{', '.join(strategies)}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _shard_groups_are_hybrid(self) -> Self:
@@ -219,6 +243,14 @@ class ParallelismConfig(Section):
             "contextParallel": self.context_parallel,
         }
         return " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "one rank"
+
+
+_STRATEGY_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("ddp", "zero"): ("bucket_megabytes", "static_graph", "gradient_hook", "gradient_rank"),
+    ("fsdp", "hsdp"): ("reshard_after_forward", "cpu_offload"),
+    ("ddp", "fsdp", "hsdp"): ("tensor_parallel", "pipeline_parallel", "context_parallel"),
+}
+"""Strategies -> the fields that only they read."""
 
 
 class OptimizerConfig(Section):
@@ -292,13 +324,23 @@ class TrainConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     """Held-out loss."""
 
+    @model_validator(mode="after")
+    def _exactness_is_for_copies(self) -> Self:
+        if self.training.deterministic == "exact":
+            layout = self.parallelism
+            plain = ParallelismConfig(bucket_megabytes=layout.bucket_megabytes)
+            if layout != plain:
+                raise ValueError(
+                    "training.deterministic: 'exact' sums the gradients of whole copies of the model in one fixed "
+                    "order: it needs parallelism.strategy ddp without other options; use 'rounding' with these"
+                )
+        return self
+
 
 HONOURED: dict[str, tuple[tuple[object, ...], str]] = {
-    "parallelism.strategy": (("ddp", "fsdp", "hsdp"), "this parallelism strategy"),
     "parallelism.tensor_parallel": ((1,), "tensor parallelism"),
     "parallelism.pipeline_parallel": ((1,), "pipeline parallelism"),
     "parallelism.context_parallel": ((1,), "context parallelism"),
-    "training.deterministic": (("rounding",), "bit-identical results"),
 }
 """Field of TrainConfig that does less than it will: the values that are honoured yet, and what others would ask for.
 The operator and the trainer both refuse by it."""

@@ -1,15 +1,60 @@
-"""DDP's gradient reduction as a sum; its default divides by the world size.
+"""DDP's gradient reduction as a sum; its default, and torch's own hooks, divide by the world size.
 
-Without `from __future__ import annotations`: DDP inspects the hook's annotations and refuses them as strings.
+Without `from __future__ import annotations`: DDP inspects the hooks' annotations and refuses them as strings.
 """
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from regroup_trainer.config import ParallelismConfig
+
+_EXACT_STEPS = 10
+"""Steps before powersgd compresses: DDP arranges its buckets anew after the first, and early gradients change fast."""
+
+Future = torch.futures.Future[Tensor]
 
 
-def sum_gradients(_: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """A DDP communication hook without state: all-reduce the bucket by SUM."""
-    work = dist.all_reduce(bucket.buffer(), async_op=True)
+def register(ddp: DistributedDataParallel, config: ParallelismConfig) -> None:
+    """Make `ddp` reduce as configured."""
+    match config.gradient_hook:
+        case "none":
+            ddp.register_comm_hook(ddp.process_group, sum_gradients)
+        case "bf16":
+            ddp.register_comm_hook(ddp.process_group, sum_in_bf16)
+        case "powersgd":
+            state = PowerSGDState(
+                ddp.process_group, matrix_approximation_rank=config.gradient_rank, start_powerSGD_iter=_EXACT_STEPS
+            )
+            ddp.register_comm_hook(state, sum_low_rank)
+
+
+def sum_gradients(group: dist.ProcessGroup, bucket: GradBucket) -> Future:
+    """All-reduce the bucket by SUM."""
+    work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
     return work.get_future().then(lambda future: future.value()[0])
+
+
+def sum_in_bf16(group: dist.ProcessGroup, bucket: GradBucket) -> Future:
+    """All-reduce the bucket by SUM in bfloat16: half the bytes, 8 bits of precision, the range of float32."""
+    compressed = bucket.buffer().to(torch.bfloat16)
+    work = dist.all_reduce(compressed, group=group, async_op=True)
+
+    def decompress(future: torch.futures.Future[list[Tensor]]) -> Tensor:
+        return bucket.buffer().copy_(future.value()[0])
+
+    return work.get_future().then(decompress)
+
+
+def sum_low_rank(state: PowerSGDState, bucket: GradBucket) -> Future:
+    """PowerSGD (Vogels et al., 2019): matrices as products of two thin ones, what is lost is added to the next step.
+
+    Torch's hook makes a mean; each rank's error is its gradient minus that mean, so the mean times the world size and
+    the errors of all ranks add up to the sum of the gradients. Errors and the last factors live with the process: they
+    are neither saved nor resharded, so each generation begins with exact sums again.
+    """
+    size = state.process_group.size()
+    return powerSGD_hook(state, bucket).then(lambda future: future.value().mul_(size))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from regroup_trainer.zero import own_part
+
 
 @dataclass(frozen=True)
 class Position:
@@ -27,3 +29,15 @@ class TrainState:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     position: Position
+
+    @property
+    def bare_model(self) -> nn.Module:
+        """The model by its own parameters' names, as far as torch does not see through the wrapper by itself."""
+        module = self.model.module if isinstance(self.model, nn.DataParallel) else self.model
+        assert isinstance(module, nn.Module)
+        return module
+
+    @property
+    def own_optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer that holds this rank's part of the state."""
+        return own_part(self.optimizer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -15,10 +15,12 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
 from regroup_trainer import commit
+from regroup_trainer.batch import virtual_shards
 from regroup_trainer.commit import Commit, Contribution
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import Decision
 from regroup_trainer.mesh import Mesh, arrange
+from regroup_trainer.ordered_sum import OrderedSum
 from regroup_trainer.parallelize import forward_precision, gradient_reduction
 from regroup_trainer.state import Position, TrainState
 from regroup_trainer.world import World
@@ -76,7 +78,7 @@ def loss_sum(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     return (losses.view(len(weights), -1) * weights[:, None]).sum()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stepper:
     """Runs steps of one world."""
 
@@ -85,11 +87,16 @@ class Stepper:
     world: World
     targets_per_sample: int
     """Predictions that each sample asks for; each counts as a token."""
+    _graph_known: bool = field(default=False, init=False)
 
     @property
     def expected_tokens(self) -> int:
         """Tokens of a global batch (G x T)."""
         return self.config.training.global_batch_size * self.targets_per_sample
+
+    @property
+    def _exact(self) -> bool:
+        return self.config.training.deterministic == "exact"
 
     @cached_property
     def _mesh(self) -> Mesh:
@@ -97,7 +104,8 @@ class Stepper:
 
     def run(self, batch: RankBatch, decision: Decision) -> StepResult:
         """Train on this rank's share. Raises CommitError, and c10d's errors when a peer is lost."""
-        loss = self._accumulate(batch.micro_batches)
+        accumulate = self._accumulate_in_order if self._exact else self._accumulate
+        loss = accumulate(batch.micro_batches)
         return self.commit(Share(batch.samples * self.targets_per_sample, float(loss), batch.digest), decision)
 
     def commit(self, share: Share, decision: Decision) -> StepResult:
@@ -106,7 +114,7 @@ class Stepper:
         contribution = Contribution(
             tokens=share.tokens if counts else 0,
             loss_sum=share.loss_sum if counts else 0.0,
-            squared_norm=squared_norm(self.state.model, self._mesh),
+            squared_norm=self._squared_norm(),
             digest=share.digest if counts else 0,
             decision=decision,
         )
@@ -122,16 +130,44 @@ class Stepper:
         return StepResult(after, committed, updated)
 
     def _accumulate(self, batches: list[DeviceBatch]) -> Tensor:
+        self._record_graph(batches[0])
         model, total = self.state.model, torch.zeros((), dtype=torch.float64, device=self.world.device)
         for number, batch in enumerate(batches):
             with gradient_reduction(model, enabled=number == len(batches) - 1):
-                with forward_precision(model, self.config, self.world.device):
-                    logits = model(batch.inputs)
-                loss = loss_sum(logits, batch.targets, batch.weights)
-                # A constant, not the tokens of this rank: sums of such gradients never overflow, whatever the world.
-                (loss / self.expected_tokens).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
+                total += self._backward(batch)
         return total
+
+    def _record_graph(self, batch: DeviceBatch) -> None:
+        """DDP records a static graph in the first backward pass that it reduces, and only then can do without."""
+        if self.config.parallelism.static_graph and not self._graph_known:
+            self._backward(batch)
+            self.state.optimizer.zero_grad(set_to_none=True)
+        self._graph_known = True
+
+    def _backward(self, batch: DeviceBatch) -> Tensor:
+        """Forward and backward pass of a micro-batch; returns its loss sum."""
+        with forward_precision(self.state.model, self.config, self.world.device):
+            logits = self.state.model(batch.inputs)
+        loss = loss_sum(logits, batch.targets, batch.weights)
+        # A constant, not the tokens of this rank: sums of such gradients never overflow, whatever the world.
+        (loss / self.expected_tokens).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _accumulate_in_order(self, batches: list[DeviceBatch]) -> float:
+        """As `_accumulate`, but the sums are those of all ranks; the loss is told by rank 0 alone."""
+        training, mesh = self.config.training, self._mesh
+        shards = virtual_shards(training.global_batch_size, training.micro_batch_size)
+        ordered = OrderedSum(self.state.model, shards, mesh.data_rank, mesh.data_size)
+        for batch in batches:
+            ordered.take(float(self._backward(batch)))
+        loss = ordered.finish()
+        return loss if self.world.leads else 0.0
+
+    def _squared_norm(self) -> float:
+        if not self._exact:
+            return squared_norm(self.state.model, self._mesh)
+        # All ranks hold the same sums; one tells, since adding up equal parts would round.
+        return float(get_total_norm(local_gradients(self.state.model)).double() ** 2) if self.world.leads else 0.0
 
     def _update(self, committed: Commit) -> bool:
         finite = committed.gradient_norm is not None

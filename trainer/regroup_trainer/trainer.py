@@ -25,7 +25,7 @@ from regroup_trainer.loop import Loop
 from regroup_trainer.mesh import arrange
 from regroup_trainer.optimizer import build_optimizer
 from regroup_trainer.order import SampleOrder
-from regroup_trainer.parallelize import parallelize
+from regroup_trainer.parallelize import parallelize, parallelize_optimizer
 from regroup_trainer.state import Position, TrainState
 from regroup_trainer.support import require_supported
 from regroup_trainer.world import World
@@ -54,7 +54,8 @@ def run(assignment: Assignment, channel: Channel) -> int:
 def build_state(config: TrainConfig, world: World, classes: int) -> TrainState:
     """The state before the first step: the same parameters for every world and strategy."""
     model = parallelize(models.build(config.model, classes), config, world)
-    return TrainState(model, build_optimizer(model, config.optimizer), Position())
+    optimizer = parallelize_optimizer(build_optimizer(model, config.optimizer), config)
+    return TrainState(model, optimizer, Position())
 
 
 def run_identity(config: TrainConfig, data: Dataset) -> RunIdentity:
@@ -79,6 +80,7 @@ def build_loader(config: TrainConfig, data: Dataset, world: World) -> Loader:
         micro_batch_size=config.training.micro_batch_size,
         rank=mesh.data_rank,
         world_size=mesh.data_size,
+        exact=config.training.deterministic == "exact",
     )
     return Loader(data, planner, world)
 

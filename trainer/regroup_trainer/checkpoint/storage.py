@@ -15,15 +15,15 @@ from regroup_trainer.state import TrainState
 
 def tensors_of(state: TrainState) -> dict[str, Any]:
     """Views of parameters and optimizer state, keyed as stored."""
-    model, optimizer = get_state_dict(state.model, state.optimizer)
+    model, optimizer = get_state_dict(state.bare_model, state.own_optimizer)
     return {"model": model, "optimizer": optimizer}
 
 
 def put_back(state: TrainState, tensors: dict[str, Any]) -> None:
     """The inverse of `tensors_of`, after they have been loaded in place."""
     set_state_dict(
-        state.model,
-        state.optimizer,
+        state.bare_model,
+        state.own_optimizer,
         model_state_dict=tensors["model"],
         optim_state_dict=tensors["optimizer"],
     )

@@ -1,0 +1,112 @@
+"""Data parallelism: how copies of a model, or shards of one, are wrapped so that gradients are summed over them."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+from regroup_trainer import gradient_sum
+from regroup_trainer.config import TrainConfig
+from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.initialize import initialize
+from regroup_trainer.models import Model
+from regroup_trainer.world import World
+
+
+def replicate(model: Model, config: TrainConfig, world: World, devices: DeviceMesh) -> nn.Module:
+    """DDP: every rank holds the whole model. Exact sums are not DDP's: they are made after the backward passes."""
+    _allocate(model, config, world.device)
+    if config.training.deterministic == "exact":
+        return model
+    ddp = DistributedDataParallel(
+        model,
+        device_mesh=devices["replicate"],
+        init_sync=False,  # every rank made the same values, or loads the same checkpoint
+        gradient_as_bucket_view=True,
+        bucket_cap_mb=config.parallelism.bucket_megabytes,
+        static_graph=config.parallelism.static_graph,
+    )
+    gradient_sum.register(ddp, config.parallelism)
+    return ddp
+
+
+def shard(model: Model, config: TrainConfig, world: World, devices: DeviceMesh) -> nn.Module:
+    """FSDP2: parameters, gradients and optimizer state are sharded over the ranks of `shard`, copied along others."""
+    layout = config.parallelism
+    mesh = devices["replicate", "shard"] if layout.strategy == "hsdp" else devices["shard"]
+    offload = CPUOffloadPolicy(pin_memory=world.device.type != "cpu") if layout.cpu_offload else OffloadPolicy()
+    wrap = partial(fully_shard, mesh=mesh, offload_policy=offload, reshard_after_forward=layout.reshard_after_forward)
+    _wrap_blocks(model, config, wrap)
+    _allocate(model, config, torch.device("cpu") if layout.cpu_offload else world.device)
+    return model
+
+
+def thread(model: Model, config: TrainConfig, world: World, _: DeviceMesh) -> nn.Module:
+    """nn.DataParallel: one process, a thread for each of its GPUs. To teach and compare; raises ConfigurationError."""
+    if world.size > 1:
+        raise ConfigurationError(
+            f"parallelism.strategy: 'dp' is one process that uses all its GPUs, this world has {world.size} ranks: "
+            f"use 'ddp', or one replica with nprocPerNode 1"
+        )
+    print(
+        "parallelism.strategy dp (nn.DataParallel) is for teaching: it copies the model to every GPU and gathers all "
+        "outputs on the first one in each step, and its threads share one Python interpreter. ddp keeps a process and "
+        "a copy for each GPU, overlaps communication with the backward pass and goes beyond one machine",
+        file=sys.stderr,
+        flush=True,
+    )
+    _allocate(model, config, world.device)
+    return nn.DataParallel(model)
+
+
+DATA_PARALLEL: dict[str, Callable[[Model, TrainConfig, World, DeviceMesh], nn.Module]] = {
+    "ddp": replicate,
+    "zero": replicate,
+    "fsdp": shard,
+    "hsdp": shard,
+    "dp": thread,
+}
+"""parallelism.strategy -> how to wrap the model."""
+
+
+def _allocate(model: Model, config: TrainConfig, device: torch.device) -> None:
+    model.to_empty(device=device)
+    initialize(model, model, config.training.seed)
+
+
+def _wrap_blocks(model: Model, config: TrainConfig, wrap: Callable[..., FSDPModule]) -> None:
+    """Blocks first, so that they are gathered one at a time; the root takes the rest.
+
+    An embedding that serves at both ends of the model therefore belongs to the root.
+    """
+    policy = _mixed_precision(config)
+    # Blocks get what the root has cast already, and rotary angles that must stay in float32.
+    inner = dataclasses.replace(policy, cast_forward_inputs=False)
+    for block in model.blocks:
+        _reduce_by_sum(wrap(block, mp_policy=inner))
+    _reduce_by_sum(wrap(model, mp_policy=policy))
+
+
+def _reduce_by_sum(module: FSDPModule) -> None:
+    module.set_gradient_divide_factor(1.0)
+    module.set_force_sum_reduction_for_comms(True)  # gloo has no pre-multiplied sum
+
+
+def _mixed_precision(config: TrainConfig) -> MixedPrecisionPolicy:
+    if config.training.precision == "bf16":
+        return MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    return MixedPrecisionPolicy()
