@@ -1,0 +1,39 @@
+"""Compiled blocks: the same numbers, nothing compiled twice, a clear word where there is no compiler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from regroup_trainer.compilation import require_compiler
+from regroup_trainer.errors import ConfigurationError
+from tests.support.ranks import Template, generation, train_config
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "activations"), [("ddp", "none"), ("fsdp", "selective")], ids=["ddp", "fsdp-selective"]
+)
+def test_compiled_blocks_train_as_plain_ones_do_and_are_compiled_once(
+    template: Template, tmp_path: Path, strategy: str, activations: str
+) -> None:
+    plain = train_config(parallelism={"strategy": strategy}, training={"steps": 3})
+    compiled = train_config(
+        parallelism={"strategy": strategy},
+        training={"steps": 3, "compile": True, "activation_checkpointing": activations},
+    )
+    expected = template.run(generation(tmp_path / "plain", 2, plain))[0]
+    found = template.run(
+        generation(tmp_path / "compiled", 2, compiled), entry="tests.trainer.compiling:train_without_recompiling"
+    )
+    assert [outcome.exit_code for outcome in found] == [0, 0], found[0].stderr
+    assert found[0].losses == pytest.approx(expected.losses, rel=1e-5)
+    assert "graphs: 1\n" in found[0].stderr  # for all blocks and steps
+
+
+def test_without_a_compiler_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ConfigurationError, match="no g\\+\\+ on this worker"):
+        require_compiler(torch.device("cpu"))
