@@ -25,9 +25,7 @@ def test_compiled_blocks_train_as_plain_ones_do_and_are_compiled_once(
         training={"steps": 3, "compile": True, "activation_checkpointing": activations},
     )
     expected = template.run(generation(tmp_path / "plain", 2, plain))[0]
-    found = template.run(
-        generation(tmp_path / "compiled", 2, compiled), entry="tests.trainer.compiling:train_without_recompiling"
-    )
+    found = template.run(generation(tmp_path / "compiled", 2, compiled), entry="tests.trainer.telling:graphs")
     assert [outcome.exit_code for outcome in found] == [0, 0], found[0].stderr
     assert found[0].losses == pytest.approx(expected.losses, rel=1e-5)
     assert "graphs: 1\n" in found[0].stderr  # for all blocks and steps

@@ -26,9 +26,8 @@ def trained(template: Template, directory: Path, world_size: int, **sections: di
     [
         {"training": {"activation_checkpointing": "full"}},
         {"training": {"activation_checkpointing": "selective"}},
-        {"model": {"loss_chunks": 3}},
     ],
-    ids=["full", "selective", "chunks"],
+    ids=["full", "selective"],
 )
 def test_what_saves_memory_changes_no_loss(
     template: Template, tmp_path: Path, strategy: str, options: dict[str, Any]
@@ -37,6 +36,15 @@ def test_what_saves_memory_changes_no_loss(
     saving = trained(template, tmp_path / "saving", 2, parallelism={"strategy": strategy}, **options)
     assert saving.losses == pytest.approx(plain.losses, rel=FP32_ROUNDING)
     assert [e.loss for e in saving.evaluated] == pytest.approx([e.loss for e in plain.evaluated], rel=FP32_ROUNDING)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_loss_in_chunks_is_the_same_loss(template: Template, tmp_path: Path, strategy: str) -> None:
+    plain = trained(template, tmp_path / "plain", 1)
+    config = train_config(parallelism={"strategy": strategy}, model={"loss_chunks": 3})
+    outcomes = template.run(generation(tmp_path / "chunks", 2, config), entry="tests.trainer.telling:chunks")
+    assert outcomes[0].losses == pytest.approx(plain.losses, rel=FP32_ROUNDING)
+    assert "chunks: {3}" in outcomes[0].stderr
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

@@ -146,9 +146,7 @@ class Stepper:
 
     def _backward(self, batch: DeviceBatch) -> Tensor:
         """Forward and backward pass of a micro-batch; returns its loss sum."""
-        with forward_precision(self.state.model, self.config, self.world.device):
-            logits = self.state.model(batch.inputs)
-        loss = loss_sum(logits, batch.targets, batch.weights)
+        loss = forward(self.state.model, batch, self.config)
         # A constant, not the tokens of this rank: sums of such gradients never overflow, whatever the world.
         (loss / self.expected_tokens).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
@@ -183,6 +181,16 @@ class Stepper:
 def local(tensor: Tensor) -> Tensor:
     """What this rank holds of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def forward(model: nn.Module, batch: DeviceBatch, config: TrainConfig) -> Tensor:
+    """The loss sum of a micro-batch."""
+    with forward_precision(model, config, batch.inputs.device):
+        if config.model.loss_chunks > 1:
+            loss: Tensor = model(batch.inputs, batch.targets, batch.weights)
+            return loss
+        logits = model(batch.inputs)
+    return loss_sum(logits, batch.targets, batch.weights)
 
 
 def local_gradients(model: nn.Module) -> list[Tensor]:

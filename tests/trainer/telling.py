@@ -1,0 +1,37 @@
+"""Ranks that tell what their models did: what was compiled, whether the loss came in chunks."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from regroup_trainer.contract import Assignment
+from tests.support.ranks import RecordingChannel, train
+
+
+def graphs(assignment: Assignment, options: dict[str, Any], channel: RecordingChannel) -> int:
+    """Train; a function that has to be compiled a second time is an error."""
+    import torch._dynamo
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.config.error_on_recompile = True
+    code = train(assignment, options, channel)
+    print(f"graphs: {counters['stats']['unique_graphs']}", file=sys.stderr)
+    return code
+
+
+def chunks(assignment: Assignment, options: dict[str, Any], channel: RecordingChannel) -> int:
+    """Train; tells in how many chunks each loss was computed."""
+    from regroup_trainer.models import decoder
+
+    seen: set[int] = set()
+    compute = decoder.chunked_loss_sum
+
+    def noting(head: Any, hidden: Any, targets: Any, weights: Any, count: int) -> Any:
+        seen.add(count)
+        return compute(head, hidden, targets, weights, count)
+
+    decoder.chunked_loss_sum = noting
+    code = train(assignment, options, channel)
+    print(f"chunks: {seen}", file=sys.stderr)
+    return code
