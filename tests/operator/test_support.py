@@ -30,9 +30,6 @@ ASKED_FOR: dict[str, Any] = {
     "scheduling.exclusive": True,
     "scheduling.gang": "PodGroup",
     "metrics.rankDetail": "full",
-    "trainer.parallelism.tensorParallel": 2,
-    "trainer.parallelism.pipelineParallel": 2,
-    "trainer.parallelism.contextParallel": 2,
 }
 
 

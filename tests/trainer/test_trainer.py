@@ -163,8 +163,8 @@ def test_a_step_whose_gradients_are_not_finite_is_skipped_and_told(
     assert audit(tmp_path) == []
 
 
-def test_what_is_not_supported_is_refused_by_name(template: Template, tmp_path: Path) -> None:
-    config = train_config(parallelism={"tensor_parallel": 2})
+def test_what_cannot_be_combined_is_refused_by_name(template: Template, tmp_path: Path) -> None:
+    config = train_config(parallelism={"strategy": "zero", "tensor_parallel": 2})
     (outcome,) = template.run(generation(tmp_path, 1, config))
     assert outcome.exit_code == 2
-    assert "parallelism.tensorParallel: 2 is not supported yet" in outcome.stderr
+    assert "parallelism.strategy: 'zero' cannot be combined with tensorParallel 2" in outcome.stderr

@@ -37,10 +37,13 @@ def virtual_shards(count: int, micro_batch_size: int) -> int:
     return -(-count // micro_batch_size)
 
 
-def micro_batches(ids: Ids, rank: int, world_size: int, micro_batch_size: int) -> list[MicroBatch]:
-    """Split the rank's share of a global batch (at least one sample) into micro-batches of one shape on all ranks."""
+def micro_batches(ids: Ids, rank: int, world_size: int, micro_batch_size: int, multiple: int = 1) -> list[MicroBatch]:
+    """Split the rank's share of a global batch (at least one sample) into micro-batches of one shape on all ranks.
+
+    Their number is a multiple of `multiple`: of a pipeline's ranks, so that none of them waits for want of work.
+    """
     largest_share = -(-len(ids) // world_size)
-    passes = -(-largest_share // micro_batch_size)
+    passes = -(-largest_share // (micro_batch_size * multiple)) * multiple
     size = -(-largest_share // passes)
     own = share(len(ids), rank, world_size)
     padded = np.full(passes * size, ids[0])
@@ -73,6 +76,8 @@ class BatchPlanner:
     micro_batch_size: int
     rank: int
     world_size: int
+    multiple: int = 1
+    """Of it there are micro-batches: the ranks of a pipeline."""
     exact: bool = False
     """Whether ranks share out virtual shards: micro-batches that are the same in every world."""
 
@@ -83,7 +88,7 @@ class BatchPlanner:
 
     def _of_samples(self, first: int, ids: Ids) -> BatchPlan:
         own = share(len(ids), self.rank, self.world_size)
-        parts = micro_batches(ids, self.rank, self.world_size, self.micro_batch_size)
+        parts = micro_batches(ids, self.rank, self.world_size, self.micro_batch_size, self.multiple)
         return BatchPlan(first, len(ids), ids[own.start : own.stop], tuple(parts))
 
     def _of_virtual_shards(self, first: int, ids: Ids) -> BatchPlan:

@@ -191,6 +191,8 @@ class ParallelismConfig(Section):
     """Ranks that share each layer."""
     pipeline_parallel: PositiveInt = 1
     """Ranks that share the stack of layers."""
+    pipeline_schedule: Literal["1f1b", "interleaved"] = "1f1b"
+    """`interleaved`: two stages a rank, which idles less and sends more."""
     context_parallel: PositiveInt = 1
     """Ranks that share each sequence."""
     bucket_megabytes: Annotated[int, Field(ge=1, le=4096)] = 25
@@ -226,6 +228,16 @@ class ParallelismConfig(Section):
                 f"number of ranks that share a copy of the model, and only hsdp takes it"
             )
         return self
+
+    @property
+    def stages_per_rank(self) -> int:
+        """Parts of the stack of layers that a rank holds."""
+        return 2 if self.pipeline_schedule == "interleaved" else 1
+
+    @property
+    def model_is_cut(self) -> bool:
+        """Whether ranks share layers, the stack of them, or sequences."""
+        return self.tensor_parallel * self.pipeline_parallel * self.context_parallel > 1
 
     @property
     def replica_group_ranks(self) -> int:
@@ -337,11 +349,7 @@ class TrainConfig(Section):
         return self
 
 
-HONOURED: dict[str, tuple[tuple[object, ...], str]] = {
-    "parallelism.tensor_parallel": ((1,), "tensor parallelism"),
-    "parallelism.pipeline_parallel": ((1,), "pipeline parallelism"),
-    "parallelism.context_parallel": ((1,), "context parallelism"),
-}
+HONOURED: dict[str, tuple[tuple[object, ...], str]] = {}
 """Field of TrainConfig that does less than it will: the values that are honoured yet, and what others would ask for.
 The operator and the trainer both refuse by it."""
 

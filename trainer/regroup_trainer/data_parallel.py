@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 from torch import nn
+from torch.distributed._composable.replicate_with_fsdp import replicate as replicate_module
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
@@ -28,7 +29,14 @@ from regroup_trainer.world import World
 
 
 def replicate(model: Model, config: TrainConfig, world: World, devices: DeviceMesh) -> nn.Module:
-    """DDP: every rank holds the whole model. Exact sums are not DDP's: they are made after the backward passes."""
+    """DDP: every rank holds the whole model. Exact sums are not DDP's: they are made after the backward passes.
+
+    DDP knows neither DTensors nor a pipeline's schedule: for a model that is cut, FSDP2's machinery keeps the copies.
+    """
+    if config.parallelism.model_is_cut:
+        _wrap_blocks(model, config, partial(replicate_module, mesh=devices["replicate"]))
+        _allocate(model, config, world.device)
+        return model
     _allocate(model, config, world.device)
     if config.training.deterministic == "exact":
         return model

@@ -36,10 +36,12 @@ class _HostBatch:
 class Loader:
     """Reads this rank's samples. Close it in the end: it has a thread."""
 
-    def __init__(self, data: Dataset, planner: BatchPlanner, world: World) -> None:
+    def __init__(self, data: Dataset, planner: BatchPlanner, world: World, sequence_slice: slice | None = None) -> None:
+        """`sequence_slice`: what this rank works on of each sequence, if not on all of it."""
         self.data = data
         self.planner = planner
         self._device = world.device
+        self._cut = (slice(None), sequence_slice) if sequence_slice else slice(None)
         self._ahead = Prefetch(self._read, stride=planner.global_batch_size, ahead=_AHEAD)
 
     def training(self, first: int) -> RankBatch:
@@ -50,7 +52,8 @@ class Loader:
     def held_out(self, count: int) -> list[DeviceBatch]:
         """The rank's share of the first `count` held-out samples, or of all where there are fewer. Raises DataError."""
         ids = np.arange(min(count, self.data.held_out_samples))
-        parts = micro_batches(ids, self.planner.rank, self.planner.world_size, self.planner.micro_batch_size)
+        planner = self.planner
+        parts = micro_batches(ids, planner.rank, planner.world_size, planner.micro_batch_size, planner.multiple)
         return [self._on_device(self._tensors(part, self.data.read_held_out(part.ids))) for part in parts]
 
     def close(self) -> None:
@@ -63,7 +66,8 @@ class Loader:
         return _HostBatch(parts, len(plan.own_ids), order_arrays.digest(plan.own_ids))
 
     def _tensors(self, part: MicroBatch, arrays: Arrays) -> DeviceBatch:
-        return DeviceBatch(self._tensor(arrays.inputs), self._tensor(arrays.targets), self._tensor(part.weights))
+        inputs, targets = arrays.inputs[self._cut], arrays.targets[self._cut]
+        return DeviceBatch(self._tensor(inputs), self._tensor(targets), self._tensor(part.weights))
 
     def _tensor(self, array: Array) -> Tensor:
         tensor = torch.from_numpy(array)

@@ -10,12 +10,15 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 
 def loss_sum(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     """Weighted sum of the cross entropy of logits [B, ..., V] with targets [B, ...], weights [B]; in nats, float32."""
     losses = F.cross_entropy(logits.float().flatten(0, -2), targets.flatten(), reduction="none")
+    if isinstance(losses, DTensor):  # of logits cut along the vocabulary; every rank has all losses
+        losses = losses.to_local()
     return (losses.view(len(weights), -1) * weights[:, None]).sum()
 
 

@@ -69,9 +69,13 @@ class Mesh:
 
     @property
     def counts(self) -> bool:
-        """Whether tokens, loss and samples of the row are counted here: on one rank of it, which knows the loss."""
-        place = self.place
-        return place.pipeline == self.sizes.pipeline - 1 and place.context == 0 and place.tensor == 0
+        """Whether tokens and samples of the row are counted here: on one rank of it, which knows a loss."""
+        return self.counts_loss and self.place.context == 0
+
+    @property
+    def counts_loss(self) -> bool:
+        """Whether this rank's loss is counted: once for each slice of a sequence, at the end of the pipeline."""
+        return self.place.pipeline == self.sizes.pipeline - 1 and self.place.tensor == 0
 
     def groups(self, dimension: str) -> tuple[tuple[int, ...], ...]:
         """The ranks of the world in groups along a dimension, each in the order of their places."""
@@ -82,9 +86,21 @@ class Mesh:
         return tuple(tuple(range(first, first + length * step, step)) for first in ranks if first // step % length == 0)
 
     def connect(self, device_type: str) -> DeviceMesh:
-        """Make the process groups. All ranks call it; slices of the result serve single dimensions."""
-        sizes = tuple(getattr(self.sizes, name) for name in self.named)
-        return init_device_mesh(device_type, sizes, mesh_dim_names=self.named)
+        """Make the process groups. All ranks call it; slices of the result serve single dimensions.
+
+        Ranks that hold slices of the same sequences share parameters as data-parallel ranks do, so they belong to the
+        last data-parallel dimension here; `connect_context` groups them by themselves.
+        """
+        names = tuple(name for name in self.named if name != "context")
+        merged = "shard" if "shard" in names else "replicate"
+        sizes = {**self.sizes._asdict(), merged: getattr(self.sizes, merged) * self.sizes.context}
+        return init_device_mesh(device_type, tuple(sizes[name] for name in names), mesh_dim_names=names)
+
+    def connect_context(self, device_type: str) -> DeviceMesh:
+        """The group of the ranks that hold slices of the same sequences. All ranks call it."""
+        rows = math.prod(self.sizes) // (self.sizes.context * self.sizes.tensor)
+        sizes = (rows, self.sizes.context, self.sizes.tensor)
+        return init_device_mesh(device_type, sizes, mesh_dim_names=("row", "context", "tensor"))["context"]
 
     def describe(self) -> str:
         """A sentence with the groups of each dimension that has more than one rank."""

@@ -13,16 +13,21 @@ from contextlib import AbstractContextManager
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from regroup_trainer.activation_checkpointing import checkpoint_activations
 from regroup_trainer.compilation import compile_blocks
 from regroup_trainer.config import TrainConfig
+from regroup_trainer.context_parallel import require_slices, slice_sequences
 from regroup_trainer.data_parallel import DATA_PARALLEL
 from regroup_trainer.determinism import require_determinism
+from regroup_trainer.errors import ConfigurationError
 from regroup_trainer.mesh import arrange
 from regroup_trainer.models import Model
+from regroup_trainer.pipeline import Pipeline, cut, require_stages, stages_of
+from regroup_trainer.tensor_parallel import require_divisible, split_layers
 from regroup_trainer.world import World
 from regroup_trainer.zero import share_out
 
@@ -31,10 +36,26 @@ def parallelize(model: Model, config: TrainConfig, world: World) -> nn.Module:
     """Share out `model`, which is on the meta device, as configured. Raises ConfigurationError."""
     if config.training.deterministic == "exact":
         require_determinism()
+    _require_possible(config)
     mesh = arrange(config.parallelism, world)
     devices = mesh.connect(world.device.type)
     if world.leads and len(mesh.named) > 1:
         print(mesh.describe(), file=sys.stderr, flush=True)
+    if mesh.sizes.context > 1:
+        slice_sequences(model, mesh.connect_context(world.device.type))
+    if mesh.sizes.pipeline == 1:
+        return _wrap(model, config, world, devices)
+    # The stack is cut first; all else is then done to each part of it.
+    parts = cut(model, stages_of(mesh.place.pipeline, config.parallelism))
+    for part in parts.values():
+        _wrap(part, config, world, devices)
+    return Pipeline(parts, config, mesh, devices)
+
+
+def _wrap(model: Model, config: TrainConfig, world: World, devices: DeviceMesh) -> nn.Module:
+    # Tensor parallelism first: it cuts the layers themselves, the rest then works with what is left of them.
+    if config.parallelism.tensor_parallel > 1:
+        split_layers(model, devices["tensor"])
     # Inside the compiled function, so that the compiler sees what is kept and what is computed again.
     checkpoint_activations(model, config.training.activation_checkpointing)
     # Before the wrappers, whose hooks then stay outside the compiled functions.
@@ -42,6 +63,26 @@ def parallelize(model: Model, config: TrainConfig, world: World) -> nn.Module:
         compile_blocks(model, world.device)
     # Data parallelism comes last: it wraps, gathers or reduces what the other steps made of the model.
     return DATA_PARALLEL[config.parallelism.strategy](model, config, world, devices)
+
+
+def _require_possible(config: TrainConfig) -> None:
+    layout = config.parallelism
+    if layout.model_is_cut and layout.strategy in ("zero", "dp"):
+        raise ConfigurationError(
+            f"parallelism.strategy: {layout.strategy!r} cannot be combined with {layout.replica_group}: use ddp, fsdp "
+            f"or hsdp"
+        )
+    if layout.model_is_cut and layout.gradient_hook != "none":
+        raise ConfigurationError(
+            f"parallelism.gradientHook: {layout.gradient_hook!r} is for whole copies of the model: set it to none, or "
+            f"leave out {layout.replica_group}"
+        )
+    if layout.tensor_parallel > 1:
+        require_divisible(config)
+    if layout.pipeline_parallel > 1:
+        require_stages(config)
+    if layout.context_parallel > 1:
+        require_slices(config)
 
 
 def parallelize_optimizer(optimizer: torch.optim.Optimizer, config: TrainConfig) -> torch.optim.Optimizer:

@@ -9,7 +9,6 @@ from functools import cached_property
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
@@ -19,9 +18,11 @@ from regroup_trainer.batch import virtual_shards
 from regroup_trainer.commit import Commit, Contribution
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import Decision
+from regroup_trainer.loss import loss_sum
 from regroup_trainer.mesh import Mesh, arrange
 from regroup_trainer.ordered_sum import OrderedSum
 from regroup_trainer.parallelize import forward_precision, gradient_reduction
+from regroup_trainer.pipeline import Pipeline
 from regroup_trainer.state import Position, TrainState
 from regroup_trainer.world import World
 
@@ -72,12 +73,6 @@ class StepResult:
     """False when the gradients were not finite and the update was skipped."""
 
 
-def loss_sum(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Weighted sum of the cross entropy of logits [B, ..., V] with targets [B, ...], weights [B]; in nats, float32."""
-    losses = F.cross_entropy(logits.float().flatten(0, -2), targets.flatten(), reduction="none")
-    return (losses.view(len(weights), -1) * weights[:, None]).sum()
-
-
 @dataclass
 class Stepper:
     """Runs steps of one world."""
@@ -110,10 +105,10 @@ class Stepper:
 
     def commit(self, share: Share, decision: Decision) -> StepResult:
         """Make the accumulated, reduced gradients a step of all ranks. Raises as `run` does."""
-        counts = self._mesh.counts  # samples, tokens and loss once for all ranks that share a batch
+        counts = self._mesh.counts  # samples and tokens once for all ranks that share a batch
         contribution = Contribution(
             tokens=share.tokens if counts else 0,
-            loss_sum=share.loss_sum if counts else 0.0,
+            loss_sum=share.loss_sum if self._mesh.counts_loss else 0.0,
             squared_norm=self._squared_norm(),
             digest=share.digest if counts else 0,
             decision=decision,
@@ -130,6 +125,8 @@ class Stepper:
         return StepResult(after, committed, updated)
 
     def _accumulate(self, batches: list[DeviceBatch]) -> Tensor:
+        if isinstance(self.state.model, Pipeline):
+            return self.state.model.train_on(batches, self.expected_tokens)
         self._record_graph(batches[0])
         model, total = self.state.model, torch.zeros((), dtype=torch.float64, device=self.world.device)
         for number, batch in enumerate(batches):
@@ -201,9 +198,10 @@ def local_gradients(model: nn.Module) -> list[Tensor]:
 def squared_norm(model: nn.Module, mesh: Mesh) -> float:
     """The rank's part of the squared gradient norm; the parts of all ranks add up to the whole."""
     by_holders: dict[int, list[Tensor]] = defaultdict(list)
-    for parameter in model.parameters():
+    for name, parameter in model.named_parameters():
         if parameter.grad is not None:
-            by_holders[_holders(parameter.grad, mesh)].append(local(parameter.grad))
+            copies = model.copies(name) if isinstance(model, Pipeline) else 1
+            by_holders[copies * _holders(parameter.grad, mesh)].append(local(parameter.grad))
     return sum(float(get_total_norm(tensors).double() ** 2) / holders for holders, tensors in by_holders.items())
 
 

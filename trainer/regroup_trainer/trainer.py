@@ -17,6 +17,7 @@ from regroup_trainer.batch import BatchPlanner
 from regroup_trainer.channel import Channel
 from regroup_trainer.checkpoint.layout import DataIdentity, RunIdentity
 from regroup_trainer.config import TrainConfig
+from regroup_trainer.context_parallel import own_slice
 from regroup_trainer.contract import Assignment
 from regroup_trainer.data import Dataset
 from regroup_trainer.engine import Engine
@@ -80,9 +81,10 @@ def build_loader(config: TrainConfig, data: Dataset, world: World) -> Loader:
         micro_batch_size=config.training.micro_batch_size,
         rank=mesh.data_rank,
         world_size=mesh.data_size,
+        multiple=mesh.sizes.pipeline,
         exact=config.training.deterministic == "exact",
     )
-    return Loader(data, planner, world)
+    return Loader(data, planner, world, own_slice(config.training.sequence_length, mesh))
 
 
 def _prepare_process(seed: int) -> None:
