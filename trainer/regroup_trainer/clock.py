@@ -22,6 +22,10 @@ class PhaseClock:
         finally:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.monotonic() - start
 
+    def add(self, name: str, seconds: float) -> None:
+        """Count time that was measured elsewhere towards `name`."""
+        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+
     def seconds(self) -> dict[str, float]:
         """Seconds by phase so far."""
         return dict(self._seconds)

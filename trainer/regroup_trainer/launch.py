@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from regroup_trainer.channel import Channel
-from regroup_trainer.contract import Assignment
+from regroup_trainer.contract import Assignment, Finished
 
 
 @dataclass
@@ -17,6 +18,11 @@ class Launch:
     channel: Channel
     finish: Callable[[], None] | None = None
     """To be called when the program has ended well; set by the Session that speaks for the program, if there is one."""
+
+    def tell_end(self, reason: Literal["completed", "leave", "stop"], step: int = 0) -> None:
+        """Say that this rank ends of its own will."""
+        number, rank = self.assignment.record.number, self.assignment.rank
+        self.channel.send(Finished(generation=number, rank=rank, step=step, reason=reason))
 
 
 _present: list[Launch] = []

@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from regroup_trainer import launch
 from regroup_trainer.channel import Channel
-from regroup_trainer.contract import Assignment, Finished
+from regroup_trainer.contract import Assignment
 from regroup_trainer.errors import ConfigurationError
 from regroup_trainer.launch import Launch
 from regroup_trainer.world import interface_towards
@@ -36,7 +36,7 @@ def run(assignment: Assignment, channel: Channel) -> int:
     if code == 0 and here.finish is not None:
         here.finish()
     elif code == 0:
-        channel.send(Finished(generation=assignment.record.number, rank=assignment.rank, step=0, reason="completed"))
+        here.tell_end("completed")
     return code
 
 

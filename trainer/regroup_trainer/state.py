@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from regroup_trainer.zero import own_part
+
+
+class Stateful(Protocol):
+    """What a run can carry along: a scheduler, a counter, an average of the weights."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state; must pickle."""
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> object:
+        """The inverse."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +40,8 @@ class TrainState:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     position: Position
+    extra: dict[str, Stateful] = field(default_factory=dict)
+    """Other objects that belong to the run, by name; equal on all ranks."""
 
     @property
     def bare_model(self) -> nn.Module:

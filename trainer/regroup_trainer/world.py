@@ -15,7 +15,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from regroup_trainer.contract import Assignment
 from regroup_trainer.errors import GenerationOverError
@@ -48,13 +48,18 @@ def join(assignment: Assignment) -> World:
 
     Raises what `is_peer_loss` recognises when the others do not come.
     """
-    device = _device(assignment.local_rank)
     host, port = assignment.record.store.rsplit(":", 1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(host))
     store = TCPStore(host, int(port), is_master=False, timeout=_JOIN_TIMEOUT)
+    return meet(assignment, PrefixStore(str(assignment.record.number), store))
+
+
+def meet(assignment: Assignment, store: Store) -> World:
+    """As `join`, at a store that no other generation has used."""
+    device = _device(assignment.local_rank)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-        store=PrefixStore(str(assignment.record.number), store),
+        store=store,
         rank=assignment.rank,
         world_size=assignment.record.world_size,
         timeout=_COLLECTIVE_TIMEOUT,

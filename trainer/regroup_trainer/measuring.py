@@ -1,0 +1,75 @@
+"""Means over a user's own dataset, shared out over the ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.utils.data import DataLoader
+
+from regroup_trainer.batch import share
+from regroup_trainer.errors import DataError
+from regroup_trainer.world import World
+
+
+class Samples(Protocol):
+    """A map-style dataset, as torch.utils.data knows it."""
+
+    def __len__(self) -> int:
+        """How many samples."""
+
+    def __getitem__(self, index: int, /) -> Any:
+        """One of them."""
+
+
+@torch.no_grad()
+def measure_all(
+    model: nn.Module,
+    dataset: Samples,
+    measure: Callable[[Any], Mapping[str, Tensor]],
+    world: World,
+    loader: dict[str, Any],
+) -> dict[str, float]:
+    """Means over all samples, the same on all ranks; `loader` is DataLoader's, with batch_size. Raises DataError."""
+    if len(dataset) == 0:
+        raise DataError("session.evaluate: the dataset has no samples: give it some, or do not evaluate")
+    own, batch_size = share(len(dataset), world.rank, world.size), int(loader.pop("batch_size"))
+    largest = math.ceil(len(dataset) / world.size)
+    passes = math.ceil(largest / batch_size)
+    cuts = [share(len(own), number, passes) for number in range(passes)]
+    # Without a sample of its own a rank measures one at weight 0: sharded models communicate in every pass.
+    ids = [list(own[cut.start : cut.stop]) or [0] for cut in cuts]
+    sums: dict[str, float] = {}
+    was_training = model.training
+    model.eval()
+    for cut, batch in zip(cuts, DataLoader(dataset, batch_sampler=ids, **loader), strict=True):
+        for name, mean in measure(to_device(batch, world.device)).items():
+            sums[name] = sums.get(name, 0.0) + (float(mean) * len(cut) if cut else 0.0)
+    model.train(was_training)
+    if isinstance(model, FSDPModule):
+        model.reshard()  # no backward pass does it here
+    names = sorted(sums)
+    vector = torch.tensor([*(sums[name] for name in names), len(own)], dtype=torch.float64, device=world.device)
+    dist.all_reduce(vector)
+    *totals, count = vector.tolist()
+    return {name: total / count for name, total in zip(names, totals, strict=True)}
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The tensors of a batch as DataLoader collates it (nested lists, tuples, mappings) on a device."""
+    if device.type == "cpu":
+        return batch
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(to_device(value, device) for value in batch)
+    return batch

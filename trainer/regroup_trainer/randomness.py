@@ -1,0 +1,22 @@
+"""Random numbers as functions of seed and position, so that a resumed run draws what an undisturbed one would."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import torch
+
+
+def seed_all(seed: int) -> None:
+    """Python's, numpy's and torch's generators."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+def seed_tensors(device: torch.device, seed: int) -> None:
+    """Torch's generators of the CPU and of one device. Cheap enough for every step, which torch.manual_seed is not."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index].manual_seed(seed)

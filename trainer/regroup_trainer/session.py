@@ -1,0 +1,318 @@
+"""Session: a person's own training loop as a member of an elastic, fault-tolerant job.
+
+    session = Session()
+    model = session.prepare(Net())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    session.attach(optimizer)
+    for inputs, targets in session.batches(dataset, steps=1000, global_batch_size=64):
+        session.backward(F.cross_entropy(model(inputs), targets))
+        session.step()
+
+Model, loss, optimizer, dataset and loop stay the user's. The session gives each rank its samples, makes a step of all
+ranks out of their backward passes, saves, resumes, reports, and ends the process in order when the job asks for it.
+What lies below is what the built-in trainer uses: `engine`, `step`, `order`, `checkpoint`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from regroup_trainer import launch, own_model, solo
+from regroup_trainer import world as worlds
+from regroup_trainer.checkpoint.layout import DataIdentity, RunIdentity
+from regroup_trainer.config import CheckpointPolicy, ParallelismConfig, TrainConfig, TrainingConfig
+from regroup_trainer.contract import Decision
+from regroup_trainer.engine import Ending, Engine
+from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.measuring import Samples, measure_all, to_device
+from regroup_trainer.order import SampleOrder, mix
+from regroup_trainer.own_model import OwnStrategy
+from regroup_trainer.parallelize import gradient_reduction
+from regroup_trainer.randomness import seed_all, seed_tensors
+from regroup_trainer.shares import Part, Shares, ShareSampler
+from regroup_trainer.state import Position, Stateful, TrainState
+from regroup_trainer.step import Share, Stepper, StepResult
+
+STOPPED_EXIT_CODE = 143
+"""Of a program without an agent that saved and ended since it got SIGTERM: it has not done all its steps."""
+
+
+class Session:
+    """One program's part in a job; make one, before the model.
+
+    Under an agent (`regroup run`, a TrainingJob) the job says where and when to save. Elsewhere (`python`, `torchrun`)
+    `directory` does, by default regroup-runs/<name of the program>, and `save_every_steps`. `seed` is that of the order
+    of samples and, at the start, of all random numbers.
+
+    Raises what `world.is_peer_loss` recognises when the other ranks do not come.
+    """
+
+    def __init__(self, seed: int = 0, directory: str | Path | None = None, save_every_steps: int = 100) -> None:
+        self._begun = time.monotonic()
+        self._seed = seed
+        self._running: _Run | None = None
+        self._state: TrainState | None = None
+        self._model: nn.Module | None = None
+        self._ended = False
+        present = launch.present()
+        self._alone = present is None
+        if present is None:
+            policy = CheckpointPolicy(interval_steps=save_every_steps)
+            self._launch, store = solo.enter(Path(directory) if directory else None, policy)
+            self._world = worlds.meet(self._launch.assignment, store)
+            atexit.register(solo.leave)
+        else:
+            self._launch = present
+            self._launch.finish = self.finish
+            self._world = worlds.join(self._launch.assignment)
+        seed_all(seed)
+
+    # --- what a program may ask --------------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """This process among all of the job: 0, 1, ... It changes when the job is resized."""
+        return self._world.rank
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job at present."""
+        return self._world.size
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which prints."""
+        return self._world.leads
+
+    @property
+    def device(self) -> torch.device:
+        """Where model and batches are."""
+        return self._world.device
+
+    @property
+    def steps(self) -> int:
+        """Steps done so far, those before a restart included."""
+        return self._state.position.step if self._state else 0
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss of the last step over the samples of all ranks; None before the first, or when not finite."""
+        result = self._running.result if self._running else None
+        return result.commit.loss if result else None
+
+    # --- before the loop ---------------------------------------------------------------------------------------------
+
+    def prepare(self, model: nn.Module, strategy: OwnStrategy = "ddp", **options: Any) -> nn.Module:
+        """Share the model out over the ranks; make the optimizer of the parameters of what is returned.
+
+        `ddp` replicates it; `fsdp` shards it, by the elements of its ModuleLists. `options` go to
+        DistributedDataParallel or fully_shard.
+        """
+        self._strategy = strategy
+        self._model = own_model.share_out(model, strategy, self._world, options)
+        return self._model
+
+    def attach(
+        self, optimizer: Optimizer, scheduler: LRScheduler | None = None, gradient_clip: float = 0.0, **states: Stateful
+    ) -> None:
+        """What `step` updates: the optimizer, and after it the scheduler, which counts steps.
+
+        `gradient_clip` is the largest norm of the gradient; 0 does not clip. `states` are other objects with
+        state_dict and load_state_dict, equal on all ranks, that are saved and restored too.
+        """
+        if self._model is None:
+            raise ConfigurationError("session.attach: there is no model yet: call session.prepare(model) first")
+        self._scheduler = scheduler
+        self._clip = gradient_clip
+        extra = {**states, **({"scheduler": scheduler} if scheduler is not None else {})}
+        self._state = TrainState(self._model, optimizer, Position(), extra)
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+
+    def batches(
+        self, dataset: Samples, steps: int, global_batch_size: int, micro_batch_size: int | None = None, **loader: Any
+    ) -> Iterator[Any]:
+        """This rank's batches, on its device, from where the run stands to the end of step `steps`.
+
+        Each step trains on `global_batch_size` samples over all ranks, however many these are; a rank takes its share
+        in batches of `micro_batch_size` at most (default: at once). Call `backward` and `step` for each of them. The
+        dataset is shuffled anew in every epoch. `loader` goes to torch's DataLoader: collate_fn, num_workers, ...
+
+        Ends the process (SystemExit) when the job asks for it: all is saved then.
+        """
+        if self._state is None:
+            raise ConfigurationError("session.batches: there is no optimizer yet: call session.attach(optimizer) first")
+        training = TrainingConfig(
+            steps=steps,
+            global_batch_size=global_batch_size,
+            micro_batch_size=min(micro_batch_size or global_batch_size, global_batch_size),
+            gradient_clip=self._clip,
+            seed=self._seed,
+        )
+        run = self._running = self._open(self._state, dataset, training)
+        sampler = self._sampler(len(dataset), training)
+        batches = iter(DataLoader(dataset, batch_sampler=sampler, **loader))
+        while self.steps < steps:
+            with run.engine.clock.phase("data_wait"):
+                batch = to_device(next(batches), self.device)
+            part = sampler.parts.popleft()
+            seed_tensors(self.device, mix(mix(self._seed) ^ part.first))
+            run.begin(part)
+            with gradient_reduction(self._state.model, enabled=part.last):
+                yield batch
+            run.end()
+            if part.last and self.steps < steps and (ending := run.engine.act(run.decision)):
+                self._end(ending)
+                raise SystemExit(STOPPED_EXIT_CODE if self._alone else 0)
+        run.engine.save_result()
+
+    def backward(self, loss: Tensor, weight: int | None = None) -> None:
+        """The backward pass of a batch. `loss` is its mean over `weight` items: samples, unless said otherwise.
+
+        A loss per token is a mean over the batch's tokens: say how many they are, and each token of the global batch
+        counts alike, on whichever rank it is.
+        """
+        if loss.ndim:
+            raise ValueError(f"loss has shape {tuple(loss.shape)}: give its mean, and say by `weight` of how many")
+        self._run.backward(loss, weight)
+
+    def step(self) -> bool:
+        """Once all batches of a step are through: update the model on all ranks; whether that was done."""
+        return self._run.step(self._scheduler)
+
+    def evaluate(
+        self, dataset: Samples, measure: Callable[[Any], Mapping[str, Tensor]], batch_size: int = 64, **loader: Any
+    ) -> dict[str, float]:
+        """Means over a dataset, shared out over the ranks, that all of them get; all ranks must call it, in the loop.
+
+        `measure` gets a batch and returns means over its samples by name. One named `loss` becomes the job's
+        evaluation loss.
+        """
+        engine = self._run.engine
+        with engine.clock.phase("evaluation"):
+            options = {"batch_size": batch_size, **loader}
+            means = measure_all(self._run.state.model, dataset, measure, self._world, options)
+        if "loss" in means:
+            engine.evaluated(means["loss"])
+        return means
+
+    def log(self, **values: float) -> None:
+        """Print values beside the step; rank 0 does, the others need not be kept from calling."""
+        if self.leads:
+            shown = ", ".join(f"{name} {value:.6g}" for name, value in values.items())
+            print(f"step {self.steps}: {shown}", flush=True)
+
+    def finish(self) -> None:
+        """Save what is not saved yet and leave the others in order. All ranks must come here.
+
+        Only a program that leaves the loop early, and was started by `python` or `torchrun`, has to call it.
+        """
+        if not self._ended:
+            if self._running is not None:
+                self._running.engine.save_result()
+            self._end("completed")
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _run(self) -> _Run:
+        if self._running is None:
+            raise ConfigurationError("session: no batch yet: call this inside `for batch in session.batches(...)`")
+        return self._running
+
+    def _open(self, state: TrainState, dataset: Samples, training: TrainingConfig) -> _Run:
+        """Restore the state; what decides the order of samples, and what must fit, is known only now."""
+        order = DataIdentity(
+            fingerprint=f"{type(dataset).__name__} of {len(dataset)}",
+            samples=len(dataset),
+            seed=self._seed,
+            global_batch_size=training.global_batch_size,
+            sequence_length=1,
+        )
+        identity = RunIdentity(own_model.identity(state.model), self._strategy, order)
+        engine = Engine(self._launch.assignment, self._world, self._launch.channel, identity)
+        engine.restore(state, since=self._begun, total_steps=training.steps)
+        config = TrainConfig(training=training, parallelism=ParallelismConfig(strategy=self._strategy))
+        return _Run(engine, Stepper(state, config, self._world, targets_per_sample=1))
+
+    def _sampler(self, samples: int, training: TrainingConfig) -> ShareSampler:
+        shares = Shares(
+            order=SampleOrder(samples, self._seed),
+            global_batch_size=training.global_batch_size,
+            micro_batch_size=training.micro_batch_size,
+            rank=self.rank,
+            size=self.world_size,
+        )
+        position = self._run.state.position
+        return ShareSampler(shares, position.samples, training.steps - position.step)
+
+    def _end(self, ending: Ending) -> None:
+        self._ended = True
+        if self._running is not None:
+            self._running.engine.finish(ending)
+        else:
+            worlds.leave()
+            self._launch.tell_end(ending)
+
+
+class _Run:
+    """The steps of one generation, put together from what the user's loop calls."""
+
+    def __init__(self, engine: Engine, stepper: Stepper) -> None:
+        self.engine = engine
+        self.state = stepper.state
+        self.result: StepResult | None = None
+        self.decision = Decision.CONTINUE
+        self._stepper = stepper
+        self._part: Part | None = None
+        self._since = 0.0
+        self._items = 0
+        self._loss_sum = 0.0
+
+    def begin(self, part: Part) -> None:
+        """The user gets the batch of `part`."""
+        self._part = part
+        self._since = time.monotonic()
+
+    def end(self) -> None:
+        """The user asks for the next one."""
+        self._count_time()
+        if self._part is not None and self._part.last and self._items:
+            raise ConfigurationError("session.batches: the step is not done: call session.step() after each backward")
+
+    def backward(self, loss: Tensor, weight: int | None) -> None:
+        """Accumulate."""
+        samples = self._part.samples if self._part else 0
+        items = weight if weight is not None and samples else samples
+        (loss * (items / self._stepper.expected_tokens)).backward()  # type: ignore[no-untyped-call]
+        self._loss_sum += float(loss.detach()) * items
+        self._items += items
+
+    def step(self, scheduler: LRScheduler | None) -> bool:
+        """Commit, if this was the last part."""
+        if self._part is None or not self._part.last:
+            return False
+        rate = float(self.state.optimizer.param_groups[0]["lr"])
+        share = Share(self._items, self._loss_sum, self._part.digest)
+        self.result = result = self._stepper.commit(share, self.engine.decide())
+        if result.updated and scheduler is not None:
+            scheduler.step()
+        self.decision, self._items, self._loss_sum = result.commit.decision, 0, 0.0
+        self._count_time()
+        self.engine.committed(result, rate)
+        return True
+
+    def _count_time(self) -> None:
+        now = time.monotonic()
+        self.engine.clock.add("step", now - self._since)
+        self._since = now

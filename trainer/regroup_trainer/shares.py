@@ -1,0 +1,82 @@
+"""Which samples a rank of a user's own loop trains on, as lists of ids that torch's DataLoader reads.
+
+The order, and a rank's share of each step, are those of the built-in trainer. Only the cutting into micro-batches
+differs: these are not padded to one shape, so that the mean of a micro-batch is the mean of its samples. A rank without
+a sample reads one all the same, at weight 0, since all ranks communicate in every micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from regroup_trainer import order_arrays
+from regroup_trainer.batch import share
+from regroup_trainer.order import SampleOrder
+
+
+@dataclass(frozen=True)
+class Part:
+    """A micro-batch of a rank."""
+
+    first: int
+    """Position of its first sample in the stream of samples."""
+    samples: int
+    """That count: 0 where the rank has none of its own."""
+    last: bool
+    """Of the step."""
+    digest: int
+    """`order.digest` of the rank's whole share, in its last part; 0 in the others."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How the ranks share the samples of each step."""
+
+    order: SampleOrder
+    global_batch_size: int
+    micro_batch_size: int
+    rank: int
+    size: int
+    """Ranks that share."""
+
+    @property
+    def passes(self) -> int:
+        """Micro-batches of a step, on every rank."""
+        largest = -(-self.global_batch_size // self.size)
+        return -(-largest // self.micro_batch_size)
+
+    def parts(self, first: int) -> Iterator[tuple[Part, list[int]]]:
+        """The micro-batches of the step that begins at position `first`, with the ids of their samples."""
+        own = share(self.global_batch_size, self.rank, self.size)
+        ids = order_arrays.ids(self.order, range(first + own.start, first + own.stop))
+        for number in range(self.passes):
+            cut, last = share(len(ids), number, self.passes), number == self.passes - 1
+            digest = order_arrays.digest(ids) if last else 0
+            chosen = ids[cut.start : cut.stop].tolist() or [self.order.sample(first)]
+            yield Part(first + own.start + cut.start, len(cut), last, digest), chosen
+
+
+class ShareSampler:
+    """A batch sampler for torch's DataLoader, from one position of the stream on.
+
+    A loader with workers asks ahead of what is trained; `parts` keeps what belongs to the batches that it has not
+    delivered yet, in their order.
+    """
+
+    def __init__(self, shares: Shares, first: int, steps: int) -> None:
+        self._shares = shares
+        self._first = first
+        self._steps = steps
+        self.parts: deque[Part] = deque()
+
+    def __iter__(self) -> Iterator[list[int]]:
+        size = self._shares.global_batch_size
+        for step in range(self._steps):
+            for part, ids in self._shares.parts(self._first + step * size):
+                self.parts.append(part)
+                yield ids
+
+    def __len__(self) -> int:
+        return self._steps * self._shares.passes

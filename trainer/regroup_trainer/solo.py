@@ -1,0 +1,135 @@
+"""A program that no agent has started: alone by `python`, or one of several ranks by `torchrun`.
+
+It trains, saves, and resumes from what it saved; there is no coordinator, so a lost rank ends all of them, and only
+another start brings them back.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from regroup_trainer.checkpoint import lineage
+from regroup_trainer.checkpoint.layout import Layout
+from regroup_trainer.config import CheckpointPolicy, TrainConfig
+from regroup_trainer.contract import (
+    Assignment,
+    CheckpointSaved,
+    Decide,
+    Decision,
+    Desired,
+    GenerationNumber,
+    GenerationRecord,
+    MemberRecord,
+    Progress,
+    RankReport,
+    Restored,
+)
+from regroup_trainer.launch import Launch
+
+RUNS_FOLDER = Path("regroup-runs")
+_TELL_SECONDS = 1.0
+_TIMEOUT = timedelta(seconds=60)
+_ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+
+def enter(directory: Path | None, policy: CheckpointPolicy) -> tuple[Launch, Store]:
+    """The place of this process among the ranks that were started together, and the store by which they meet."""
+    if "RANK" not in os.environ:
+        os.environ.update(_ALONE)
+    store, rank, size = next(dist.rendezvous("env://", timeout=_TIMEOUT))
+    folder = (directory or RUNS_FOLDER / Path(sys.argv[0] or "program").stem).absolute()
+    meeting = PrefixStore(f"regroup-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    record = _record(_agree_on_number(meeting, rank, folder), size, folder, policy)
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    assignment = Assignment(record=record, rank=rank, local_rank=local_rank, channel="")
+    return Launch(assignment, Terminal(record.number, rank)), PrefixStore(str(record.number), meeting)
+
+
+def leave() -> None:
+    """At the end of the process, however it ends: nobody is waited for."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _agree_on_number(store: Store, rank: int, folder: Path) -> GenerationNumber:
+    """Above every generation that has begun in the folder."""
+    if rank == 0:
+        newest = max(lineage.read(Layout(folder)), default=GenerationNumber(0, 0))
+        store.set("number", str(GenerationNumber(newest.term + 1, 1)))
+    return GenerationNumber.parse(store.get("number").decode())
+
+
+def _record(number: GenerationNumber, size: int, folder: Path, policy: CheckpointPolicy) -> GenerationRecord:
+    job = folder.name
+    return GenerationRecord(
+        number=number,
+        parent=None,
+        reason="started without a coordinator",
+        rung="L2",
+        members=(MemberRecord(member=job, index=0, pod=job, node="", first_rank=0, ranks=size),),
+        store="",
+        desired=Desired(
+            revision=1,
+            namespace="local",
+            job=job,
+            replicas=1,
+            min_replicas=1,
+            max_replicas=1,
+            train=TrainConfig(),
+            checkpoint=policy,
+            directory=str(folder),
+        ),
+    )
+
+
+class Terminal:
+    """A channel without an agent: rank 0 prints, SIGTERM is the decision to stop."""
+
+    def __init__(self, number: GenerationNumber, rank: int) -> None:
+        self._number = number
+        self._leads = rank == 0
+        self._told_at = 0.0
+        self.asked_to_end = False
+        signal.signal(signal.SIGTERM, self._note_signal)
+
+    def send(self, report: RankReport) -> None:
+        """Print what a person wants to see."""
+        line = _line(report) if self._leads else ""
+        if line:
+            print(line, flush=True)
+
+    def committed(self, step: int, time: float) -> bool:  # noqa: ARG002 - nobody but the terminal is told
+        """Whether it is time for another line."""
+        if 0.0 <= time - self._told_at < _TELL_SECONDS:
+            return False
+        self._told_at = time
+        return True
+
+    def poll(self) -> list[Decide]:
+        """The wish to end, once it was told by a signal."""
+        return [Decide(generation=self._number, decision=Decision.STOP)] if self.asked_to_end else []
+
+    def _note_signal(self, _number: int, _frame: object) -> None:
+        self.asked_to_end = True
+
+
+def _line(report: RankReport) -> str:
+    match report:
+        case Restored(path=str()):
+            return f"resumed from step {report.step}: {report.path}"
+        case Progress():
+            loss = "not finite" if report.loss is None else f"{report.loss:.4f}"
+            clock = time.strftime("%H:%M:%S", time.localtime(report.time))
+            return f"{clock} step {report.step}: loss {loss}, {report.tokens_per_second:.0f} samples/s"
+        case CheckpointSaved():
+            return f"saved step {report.step}: {report.path}"
+        case _:
+            return ""
