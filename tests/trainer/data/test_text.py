@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regroup_trainer.config import DataConfig, TrainConfig
-from regroup_trainer.data import Dataset, load, text
+from regroup_trainer.config import DataConfig
+from regroup_trainer.data import Dataset, text
 from regroup_trainer.errors import DataError
+from tests.support import samples
+from tests.support.samples import dataset
 
 
 def folder_with(path: Path, **files: str) -> Path:
@@ -22,13 +24,7 @@ def folder_with(path: Path, **files: str) -> Path:
 
 
 def config(*paths: Path, held_out_percent: int = 0, **fields: Any) -> DataConfig:
-    return DataConfig(paths=tuple(map(str, paths)), held_out_percent=held_out_percent, **fields)
-
-
-def load_text(data: DataConfig, length: int, directory: Path, *, evaluate: bool = False) -> Dataset:
-    training = {"sequence_length": length}
-    evaluation = {"every_steps": int(evaluate)}
-    return load(TrainConfig.model_validate({"data": data, "training": training, "evaluation": evaluation}), directory)
+    return samples.config("text", *paths, held_out_percent=held_out_percent, **fields)
 
 
 def text_of(tokens: np.ndarray[Any, Any]) -> list[bytes]:
@@ -40,12 +36,12 @@ def read(data: Dataset, *ids: int) -> list[bytes]:
 
 
 def test_files_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
-    data = load_text(config(folder_with(tmp_path, b="second.", a="first")), 11, tmp_path)
+    data = dataset(config(folder_with(tmp_path, b="second.", a="first")), 11, tmp_path)
     assert read(data, 0) == [b"firstsecond"]
 
 
 def test_samples_are_inputs_and_the_bytes_that_follow_them(tmp_path: Path) -> None:
-    data = load_text(config(folder_with(tmp_path, a="abcdefg")), 3, tmp_path)
+    data = dataset(config(folder_with(tmp_path, a="abcdefg")), 3, tmp_path)
     assert (data.samples, data.targets_per_sample, data.classes) == (2, 3, 256)
     arrays = data.read_training(np.array([1, 0]))
     assert text_of(arrays.inputs) == [b"def", b"abc"]
@@ -54,7 +50,7 @@ def test_samples_are_inputs_and_the_bytes_that_follow_them(tmp_path: Path) -> No
 
 def test_the_held_out_tail_is_not_trained_on(tmp_path: Path) -> None:
     files = folder_with(tmp_path, a="x" * 80 + "y" * 20)
-    data = load_text(config(files, held_out_percent=20), 4, tmp_path, evaluate=True)
+    data = dataset(config(files, held_out_percent=20), 4, tmp_path, evaluate=True)
     assert set(b"".join(read(data, *range(data.samples)))) == {ord("x")}
     assert data.held_out_samples == 4
     assert set(b"".join(text_of(data.read_held_out(np.arange(4)).targets))) == {ord("y")}
@@ -62,16 +58,16 @@ def test_the_held_out_tail_is_not_trained_on(tmp_path: Path) -> None:
 
 def test_files_of_their_own_may_be_held_out(tmp_path: Path) -> None:
     training, apart = folder_with(tmp_path / "a", a="x" * 9), folder_with(tmp_path / "b", a="y" * 9)
-    data = load_text(config(training, held_out_percent=5, held_out_paths=(str(apart),)), 4, tmp_path, evaluate=True)
+    data = dataset(config(training, held_out_percent=5, held_out_paths=(str(apart),)), 4, tmp_path, evaluate=True)
     assert (data.samples, data.held_out_samples) == (2, 2)
     assert text_of(data.read_held_out(np.array([1])).inputs) == [b"yyyy"]
 
 
 def test_large_text_is_mapped_and_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = folder_with(tmp_path, a="abc", b="", c="defgh", d="ij", e="klmnopq")
-    joined = load_text(config(files), 4, tmp_path)
+    joined = dataset(config(files), 4, tmp_path)
     monkeypatch.setattr(text, "_IN_MEMORY", 10)
-    mapped = load_text(config(files), 4, tmp_path)
+    mapped = dataset(config(files), 4, tmp_path)
     ids = np.arange(joined.samples)
     np.testing.assert_array_equal(mapped.read_training(ids).targets, joined.read_training(ids).targets)
     assert read(mapped, *ids) == [b"abcd", b"efgh", b"ijkl", b"mnop"]
@@ -79,51 +75,51 @@ def test_large_text_is_mapped_and_reads_the_same(tmp_path: Path, monkeypatch: py
 
 
 def test_the_default_text_is_the_standard_library(tmp_path: Path) -> None:
-    data = load_text(DataConfig(), 128, tmp_path, evaluate=True)
+    data = dataset(DataConfig(), 128, tmp_path, evaluate=True)
     assert data.samples * 128 > 5_000_000
-    assert data.fingerprint == load_text(DataConfig(), 64, tmp_path).fingerprint
+    assert data.fingerprint == dataset(DataConfig(), 64, tmp_path).fingerprint
 
 
 @pytest.mark.parametrize("change", [{"a": "text!"}, {"c": "more"}])
 def test_the_fingerprint_tells_changed_text(tmp_path: Path, change: dict[str, str]) -> None:
-    before = load_text(config(folder_with(tmp_path, a="text.")), 2, tmp_path).fingerprint
-    assert load_text(config(folder_with(tmp_path, **change)), 2, tmp_path).fingerprint != before
+    before = dataset(config(folder_with(tmp_path, a="text.")), 2, tmp_path).fingerprint
+    assert dataset(config(folder_with(tmp_path, **change)), 2, tmp_path).fingerprint != before
 
 
 def test_the_fingerprint_does_not_depend_on_where_the_text_is_mounted(tmp_path: Path) -> None:
     one, two = folder_with(tmp_path / "one", a="text."), folder_with(tmp_path / "two", a="text.")
-    assert load_text(config(one), 2, tmp_path).fingerprint == load_text(config(two), 2, tmp_path).fingerprint
+    assert dataset(config(one), 2, tmp_path).fingerprint == dataset(config(two), 2, tmp_path).fingerprint
 
 
 def test_a_missing_path_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data\.paths: .*/nowhere does not exist on this worker: mount it"):
-        load_text(config(tmp_path / "nowhere"), 2, tmp_path)
+        dataset(config(tmp_path / "nowhere"), 2, tmp_path)
     with pytest.raises(DataError, match=r"data\.heldOutPaths: .*/nowhere does not exist"):
-        load_text(DataConfig(held_out_paths=(str(tmp_path / "nowhere"),)), 2, tmp_path)
+        dataset(DataConfig(held_out_paths=(str(tmp_path / "nowhere"),)), 2, tmp_path)
 
 
 def test_a_folder_without_matching_files_names_the_pattern(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data\.pattern: '\*\.py' matches no file below"):
-        load_text(config(tmp_path), 2, tmp_path)
+        dataset(config(tmp_path), 2, tmp_path)
 
 
 def test_too_little_text_says_how_much_is_needed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"5 tokens for training are too few for one sample of 129"):
-        load_text(config(folder_with(tmp_path, a="short")), 128, tmp_path)
+        dataset(config(folder_with(tmp_path, a="short")), 128, tmp_path)
 
 
 def test_too_little_held_out_text_is_an_error_only_where_it_is_needed(tmp_path: Path) -> None:
     folder_with(tmp_path, a="x" * 300)
-    load_text(config(tmp_path, held_out_percent=5), 32, tmp_path)
+    dataset(config(tmp_path, held_out_percent=5), 32, tmp_path)
     with pytest.raises(DataError, match=r"data\.heldOutPercent: 5 % keeps 15 tokens"):
-        load_text(config(tmp_path, held_out_percent=5), 32, tmp_path, evaluate=True)
+        dataset(config(tmp_path, held_out_percent=5), 32, tmp_path, evaluate=True)
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
 def test_a_folder_that_cannot_be_read_is_named_with_the_user(tmp_path: Path) -> None:
     (folder_with(tmp_path, a="x" * 300) / "closed").mkdir(mode=0)
     with pytest.raises(DataError, match=rf"closed cannot be read \(Permission denied\): .* user {os.getuid()}"):
-        load_text(config(tmp_path), 32, tmp_path)
+        dataset(config(tmp_path), 32, tmp_path)
 
 
 def test_fields_of_another_source_are_refused() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -15,11 +15,23 @@ from regroup_trainer.data.run import Tokens
 from regroup_trainer.errors import ConfigurationError
 
 BYTE_VALUES = 256
-_PIECE = 200_000
-"""Characters that the encoder takes at a time, at most."""
-_LINE_START = re.compile(r"\n(?=\S)")
+_PIECE = 2**20
+"""Characters that are encoded at a time, at most: a list of numbers takes much more memory than the text."""
+_END_OF_LINE = re.compile(r"\n(?=[^\S\r\n]*[^\s/])")
+"""The last line break before something; no alternative of either vocabulary's pattern goes on after one, but that of
+o200k for punctuation, which takes slashes along."""
 
 BpeName = Literal["cl100k", "o200k"]
+
+
+@dataclass(frozen=True)
+class _Vocabulary:
+    classes: int
+    end_of_text: int
+
+
+_VOCABULARIES: dict[str, _Vocabulary] = {"cl100k": _Vocabulary(100277, 100257), "o200k": _Vocabulary(200019, 199999)}
+"""Here, so that a restarted rank, whose tokens are made already, need not load the tables."""
 
 
 class Tokenizer(Protocol):
@@ -51,38 +63,36 @@ class ByteTokenizer:
 
 @dataclass(frozen=True)
 class BpeTokenizer:
-    """A byte-pair encoding as tiktoken defines it, from the package bpe-openai."""
+    """A byte-pair encoding as tiktoken defines it, from the package rs-bpe."""
 
     name: BpeName
 
-    @cached_property
-    def _encoding(self) -> Any:
-        try:
-            package = import_module("bpe_openai")
-        except ImportError as error:
-            problem = f"data.tokenizer: {self.name!r} needs the package bpe-openai, which this image lacks"
-            raise ConfigurationError(f"{problem}: install regroup[data] into it, or use 'byte'") from error
-        return package.get_encoding(f"{self.name}_base")
-
     @property
     def classes(self) -> int:
-        """Tokens are below this, the marks of ends included."""
-        return int(self._encoding.n_vocab)
+        """Tokens are below this, the marks included: as tiktoken's `n_vocab`."""
+        return _VOCABULARIES[self.name].classes
 
     def document(self, text: str) -> Tokens:
         """Its tokens, and the mark of a text's end. What looks like a mark within the text is text."""
-        encoded = [token for piece in pieces(text) for token in self._encoding.encode_ordinary(piece)]
-        return np.array([*encoded, self._encoding.eot_token], dtype=np.uint32)
+        encoded = [np.array(self._encode(piece), dtype=np.uint32) for piece in pieces(text)]
+        return np.concatenate([*encoded, np.array([_VOCABULARIES[self.name].end_of_text], dtype=np.uint32)])
+
+    @cached_property
+    def _encode(self) -> Callable[[str], list[int]]:
+        try:
+            package = import_module("rs_bpe.bpe").openai
+        except ImportError as error:
+            problem = f"data.tokenizer: {self.name!r} needs the package rs-bpe, which this image lacks"
+            raise ConfigurationError(f"{problem}: install regroup[data] into it, or use 'byte'") from error
+        encode: Callable[[str], list[int]] = getattr(package, f"{self.name}_base")().encode
+        return encode
 
 
 def pieces(text: str) -> Iterator[str]:
-    """Cut a long text where lines begin; no token spans such a place, so the tokens are those of the whole text.
-
-    (No alternative of the pattern of either vocabulary goes on after a line break with what is not white space.)
-    """
+    """Cut a long text after ends of lines, which no token spans, so that the tokens are those of the whole text."""
     start = 0
     while len(text) - start > _PIECE:
-        cuts = [found.end() for found in _LINE_START.finditer(text, start, start + _PIECE)]
+        cuts = [found.end() for found in _END_OF_LINE.finditer(text, start, start + _PIECE)]
         end = cuts[-1] if cuts else start + _PIECE
         yield text[start:end]
         start = end
