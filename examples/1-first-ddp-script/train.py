@@ -57,7 +57,7 @@ def make_samples() -> TensorDataset:
 
 
 def train(device: torch.device, epochs: int) -> None:
-    """Each rank trains on its share of every epoch; DDP averages the gradients, so that all keep the same parameters."""
+    """Each rank trains on its share of every epoch; DDP averages the gradients, so that all stay alike."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, OUTPUTS)).to(device)
     ddp = DistributedDataParallel(model)

@@ -1,0 +1,54 @@
+"""launcher torchrun on a real cluster: it trains, a killed pod is replaced, suspend and resume keep what was saved."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from tests.support.jobs import Job
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Installation
+
+pytestmark = pytest.mark.cluster
+EXAMPLE = Path(__file__).parents[2] / "examples" / "3-language-models"
+
+
+def log_of(installation: Installation, job: Job) -> str:
+    """What all its workers that are there have printed."""
+    names = [pod["metadata"]["name"] for pod in job.pods("worker")]
+    where = ("-n", job.namespace, "--tail=-1")
+    return "".join(installation.kubectl("logs", name, *where) for name in names)
+
+
+def resumed_at(installation: Installation, job: Job) -> int:
+    """The latest epoch that a world began with."""
+    return max([0, *map(int, re.findall(r"epoch (\d+) is next", log_of(installation, job)))])
+
+
+def test_a_killed_pod_is_replaced_and_a_suspended_job_goes_on_with_its_epochs(installation: Installation) -> None:
+    files = [f"--from-file={path}" for path in sorted(EXAMPLE.glob("*.py"))]
+    installation.kubectl("create", "configmap", "language-models", "-n", installation.namespace, *files)
+    job = installation.start(yaml.safe_load((EXAMPLE / "torchrun.yaml").read_text()))
+    wait_until("two epochs", lambda: "epoch 1 on" in log_of(installation, job), seconds=120, every=1)
+    assert {pod["metadata"]["labels"]["regroup.dev/role"] for pod in job.pods()} == {"store", "worker"}
+    assert job.status()["phase"] == "Running"
+
+    victim = job.workers()[0]["metadata"]["name"]
+    installation.kubectl("delete", "pod", victim, "-n", job.namespace, "--grace-period=0", "--force")
+    wait_until("another world", lambda: resumed_at(installation, job) > 0, seconds=90, every=1)
+    assert job.status()["restarts"]["infrastructure"] == 1
+
+    job.patch(suspend=True)
+    job.wait_for_condition("Suspended", seconds=90)
+    wait_until("its pods to go", lambda: not job.pods(), seconds=90)
+    job.patch(suspend=False)
+    job.wait_for_condition("Complete", seconds=240)
+    assert resumed_at(installation, job) > 0, "it began anew"
+    assert "epoch 0 on" not in log_of(installation, job)
+    assert job.status()["coordinatorTerm"] == 2
