@@ -73,13 +73,14 @@ def poison_step(assignment: Assignment, options: Options, channel: RecordingChan
 
 
 def die_while_saving(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
-    """One rank is killed in the save of a step, when it comes to the function `where` (module.function)."""
+    """One rank is killed in the save of a step, when it comes to the function `where` (module.function) for it."""
     module_name, name = options["where"].split(".")
     module = importlib.import_module(f"regroup_trainer.checkpoint.{module_name}")
     plain = getattr(module, name)
 
     def die_or_go_on(*arguments: Any) -> Any:
-        if assignment.rank == options["rank"] and channel.step == options["step"]:
+        concerned = any(f"step-{options['step']}.tmp" in str(argument) for argument in arguments)
+        if assignment.rank == options["rank"] and concerned:
             os.kill(os.getpid(), signal.SIGKILL)
         return plain(*arguments)
 
@@ -88,20 +89,22 @@ def die_while_saving(assignment: Assignment, options: Options, channel: Recordin
 
 
 def limit_file_size(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
-    """One rank cannot write files above a size from a step on, until another step."""
+    """One rank cannot write files above a size in the save of a step."""
+    from regroup_trainer.checkpoint import files
+
+    plain, unlimited = files.write, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+
+    def write_limited(path: Path, *arguments: Any) -> Any:
+        if f"step-{options['step']}.tmp" in str(path):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (options["bytes"], resource.RLIM_INFINITY))
+        try:
+            return plain(path, *arguments)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+
     if assignment.rank == options["rank"]:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        limit, unlimited = (options["bytes"], resource.RLIM_INFINITY), (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-        _after_step(channel, options["from"], lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
-        if "until" in options:
-            send = channel.send
-
-            def send_and_lift(report: RankReport) -> None:
-                send(report)
-                if isinstance(report, Progress) and report.step == options["until"]:
-                    resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-
-            channel.send = send_and_lift  # type: ignore[method-assign]
+        files.write = write_limited
     return _run(assignment, channel)
 
 

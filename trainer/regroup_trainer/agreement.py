@@ -11,6 +11,7 @@ import torch.distributed as dist
 from regroup_trainer.errors import GenerationOverError, SaveError, TrainingError
 
 T = TypeVar("T")
+U = TypeVar("U")
 _CPU = torch.device("cpu")
 
 
@@ -31,6 +32,33 @@ def from_all(value: T) -> list[T]:
     values: list[T | None] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return cast(list[T], values)
+
+
+def until_all(ready: Callable[[], bool]) -> None:
+    """Return when `ready`, which should wait a moment, holds on all ranks.
+
+    Raises c10d's errors when a peer is lost meanwhile: who waits alone would never know.
+    """
+    while True:
+        yes = torch.tensor(float(ready()))
+        dist.all_reduce(yes, dist.ReduceOp.MIN)
+        if yes.item():
+            return
+
+
+def gather(value: T) -> list[T] | None:
+    """The values of all ranks, in rank order, on rank 0; None elsewhere. They must pickle."""
+    values: list[T | None] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(value, values, dst=0)
+    return cast(list[T] | None, values)
+
+
+def deal(value: T, decide: Callable[[list[T]], list[U]]) -> U:
+    """Rank 0 decides from the values of all ranks what each gets. All must pickle; an error loses the others a peer."""
+    values = gather(value)
+    dealt: list[U | None] = [None]
+    dist.scatter_object_list(dealt, decide(values) if values is not None else None, src=0)
+    return cast(U, dealt[0])
 
 
 def _outcome(action: Callable[[], object]) -> object:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from types import TracebackType
 from typing import Literal
 
 from regroup_trainer import world as worlds
@@ -29,7 +30,10 @@ Ending = Literal["completed", "leave", "stop"]
 
 
 class Engine:
-    """One rank's part of a generation. All ranks call its methods after the same steps."""
+    """One rank's part of a generation. All ranks call its methods after the same steps.
+
+    Use it as a context manager around what follows `restore`: a broken generation then ends what goes on beside it.
+    """
 
     def __init__(self, assignment: Assignment, world: World, channel: Channel, identity: RunIdentity) -> None:
         self._record = assignment.record
@@ -59,6 +63,13 @@ class Engine:
         saved_step = choice.manifest.step if choice.manifest else None
         self._checkpointer = Checkpointer(saver, state, self._policy, self.reporter, saved_step)
 
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        if kind is not None:
+            self._checkpointer.give_up()
+
     def decide(self) -> Decision:
         """What to do after the step that is about to be committed, as far as this rank knows.
 
@@ -74,7 +85,7 @@ class Engine:
         """Note a step of all ranks, made with learning rate `rate`."""
         if self._history is not None:
             self._note(result, self._history)
-        self.reporter.step(result, rate, {**self.clock.seconds(), **self._checkpointer.seconds})
+        self.reporter.step(result, rate, self._seconds())
         self._checkpointer.after_step()
 
     def evaluated(self, loss: float) -> None:
@@ -105,9 +116,16 @@ class Engine:
 
     def finish(self, ending: Ending) -> None:
         """Leave the world in order, and tell so."""
+        self._checkpointer.finish()
         worlds.leave()
         number, step = self._record.number, self._state.position.step
         self.reporter.send(Finished(generation=number, rank=self._world.rank, step=step, reason=ending))
+
+    def _seconds(self) -> dict[str, float]:
+        """By phase of the job's account; waiting for a save within a step counts as saving."""
+        own = self.clock.seconds()
+        own["step"] = own.get("step", 0.0) - self._checkpointer.seconds_within_steps
+        return {**own, **self._checkpointer.seconds}
 
     def _restored(self, choice: Choice, seconds: float, total_steps: int | None) -> Restored:
         number, step = self._record.number, self._state.position.step

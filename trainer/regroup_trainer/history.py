@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,21 +54,24 @@ class History:
             problem = f"history file {path} cannot be made ({error.strerror})"
             raise StorageError(f"{problem}: free or repair the volume") from error
         self._waiting = b""
+        self._lock = threading.Lock()
 
     def append(self, step: CommittedStep) -> None:
         """Note a committed step; it survives this process, and the machine once `sync` has returned."""
-        self._waiting += step.model_dump_json().encode() + b"\n"
+        with self._lock:
+            self._waiting += step.model_dump_json().encode() + b"\n"
         with contextlib.suppress(OSError):
             self._write()
 
     def sync(self) -> None:
-        """Flush to the device. Raises OSError."""
+        """Flush to the device; another thread may append meanwhile. Raises OSError."""
         self._write()
         os.fsync(self._descriptor)
 
     def _write(self) -> None:
-        while self._waiting:
-            self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
+        with self._lock:
+            while self._waiting:
+                self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
 
 
 def committed(directory: Path) -> list[CommittedStep]:

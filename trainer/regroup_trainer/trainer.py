@@ -47,7 +47,7 @@ def run(assignment: Assignment, channel: Channel) -> int:
     state = build_state(config, world, data.classes)
     engine = Engine(assignment, world, channel, run_identity(config, data))
     engine.restore(state, since=start)
-    with closing(build_loader(config, data, world)) as loader:
+    with closing(build_loader(config, data, world)) as loader, engine:
         engine.finish(Loop(engine, loader, state, config, world).run())
     return 0
 

@@ -105,7 +105,7 @@ def test_old_checkpoints_go_and_every_mth_stays(template: Template, tmp_path: Pa
     assert steps_of(tmp_path) == [3, 6, 8, 9]
 
 
-@pytest.mark.parametrize(("rank", "where"), [(1, "save.tensors_of"), (1, "catalog.file_record"), (0, "save.publish")])
+@pytest.mark.parametrize(("rank", "where"), [(1, "files.write"), (0, "files.write"), (0, "save.publish")])
 def test_a_kill_during_a_save_leaves_the_older_checkpoint(
     template: Template, tmp_path: Path, rank: int, where: str
 ) -> None:
@@ -116,7 +116,6 @@ def test_a_kill_during_a_save_leaves_the_older_checkpoint(
     )
     assert sorted(outcome.exit_code for outcome in killed) == [PEER_LOST_EXIT_CODE, 137], killed[1 - rank].stderr
     assert steps_of(tmp_path) == [2]
-    assert leftovers(tmp_path) == ["step-4.tmp-1-1"]
     leader = template.run(following(tmp_path))[0]
     assert leader.restored.step == 2
     assert leftovers(tmp_path) == []
@@ -185,7 +184,7 @@ def test_a_rank_that_cannot_write_fails_the_save_and_not_the_training(
     outcomes = template.run(
         generation(tmp_path, 2, train_config(), checkpoint={"interval_steps": 2}),
         entry="tests.trainer.faults:limit_file_size",
-        options={"rank": rank, "from": 3, "until": 5, "bytes": 5000},
+        options={"rank": rank, "step": 4, "bytes": 5000},
     )
     leader = outcomes[0]
     assert [outcome.exit_code for outcome in outcomes] == [0, 0], leader.stderr
@@ -252,7 +251,7 @@ def test_a_superseded_generation_publishes_nothing(template: Template, tmp_path:
     )
     assert [outcome.exit_code for outcome in outcomes] == [PEER_LOST_EXIT_CODE] * 2
     assert "generation 2.1 has begun: generation 1.1 is over" in outcomes[0].stderr
-    assert steps_of(tmp_path) == [2]
+    assert steps_of(tmp_path) in ([], [2])  # that of step 2 may have been under way
     assert leftovers(tmp_path) == []
 
 

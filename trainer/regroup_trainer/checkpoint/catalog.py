@@ -22,6 +22,7 @@ from regroup_trainer.checkpoint.layout import (
     is_corrupt,
     is_removed,
     published_step,
+    set_aside_by,
     temporary_generation,
 )
 from regroup_trainer.contract import GenerationNumber
@@ -119,6 +120,11 @@ def sweep(layout: Layout, generation: GenerationNumber) -> None:
         writer = temporary_generation(path.name)
         if is_removed(path.name) or (writer is not None and writer < generation):
             shutil.rmtree(path, ignore_errors=True)  # a straggler may still be writing: then the next one sweeps it
+
+
+def stale(layout: Layout, generation: GenerationNumber) -> list[Path]:
+    """What generations older than this set aside as of an abandoned line."""
+    return [path for path in layout.checkpoints.iterdir() if (by := set_aside_by(path.name)) and by < generation]
 
 
 def remove(layout: Layout, step: int) -> None:

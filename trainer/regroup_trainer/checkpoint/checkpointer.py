@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from itertools import chain, repeat
 
+import torch.distributed as dist
+from torch.optim import Optimizer
+
+from regroup_trainer.agreement import lead, until_all
 from regroup_trainer.channel import Sender
-from regroup_trainer.checkpoint.save import Saver, prune
+from regroup_trainer.checkpoint.parts import Parts, Store
+from regroup_trainer.checkpoint.save import Published, Save, Saver
 from regroup_trainer.checkpoint.schedule import SaveTimer, due_by_steps
+from regroup_trainer.checkpoint.snapshot import Snapshot
 from regroup_trainer.clock import PhaseClock
 from regroup_trainer.config import CheckpointPolicy
 from regroup_trainer.contract import CheckpointFailed, CheckpointSaved
@@ -17,10 +25,17 @@ from regroup_trainer.state import TrainState
 
 _RESULT_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds between attempts to save the last step."""
+_MOMENT_SECONDS = 0.02
+_GRACE_SECONDS = 2.0
+"""How long a save may take to end when its generation is over."""
 
 
 class Checkpointer:
-    """Saves `state` for one generation. All ranks call its methods after the same steps, but for `due`."""
+    """Saves `state` for one generation, beside its training; `finish` or `give_up` it at the end.
+
+    All ranks call its methods after the same steps, but for `due`. At most one save is under way: the next one waits
+    for it. The optimizer itself waits for the copy of the state before it changes it.
+    """
 
     def __init__(
         self, saver: Saver, state: TrainState, policy: CheckpointPolicy, channel: Sender, saved_step: int | None
@@ -30,8 +45,18 @@ class Checkpointer:
         self._policy = policy
         self._channel = channel
         self._saved_step = saved_step
-        self._clock: PhaseClock = PhaseClock()
+        self._clock = PhaseClock()
         self._timer = SaveTimer(policy)
+        self._snapshot: Snapshot | None = None
+        self._save: Save | None = None
+        self._saves = 0
+        self._begun_step: int | None = None
+        self._succeeded = False
+        self._blocking = 0.0
+        self.seconds_within_steps = 0.0
+        """The part of `seconds` that passed inside of optimizer steps."""
+        self._parts = Parts(_own_connection(), saver.world.size)
+        self._hook = state.optimizer.register_step_pre_hook(self._before_update)
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -39,36 +64,41 @@ class Checkpointer:
         return self._clock.seconds()
 
     def due(self) -> bool:
-        """Whether the policy asks for a checkpoint after the step that is about to run. Rank 0 asks; all are told."""
-        return self._timer.due() or due_by_steps(self._policy, self._state.position.step + 1)
+        """Whether the policy asks for a checkpoint after the step that is about to run. Rank 0 asks; all are told.
 
-    def begin(self) -> None:
-        """Save the present step. A failure is told and left to the next attempt."""
-        self.save_durably()
-
-    def before_update(self) -> None:
-        """Call right before the optimizer changes the state."""
+        The clock does not ask for another one while a save is under way.
+        """
+        by_time = self._save is None and self._timer.due()
+        return by_time or due_by_steps(self._policy, self._state.position.step + 1)
 
     def after_step(self) -> None:
-        """Call after every step: tells what became of a save."""
+        """Call after every step: prepares the first save, tells what became of the last."""
+        if self._snapshot is None:  # not before the first step: that should come soon, and makes the optimizer's state
+            self._snapshot = Snapshot(self._state, self._saver.world.device)
+        if self._save and self._save.done:
+            self._collect()
+
+    def begin(self) -> None:
+        """Save the present step beside the following ones. A failure is told later and left to the next attempt."""
+        self._finish()
+        self._blocking = 0.0
+        with self._standing_still():
+            if self._snapshot is None or not self._snapshot.fits():
+                self._snapshot = Snapshot(self._state, self._saver.world.device)
+            self._saves += 1
+            self._begun_step = self._state.position.step
+            self._save = Save(self._saver, self._snapshot, self._parts, self._saves, self._state.position, self._policy)
+        self._timer.restart()
 
     def save_durably(self) -> bool:
         """Save the present step unless that is done; whether it is on the volume now. A failure is told."""
-        if self._saved_step == self._state.position.step:
+        step = self._state.position.step
+        if self._saved_step == step:
             return True
-        start = time.monotonic()
-        try:
-            with self._clock.phase("checkpoint_save"):
-                manifest = self._saver.save(self._state)
-        except SaveError as failure:
-            self._tell_failure(failure.stage, failure.error)
-            return False
-        finally:
-            self._timer.restart()
-        self._saved_step = manifest.step
-        self._tell_saved(manifest.size_bytes, time.monotonic() - start)
-        self._prune()
-        return True
+        if self._begun_step != step or not self._save:
+            self.begin()
+        self._finish()
+        return self._saved_step == step
 
     def save_result(self) -> None:
         """Save the last step, however often it takes: the result is in memory only, and a full disk can be freed."""
@@ -77,37 +107,98 @@ class Checkpointer:
                 return
             time.sleep(pause)  # all ranks know of the failure and wait alike
 
-    def _tell_saved(self, size_bytes: int, seconds: float) -> None:
-        if not self._saver.world.leads:
+    def finish(self) -> None:
+        """Wait for the save under way; call it before the world is left."""
+        self._hook.remove()
+        self._finish()
+
+    def give_up(self) -> None:
+        """The generation broke: a save that all ranks have written is still published, else it is deleted."""
+        self._hook.remove()
+        if self._save:
+            self._save.give_up(_GRACE_SECONDS)
+
+    def _before_update(self, _optimizer: Optimizer, _args: object, _kwargs: object) -> None:
+        if self._save is None:
             return
-        step = self._state.position.step
+        with self._standing_still() as start:
+            self._save.wait_for_copy()
+        self.seconds_within_steps += time.monotonic() - start
+
+    def _finish(self) -> None:
+        """Wait until the last save that was begun has ended, and have all ranks know how."""
+        if not self._saves:
+            return
+        with self._standing_still():
+            until_all(self._is_over)
+        if lead(self._collect):
+            self._saved_step = self._begun_step
+        self._save = None
+
+    def _is_over(self) -> bool:
+        """Whether nothing is left to do for the save, after a moment. Raises what broke this rank's part of it."""
+        save = self._save
+        if save and save.done and not self._saver.world.leads:
+            save.result()
+        return save is None or save.wait(_MOMENT_SECONDS)
+
+    def _collect(self) -> bool:
+        """Take note of how the save ended; on rank 0, whether the last one succeeded.
+
+        Raises FencedError on rank 0, c10d's errors when the store is gone.
+        """
+        save, self._save = self._save, None
+        if save:
+            try:
+                published = save.result()
+            except SaveError as failure:
+                self._succeeded = False
+                self._tell_failure(save.position.step, failure.stage, failure.error)
+            else:
+                self._succeeded = True
+                self._tell_saved(published)
+        return self._succeeded
+
+    def _tell_saved(self, published: Published | None) -> None:
+        if published is None:  # rank 0 tells
+            return
+        step = published.manifest.step
         self._channel.send(
             CheckpointSaved(
                 generation=self._saver.generation,
                 rank=self._saver.world.rank,
                 step=step,
                 path=str(self._saver.layout.published(step)),
-                size_bytes=size_bytes,
-                seconds=seconds,
-                blocking_seconds=seconds,
+                size_bytes=published.manifest.size_bytes,
+                seconds=published.seconds,
+                blocking_seconds=self._blocking,
                 time=time.time(),
             )
         )
+        if published.prune_problem:
+            self._tell_failure(step, "prune", published.prune_problem)
 
-    def _prune(self) -> None:
-        if not self._saver.world.leads:
-            return
+    @contextlib.contextmanager
+    def _standing_still(self) -> Iterator[float]:
+        """Count the time inside towards the save; gives its start."""
+        start = time.monotonic()
         try:
-            prune(self._saver.layout, self._saver.generation, self._policy)
-        except OSError as error:
-            self._tell_failure("prune", str(error))
+            with self._clock.phase("checkpoint_save"):
+                yield start
+        finally:
+            self._blocking += time.monotonic() - start
 
-    def _tell_failure(self, stage: Stage, error: str) -> None:
-        step = self._state.position.step
-        if not self._saver.world.leads:
-            return
+    def _tell_failure(self, step: int, stage: Stage, error: str) -> None:
         print(f"checkpoint of step {step} failed ({stage}): {error}", file=sys.stderr)
         report = CheckpointFailed(
             generation=self._saver.generation, rank=self._saver.world.rank, step=step, stage=stage, error=error
         )
         self._channel.send(report)
+
+
+def _own_connection() -> Store:
+    """To the store of the process group, for the writers' threads alone: a store serves one call at a time."""
+    group = dist.group.WORLD
+    assert group is not None, "the process group is made before"
+    store: Store = group.get_group_store().clone()
+    return store

@@ -1,28 +1,30 @@
-"""Saving: all ranks write, rank 0 publishes; after any failure all ranks know it and nothing half-written is left."""
+"""One save, beside the training: copy, write, tell; rank 0 counts the parts and publishes.
+
+After the copy there is no communication but by the store, so a save can neither delay nor deadlock a step.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
 from regroup_trainer import durable
-from regroup_trainer.agreement import from_all, lead
-from regroup_trainer.checkpoint import catalog, lineage
-from regroup_trainer.checkpoint.layout import MANIFEST, FileRecord, Layout, Manifest, RunIdentity
-from regroup_trainer.checkpoint.storage import tensors_of
+from regroup_trainer.checkpoint import catalog, files
+from regroup_trainer.checkpoint.background import Background
+from regroup_trainer.checkpoint.description import object_file, place_objects, tensor_file
+from regroup_trainer.checkpoint.layout import FileRecord, Layout, Manifest, RunIdentity
+from regroup_trainer.checkpoint.parts import Part, Parts
+from regroup_trainer.checkpoint.publish import prune, publish
+from regroup_trainer.checkpoint.snapshot import Snapshot
 from regroup_trainer.config import CheckpointPolicy
 from regroup_trainer.contract import GenerationNumber
-from regroup_trainer.errors import FencedError, SaveError, Stage
-from regroup_trainer.state import TrainState
+from regroup_trainer.errors import GenerationOverError, SaveError
+from regroup_trainer.state import Position
 from regroup_trainer.world import World
 
 _METADATA = ".metadata"
@@ -30,69 +32,22 @@ _METADATA = ".metadata"
 
 @dataclass(frozen=True)
 class Saver:
-    """Saves states of one generation."""
+    """What the saves of a generation have in common."""
 
     layout: Layout
     generation: GenerationNumber
     world: World
     identity: RunIdentity
     settle: Callable[[], None]
-    """Called on rank 0 before publishing: makes durable what the checkpoint relies on. Raises OSError."""
+    """Called on rank 0, in another thread, before publishing: makes durable what the checkpoint relies on. Raises
+    OSError."""
 
-    def save(self, state: TrainState) -> Manifest:
-        """Write and publish; returns what was published, on all ranks.
-
-        Raises SaveError on all ranks when a rank cannot write or rank 0 cannot publish; FencedError when a newer
-        generation has begun; c10d's errors when a peer is lost.
-        """
-        directory = self.layout.temporary(state.position.step, self.generation)
-        try:
-            self._prepare(directory)
-            files = self._write(state, directory)
-            return self._publish(state, directory, files)
-        except SaveError:
-            if self.world.leads:  # free the space; whatever stays is swept by the next generation
-                shutil.rmtree(directory, ignore_errors=True)
-            raise
-
-    def _prepare(self, directory: Path) -> None:
-        def make() -> None:
-            if directory.exists():
-                shutil.rmtree(directory)
-            directory.mkdir(parents=True)
-
-        _agree("write", _attempt(make) if self.world.leads else "")
-
-    def _write(self, state: TrainState, directory: Path) -> dict[str, FileRecord]:
-        writer = FileSystemWriter(directory, overwrite=True)
-        try:
-            save_tensors(tensors_of(state), storage_writer=writer)
-        except CheckpointException as error:  # raised by all ranks
-            rank, (cause, _) = min(error.failures.items())
-            # Torch's writer reports a full disk as an unexpected position: say how much room there is.
-            folder = self.layout.checkpoints
-            free = shutil.disk_usage(folder).free
-            raise SaveError("write", f"rank {rank}: {cause} ({free} bytes are free in {folder})") from error
-        return self._measure(directory)
-
-    def _measure(self, directory: Path) -> dict[str, FileRecord]:
-        """Sync and checksum: each rank its own files, so that it costs the same for any world."""
-        mine = [*directory.glob(f"__{self.world.rank}_*"), *([directory / _METADATA] if self.world.leads else [])]
-        found: dict[str, FileRecord] = {}
-
-        def measure() -> None:
-            for path in mine:
-                durable.sync(path)
-                found[path.name] = catalog.file_record(path)
-
-        _agree("write", _attempt(measure))
-        return {name: record for part in from_all(found) for name, record in part.items()}
-
-    def _publish(self, state: TrainState, directory: Path, files: dict[str, FileRecord]) -> Manifest:
-        manifest = Manifest(
-            step=state.position.step,
-            position=state.position.samples,
-            tokens=state.position.tokens,
+    def manifest(self, position: Position, written: dict[str, FileRecord]) -> Manifest:
+        """Of a checkpoint that is about to be published."""
+        return Manifest(
+            step=position.step,
+            position=position.samples,
+            tokens=position.tokens,
             generation=self.generation,
             world_size=self.world.size,
             strategy=self.identity.strategy,
@@ -100,85 +55,126 @@ class Saver:
             data=self.identity.data,
             torch=torch.__version__,
             time=time.time(),
-            files=files,
+            files=written,
         )
-        lead(lambda: self._publish_here(manifest, directory))
-        return manifest
 
-    def _publish_here(self, manifest: Manifest, directory: Path) -> None:
+
+@dataclass(frozen=True)
+class Published:
+    """A save that succeeded."""
+
+    manifest: Manifest
+    seconds: float
+    """From the decision to the rename."""
+    prune_problem: str
+    """Why old ones could not be deleted; empty when they could."""
+
+
+class Save:
+    """A save under way. It begins with its making; rank 0's `result` knows how it ended."""
+
+    def __init__(
+        self, saver: Saver, snapshot: Snapshot, parts: Parts, number: int, position: Position, policy: CheckpointPolicy
+    ) -> None:
+        self._saver = saver
+        self._snapshot = snapshot
+        self._parts = parts
+        self._number = number
+        self._policy = policy
+        self._start = time.monotonic()
+        self._given_up = threading.Event()
+        self.position = position
+        self.directory = saver.layout.temporary(position.step, saver.generation)
+        objects = snapshot.begin()
+        self._work = Background(lambda: self._run(objects))
+
+    @property
+    def done(self) -> bool:
+        """Whether this rank has nothing more to do for it."""
+        return self._work.done
+
+    def wait_for_copy(self) -> None:
+        """Return when the state may change."""
+        self._snapshot.wait()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end, so long at most; whether it has come."""
+        return self._work.wait(seconds)
+
+    def result(self) -> Published | None:
+        """How it ended; on rank 0 what was published, None elsewhere.
+
+        Raises SaveError, FencedError on rank 0; c10d's errors when the store is gone.
+        """
+        return self._work.result()
+
+    def give_up(self, grace_seconds: float) -> None:
+        """The generation is over. What all ranks have written already is still published, else it is deleted."""
+        self._given_up.set()
+        self._work.wait(grace_seconds)
+
+    def _run(self, objects: dict[str, bytes]) -> Published | None:
+        self._snapshot.copy()
+        self._parts.tell(self._number, self._write(objects))
+        if not self._saver.world.leads:
+            return None
+        parts = self._parts.collect(self._number, self._given_up)
         try:
-            self.settle()
-            publish(self.layout, manifest, directory)
-        except FencedError:
-            shutil.rmtree(directory, ignore_errors=True)
+            return self._publish(parts)
+        except (SaveError, GenerationOverError):
+            shutil.rmtree(self.directory, ignore_errors=True)  # what stays is swept by the next generation
             raise
+
+    def _write(self, objects: dict[str, bytes]) -> Part:
+        rank, image = self._saver.world.rank, self._snapshot.image
+        contents = {}
+        if image.size:
+            contents[tensor_file(rank)] = (image.content(), image.size)
+        if objects:
+            joined = b"".join(objects.values())
+            contents[object_file(rank)] = (memoryview(joined), len(joined))
+        written: dict[str, FileRecord] = {}
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            for name, (content, size) in contents.items():
+                written[name] = files.write(self.directory / name, content, size)
         except OSError as error:
-            raise SaveError("publish", _describe(error)) from error
+            for name in written:
+                (self.directory / name).unlink(missing_ok=True)
+            return Part(rank=rank, problem=describe(error))
+        return Part(rank=rank, files=written, objects=place_objects(objects))
+
+    def _publish(self, parts: list[Part] | None) -> Published:
+        if parts is None:
+            raise GenerationOverError("the generation ended before all ranks had written their part")
+        for part in parts:
+            if part.problem:
+                raise SaveError("write", f"rank {part.rank}: {part.problem}")
+        try:
+            written = {name: record for part in parts for name, record in part.files.items()}
+            written[_METADATA] = self._write_metadata(parts)
+            manifest = self._saver.manifest(self.position, written)
+            self._saver.settle()
+            publish(self._saver.layout, manifest, self.directory)
+        except OSError as error:
+            raise SaveError("publish", describe(error)) from error
+        return Published(manifest, time.monotonic() - self._start, self._prune())
+
+    def _write_metadata(self, parts: list[Part]) -> FileRecord:
+        description, path = self._snapshot.description, self.directory / _METADATA
+        assert description is not None, "rank 0 publishes, and has it"
+        path.write_bytes(description.content(parts))
+        durable.sync(path)
+        return catalog.file_record(path)
+
+    def _prune(self) -> str:
+        try:
+            prune(self._saver.layout, self._saver.generation, self._policy)
+        except OSError as error:
+            return describe(error)
+        return ""
 
 
-def publish(layout: Layout, manifest: Manifest, directory: Path) -> None:
-    """Give a completely written directory its final name, durably.
-
-    If a whole checkpoint of this step and lineage is there already, the new one is dropped; one of another line is set
-    aside. Raises FencedError when a newer generation has begun, OSError.
-    """
-    (directory / MANIFEST).write_text(manifest.model_dump_json(indent=1))
-    durable.sync(directory / MANIFEST)
-    durable.sync(directory)
-    lineage.require_newest(layout, manifest.generation)
-    target = layout.published(manifest.step)
-    if target.exists():
-        if _is_ours(layout, manifest):
-            shutil.rmtree(directory)
-            return
-        catalog.set_aside(target, layout.stale(manifest.step, manifest.generation))
-    durable.rename(directory, target)
-    _point_latest(layout, target)
-
-
-def prune(layout: Layout, generation: GenerationNumber, policy: CheckpointPolicy) -> None:
-    """Delete the checkpoints of this lineage that the policy does not keep. Raises OSError."""
-    links = _lineage(layout, generation)
-    ours = [found.step for found in catalog.published(layout) if found.manifest and catalog.on_lineage(found, links)]
-    for step in catalog.removable(ours, policy.keep_last, policy.keep_every_steps):
-        catalog.remove(layout, step)
-
-
-def _is_ours(layout: Layout, manifest: Manifest) -> bool:
-    there = catalog.read_candidate(layout, manifest.step)
-    if there.manifest is None or not catalog.on_lineage(there, _lineage(layout, manifest.generation)):
-        return False
-    return not catalog.verify(there.path, there.manifest, there.manifest.files)
-
-
-def _lineage(layout: Layout, generation: GenerationNumber) -> tuple[lineage.LineageRecord, ...]:
-    return lineage.chain(lineage.read(layout), generation)
-
-
-def _point_latest(layout: Layout, target: Path) -> None:
-    """`latest` is for people; a failure must not fail a save that has been published."""
-    beside = layout.latest.with_name(".latest.new")
-    with contextlib.suppress(OSError):
-        beside.unlink(missing_ok=True)
-        beside.symlink_to(target.name)
-        durable.rename(beside, layout.latest)
-
-
-def _attempt(action: Callable[[], None]) -> str:
-    """Empty when it succeeds, else what went wrong with the storage."""
-    try:
-        action()
-    except OSError as error:
-        return _describe(error)
-    return ""
-
-
-def _agree(stage: Stage, problem: str) -> None:
-    """Raises SaveError on all ranks when any of them has a problem."""
-    for rank, found in enumerate(from_all(problem)):
-        if found:
-            raise SaveError(stage, f"rank {rank}: {found}")
-
-
-def _describe(error: OSError) -> str:
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+def describe(error: OSError) -> str:
+    """What went wrong with the storage."""
+    return f"{error.filename}: {error.strerror}" if error.filename else (error.strerror or str(error))

@@ -1,7 +1,8 @@
 """The part of a training state that torch's distributed checkpoint (DCP) reads and writes.
 
 Names are those of the unwrapped model for every strategy, and tensors are described by their place in the whole, so
-that any world and strategy can load what any other has saved.
+that any world and strategy can load what any other has saved. Which parameters an optimizer's group holds is not
+stored: a rank of a pipeline has others than its neighbour.
 """
 
 from __future__ import annotations
@@ -10,27 +11,55 @@ import io
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict, set_state_dict
+from torch.distributed.tensor import DTensor
 
 from regroup_trainer.state import TrainState
 
 
 def tensors_of(state: TrainState) -> dict[str, Any]:
-    """Views of parameters and optimizer state, keyed as stored."""
+    """Views of parameters and optimizer state, keyed as stored. Before the first update, states that it would have."""
+    fresh = not state.own_optimizer.state
     model, optimizer = get_state_dict(state.bare_model, state.own_optimizer)
+    if fresh:
+        _count_from_zero(state.own_optimizer)
     extra = {"extra": _pack(state)} if state.extra else {}
+    optimizer = {"state": optimizer["state"], "param_groups": hyperparameters(state)}
     return {"model": model, "optimizer": optimizer, **extra}
+
+
+def hyperparameters(state: TrainState) -> list[dict[str, Any]]:
+    """Of each group of parameters, as they are now."""
+    return [{key: value for key, value in group.items() if key != "params"} for group in state.optimizer.param_groups]
 
 
 def put_back(state: TrainState, tensors: dict[str, Any]) -> None:
     """The inverse of `tensors_of`, after they have been loaded in place."""
-    set_state_dict(
-        state.bare_model,
-        state.own_optimizer,
-        model_state_dict=tensors["model"],
-        optim_state_dict=tensors["optimizer"],
-    )
+    names = [
+        group["params"] for group in get_optimizer_state_dict(state.bare_model, state.own_optimizer)["param_groups"]
+    ]
+    groups = tensors["optimizer"]["param_groups"]
+    optimizer = {
+        "state": tensors["optimizer"]["state"],
+        "param_groups": [{**group, "params": held} for group, held in zip(groups, names, strict=True)],
+    }
+    set_state_dict(state.bare_model, state.own_optimizer, model_state_dict=tensors["model"], optim_state_dict=optimizer)
     _unpack(state, tensors.get("extra", {}))
+
+
+def updated_tensors(state: TrainState) -> list[Tensor]:
+    """What this rank holds of the tensors that only the optimizer changes: parameters and its own state."""
+    states = [value for of_one in state.own_optimizer.state.values() for value in of_one.values()]
+    found = [*state.model.parameters(), *(value for value in states if isinstance(value, Tensor))]
+    return [tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach() for tensor in found]
+
+
+def _count_from_zero(optimizer: torch.optim.Optimizer) -> None:
+    """Torch makes missing states by an update with zero gradients at rate zero, which counts as a step."""
+    for of_one in optimizer.state.values():
+        if isinstance(of_one.get("step"), Tensor):
+            of_one["step"].zero_()
 
 
 def _pack(state: TrainState) -> dict[str, bytes]:

@@ -1,0 +1,54 @@
+"""DCP's `.metadata`: what the checkpoint consists of and where in its files each piece lies."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+
+from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+
+from regroup_trainer.checkpoint.parts import Part
+
+Places = dict[MetadataIndex, _StorageInfo]
+
+
+def tensor_file(rank: int) -> str:
+    """The file of a rank's tensors."""
+    return f"__{rank}_0.distcp"
+
+
+def object_file(rank: int) -> str:
+    """The file of what a rank stores that is not a tensor."""
+    return f"__{rank}_1.distcp"
+
+
+def place_objects(objects: dict[str, bytes]) -> dict[str, tuple[int, int]]:
+    """Offset and length of each when they are written one after the other."""
+    places, offset = {}, 0
+    for name, content in objects.items():
+        places[name] = (offset, len(content))
+        offset += len(content)
+    return places
+
+
+class Description:
+    """Rank 0's: the plan of all ranks, and where their tensors lie."""
+
+    def __init__(self, metadata: Metadata, tensors: Sequence[Places]) -> None:
+        self._metadata = metadata
+        self._metadata.version = CURRENT_DCP_VERSION
+        self._tensors = {index: place for of_rank in tensors for index, place in of_rank.items()}
+        self._made: tuple[Places, bytes] | None = None
+
+    def content(self, parts: Sequence[Part]) -> bytes:
+        """The file for these parts. Made once for objects of the same length: pickling holds up other threads."""
+        objects = {
+            MetadataIndex(name): _StorageInfo(object_file(part.rank), offset, length)
+            for part in parts
+            for name, (offset, length) in part.objects.items()
+        }
+        if self._made is None or self._made[0] != objects:
+            self._metadata.storage_data = {**self._tensors, **objects}
+            self._made = (objects, pickle.dumps(self._metadata))
+        return self._made[1]

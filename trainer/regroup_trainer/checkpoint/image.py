@@ -1,0 +1,89 @@
+"""The rank's shard file as it will lie on the volume, held in memory: a save fills in the data and writes it whole."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regroup_trainer.checkpoint.frame import Frame, frame_of
+
+_ALIGNMENT = 64
+"""Of tensors in the file, and thereby of their data in memory."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where a tensor lies in the file."""
+
+    offset: int
+    length: int
+
+
+class Image:
+    """Memory for tensors of these types and shapes, allocated once and used again by each save.
+
+    It begins at a page boundary and ends at one, so that it can be written past the page cache. With `pinned`, a GPU
+    copies into it while it computes.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], pinned: bool) -> None:
+        frames = [frame_of(tensor.dtype, tensor.shape) for tensor in tensors]
+        self.spans = tuple(_lay_out(frames))
+        self.size = self.spans[-1].offset + self.spans[-1].length if self.spans else 0
+        self._memory = mmap.mmap(-1, max(1, _rounded_up(self.size, mmap.PAGESIZE)), flags=_PRIVATE)
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        self._pinned = pinned
+        self.slots = [
+            self._slot(tensor, frame, span) for tensor, frame, span in zip(tensors, frames, self.spans, strict=True)
+        ]
+        self._frames = frames
+
+    def warm(self) -> None:
+        """Touch all pages and write what never changes; takes a second per few GiB."""
+        self._bytes.zero_()
+        if self._pinned:
+            _pin(self, self._bytes)
+        for frame, span in zip(self._frames, self.spans, strict=True):
+            tail = span.offset + span.length - len(frame.tail)
+            self._memory[span.offset : span.offset + len(frame.head)] = frame.head
+            self._memory[tail : tail + len(frame.tail)] = frame.tail
+
+    def content(self) -> memoryview:
+        """The whole memory: `size` bytes and the rest of the last page."""
+        return memoryview(self._memory)
+
+    def _slot(self, tensor: Tensor, frame: Frame, span: Span) -> Tensor:
+        start = span.offset + len(frame.head)
+        return self._bytes[start : start + frame.data_bytes].view(tensor.dtype).view(tensor.shape)
+
+
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+
+
+def _lay_out(frames: Sequence[Frame]) -> list[Span]:
+    spans, offset = [], 0
+    for frame in frames:
+        spans.append(Span(offset, frame.length))
+        offset = _rounded_up(offset + frame.length, _ALIGNMENT)
+    return spans
+
+
+def _rounded_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def _pin(owner: object, memory: Tensor) -> None:
+    """Register memory with CUDA for as long as `owner` lives. Raises MemoryError."""
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    code = int(runtime.cudaHostRegister(memory.data_ptr(), len(memory), 0))
+    if code:
+        raise MemoryError(f"{len(memory)} bytes for checkpoints cannot be pinned (CUDA error {code}): free host memory")
+    weakref.finalize(owner, runtime.cudaHostUnregister, memory.data_ptr())
