@@ -9,6 +9,7 @@ from typing import Literal
 FaultKind = Literal["worker", "rank", "coordinator"]
 FaultUnit = Literal["step", "seconds"]
 _SYNTAX = re.compile(r"(?:(worker|rank)=(\d+)|(coordinator))@(step|seconds)=(\d+)")
+_KINDS: dict[str | None, FaultKind] = {"worker": "worker", "rank": "rank", None: "coordinator"}
 EXAMPLES = "worker=1@step=50, rank=0@step=50 or coordinator@step=50"
 """The time may be given as `@seconds=20` too."""
 
@@ -38,4 +39,4 @@ def parse_fault(text: str) -> Fault:
     if match is None:
         raise ValueError(f"{text!r} is not a fault: write {EXAMPLES}")
     kind, number, _, unit, at = match.groups()
-    return Fault(kind or "coordinator", int(number or 0), int(at), unit)
+    return Fault(_KINDS[kind], int(number or 0), int(at), "step" if unit == "step" else "seconds")

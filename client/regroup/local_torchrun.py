@@ -208,7 +208,7 @@ class TorchrunRun:
         if agent.exit_code == 0:
             self._done.add(index)
             return
-        self.on_note(f"worker {index} is gone (exit code {agent.exit_code}); its log: {agent.log}")
+        self.on_note(f"worker {index} is gone (exit code {agent.exit_code}); see logs/{agent.log.name}")
         self.restarts += 1
         if (agent.exit_code or 0) > 0:
             self._failures += 1

@@ -418,3 +418,41 @@ def test_settings_that_are_wrong_are_named(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "REGROUP_OPERATOR_COORDINATOR_IMAGE" in done.stderr
     assert "REGROUP_OPERATOR_METRICS_PORT" in done.stderr
+
+
+STOCK = {
+    "launcher": "torchrun",
+    "replicas": 2,
+    "template": {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}},
+}
+
+
+def test_a_torchrun_job_gets_its_store_first_and_completes_when_its_workers_end_well(
+    operator: OperatorProcess, namespace: Namespace
+) -> None:
+    for node in NODES:
+        make_node(namespace.api, node)
+    assert namespace.create(STOCK).status == 201
+    kubelets = Kubelets(namespace)
+    wait_until("the store", lambda: set(kubelets.pods()) == {"gpt-s1"})
+    kubelets.run("gpt-s1", "n1")
+    wait_until("two workers", lambda: set(kubelets.pods("worker")) == {"gpt-w0-1", "gpt-w1-1"})
+    service = namespace.api.request("GET", namespace.core("services/gpt-store")).body
+    command = kubelets.pods()["gpt-w0-1"]["spec"]["containers"][0]["command"]
+    assert f"--rdzv-endpoint={service['spec']['clusterIP']}:29400" in command
+    assert namespace.api.request("GET", namespace.core("secrets")).body["items"] == []
+    for name, node in (("gpt-w0-1", "n2"), ("gpt-w1-1", "n3")):
+        kubelets.run(name, node)
+    wait_until("a running job", lambda: namespace.read()["status"].get("phase") == "Running")
+    assert namespace.read()["status"]["worldSize"] == 2
+
+    namespace.api.request("DELETE", namespace.core("pods/gpt-w1-1"), {"gracePeriodSeconds": 0})
+    wait_until("a replacement", lambda: "gpt-w1-2" in kubelets.pods("worker"))
+    kubelets.run("gpt-w1-2", "n3")
+    for name in ("gpt-w0-1", "gpt-w1-2"):
+        ended = {"exitCode": 0, "reason": "Completed", "finishedAt": "2026-01-01T00:00:00Z"}
+        main = {"name": "trainer", "ready": False, "restartCount": 0, "image": "a", "imageID": "a"}
+        kubelets.write(name, {"phase": "Succeeded", "containerStatuses": [{**main, "state": {"terminated": ended}}]})
+    wait_until("the end", lambda: condition(namespace, "Complete").get("status") == "True")
+    wait_until("the store to go", lambda: "gpt-s1" not in kubelets.pods())
+    assert namespace.read()["status"]["restarts"]["infrastructure"] == 1
