@@ -1,0 +1,148 @@
+"""How well a byte-level GPT learns the sources of Python's standard library within minutes on a CPU.
+
+    make bench NAME=learning [ARGS=--quick]
+    python -m bench.learning_picture    # draws the curve of the last whole run
+
+Two ranks (DDP) train on 95 % of the sources. `bits_per_byte` is what the last 5 %, which they never see, cost in the
+end: the mean of -log2 of the probability given to each byte, from at most 256 bytes of context. Subjects gzip and xz
+compress the same last 5 %, at their highest level. `training_seconds` are those of steps and of waiting for data;
+`wall_seconds` hold start and evaluations too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import lzma
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.harness import RESULTS, Plan, Values, command
+from regroup.local import LocalRun
+from regroup_trainer import data as datasets
+from regroup_trainer.config import (
+    CheckpointPolicy,
+    EvaluationConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TrainConfig,
+    TrainingConfig,
+)
+from regroup_trainer.contract import CoordinatorStatus, Desired
+
+CURVE = RESULTS / "learning_curve.json"
+UNITS = {"bits_per_byte": "bit", "training_seconds": "s", "wall_seconds": "s"}
+WHOLE, SHORT = "stdlib-bytes", "stdlib-bytes-short"
+RANKS = 2
+
+
+def recipe(case: str) -> TrainConfig:
+    """A model of 1M parameters that sees 8M bytes, as tuned on this data; or a few steps of a tiny one."""
+    whole = case == WHOLE
+    return TrainConfig(
+        model=ModelConfig(preset="1m" if whole else "tiny"),
+        optimizer=OptimizerConfig(name="muon", learning_rate=4e-3, beta2=0.98, warmup_steps=50),
+        training=TrainingConfig(
+            steps=4000 if whole else 20, global_batch_size=8, micro_batch_size=4, sequence_length=256
+        ),
+        evaluation=EvaluationConfig(every_steps=250 if whole else 10, samples=2**20 if whole else 16),
+    )
+
+
+@dataclass
+class Curve:
+    """Held-out bits per byte over the course of a training."""
+
+    train: TrainConfig
+    training_seconds: list[float] = field(default_factory=list)
+    bits_per_byte: list[float] = field(default_factory=list)
+    _step: int = 0
+
+    def look(self, status: CoordinatorStatus) -> None:
+        """Note an evaluation that is new."""
+        if status.evaluation is None or status.progress is None or status.evaluation.step == self._step:
+            return
+        self._step = status.evaluation.step
+        spent = status.progress.seconds
+        self.training_seconds.append(spent.get("step", 0.0) + spent.get("data_wait", 0.0))
+        self.bits_per_byte.append(status.evaluation.loss / math.log(2))
+
+
+def train(case: str) -> Values:
+    """Train by the recipe, as `regroup run` does."""
+    curve, start = Curve(recipe(case)), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="regroup-bench-") as folder:
+        desired = Desired(
+            revision=1,
+            namespace="bench",
+            job="learning",
+            replicas=RANKS,
+            min_replicas=RANKS,
+            max_replicas=RANKS,
+            train=curve.train,
+            checkpoint=CheckpointPolicy(interval_seconds=10**6),
+            directory=folder,
+        )
+        verdict = asyncio.run(LocalRun(desired, on_status=curve.look).run())
+    if verdict.outcome != "completed":
+        raise RuntimeError(f"the training did not complete: {verdict.message}")
+    if case == WHOLE:
+        keep(curve)
+    return {
+        "bits_per_byte": curve.bits_per_byte[-1],
+        "training_seconds": curve.training_seconds[-1],
+        "wall_seconds": time.monotonic() - start,
+    }
+
+
+def keep(curve: Curve) -> None:
+    """Write the curve, with the compressors' lines, for the picture."""
+    text = held_out_text(WHOLE)
+    document = {
+        "training_seconds": curve.training_seconds,
+        "bits_per_byte": curve.bits_per_byte,
+        **{name: bits_per_byte(compress, text) for name, compress in COMPRESSORS.items()},
+        "train": curve.train.model_dump(mode="json", by_alias=True, exclude_defaults=True),
+    }
+    CURVE.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def held_out_text(case: str) -> bytes:
+    """What the model is asked to predict."""
+    with tempfile.TemporaryDirectory(prefix="regroup-bench-") as folder:
+        data = datasets.load(recipe(case), Path(folder))
+        return data.read_held_out(range(data.held_out_samples)).targets.astype("uint8").tobytes()
+
+
+def bits_per_byte(compress: Callable[[bytes], bytes], text: bytes) -> float:
+    """Of the compressed text."""
+    return 8 * len(compress(text)) / len(text)
+
+
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": lambda text: gzip.compress(text, 9),
+    "xz": lambda text: lzma.compress(text, preset=9 | lzma.PRESET_EXTREME),
+}
+
+
+def plan(quick: bool) -> Plan:
+    """One training; a quick one of seconds, under a name that says so."""
+    return Plan("learning", (SHORT if quick else WHOLE,), ("regroup", *COMPRESSORS), UNITS, 1)
+
+
+def measure(case: str, subject: str) -> Values:
+    """Train, or compress."""
+    if subject == "regroup":
+        return train(case)
+    return {"bits_per_byte": bits_per_byte(COMPRESSORS[subject], held_out_text(case))}
+
+
+main = command(plan, measure)
+
+if __name__ == "__main__":
+    main()
