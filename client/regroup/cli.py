@@ -23,6 +23,7 @@ from regroup.torchrun_play import play_torchrun, torchrun_wanted
 from regroup.validation import validate as find_problems
 from regroup.wish import local_desired, ranks_per_worker
 from regroup_operator.api import TrainingJobSpec
+from regroup_operator.launcher import own_script
 from regroup_trainer.contract import Verdict
 
 RUNS_FOLDER = Path("regroup-runs")
@@ -93,6 +94,8 @@ def run(
         wanted = torchrun_wanted(spec, document, folder, workers)
         sys.exit(play_torchrun(wanted, faults, plain, summary_file))
     local = LocalRun(local_desired(spec, document.name, str(folder), workers), ranks_per_worker(spec), faults)
+    if script := own_script(spec.template):
+        local.working_directory, local.variables = file.absolute().parent, script.environment
     start = time.monotonic()
     verdict = _play(local, plain)
     summary = summarize(local, verdict, time.monotonic() - start)

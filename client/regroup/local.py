@@ -13,7 +13,7 @@ import secrets
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +48,10 @@ class LocalRun:
     on_note: Callable[[str], None] = lambda _note: None
     """Hears what is done to the processes: faults, replacements."""
     entry: str = RANK_ENTRY
+    working_directory: Path = field(default_factory=Path.cwd)
+    """Of the workers: relative paths of a script of the user's own begin there."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """For the environment of the workers."""
     replace_seconds: float = REPLACE_SECONDS
     status: CoordinatorStatus | None = None
     """The newest."""
@@ -85,7 +89,17 @@ class LocalRun:
         token_file.write_text(token)
         processes = self.desired.replicas * self.ranks
         threads = max(1, len(os.sched_getaffinity(0)) // processes)
-        return Place(self.desired.job, _free_port(), token_file, logs, self.ranks, threads, self.entry)
+        return Place(
+            job=self.desired.job,
+            port=_free_port(),
+            token_file=token_file,
+            logs=logs,
+            ranks=self.ranks,
+            threads=threads,
+            entry=self.entry,
+            working_directory=self.working_directory,
+            variables=self.variables,
+        )
 
     # --- playing the operator --------------------------------------------------------------------------------------
 

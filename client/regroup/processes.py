@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,10 @@ class Place:
     """For the tensor operations of a rank."""
     entry: str
     """Module whose `run` is the life of a rank."""
+    working_directory: Path
+    """Of the workers: relative paths of a script of the user's own begin there."""
+    variables: Mapping[str, str]
+    """For the environment of the workers."""
 
 
 @dataclass
@@ -93,8 +97,8 @@ def start_agent(place: Place, index: int, incarnation: int) -> LocalProcess:
         termination_log=str(place.logs / f"{name}.termination"),
         entry=place.entry,
     )
-    variables = {**environment.variables(), "OMP_NUM_THREADS": str(place.threads)}
-    process = _start(name, "regroup_trainer.agent", variables, place)
+    variables = {**place.variables, **environment.variables(), "OMP_NUM_THREADS": str(place.threads)}
+    process = _start(name, "regroup_trainer.agent", variables, place, place.working_directory)
     process.member = environment.member
     return process
 
@@ -110,11 +114,12 @@ def find_rank(agent: LocalProcess, rank: int) -> int | None:
     return None
 
 
-def _start(name: str, module: str, variables: dict[str, str], place: Place) -> LocalProcess:
+def _start(name: str, module: str, variables: dict[str, str], place: Place, folder: Path | None = None) -> LocalProcess:
     log = place.logs / f"{name}.log"
     with log.open("ab") as out:
         popen = subprocess.Popen(
             [sys.executable, "-m", module],
+            cwd=folder,
             env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
             stdout=out,

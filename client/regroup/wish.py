@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from regroup_operator.api import TrainingJobSpec
+from regroup_operator.launcher import own_script
 from regroup_trainer.config import ResumePolicy, TrainConfig
 from regroup_trainer.contract import Desired
 
@@ -26,6 +27,7 @@ def local_desired(spec: TrainingJobSpec, job: str, directory: str, workers: int 
         backoff_seconds=float(restarts.backoff_seconds),
         max_backoff_seconds=float(restarts.max_backoff_seconds),
         train=spec.trainer or TrainConfig(),
+        script=script.arguments if (script := own_script(spec.template)) else (),
         checkpoint=spec.checkpoint.policy,
         resume=ResumePolicy.model_validate(spec.resume.model_dump(include=set(ResumePolicy.model_fields))),
         directory=directory,

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from regroup_operator.launcher import COMMAND_FIELD, own_script
 from regroup_trainer.config import (
     CheckpointPolicy,
     NonNegativeInt,
@@ -385,6 +386,23 @@ class TrainingJobSpec(Section):
         storage = self.checkpoint.storage
         if self.checkpoint.retention_policy == "Delete" and not (storage and storage.volume_claim_template):
             raise ValueError("checkpoint.retentionPolicy: Delete is only possible with storage.volumeClaimTemplate")
+        return self
+
+    @model_validator(mode="after")
+    def _one_thing_to_run(self) -> Self:
+        if self.launcher != "regroup":
+            return self
+        script = own_script(self.template)
+        if script is not None and self.trainer is not None:
+            raise ValueError(
+                f"trainer: the built-in trainer's configuration, and {COMMAND_FIELD} "
+                f"({' '.join(script.arguments)}) both say what to run: keep one of them"
+            )
+        if script is None and self.trainer is None:
+            raise ValueError(
+                f"trainer: is missing: give `trainer: {{}}` for the built-in trainer's defaults, or a script of your "
+                f"own in {COMMAND_FIELD}"
+            )
         return self
 
     @model_validator(mode="after")

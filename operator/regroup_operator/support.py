@@ -6,7 +6,6 @@ what would be asked for otherwise; a job with another value gets the condition `
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
 from regroup_operator.api import TrainingJobSpec
-from regroup_operator.launcher import COMMAND_FIELD, main_container, own_script
+from regroup_operator.launcher import COMMAND_FIELD, own_script
 from regroup_trainer.config import HONOURED
 
 
@@ -92,25 +91,9 @@ def _script_problem(spec: TrainingJobSpec) -> str | None:
     return None if script else f"{COMMAND_FIELD} is missing (give a script, such as [python, train.py])"
 
 
-def _own_command(spec: TrainingJobSpec) -> str | None:
-    main = main_container(spec.template) if spec.launcher == "regroup" else {}
-    given = [key for key in ("command", "args") if key in main]
-    return f"spec.template.spec.containers[trainer].{given[0]} (a command of one's own)" if given else None
-
-
-def _no_trainer(spec: TrainingJobSpec) -> str | None:
-    missing = spec.trainer is None and spec.launcher == "regroup"
-    return "a job without spec.trainer (give at least `trainer: {}` for the defaults)" if missing else None
-
-
-_CHECKS: tuple[Callable[[TrainingJobSpec], str | None], ...] = (_own_command, _no_trainer)
-
-
 def unsupported(spec: TrainingJobSpec) -> list[str]:
     """One sentence per field that asks for what no code honours; empty when all is honoured."""
-    found = _beyond(LIMITS, spec)
-    found += [sentence for check in _CHECKS if (sentence := check(spec))]
-    return [*(f"not supported yet: {sentence}" for sentence in found), *_without_meaning(spec)]
+    return [*(f"not supported yet: {sentence}" for sentence in _beyond(LIMITS, spec)), *_without_meaning(spec)]
 
 
 def _beyond(limits: tuple[Limit, ...], spec: TrainingJobSpec) -> list[str]:

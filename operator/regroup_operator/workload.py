@@ -14,7 +14,7 @@ from typing import Any
 
 from regroup_operator import names
 from regroup_operator.api import TrainingJobSpec
-from regroup_operator.launcher import DIRECTORY_VARIABLE
+from regroup_operator.launcher import DIRECTORY_VARIABLE, own_script
 from regroup_operator.observed import Job
 from regroup_operator.pods import (
     MOUNTS,
@@ -69,6 +69,7 @@ def desired(job: Job, spec: TrainingJobSpec, answer: CoordinatorStatus | None) -
         backoff_seconds=spec.restart_policy.backoff_seconds,
         max_backoff_seconds=spec.restart_policy.max_backoff_seconds,
         train=spec.trainer or TrainConfig(),
+        script=script.arguments if (script := own_script(spec.template)) else (),
         checkpoint=spec.checkpoint.policy,
         resume=spec.resume.plain,
         directory=directory(job, spec),
@@ -190,6 +191,7 @@ def coordinator_pod(job: Job, settings: Settings, wanted: Desired, term: int, ex
 def worker_pod(job: Job, settings: Settings, place: tuple[int, int], address: str, excluded: Iterable[str]) -> Object:
     """A worker: `place` is its index and incarnation, `address` the Service's IP. Raises TemplateError."""
     of = AgentEnvironment.variable
+    script = own_script(valid_spec(job).template)  # the agent starts it
     variables = {
         of("coordinator_url"): f"http://{_bracketed(address)}:{COORDINATOR_PORT}",
         of("job"): job.name,
@@ -204,7 +206,7 @@ def worker_pod(job: Job, settings: Settings, place: tuple[int, int], address: st
         of("address"): "status.podIP",
     }
     main = {
-        "command": ["python", "-m", "regroup_trainer.agent"],
+        "command": [script.interpreter if script else "python", "-m", "regroup_trainer.agent"],
         "env": environment(variables, fields),
         "ports": [{"name": "metrics", "containerPort": AGENT_METRICS_PORT}],
         "volumeMounts": list(MOUNTS),

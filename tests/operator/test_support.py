@@ -64,10 +64,24 @@ def test_a_job_of_defaults_is_honoured_in_full() -> None:
     assert unsupported(parse_spec(make_spec())) == []
 
 
-def test_a_command_of_ones_own_and_a_job_without_trainer_are_refused() -> None:
-    template = {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}
-    assert "containers[trainer].command" in unsupported(parse_spec(make_spec(template=template)))[0]
-    assert "spec.trainer" in unsupported(parse_spec({}))[0]
+OWN_SCRIPT = {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}
+
+
+def test_a_script_of_ones_own_is_honoured() -> None:
+    assert unsupported(parse_spec({"template": OWN_SCRIPT})) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (make_spec(template=OWN_SCRIPT), "(train.py) both say what to run: keep one of them"),
+        ({}, "trainer: is missing: give `trainer: {}` for the built-in trainer's defaults, or a script of your own"),
+    ],
+)
+def test_a_job_runs_either_the_trainer_or_a_script(spec: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidSpecError) as caught:
+        parse_spec(spec)
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ from regroup_trainer.launch import Launch
 from regroup_trainer.world import interface_towards
 
 _STORE_TIMEOUT = timedelta(seconds=60)
+DIRECTORY_VARIABLE = "REGROUP_DIRECTORY"
+"""Tells a program the job's own folder on the volume."""
 _PORT_KEY = "master_port"
 
 
@@ -55,6 +57,7 @@ def environment(assignment: Assignment) -> dict[str, str]:
         "MASTER_ADDR": host,
         "MASTER_PORT": str(_agree_on_port(assignment, host, int(port))),
         "TORCHELASTIC_RUN_ID": record.desired.job,
+        DIRECTORY_VARIABLE: record.desired.directory,
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME") or interface_towards(host),
     }
 

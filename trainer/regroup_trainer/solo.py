@@ -33,6 +33,7 @@ from regroup_trainer.contract import (
     Restored,
 )
 from regroup_trainer.launch import Launch
+from regroup_trainer.script import DIRECTORY_VARIABLE
 
 RUNS_FOLDER = Path("regroup-runs")
 _TELL_SECONDS = 1.0
@@ -45,7 +46,8 @@ def enter(directory: Path | None, policy: CheckpointPolicy) -> tuple[Launch, Sto
     if "RANK" not in os.environ:
         os.environ.update(_ALONE)
     store, rank, size = next(dist.rendezvous("env://", timeout=_TIMEOUT))
-    folder = (directory or RUNS_FOLDER / Path(sys.argv[0] or "program").stem).absolute()
+    told = os.environ.get(DIRECTORY_VARIABLE)  # by the job, where it is one of launcher torchrun
+    folder = Path(told or directory or RUNS_FOLDER / Path(sys.argv[0] or "program").stem).absolute()
     meeting = PrefixStore(f"regroup-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     record = _record(_agree_on_number(meeting, rank, folder), size, folder, policy)
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))

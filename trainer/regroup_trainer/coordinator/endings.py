@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regroup_trainer.contract import Decide, Exit, Verdict
-from regroup_trainer.coordinator.planned import HONOUR_SECONDS, planned_change
+from regroup_trainer.coordinator.planned import HONOUR_SECONDS, SPEECHLESS_SECONDS, planned_change
 from regroup_trainer.coordinator.restarts import Restarts, refusal
 from regroup_trainer.coordinator.state import State
 from regroup_trainer.coordinator.world import Break, World
@@ -18,7 +18,8 @@ def steer(state: State, world: World, now: float) -> None:
     if change is not None and (world.decision is None or change.decision > world.decision):
         world.decision, world.change, world.decided = change.decision, change, now
         state.send(world.record.members[0].member, Decide(generation=world.number, decision=change.decision))
-    if world.change is not None and now - max(world.decided, world.heard) > HONOUR_SECONDS:
+    patience = SPEECHLESS_SECONDS if world.speechless else HONOUR_SECONDS
+    if world.change is not None and now - max(world.decided, world.heard) > patience:
         message = f"{world.change.reason}, but the ranks did not agree on an end within {HONOUR_SECONDS:.0f} s"
         world.broken = Break(now, world.change.cause, message, world.change.place)
 

@@ -11,6 +11,8 @@ from regroup_trainer.coordinator.world import Change, World
 
 HONOUR_SECONDS = 60.0
 """Ranks that tell nothing for so long after a planned decision are ended by force."""
+SPEECHLESS_SECONDS = 1.0
+"""The same for a program that has never told anything, and so hears no decision either."""
 
 
 def planned_change(world: World, members: Mapping[str, Member], desired: Desired, node: str) -> Change | None:
@@ -22,7 +24,7 @@ def planned_change(world: World, members: Mapping[str, Member], desired: Desired
         return Change(Decision.STOP, "preemption", "all workers were asked to leave", going[0])
     if going:
         return Change(Decision.LEAVE, "preemption", f"worker {going[0].pod} was asked to leave", going[0])
-    if not world.running:
+    if not world.running and not world.speechless:
         return None
     return _resize(world, members, desired, node) or _new_configuration(world, desired)
 
@@ -49,6 +51,6 @@ def _resize(world: World, members: Mapping[str, Member], desired: Desired, node:
 
 def _new_configuration(world: World, desired: Desired) -> Change | None:
     old = world.record.desired
-    if (old.train, old.checkpoint) == (desired.train, desired.checkpoint):
+    if (old.train, old.script, old.checkpoint) == (desired.train, desired.script, desired.checkpoint):
         return None
     return Change(Decision.LEAVE, "resize", "the training configuration was changed")

@@ -28,7 +28,7 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
         world_size=record.world_size if record and state.world and state.world.alive else 0,
         members=(*_here(state, record), *_lost(state)),
         progress=state.progress,
-        total_steps=state.desired.train.training.steps,
+        total_steps=_total_steps(state),
         evaluation=state.evaluation,
         checkpoint=state.checkpoint,
         ledger=state.account.ledger(),
@@ -36,6 +36,12 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
         events=state.journal.events(),
         verdict=state.verdict,
     )
+
+
+def _total_steps(state: State) -> int:
+    if state.desired.script:
+        return state.world.total_steps if state.world else 0
+    return state.desired.train.training.steps  # which may grow within a generation
 
 
 def phase_of(state: State) -> CoordinatorPhase:
@@ -49,7 +55,7 @@ def phase_of(state: State) -> CoordinatorPhase:
         return "resizing" if world.broken is None else "recovering"
     if world.decision is not None:
         return "stopping" if world.decision == Decision.STOP else "resizing"
-    if world.running:
+    if world.running or world.speechless:
         return "running"
     if world.follows is None:
         return "starting"
@@ -69,14 +75,17 @@ def message_of(state: State) -> str:
         return state.waiting_for
     if world.change is not None:
         return f"saving, then a new world: {world.change.reason}"
+    if world.speechless:
+        return f"running {state.desired.script[0]} on {_workers(world)}{_missing(state, world)}"
     if not world.running:
         return f"generation {world.number} is starting on {_workers(world)}"
     return _training(state, world)
 
 
 def _training(state: State, world: World) -> str:
-    step, steps = world.progress.step if world.progress else 0, state.desired.train.training.steps
-    doing = f"training: step {step} of {steps}" if step < steps else f"saving the result of {steps} steps"
+    step, steps = world.progress.step if world.progress else 0, _total_steps(state)
+    whole = f" of {steps}" if steps else ""
+    doing = f"training: step {step}{whole}" if step < steps or not steps else f"saving the result of {steps} steps"
     return f"{doing} on {_workers(world)}{_missing(state, world)}" + (
         f"; {state.failed_save}" if state.failed_save else ""
     )

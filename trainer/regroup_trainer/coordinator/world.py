@@ -101,6 +101,17 @@ class World:
         return self.progress is not None
 
     @property
+    def speechless(self) -> bool:
+        """Whether it runs a program of the user's own that has told nothing, and may never do so."""
+        return bool(self.record.desired.script) and not self.restored
+
+    @property
+    def total_steps(self) -> int:
+        """Steps in all, as a program of the user's own has told; 0 where it has not."""
+        told = self.restored[0].total_steps if 0 in self.restored else None
+        return told or 0
+
+    @property
     def ended(self) -> bool:
         """Whether all its ranks ended of their own will."""
         return len(self.finished) == self.record.world_size
