@@ -122,6 +122,7 @@ class TorchrunRun:
     """The last words of an agent that did not want to start its ranks again."""
     _replace_at: dict[int, float] = field(default_factory=dict)
     _pending: list[Fault] = field(default_factory=list)
+    _lines: list[str] = field(default_factory=list)
     _suspended: bool = False
 
     async def run(self) -> Outcome:
@@ -227,7 +228,7 @@ class TorchrunRun:
         return None
 
     def _inject(self, seconds: float) -> None:
-        for fault in [fault for fault in self._pending if fault.is_due(0, seconds)]:
+        for fault in [fault for fault in self._pending if fault.is_due(0, seconds, self._lines)]:
             struck = self.kill_worker(fault.number) if fault.kind == "worker" else self.kill_rank(fault.number)
             if struck:
                 self._pending.remove(fault)
@@ -236,6 +237,7 @@ class TorchrunRun:
     def _tell(self) -> None:
         for agent in self.agents.values():
             for line in agent.new_lines():
+                self._lines.append(line)
                 self.on_line(line)
 
     async def _wind_up(self) -> Outcome:

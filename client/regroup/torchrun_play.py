@@ -62,7 +62,7 @@ def play_torchrun(wanted: Wanted, faults: Sequence[Fault], plain: bool, summary_
 def _require_possible(faults: Sequence[Fault]) -> None:
     for fault in faults:
         if fault.unit == "step":
-            raise click.ClickException(f"--kill {fault}: nobody knows torchrun's steps: write @seconds={fault.at}")
+            raise click.ClickException(f"--kill {fault}: nobody knows torchrun's steps: write @seconds= or @line=")
         if fault.kind == "coordinator":
             raise click.ClickException(f"--kill {fault}: torchrun has no coordinator: kill a worker or a rank")
 

@@ -14,6 +14,7 @@ from regroup.faults import Fault, parse_fault
         ("rank = 0 @ step = 7", Fault("rank", 0, 7)),
         ("coordinator@step=3", Fault("coordinator", 0, 3)),
         ("worker=2@seconds=10", Fault("worker", 2, 10, "seconds")),
+        ("rank=0@line=epoch 5 on", Fault("rank", 0, 0, "line", "epoch 5 on")),
     ],
 )
 def test_faults_are_read(text: str, fault: Fault) -> None:
