@@ -63,3 +63,28 @@ def test_muon_on_several_ranks_orthogonalises_whole_matrices(template: Template,
     assert together.losses == pytest.approx(alone.losses, rel=1e-3)  # bf16 inside; parts alone would be off by far more
     adamw = trained(template, tmp_path / "adamw", 1)
     assert alone.losses[-1] != pytest.approx(adamw.losses[-1], rel=1e-2)
+
+
+def test_the_kernel_of_the_attention_is_told_with_the_start(template: Template, tmp_path: Path) -> None:
+    told = [
+        trained(template, tmp_path / kernel, 1, model={"attention": kernel}).restored.attention
+        for kernel in ("auto", "math")
+    ]
+    assert told == ["flash", "math"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "refusal"),
+    [
+        ({"model": {"loss_chunks": 2}, "parallelism": {"tensor_parallel": 2}}, "model.lossChunks: 2 needs the whole"),
+        ({"optimizer": {"name": "muon"}, "parallelism": {"strategy": "zero"}}, "optimizer.name: 'muon' works on whole"),
+        ({"model": {"attention": "cudnn"}}, "model.attention: 'cudnn' cannot serve"),
+    ],
+    ids=["chunks-tensor", "muon-zero", "cudnn"],
+)
+def test_what_cannot_be_combined_is_refused(
+    template: Template, tmp_path: Path, sections: dict[str, dict[str, Any]], refusal: str
+) -> None:
+    outcomes = template.run(generation(tmp_path, 2, train_config(**sections)))
+    assert [outcome.exit_code for outcome in outcomes] == [2, 2]
+    assert refusal in outcomes[0].stderr

@@ -216,6 +216,8 @@ class Restored(Report):
     skipped: tuple[SkippedCheckpoint, ...] = ()
     seconds: float = 0.0
     parameters: int = 0
+    attention: str = ""
+    """The kernel that computes the attention, as `model.attention` names it; empty where there is none."""
     total_steps: int | None = None
     """Steps in all, where the user's own script says so and not the configuration."""
 

@@ -46,17 +46,18 @@ class Engine:
         self.clock = PhaseClock()
         self.reporter = Reporter(channel, assignment.record.number, world.rank, identity.data.samples)
 
-    def restore(self, state: TrainState, since: float, total_steps: int | None = None) -> None:
+    def restore(self, state: TrainState, since: float, total_steps: int | None = None, attention: str = "") -> None:
         """Bring `state` to where the run stands, and tell so; from now on it is this engine's state.
 
-        `since` is the monotonic time at which this rank began; `total_steps` is told where only the caller knows them.
+        `since` is the monotonic time at which this rank began; `total_steps` is told where only the caller knows them,
+        and `attention` names the kernel that serves.
 
         Raises StorageError, CheckpointError, ConfigurationError; FencedError when a newer generation has begun; c10d's
         errors when a peer is lost.
         """
         choice = Restorer(self._layout, self._record, self._world, self._identity).restore(state)
         self._state = state
-        self.reporter.send(self._restored(choice, time.monotonic() - since, total_steps))
+        self.reporter.send(self._restored(choice, time.monotonic() - since, total_steps, attention))
         if self._world.leads:
             self._history = History(self._layout.history_file(self._record.number))
         saver = Saver(self._layout, self._record.number, self._world, self._identity, self._settle)
@@ -127,7 +128,7 @@ class Engine:
         own["step"] = own.get("step", 0.0) - self._checkpointer.seconds_within_steps
         return {**own, **self._checkpointer.seconds}
 
-    def _restored(self, choice: Choice, seconds: float, total_steps: int | None) -> Restored:
+    def _restored(self, choice: Choice, seconds: float, total_steps: int | None, attention: str) -> Restored:
         number, step = self._record.number, self._state.position.step
         report = Restored(generation=number, rank=self._world.rank, step=step, seconds=seconds)
         if not self._world.leads:
@@ -138,6 +139,7 @@ class Engine:
                 "skipped": choice.skipped,
                 "parameters": sum(parameter.numel() for parameter in self._state.model.parameters()),
                 "total_steps": total_steps,
+                "attention": attention,
             }
         )
 

@@ -8,12 +8,10 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from regroup_trainer.config import TrainConfig
-from regroup_trainer.loss import loss_sum
 from regroup_trainer.mesh import arrange
-from regroup_trainer.parallelize import forward_precision
 from regroup_trainer.pipeline import Pipeline
 from regroup_trainer.state import TrainState
-from regroup_trainer.step import DeviceBatch
+from regroup_trainer.step import DeviceBatch, forward
 from regroup_trainer.world import World
 
 
@@ -38,9 +36,7 @@ def evaluate(state: TrainState, batches: list[DeviceBatch], config: TrainConfig,
 def _loss_sum(state: TrainState, batches: list[DeviceBatch], config: TrainConfig, world: World) -> Tensor:
     total = torch.zeros((), dtype=torch.float64, device=world.device)
     for batch in batches:
-        with forward_precision(state.model, config, world.device):
-            logits = state.model(batch.inputs)
-        total += loss_sum(logits, batch.targets, batch.weights)
+        total += forward(state.model, batch, config)
     if isinstance(state.model, FSDPModule):
         state.model.reshard()  # no backward pass does it here
     return total

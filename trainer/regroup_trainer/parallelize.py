@@ -77,6 +77,17 @@ def _require_possible(config: TrainConfig) -> None:
             f"parallelism.gradientHook: {layout.gradient_hook!r} is for whole copies of the model: set it to none, or "
             f"leave out {layout.replica_group}"
         )
+    head_is_cut = layout.tensor_parallel * layout.pipeline_parallel > 1 or layout.strategy == "dp"
+    if config.model.loss_chunks > 1 and head_is_cut:
+        raise ConfigurationError(
+            f"model.lossChunks: {config.model.loss_chunks} needs the whole head on each rank: set it to 1, or leave "
+            f"out tensorParallel, pipelineParallel and strategy dp"
+        )
+    if config.optimizer.name == "muon" and (layout.tensor_parallel > 1 or layout.strategy == "zero"):
+        raise ConfigurationError(
+            "optimizer.name: 'muon' works on whole matrices, or on those that fsdp and hsdp shard: use 'adamw', or "
+            "leave out tensorParallel and strategy zero"
+        )
     if layout.tensor_parallel > 1:
         require_divisible(config)
     if layout.pipeline_parallel > 1:

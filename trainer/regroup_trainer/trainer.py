@@ -13,6 +13,7 @@ import torch
 from regroup_trainer import data as datasets
 from regroup_trainer import models
 from regroup_trainer import world as worlds
+from regroup_trainer.attention import choose_attention
 from regroup_trainer.batch import BatchPlanner
 from regroup_trainer.channel import Channel
 from regroup_trainer.checkpoint.layout import DataIdentity, RunIdentity
@@ -44,9 +45,10 @@ def run(assignment: Assignment, channel: Channel) -> int:
     _prepare_process(config.training.seed)
     data = datasets.load(config, Path(assignment.record.desired.directory))
     world = worlds.join(assignment)
+    attention = choose_attention(config, world.device)
     state = build_state(config, world, data.classes)
     engine = Engine(assignment, world, channel, run_identity(config, data))
-    engine.restore(state, since=start)
+    engine.restore(state, since=start, attention=attention)
     with closing(build_loader(config, data, world)) as loader, engine:
         engine.finish(Loop(engine, loader, state, config, world).run())
     return 0
