@@ -95,7 +95,11 @@ def run(
         sys.exit(play_torchrun(wanted, faults, plain, summary_file))
     if lines := [fault for fault in faults if fault.unit == "line"]:
         raise click.ClickException(f"--kill {lines[0]}: only of jobs that torchrun runs: write @step= or @seconds=")
-    local = LocalRun(local_desired(spec, document.name, str(folder), workers), ranks_per_worker(spec), faults)
+    try:
+        desired = local_desired(spec, document.name, str(folder), workers)
+    except ValueError as error:
+        raise click.ClickException(f"{file}: with local workers of {ranks_per_worker(spec)} rank: {error}") from None
+    local = LocalRun(desired, ranks_per_worker(spec), faults)
     if script := own_script(spec.template):
         local.working_directory, local.variables = file.absolute().parent, script.environment
     start = time.monotonic()

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from regroup_operator.api import TrainingJobSpec
 from regroup_operator.launcher import own_script
+from regroup_operator.replica_groups import require_whole_groups, workers_per_group
 from regroup_trainer.config import ResumePolicy, TrainConfig
 from regroup_trainer.contract import Desired
 
 
 def local_desired(spec: TrainingJobSpec, job: str, directory: str, workers: int | None = None) -> Desired:
-    """What to train and with how many local workers; `workers` overrides `replicas` within the elastic bounds."""
-    detection, restarts, elastic = spec.failure_detection, spec.restart_policy, spec.elastic_policy
+    """What to train and with how many local workers; `workers` overrides `replicas` within the elastic bounds.
+
+    Raises ValueError when they are not whole replica groups: a local worker has one rank where nprocPerNode is auto.
+    """
+    detection, restarts = spec.failure_detection, spec.restart_policy
+    replicas = workers or spec.replicas
+    group = _workers_per_group(spec)
+    require_whole_groups(group, replicas, replicas)  # the fewest are rounded up to whole groups
     return Desired(
         revision=1,
         namespace="local",
         job=job,
-        replicas=workers or spec.replicas,
-        min_replicas=min(spec.min_replicas, workers or spec.min_replicas),
+        replicas=replicas,
+        min_replicas=min(spec.min_replicas, replicas),
         max_replicas=max(spec.max_replicas, workers or spec.max_replicas),
-        replica_group_size=elastic.replica_group_size if elastic else 1,
+        replica_group_size=group,
         heartbeat_milliseconds=detection.heartbeat_milliseconds,
         timeout_milliseconds=detection.timeout_milliseconds,
         max_restarts=restarts.max_restarts,
@@ -32,6 +39,13 @@ def local_desired(spec: TrainingJobSpec, job: str, directory: str, workers: int 
         resume=ResumePolicy.model_validate(spec.resume.model_dump(include=set(ResumePolicy.model_fields))),
         directory=directory,
     )
+
+
+def _workers_per_group(spec: TrainingJobSpec) -> int:
+    if spec.trainer is None:
+        return spec.workers_per_group(ranks_per_worker(spec))
+    # What the file says of workers with GPUs need not hold for local ones.
+    return workers_per_group(spec.trainer.parallelism, None, ranks_per_worker(spec))
 
 
 def ranks_per_worker(spec: TrainingJobSpec) -> int:

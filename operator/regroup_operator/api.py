@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from regroup_operator.launcher import COMMAND_FIELD, own_script
+from regroup_operator.launcher import COMMAND_FIELD, main_container, own_script
+from regroup_operator.replica_groups import require_whole_groups, workers_per_group
 from regroup_trainer.config import (
     CheckpointPolicy,
     NonNegativeInt,
@@ -27,6 +28,7 @@ from regroup_trainer.config import (
 GROUP = "regroup.dev"
 VERSION = "v1alpha1"
 KIND = "TrainingJob"
+GPU = "nvidia.com/gpu"
 PLURAL = "trainingjobs"
 API_VERSION = f"{GROUP}/{VERSION}"
 MANAGED_BY = f"{GROUP}/operator"
@@ -63,8 +65,8 @@ class ElasticPolicy(Section):
     """Training goes on with this many workers; default: `replicas`."""
     max_replicas: PositiveInt | None = None
     """Never more workers than this; default: `replicas`."""
-    replica_group_size: PositiveInt = 1
-    """Workers per replica group: the world is a multiple of it. Default 1."""
+    replica_group_size: PositiveInt | None = None
+    """Workers per replica group, of which the world is a multiple; follows from `trainer`."""
     scale_up_policy: Literal["WhenCapacity", "Manual", "Never"] = "WhenCapacity"
     """When a smaller world grows back: as soon as workers can be placed, on request, never. Default WhenCapacity."""
     scale_up_delay_seconds: NonNegativeInt = 30
@@ -354,6 +356,20 @@ class TrainingJobSpec(Section):
         """Most workers."""
         return (self.elastic_policy and self.elastic_policy.max_replicas) or self.replicas
 
+    @property
+    def ranks_per_worker(self) -> int:
+        """nprocPerNode, which `auto` takes from the limit of GPUs, wherever it is given; 1 without one."""
+        if self.nproc_per_node != "auto":
+            return max(1, self.nproc_per_node)
+        overridden = (main_container(self.template).get("resources") or {}).get("limits") or {}
+        limit = {**(self.resources.limits or {}), **overridden}.get(GPU, 1)
+        return int(limit) or 1 if str(limit).isdecimal() else 1
+
+    def workers_per_group(self, ranks_per_worker: int) -> int:
+        """Workers that must all be there for one copy of the model. Raises ValueError when that is no whole number."""
+        given = self.elastic_policy.replica_group_size if self.elastic_policy else None
+        return workers_per_group(self.trainer.parallelism if self.trainer else None, given, ranks_per_worker)
+
     @model_validator(mode="after")
     def _within_bounds(self) -> Self:
         if not self.min_replicas <= self.replicas <= self.max_replicas:
@@ -361,12 +377,7 @@ class TrainingJobSpec(Section):
                 f"replicas {self.replicas} must lie between elasticPolicy.minReplicas ({self.min_replicas}) and "
                 f"elasticPolicy.maxReplicas ({self.max_replicas})"
             )
-        group = self.elastic_policy.replica_group_size if self.elastic_policy else 1
-        if self.replicas % group or self.min_replicas % group:
-            raise ValueError(
-                f"replicas {self.replicas} and minReplicas {self.min_replicas} must be multiples of "
-                f"elasticPolicy.replicaGroupSize ({group})"
-            )
+        require_whole_groups(self.workers_per_group(self.ranks_per_worker), self.replicas, self.min_replicas)
         return self
 
     @model_validator(mode="after")

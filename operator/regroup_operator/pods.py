@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from regroup_operator import names
-from regroup_operator.api import API_VERSION, KIND, TrainingJobSpec
+from regroup_operator.api import API_VERSION, GPU, KIND, TrainingJobSpec
 from regroup_operator.errors import TemplateError
 from regroup_operator.launcher import main_container
 from regroup_operator.merge import strategic_merge
@@ -17,7 +17,6 @@ from regroup_trainer.contract import TOKEN_FILE, VOLUME_MOUNT
 Object = dict[str, Any]
 USER = 1000
 """User and group of our images."""
-GPU = "nvidia.com/gpu"
 
 
 # --- identity --------------------------------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ class Limit:
 
 LIMITS = (
     Limit("spares", (0,), "warm spare workers"),
-    Limit("elasticPolicy.replicaGroupSize", (None, 1), "replica groups of several workers"),
     Limit("elasticPolicy.scaleUpPolicy", (None, "WhenCapacity"), "holding back lost workers' replacements"),
     Limit("elasticPolicy.scaleUpDelaySeconds", (None, 30), "a delay before growing"),
     Limit("elasticPolicy.minSecondsBetweenResizes", (None, 0), "a pause between resizes"),
@@ -76,6 +75,9 @@ def _without_meaning(spec: TrainingJobSpec) -> list[str]:
     if spec.launcher != "torchrun":
         return []
     found = [f"{sentence}: leave it out" for sentence in _beyond(TORCHRUN_LIMITS, spec)]
+    group = spec.elastic_policy.replica_group_size if spec.elastic_policy else None
+    if group not in (None, 1):
+        found.append(f"spec.elasticPolicy.replicaGroupSize={group} (torchrun takes any number of workers)")
     if spec.trainer is not None:
         found.append("spec.trainer (the built-in trainer's configuration; torchrun runs a script of your own)")
     if (problem := _script_problem(spec)) is not None:

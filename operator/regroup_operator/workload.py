@@ -59,7 +59,7 @@ def desired(job: Job, spec: TrainingJobSpec, answer: CoordinatorStatus | None) -
         replicas=spec.replicas,
         min_replicas=spec.min_replicas,
         max_replicas=spec.max_replicas,
-        replica_group_size=spec.elastic_policy.replica_group_size if spec.elastic_policy else 1,
+        replica_group_size=spec.workers_per_group(ranks_per_worker(spec)),
         suspend=spec.suspend,
         heartbeat_milliseconds=spec.failure_detection.heartbeat_milliseconds,
         timeout_milliseconds=spec.failure_detection.timeout_milliseconds,

@@ -55,7 +55,7 @@ def test_the_smallest_job_is_valid(tmp_path: Path) -> None:
         ("kind: TrainingJob", "kind: Job", "job.yaml:2: kind: must be TrainingJob, got 'Job'"),
         ("spec:", "spce:", "unknown field: did you mean 'spec'?"),
         ("replicas: 3", "replicas: 3\n  spares: 2", "job.yaml:6: spec.spares: not supported yet"),
-        ("strategy: fsdp", "strategy: hsdp", "not supported yet"),
+        ("strategy: fsdp", "strategy: hsdp", "hsdp needs the number of ranks"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str, expected: str) -> None:

@@ -12,7 +12,6 @@ from tests.support.simulation import make_spec
 
 ASKED_FOR: dict[str, Any] = {
     "spares": 2,
-    "elasticPolicy.replicaGroupSize": 3,
     "elasticPolicy.scaleUpPolicy": "Never",
     "elasticPolicy.scaleUpDelaySeconds": 5,
     "elasticPolicy.minSecondsBetweenResizes": 5,
@@ -96,7 +95,12 @@ def test_a_job_runs_either_the_trainer_or_a_script(spec: dict[str, Any], words: 
         ({"replicas": "three"}, "spec.replicas"),
         ({"failureDetection": {"timeoutMilliseconds": 600}}, "at least twice heartbeatMilliseconds"),
         ({"trainer": {"model": {"preset": "huge"}}}, "preset 'huge' is unknown"),
-        ({"elasticPolicy": {"replicaGroupSize": 2}}, "multiples of elasticPolicy.replicaGroupSize (2)"),
+        (
+            {"elasticPolicy": {"replicaGroupSize": 3}},
+            "replicaGroupSize 3 differs from 1, the workers of",
+        ),
+        ({"trainer": {"parallelism": {"tensorParallel": 2}}}, "replicas 3 and minReplicas 2 must be multiples of the"),
+        ({"trainer": {"parallelism": {"tensorParallel": 2}}, "nprocPerNode": 3}, "nprocPerNode 3 does not go into"),
         ({"checkpoint": {"storage": {"emptyDir": {}}}}, "emptyDir: is not shared between workers"),
         ({"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "a", "subPath": "../b"}}}}, "'..'"),
     ],
