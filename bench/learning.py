@@ -22,6 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from bench.harness import RESULTS, Plan, Values, command
 from regroup.local import LocalRun
 from regroup_trainer import data as datasets
@@ -116,7 +118,7 @@ def held_out_text(case: str) -> bytes:
     """What the model is asked to predict."""
     with tempfile.TemporaryDirectory(prefix="regroup-bench-") as folder:
         data = datasets.load(recipe(case), Path(folder))
-        return data.read_held_out(range(data.held_out_samples)).targets.astype("uint8").tobytes()
+        return data.read_held_out(np.arange(data.held_out_samples)).targets.astype("uint8").tobytes()
 
 
 def bits_per_byte(compress: Callable[[bytes], bytes], text: bytes) -> float:
