@@ -20,4 +20,61 @@ class LocalCommand:
     """Whether it takes more than ten seconds."""
 
 
-LOCAL_COMMANDS: tuple[LocalCommand, ...] = ()
+LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
+    LocalCommand(
+        "1-first-ddp-script",
+        "regroup run torchrun.yaml --directory {tmp} --plain",
+        ("epoch 0: loss 3.06", "trained 5 epochs on 2 ranks", "completed: workers that ended well: 2"),
+        slow=True,
+    ),
+    LocalCommand(
+        "3-language-models",
+        "python compare.py --ranks 2 --steps 1",
+        ("MB of state per rank", "DataParallel", "DDP", "DDP + ZeRO", "FSDP"),
+        slow=True,
+    ),
+    LocalCommand(
+        "3-language-models",
+        "env REGROUP_DIRECTORY={tmp} torchrun --standalone --nproc-per-node=2 train.py --zero --epochs 1",
+        ("epoch 0 is next", "epoch 0 on 2 ranks", "state per rank: 24"),
+        slow=True,
+    ),
+    LocalCommand(
+        "2-ddp-in-depth",
+        "python gradients.py",
+        ("gradient at w = 0", "a mean of means by 6.6e-01", "truth [2.0, -1.0, 0.5]"),
+    ),
+    LocalCommand(
+        "2-ddp-in-depth", "python collectives.py --latency-ms 1", ("ranks  rounds", "    8       3"), slow=True
+    ),
+    LocalCommand(
+        "2-ddp-in-depth",
+        "python overlap.py",
+        ("with no_sync            1 all-reduces", "buckets of 25 MB", "one bucket             1 all-reduces"),
+        slow=True,
+    ),
+    LocalCommand(
+        "2-ddp-in-depth",
+        "env TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --nproc-per-node=2 --max-restarts=3 "
+        "failover.py --folder {tmp} --kill rank=1@step=57",
+        ("rank 1 is killed in step 57", "restart 1: goes on from step 50", "done: step 100"),
+        slow=True,
+    ),
+    LocalCommand(
+        "4-replica-and-shard-groups",
+        "torchrun --standalone --nproc-per-node=4 groups.py --shard-size 2",
+        ("world of 4 as [2, 2]: [[0, 1], [2, 3]]", "rank 3: shard group [2, 3], replica group [1, 3]", "one process"),
+        slow=True,
+    ),
+    LocalCommand(
+        "5-hundred-billion",
+        "python layouts.py --milliseconds 1",
+        ("by hand + DDP", "133.29547", "pipeline + DDP", "133.29547", "tensor + DDP", "sharded (HSDP)", "133.29547"),
+        slow=True,
+    ),
+    LocalCommand(
+        "5-hundred-billion",
+        "regroup plan --params 100e9 --nodes 8 --gpus-per-node 8 --gpu a100-80",
+        ("recommended", "apiVersion: regroup.dev/v1alpha1", "replicas: 8"),
+    ),
+)

@@ -111,7 +111,7 @@ class _Stage:
             gradients=max(0, gradients - activations) if self._shards else gradients,
             optimizer=MOMENTS * self._parameters // moments_shared_by,
             activations=activations,
-            working=self._parameters_in_use() + self._passing(),
+            working=self._parameters_in_use() + max(self._passing(), self._block * self.element if self._shards else 0),
         )
 
     def _in_flight(self) -> int:
@@ -127,11 +127,10 @@ class _Stage:
             return self._parameters * (copies + (FP32 if accumulates and grid.data > 1 else 0))
         # The root stays gathered; two blocks are, since the next one is fetched meanwhile, and the flat buffer of one.
         gathered = (self._root + 3 * self._block) * element
-        # Whole gradients of a block, and the buffer that reduces them in fp32.
-        unreduced = self._block * (element + FP32) + self._root * FP32
-        if accumulates:  # they are reduced once a step, and whole until then
-            unreduced += self._parameters * FP32
-        return gathered + unreduced + FP32 * self._block // grid.shard
+        # What reduces a block's gradients in fp32 while the next block's backward runs, and what comes out of it.
+        reducing = (self._block + self._root) * FP32 + FP32 * self._block // grid.shard
+        # Gradients are reduced once a step, and are whole until then.
+        return gathered + reducing + (self._parameters * FP32 if accumulates else 0)
 
     def _kept_per_micro_batch(self) -> int:
         """Activations that autograd keeps (counted as in Recomputation, section 4, for this trainer's blocks)."""
