@@ -234,8 +234,9 @@ def train(assignment: Assignment, options: dict[str, Any], channel: RecordingCha
 
 def _be_rank(request: dict[str, Any], rank: int) -> int:
     folder = Path(request["folder"])
-    with (folder / f"stderr-{rank}").open("w") as stderr:
-        os.dup2(stderr.fileno(), 2)
+    for number, name in ((1, "stdout"), (2, "stderr")):  # ours is the line to the test
+        with (folder / f"{name}-{rank}").open("w") as file:
+            os.dup2(file.fileno(), number)
     assignment = Assignment.model_validate(request["assignments"][rank])
     script = {int(step): Decision(value) for step, value in request["decisions"].items()} if rank == 0 else {}
     channel = RecordingChannel(folder / f"reports-{rank}.jsonl", assignment.record.number, script)

@@ -25,7 +25,7 @@ from regroup_trainer.agreement import deal, gather
 from regroup_trainer.checkpoint.background import Background
 from regroup_trainer.checkpoint.description import Description, Places, tensor_file
 from regroup_trainer.checkpoint.image import Image
-from regroup_trainer.checkpoint.storage import hyperparameters, tensors_of, updated_tensors
+from regroup_trainer.checkpoint.storage import hyperparameters, packed_extra, tensors_of, updated_tensors
 from regroup_trainer.state import TrainState
 
 
@@ -107,7 +107,8 @@ class Snapshot:
         self._early = [number for number, is_late in enumerate(late) if not is_late]
 
     def _objects(self) -> dict[str, bytes]:
-        now, _ = flatten_state_dict({"optimizer": {"param_groups": hyperparameters(self._state)}})
+        groups = {"param_groups": hyperparameters(self._state)}
+        now, _ = flatten_state_dict({"optimizer": groups, "extra": packed_extra(self._state)})
         self._planner.state_dict.update({key: now[key] for key in now if key in self._planner.state_dict})
         return {item.index.fqn: self._pickle(item) for item in self._object_items}
 

@@ -24,7 +24,7 @@ def tensors_of(state: TrainState) -> dict[str, Any]:
     model, optimizer = get_state_dict(state.bare_model, state.own_optimizer)
     if fresh:
         _count_from_zero(state.own_optimizer)
-    extra = {"extra": _pack(state)} if state.extra else {}
+    extra = {"extra": packed_extra(state)} if state.extra else {}
     optimizer = {"state": optimizer["state"], "param_groups": hyperparameters(state)}
     return {"model": model, "optimizer": optimizer, **extra}
 
@@ -32,6 +32,16 @@ def tensors_of(state: TrainState) -> dict[str, Any]:
 def hyperparameters(state: TrainState) -> list[dict[str, Any]]:
     """Of each group of parameters, as they are now."""
     return [{key: value for key, value in group.items() if key != "params"} for group in state.optimizer.param_groups]
+
+
+def packed_extra(state: TrainState) -> dict[str, bytes]:
+    """The other objects of a state, as one value each: their structure may change from save to save."""
+    packed = {}
+    for name, stateful in state.extra.items():
+        buffer = io.BytesIO()
+        torch.save(stateful.state_dict(), buffer)
+        packed[name] = buffer.getvalue()
+    return packed
 
 
 def put_back(state: TrainState, tensors: dict[str, Any]) -> None:
@@ -60,16 +70,6 @@ def _count_from_zero(optimizer: torch.optim.Optimizer) -> None:
     for of_one in optimizer.state.values():
         if isinstance(of_one.get("step"), Tensor):
             of_one["step"].zero_()
-
-
-def _pack(state: TrainState) -> dict[str, bytes]:
-    """The other objects of a state, as one value each: their structure may change from save to save."""
-    packed = {}
-    for name, stateful in state.extra.items():
-        buffer = io.BytesIO()
-        torch.save(stateful.state_dict(), buffer)
-        packed[name] = buffer.getvalue()
-    return packed
 
 
 def _unpack(state: TrainState, packed: dict[str, bytes]) -> None:

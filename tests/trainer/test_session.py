@@ -1,0 +1,152 @@
+"""A user's own loop, alone and in worlds of any size: the same steps, the same samples, the same end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regroup_trainer.contract import PEER_LOST_EXIT_CODE, Decision, GenerationNumber, GenerationRecord
+from regroup_trainer.history import audit, committed
+from tests.support.ranks import RankOutcome, Template, generation, train_config
+from tests.support.waiting import wait_until
+
+FP32_ROUNDING = 1e-5
+PROGRAM = Path(__file__).with_name("own_program.py")
+STEPS = 6
+
+
+def record(directory: Path, world_size: int, *arguments: str, n: int = 1, **changes: Any) -> GenerationRecord:
+    parent = GenerationNumber(1, n - 1) if n > 1 else None
+    made = generation(directory, world_size, train_config(), number=GenerationNumber(1, n), parent=parent, **changes)
+    script = (str(PROGRAM), f"--steps={STEPS}", *arguments)
+    return made.model_copy(update={"desired": made.desired.model_copy(update={"script": script})})
+
+
+def succeeded(outcomes: list[RankOutcome]) -> list[RankOutcome]:
+    assert [outcome.exit_code for outcome in outcomes] == [0] * len(outcomes), [o.stderr for o in outcomes]
+    return outcomes
+
+
+@pytest.fixture(scope="module")
+def reference(template: Template, tmp_path_factory: pytest.TempPathFactory) -> RankOutcome:
+    """The program in one process, never disturbed."""
+    return succeeded(template.run(record(tmp_path_factory.mktemp("reference"), 1)))[0]
+
+
+@pytest.mark.parametrize(
+    ("world_size", "arguments"),
+    [(2, []), (3, ["--micro-batch=2"]), (2, ["--strategy=fsdp", "--micro-batch=3"]), (12, ["--strategy=fsdp"])],
+    ids=["ddp", "ddp accumulating", "fsdp accumulating", "more ranks than samples"],
+)
+def test_a_world_of_any_size_trains_as_one_process_does(
+    template: Template, tmp_path: Path, reference: RankOutcome, world_size: int, arguments: list[str]
+) -> None:
+    leader = succeeded(template.run(record(tmp_path, world_size, *arguments)))[0]
+    assert leader.losses == pytest.approx(reference.losses, rel=FP32_ROUNDING)
+    assert [e.loss for e in leader.evaluated] == pytest.approx([e.loss for e in reference.evaluated], rel=FP32_ROUNDING)
+    assert audit(tmp_path) == []
+
+
+def test_losses_fall_and_the_end_is_told(reference: RankOutcome) -> None:
+    assert reference.losses[-1] < reference.losses[0]  # type: ignore[operator]
+    assert reference.finished
+    assert (reference.finished.step, reference.finished.reason) == (STEPS, "completed")
+    assert reference.restored.total_steps == STEPS
+    assert [saved.step for saved in reference.saved] == [STEPS]
+
+
+def test_resizes_leave_no_trace_in_losses_rates_and_samples(
+    template: Template, tmp_path: Path, reference: RankOutcome
+) -> None:
+    losses: list[float | None] = []
+    rates: list[float] = []
+    for n, (world_size, strategy) in enumerate([(3, "ddp"), (2, "fsdp"), (1, "ddp")], start=1):
+        leave = {2 * n: Decision.LEAVE} if n < 3 else {}
+        leader = succeeded(template.run(record(tmp_path, world_size, f"--strategy={strategy}", n=n), decisions=leave))[
+            0
+        ]
+        losses += leader.losses
+        rates += [progress.learning_rate for progress in leader.progress]
+    assert losses == pytest.approx(reference.losses, rel=FP32_ROUNDING)
+    assert rates == pytest.approx([progress.learning_rate for progress in reference.progress])
+    assert [step.world for step in committed(tmp_path)] == [3, 3, 2, 2, 1, 1]
+    assert audit(tmp_path) == []
+
+
+def test_other_objects_of_the_program_are_restored(template: Template, tmp_path: Path) -> None:
+    succeeded(template.run(record(tmp_path, 2), decisions={4: Decision.STOP}))
+    leader = succeeded(template.run(record(tmp_path, 2, "--count-file=" + str(tmp_path / "counts"), n=2)))[0]
+    assert leader.restored.step == 4
+    assert json.loads((tmp_path / "counts").read_text()) == STEPS
+
+
+def test_a_lost_rank_is_a_lost_peer_to_the_others(template: Template, tmp_path: Path) -> None:
+    lost = template.run(
+        record(tmp_path, 3), entry="tests.trainer.faults:die_after_step", options={"rank": 1, "step": 3}
+    )
+    assert [outcome.exit_code for outcome in lost] == [PEER_LOST_EXIT_CODE, 137, PEER_LOST_EXIT_CODE]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--fail=raise"], 1, "ValueError: a bug of the user's own"),
+        (["--fail=exit"], 3, ""),
+        (["--fail=no-step"], 2, "call session.step() after each backward"),
+        (["--fail=no-optimizer"], 2, "call session.attach(optimizer) first"),
+    ],
+)
+def test_a_program_that_fails_ends_as_python_would(
+    template: Template, tmp_path: Path, arguments: list[str], code: int, words: str
+) -> None:
+    (outcome,) = template.run(record(tmp_path, 1, *arguments))
+    assert outcome.exit_code == code
+    assert words in outcome.stderr
+    assert outcome.finished is None
+
+
+def test_a_script_that_is_not_there_is_named(template: Template, tmp_path: Path) -> None:
+    made = record(tmp_path, 1)
+    made = made.model_copy(update={"desired": made.desired.model_copy(update={"script": ("nowhere.py",)})})
+    (outcome,) = template.run(made)
+    assert outcome.exit_code == 2
+    assert "nowhere.py is no file on this worker" in outcome.stderr
+
+
+def test_a_plain_program_gets_what_torchrun_gives(template: Template, tmp_path: Path) -> None:
+    made = record(tmp_path, 2)
+    script = (str(PROGRAM.with_name("plain_program.py")), str(tmp_path))
+    made = made.model_copy(update={"desired": made.desired.model_copy(update={"script": script})})
+    outcomes = succeeded(template.run(made))
+    assert [(end.step, end.reason) for o in outcomes if (end := o.finished)] == [(0, "completed")] * 2
+    told = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    assert told == [{"rank": rank, "size": 2, "sum": 3.0, "name": "__main__"} for rank in range(2)]
+
+
+def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(PROGRAM), f"--directory={directory}", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+@pytest.mark.slow
+def test_without_an_agent_a_signal_saves_and_the_next_start_goes_on(tmp_path: Path) -> None:
+    first = start(tmp_path, "--steps=1000000")
+    wait_until("a checkpoint", (tmp_path / "checkpoints/step-4").exists, seconds=100)
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=60)
+    assert first.returncode == 143
+    done = committed(tmp_path)[-1].step
+    second = start(tmp_path, f"--steps={done + 5}")
+    output, _ = second.communicate(timeout=100)
+    assert second.returncode == 0
+    assert f"resumed from step {done}" in output
+    assert [step.step for step in committed(tmp_path)] == list(range(1, done + 6))
+    assert audit(tmp_path) == []
