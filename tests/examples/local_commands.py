@@ -29,7 +29,7 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
     ),
     LocalCommand(
         "3-language-models",
-        "python compare.py --ranks 2 --steps 1",
+        "python compare.py --ranks 2 --steps 1 --rounds 1",
         ("MB of state per rank", "DataParallel", "DDP", "DDP + ZeRO", "FSDP"),
         slow=True,
     ),
