@@ -27,6 +27,7 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
         ("epoch 0: loss 3.06", "trained 5 epochs on 2 ranks", "completed: workers that ended well: 2"),
         slow=True,
     ),
+    LocalCommand("1-first-ddp-script", "regroup run regroup.yaml --directory {tmp} --plain", ("completed",), slow=True),
     LocalCommand(
         "3-language-models",
         "python compare.py --ranks 2 --steps 1 --rounds 1",
