@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
+from regroup_trainer.contract import Decision, GenerationNumber
 from regroup_trainer.history import audit
 from tests.support.ranks import RankOutcome, Template, generation, train_config
 
 FP32_ROUNDING = 1e-5
-STEPS = 6
 STRATEGIES: dict[str, tuple[int, dict[str, Any]]] = {
     "ddp": (3, {"strategy": "ddp", "bucketMegabytes": 1}),
     "ddp-static": (2, {"strategy": "ddp", "staticGraph": True}),
@@ -58,3 +60,94 @@ def test_loss_and_parameters_are_those_of_one_process(
     for parameter, value in found["model"].items():
         assert torch.allclose(value, expected["model"][parameter], rtol=1e-3, atol=2e-5), parameter
     assert audit(tmp_path / "job") == []
+
+
+def chained(
+    template: Template, folder: Path, worlds: list[tuple[int, dict[str, Any]]], steps: int, **sections: Any
+) -> list[float | None]:
+    """The losses of generations that train so many steps each, one after another; their states are in `folder`."""
+    losses: list[float | None] = []
+    training = {**sections.pop("training", {}), "steps": steps * len(worlds)}
+    for number, (world, parallelism) in enumerate(worlds, start=1):
+        states = folder / str(number)
+        states.mkdir(parents=True)
+        record = generation(
+            folder / "job",
+            world,
+            train_config(parallelism=parallelism, training=training, **sections),
+            number=GenerationNumber(1, number),
+            parent=GenerationNumber(1, number - 1) if number > 1 else None,
+        )
+        outcomes = template.run(
+            record,
+            entry="tests.trainer.faults:show_state",
+            options={"folder": str(states)},
+            decisions={steps * number: Decision.LEAVE} if number < len(worlds) else {},
+        )
+        assert [outcome.exit_code for outcome in outcomes] == [0] * world, [outcome.stderr for outcome in outcomes]
+        losses += outcomes[0].losses
+    return losses
+
+
+def test_only_the_last_micro_batch_communicates(template: Template, tmp_path: Path) -> None:
+    config = train_config(training={"micro_batch_size": 1, "steps": 3}, parallelism={"strategy": "ddp"})
+    entry, options = "tests.trainer.probes:count_collectives", {"folder": str(tmp_path)}
+    outcomes = template.run(generation(tmp_path / "job", 2, config), entry=entry, options=options)
+    assert [outcome.exit_code for outcome in outcomes] == [0, 0], outcomes[0].stderr
+    for rank in (0, 1):
+        steps = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert steps == [{"micro_batches": 5, "buckets": 1, "commits": 1}] * 3
+
+
+def test_zero_shares_the_optimizer_state_out(template: Template, tmp_path: Path) -> None:
+    held = {}
+    for strategy in ("ddp", "zero"):
+        folder = tmp_path / strategy
+        folder.mkdir()
+        config = train_config(parallelism={"strategy": strategy}, training={"steps": 1})
+        entry, options = "tests.trainer.probes:measure_optimizer", {"folder": str(folder)}
+        outcomes = template.run(generation(folder / "job", 2, config), entry=entry, options=options)
+        assert [outcome.exit_code for outcome in outcomes] == [0, 0], outcomes[0].stderr
+        held[strategy] = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+    whole = held["ddp"][0]
+    assert sum(held["zero"]) == pytest.approx(whole, rel=0.01)
+    assert max(held["zero"]) < 0.6 * whole
+
+
+@pytest.mark.parametrize(("hook", "tolerance"), [("bf16", 1e-3), ("powersgd", 2e-2)])
+def test_compressed_gradients_train_nearly_as_well(
+    template: Template, tmp_path: Path, hook: str, tolerance: float
+) -> None:
+    steps = {"training": {"steps": 16}}
+    parallelism = {"strategy": "ddp", "gradientHook": hook}
+    found = shown(template, tmp_path / "hook", 2, parallelism, **steps).losses
+    alone = shown(template, tmp_path / "alone", 1, {}, **steps).losses
+    assert found == pytest.approx(alone, rel=tolerance)
+    assert found != pytest.approx(alone, rel=1e-9)  # it did compress
+
+
+def test_groups_are_printed_once(template: Template, tmp_path: Path) -> None:
+    outcomes = template.run(generation(tmp_path, 4, train_config(parallelism=STRATEGIES["hsdp"][1])))
+    told = [outcome.stderr.count("replicate [[0, 2], [1, 3]]; shard [[0, 1], [2, 3]]") for outcome in outcomes]
+    assert told == [1, 0, 0, 0]
+
+
+def test_data_parallel_threads_are_for_one_rank_and_for_teaching(template: Template, tmp_path: Path) -> None:
+    (alone,) = template.run(generation(tmp_path / "one", 1, train_config(parallelism={"strategy": "dp"})))
+    assert "nn.DataParallel) is for teaching" in alone.stderr
+    outcomes = template.run(generation(tmp_path / "two", 2, train_config(parallelism={"strategy": "dp"})))
+    assert [outcome.exit_code for outcome in outcomes] == [2, 2]
+    assert "this world has 2 ranks: use 'ddp'" in outcomes[0].stderr
+
+
+@pytest.mark.parametrize(
+    "parallelism",
+    [
+        {"strategy": "fsdp", "bucketMegabytes": 5},
+        {"strategy": "ddp", "cpuOffload": True},
+        {"strategy": "zero", "tensorParallel": 2},
+    ],
+)
+def test_options_of_other_strategies_are_refused(parallelism: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=f"of no meaning with strategy '{parallelism['strategy']}'"):
+        train_config(parallelism=parallelism)

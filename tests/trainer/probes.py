@@ -1,0 +1,65 @@
+"""What ranks tell about themselves in tests: collectives of a step, bytes of optimizer state."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from regroup_trainer.contract import Assignment
+from tests.support.ranks import RecordingChannel
+
+Options = dict[str, Any]
+
+
+def _tell(assignment: Assignment, options: Options, value: object) -> None:
+    (Path(options["folder"]) / f"{assignment.rank}.json").write_text(json.dumps(value))
+
+
+def count_collectives(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """Write for each step how often it reduced: gradients by DDP's hook, and the commit."""
+    from regroup_trainer import gradient_sum, step, trainer
+
+    steps: list[Counter[str]] = []
+    plain_hook, plain_exchange, plain_run = gradient_sum.sum_gradients, step.exchange, step.Stepper.run
+
+    def hook(group: Any, bucket: Any) -> Any:
+        steps[-1]["buckets"] += 1
+        return plain_hook(group, bucket)
+
+    def exchange(*arguments: Any) -> Any:
+        steps[-1]["commits"] += 1
+        return plain_exchange(*arguments)
+
+    def run(stepper: Any, batch: Any, *rest: Any) -> Any:
+        steps.append(Counter(micro_batches=len(batch.micro_batches)))
+        return plain_run(stepper, batch, *rest)
+
+    hook.__annotations__ = plain_hook.__annotations__  # DDP looks at them
+    gradient_sum.sum_gradients, step.exchange = hook, exchange
+    step.Stepper.run = run  # type: ignore[method-assign]
+    code = trainer.run(assignment, channel)
+    _tell(assignment, options, steps)
+    return code
+
+
+def measure_optimizer(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """Write how many bytes of optimizer state the rank holds in the end."""
+    import torch
+
+    from regroup_trainer import trainer
+    from regroup_trainer.loop import Loop
+    from regroup_trainer.step import local
+
+    plain = Loop.run
+
+    def run(loop: Loop) -> Any:
+        ending = plain(loop)
+        states = loop._state.own_optimizer.state.values()
+        tensors = [local(value) for state in states for value in state.values() if isinstance(value, torch.Tensor)]
+        _tell(assignment, options, sum(tensor.nbytes for tensor in tensors))
+        return ending
+
+    Loop.run = run  # type: ignore[method-assign]
+    return trainer.run(assignment, channel)
