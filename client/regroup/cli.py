@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from regroup.checkpoints import checkpoint
 from regroup.display import Display
 from regroup.faults import EXAMPLES, Fault, parse_fault
 from regroup.local import LocalRun, LocalRunError
@@ -38,6 +39,7 @@ def main() -> None:
 
 
 main.add_command(plan_command)
+main.add_command(checkpoint)
 
 
 @main.command()

@@ -114,6 +114,8 @@ class ModelConfig(Section):
     """Kernel of the attention; `auto`: the one that torch prefers on the device."""
     loss_chunks: Annotated[int, Field(ge=1, le=1024)] = 1
     """Parts in which output head and loss are computed; more need less memory (transformers)."""
+    initialize_from: Path | None = None
+    """Folder of safetensors, as Hugging Face lays them out, whose weights a new run begins with."""
 
     @model_validator(mode="after")
     def _one_known_size(self) -> Self:

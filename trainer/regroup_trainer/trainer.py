@@ -16,6 +16,7 @@ from regroup_trainer import world as worlds
 from regroup_trainer.attention import choose_attention
 from regroup_trainer.batch import BatchPlanner
 from regroup_trainer.channel import Channel
+from regroup_trainer.checkpoint.export import initialize_from
 from regroup_trainer.checkpoint.layout import DataIdentity, RunIdentity
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.context_parallel import own_slice
@@ -49,6 +50,8 @@ def run(assignment: Assignment, channel: Channel) -> int:
     state = build_state(config, world, data.classes)
     engine = Engine(assignment, world, channel, run_identity(config, data))
     engine.restore(state, since=start, attention=attention)
+    if config.model.initialize_from and state.position.step == 0:
+        initialize_from(state.model, Path(config.model.initialize_from), config.model.name)
     with closing(build_loader(config, data, world)) as loader, engine:
         engine.finish(Loop(engine, loader, state, config, world).run())
     return 0
