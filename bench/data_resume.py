@@ -1,0 +1,61 @@
+"""How long a run that resumes far into an epoch waits for its first batch: regroup, StatefulDataLoader, grain.
+
+    make bench NAME=data_resume [ARGS=--quick]
+
+Each subject resumes from its own saved state at 90 % of an epoch, in a process of its own; the clock runs from the
+saved state to the first batch of 32 shuffled samples, all imports done. The samples are the same formula for all, so
+that only finding the place is measured. `statefuldataloader` shuffles with torch's permutation of all indices, which
+for 10^9 samples does not fit into the memory that a subject may have (8 GiB); `statefuldataloader-in-order` does not
+shuffle, which is less than the others do. `finished` is 0 where a subject ran out of memory (then it has no seconds) or
+of time (then its seconds are that limit: it would have needed more). The smaller epoch shows what those need then.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from bench.harness import Plan, Values, command
+
+CASES = {"1e9-at-90%": 10**9, "1e6-at-90%": 10**6}
+"""Case -> samples of an epoch."""
+SUBJECTS = ("regroup", "grain", "statefuldataloader", "statefuldataloader-in-order")
+UNITS = {"seconds": "s", "finished": "share"}
+LIMIT_SECONDS = 180.0
+
+
+def plan(quick: bool) -> Plan:
+    """Both cases five times; a quick run the small one once."""
+    cases = tuple(CASES)
+    return Plan("data_resume", cases[1:] if quick else cases, SUBJECTS, UNITS, 1 if quick else 5)
+
+
+def measure(case: str, subject: str) -> Values:
+    """Resume once."""
+    arguments = [sys.executable, "-m", "bench.data_resume_job", subject, str(CASES[case])]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        assert job.stdout
+        try:
+            return _result(job)
+        finally:
+            job.kill()
+
+
+def _result(job: subprocess.Popen[str]) -> Values:
+    assert job.stdout
+    if job.stdout.readline() != "ready\n":
+        return {"finished": 0.0}  # not installed: standard error says so
+    try:
+        output, _ = job.communicate(timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return {"seconds": LIMIT_SECONDS, "finished": 0.0}
+    if job.returncode != 0:
+        return {"finished": 0.0}
+    return {"seconds": float(json.loads(output)["seconds"]), "finished": 1.0}
+
+
+main = command(plan, measure)
+
+if __name__ == "__main__":
+    main()
