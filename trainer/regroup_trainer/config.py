@@ -220,6 +220,9 @@ class ParallelismConfig(Section):
                     f"{fields}: of no meaning with strategy {self.strategy!r}: remove it, or use one of "
                     f"{', '.join(strategies)}"
                 )
+            if changed and self.model_is_cut and self.strategy == "ddp" and "gradient_hook" in names:
+                fields = ", ".join(map(to_camel, changed))
+                raise ValueError(f"{fields}: of no meaning where the model is cut ({self.replica_group}): remove it")
         return self
 
     @model_validator(mode="after")
