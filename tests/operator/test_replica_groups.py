@@ -57,7 +57,8 @@ def test_the_field_may_repeat_what_follows() -> None:
 
 def test_the_field_decides_where_there_is_no_parallelism_to_follow_from() -> None:
     elastic = {"minReplicas": 2, "maxReplicas": 4, "replicaGroupSize": 2}
-    found = TrainingJobSpec.model_validate(make_spec(replicas=4, elasticPolicy=elastic, trainer=None))
+    script = {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}
+    found = parse_spec(make_spec(replicas=4, elasticPolicy=elastic, trainer=None, template=script))
     assert found.workers_per_group(1) == 2
 
 

@@ -1,4 +1,4 @@
-"""Cut models, layers, stacks and sequences train as one process does, and resume from each other's checkpoints."""
+"""Models cut by layers, stack or sequence train as one process does, and resume from each other's checkpoints."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from regroup_trainer.contract import Decision, GenerationNumber
 from regroup_trainer.history import audit
 from tests.support.ranks import RankOutcome, Template, generation, train_config
+from tests.trainer.whole_state import equal
 
 FP32_ROUNDING = 1e-5
 MODELS: dict[str, dict[str, Any]] = {
@@ -28,42 +31,127 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "tp2-pp2": (4, {"tensorParallel": 2, "pipelineParallel": 2}),
     "cp2": (2, {"contextParallel": 2}),
     "fsdp2-cp2": (4, {"strategy": "fsdp", "contextParallel": 2}),
+    "ddp2": (2, {}),
+    "fsdp3": (3, {"strategy": "fsdp"}),
 }
+"""World size and parallelism."""
+ALONE: tuple[int, dict[str, Any]] = (1, {})
+CASES = [
+    *(("gpt", layout) for layout in LAYOUTS if layout not in ("ddp2", "fsdp3")),
+    ("llama", "tp2-pp2"),
+    ("llama", "cp2"),
+]
 
 
-def config(model: str, parallelism: dict[str, Any], **sections: Any) -> Any:
-    return train_config(
+def run(
+    template: Template,
+    folder: Path,
+    model: str,
+    layout: tuple[int, dict[str, Any]],
+    number: int = 1,
+    leave: int | None = None,
+    **training: Any,
+) -> RankOutcome:
+    """Rank 0 of a generation whose state, as restored and at the end, is in `folder`."""
+    world, parallelism = layout
+    config = train_config(
         model={"preset": None, **MODELS[model]},
         parallelism=parallelism,
         evaluation={"every_steps": 2, "samples": 7},
-        training={"steps": 4, **sections},
+        training={"steps": 3, **training},
     )
+    parent = GenerationNumber(1, number - 1) if number > 1 else None
+    record = generation(folder / "job", world, config, number=GenerationNumber(1, number), parent=parent)
+    outcomes = template.run(
+        record,
+        entry="tests.trainer.faults:show_state",
+        options={"folder": str(folder)},
+        decisions={leave: Decision.LEAVE} if leave else {},
+    )
+    assert [outcome.exit_code for outcome in outcomes] == [0] * world, [outcome.stderr for outcome in outcomes]
+    return outcomes[0]
 
 
-def succeeded(outcomes: list[RankOutcome]) -> list[RankOutcome]:
-    assert [outcome.exit_code for outcome in outcomes] == [0] * len(outcomes), [o.stderr for o in outcomes]
-    return outcomes
+def state(folder: Path, name: str = "final") -> Any:
+    return torch.load(folder / f"{name}.pt")
+
+
+def require_near(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        assert torch.allclose(value, expected[name], rtol=1e-3, atol=2e-5), name
 
 
 @pytest.fixture(scope="module")
-def references(template: Template, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RankOutcome]:
-    """The same runs in one process."""
-    return {
-        model: succeeded(template.run(generation(tmp_path_factory.mktemp(model), 1, config(model, {}))))[0]
-        for model in MODELS
-    }
+def references(
+    template: Template, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[RankOutcome, dict[str, torch.Tensor]]]:
+    """What one process trains, and the parameters in the end."""
+    folders = {model: tmp_path_factory.mktemp(model) for model in MODELS}
+    return {model: (run(template, folder, model, ALONE), state(folder)["model"]) for model, folder in folders.items()}
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("model", "layout"), CASES)
 def test_a_cut_model_trains_as_one_process_does(
-    template: Template, tmp_path: Path, references: dict[str, RankOutcome], layout: str, model: str
+    template: Template,
+    tmp_path: Path,
+    references: dict[str, tuple[RankOutcome, dict[str, torch.Tensor]]],
+    model: str,
+    layout: str,
 ) -> None:
-    world, parallelism = LAYOUTS[layout]
-    reference = references[model]
-    leader = succeeded(template.run(generation(tmp_path, world, config(model, parallelism))))[0]
-    assert leader.losses == pytest.approx(reference.losses, rel=FP32_ROUNDING)
-    assert [e.loss for e in leader.evaluated] == pytest.approx([e.loss for e in reference.evaluated], rel=FP32_ROUNDING)
-    norms = [p.gradient_norm for p in leader.progress]
-    assert norms == pytest.approx([p.gradient_norm for p in reference.progress], rel=1e-4)
-    assert audit(tmp_path) == []
+    alone, parameters = references[model]
+    leader = run(template, tmp_path, model, LAYOUTS[layout])
+    assert leader.losses == pytest.approx(alone.losses, rel=FP32_ROUNDING)
+    assert [e.loss for e in leader.evaluated] == pytest.approx([e.loss for e in alone.evaluated], rel=FP32_ROUNDING)
+    norms = [report.gradient_norm for report in leader.progress]
+    assert norms == pytest.approx([report.gradient_norm for report in alone.progress], rel=1e-4)
+    require_near(state(tmp_path)["model"], parameters)
+    assert audit(tmp_path / "job") == []
+
+
+@pytest.mark.slow
+def test_any_layout_goes_on_from_the_checkpoint_of_any_other(template: Template, tmp_path: Path) -> None:
+    alone = run(template, _folder(tmp_path / "alone"), "gpt", ALONE, steps=11)
+    chain = ["tp2", "ddp2", "pp2-interleaved", "fsdp2-tp2", "cp2", "fsdp3", "tp2-pp2", "pp2", "fsdp2-cp2", "ddp2-tp2"]
+    losses: list[float | None] = []
+    saved: Any = None
+    folder = _folder(tmp_path / "chain")
+    for number, name in enumerate(chain, start=1):
+        leader = run(template, folder, "gpt", LAYOUTS[name], number, leave=number, steps=11)
+        losses += leader.losses
+        if number > 1:
+            assert equal(state(folder, "restored"), saved), name
+        saved = state(folder)
+    assert losses == pytest.approx(alone.losses[: len(losses)], rel=FP32_ROUNDING)
+    assert audit(folder / "job") == []
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        ((3, {"tensorParallel": 3}), "tensorParallel: 3 does not divide 2, the heads of the model"),
+        ((3, {"contextParallel": 3}), "contextParallel: 3 does not divide training.sequenceLength 32"),
+        ((3, {"pipelineParallel": 3, "pipelineSchedule": "interleaved"}), "makes 6 stages of 4 layers"),
+        ((3, {"pipelineParallel": 2}), "replica group of 2 ranks (pipelineParallel 2) does not divide the world of 3"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused_with_what_to_do(
+    template: Template, tmp_path: Path, layout: tuple[int, dict[str, Any]], words: str
+) -> None:
+    world, parallelism = layout
+    config = train_config(model={"preset": None, **MODELS["gpt"]}, parallelism=parallelism)
+    outcomes = template.run(generation(tmp_path, world, config))
+    assert [outcome.exit_code for outcome in outcomes] == [2] * world
+    assert words in outcomes[0].stderr
+
+
+def test_a_cut_model_stays_near_in_bf16(template: Template, tmp_path: Path) -> None:
+    alone = run(template, _folder(tmp_path / "alone"), "gpt", ALONE)
+    for name in ("tp2-pp2", "cp2"):
+        leader = run(template, _folder(tmp_path / name), "gpt", LAYOUTS[name], precision="bf16")
+        assert leader.losses == pytest.approx(alone.losses, rel=1e-2)
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir()
+    return path
