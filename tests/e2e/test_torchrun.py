@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tests.e2e.conftest import Installation
 
 pytestmark = pytest.mark.cluster
+EPOCHS = 25
+"""Enough that it is not done before all was done to it."""
 EXAMPLE = Path(__file__).parents[2] / "examples" / "3-language-models"
 
 
@@ -34,7 +36,9 @@ def resumed_at(installation: Installation, job: Job) -> int:
 def test_a_killed_pod_is_replaced_and_a_suspended_job_goes_on_with_its_epochs(installation: Installation) -> None:
     files = [f"--from-file={path}" for path in sorted(EXAMPLE.glob("*.py"))]
     installation.kubectl("create", "configmap", "language-models", "-n", installation.namespace, *files)
-    job = installation.start(yaml.safe_load((EXAMPLE / "torchrun.yaml").read_text()))
+    manifest = yaml.safe_load((EXAMPLE / "torchrun.yaml").read_text())
+    manifest["spec"]["template"]["spec"]["containers"][0]["args"] = ["--zero", "--epochs", str(EPOCHS)]
+    job = installation.start(manifest)
     wait_until("two epochs", lambda: "epoch 1 on" in log_of(installation, job), seconds=120, every=1)
     assert {pod["metadata"]["labels"]["regroup.dev/role"] for pod in job.pods()} == {"store", "worker"}
     assert job.status()["phase"] == "Running"
