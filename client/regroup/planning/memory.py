@@ -169,6 +169,10 @@ class _Stage:
         return max(logits * (self.element + 3 * FP32), logits * self.element + block)
 
     def _backward_of_block(self) -> int:
-        recomputed = 0 if self.layout.checkpointing == "none" else self._kept_by_block()
+        recomputed = {
+            "none": 0,
+            "selective": max(0, self._kept_by_block() - self._kept_by_products()),
+            "full": self._kept_by_block(),
+        }[self.layout.checkpointing]
         gradients = self._tokens * (2 * self.model.feed_forward_width + 2 * self.model.width) * self.element
         return recomputed + gradients // self.layout.grid.tensor
