@@ -27,6 +27,7 @@ from regroup_trainer.initialize import initialize
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LEARNING_RATE = 3e-4
 _SAMPLES = 4096
+_EPOCH = 2**20
 LOADED = {"num_workers": 0, "pin_memory": DEVICE.type == "cuda"}
 
 
@@ -59,7 +60,7 @@ class Tokens(Dataset[dict[str, Tensor]]):
         self.text = torch.randint(0, job.classes, (_SAMPLES, job.length + 1), generator=generator)
 
     def __len__(self) -> int:
-        return 10**9
+        return _EPOCH
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         sequence = self.text[index % _SAMPLES]

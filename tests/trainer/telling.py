@@ -22,16 +22,17 @@ def graphs(assignment: Assignment, options: dict[str, Any], channel: RecordingCh
 
 def chunks(assignment: Assignment, options: dict[str, Any], channel: RecordingChannel) -> int:
     """Train; tells in how many chunks each loss was computed."""
+    from regroup_trainer import loss
     from regroup_trainer.models import decoder
 
     seen: set[int] = set()
-    compute = decoder.chunked_loss_sum
+    compute = loss.chunked_loss_sum
 
     def noting(head: Any, hidden: Any, targets: Any, weights: Any, count: int) -> Any:
         seen.add(count)
         return compute(head, hidden, targets, weights, count)
 
-    decoder.chunked_loss_sum = noting
+    decoder.chunked_loss_sum = noting  # type: ignore[attr-defined]
     code = train(assignment, options, channel)
     print(f"chunks: {seen}", file=sys.stderr)
     return code

@@ -16,11 +16,11 @@ from tests.support.models import built, tokens
 MODELS = ["gpt", "llama", "resnet"]
 
 
-class Products(TorchDispatchMode):
+class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts matrix products."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
@@ -53,7 +53,7 @@ def test_gradients_are_those_of_the_plain_model(name: str, mode: str) -> None:
     plain, repeated = built(name), built(name)
     checkpoint_activations(repeated, mode)
     for model in (plain, repeated):
-        loss(model, name).backward()
+        loss(model, name).backward()  # type: ignore[no-untyped-call]
     assert [n for n, _ in plain.named_parameters()] == [n for n, _ in repeated.named_parameters()]
     for ours, expected in zip(repeated.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, expected.grad)
@@ -73,6 +73,6 @@ def test_only_full_repeats_what_is_dear(name: str) -> None:
         model = built(name)
         checkpoint_activations(model, mode)
         with Products() as counter:
-            loss(model, name).backward()
+            loss(model, name).backward()  # type: ignore[no-untyped-call]
         products[mode] = counter.count
     assert products["none"] == products["selective"] < products["full"]

@@ -16,11 +16,11 @@ from tests.support.models import tokens
 VOCABULARY, WIDTH = 2000, 16
 
 
-class PeakMemory(TorchDispatchMode):
+class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bytes of the tensors that lived at the same time, at most."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.peak = 0
         self._known: set[int] = set()
 
@@ -50,8 +50,8 @@ def peak(chunks: int) -> int:
     head = torch.nn.Linear(WIDTH, VOCABULARY, bias=False)
     targets = tokens((4, 64), below=VOCABULARY)
     with PeakMemory() as memory:
-        chunked_loss_sum(head, hidden, targets, torch.ones(4), chunks).backward()
-    return memory.peak
+        chunked_loss_sum(head, hidden, targets, torch.ones(4), chunks).backward()  # type: ignore[no-untyped-call]
+    return int(memory.peak)
 
 
 def test_chunks_need_less_memory_at_the_peak() -> None:

@@ -24,7 +24,7 @@ def train(model: Model, optimizer: torch.optim.Optimizer, steps: int) -> float:
     loss = torch.zeros(())
     for _ in range(steps):
         loss = loss_sum(model(inputs), targets, torch.ones(2)) / targets.numel()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
     return loss.item()

@@ -58,4 +58,4 @@ def serving(config: TrainConfig, device: torch.device) -> str | None:
         choice = torch._fused_sdp_choice(query, key, key, is_causal=True, enable_gqa=shared_heads != size.heads)
     except RuntimeError:  # none of them
         return None
-    return next((name for name, backend in BACKENDS.items() if int(backend) == choice), None)
+    return next((name for name, backend in BACKENDS.items() if backend.value == choice), None)

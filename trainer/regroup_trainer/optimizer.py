@@ -60,7 +60,7 @@ class MuonWithAdamW(Optimizer):
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update all parameters that have gradients."""
-        self._muon.step(closure)
+        self._muon.step(closure)  # type: ignore[no-untyped-call]
         self._adamw.step(closure)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -74,7 +74,8 @@ class MuonWithAdamW(Optimizer):
 
 def split_for_muon(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """The matrices of the blocks, and all other parameters."""
-    matrices, others = [], []
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         inner = "blocks" in name.split(".") and parameter.ndim == 2
         (matrices if inner else others).append(parameter)

@@ -37,11 +37,11 @@ def test_it_learns_to_tell_stripes_apart() -> None:
     across = torch.arange(8).remainder(2).float().expand(8, 8)
     images = torch.stack([across, across.T])[:, None]
     targets, weights = torch.tensor([0, 1]), torch.ones(2)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer, loss = torch.optim.AdamW(model.parameters(), lr=1e-2), torch.zeros(())
     for _ in range(20):
         loss = loss_sum(model(images), targets, weights)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     assert loss.item() < 0.1
 

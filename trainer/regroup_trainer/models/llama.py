@@ -73,7 +73,8 @@ class Attention(nn.Module):
 
     def _heads(self, x: Tensor) -> Tensor:
         """[B, T, H x D] -> [B, H, T, D]; as many heads as there are, since tensor parallelism leaves only some."""
-        return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+        heads: Tensor = x.unflatten(-1, (-1, self.head_width))  # type: ignore[no-untyped-call]
+        return heads.transpose(1, 2)
 
 
 class FeedForward(nn.Module):
