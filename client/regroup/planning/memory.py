@@ -125,8 +125,8 @@ class _Stage:
             # Autocast's copies of the matrices live from forward to backward; DDP accumulates beside its buckets.
             copies = element if element < FP32 else 0
             return self._parameters * (copies + (FP32 if accumulates and grid.data > 1 else 0))
-        # The root stays gathered; two blocks are, since the next one is fetched meanwhile, and the flat buffer of one.
-        gathered = (self._root + 3 * self._block) * element
+        # The root stays gathered, and two blocks are: the next one is fetched while one is used.
+        gathered = (self._root + 2 * self._block) * element
         # What reduces a block's gradients in fp32 while the next block's backward runs, and what comes out of it.
         reducing = (self._block + self._root) * FP32 + FP32 * self._block // grid.shard
         # Gradients are reduced once a step, and are whole until then.
