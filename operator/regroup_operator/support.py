@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.alias_generators import to_camel
 
 from regroup_operator.api import TrainingJobSpec
 from regroup_operator.launcher import COMMAND_FIELD, own_script
-from regroup_trainer.config import HONOURED
 
 
 @dataclass(frozen=True)
@@ -48,10 +46,6 @@ LIMITS = (
     Limit("scheduling.exclusive", (False,), "exclusive placement"),
     Limit("scheduling.gang", ("None",), "gang scheduling"),
     Limit("metrics.rankDetail", ("auto",), "choosing the detail of rank metrics"),
-    *(
-        Limit(".".join(("trainer", *map(to_camel, field.split(".")))), (None, *values), meaning)
-        for field, (values, meaning) in HONOURED.items()
-    ),
 )
 
 

@@ -354,11 +354,6 @@ class TrainConfig(Section):
         return self
 
 
-HONOURED: dict[str, tuple[tuple[object, ...], str]] = {}
-"""Field of TrainConfig that does less than it will: the values that are honoured yet, and what others would ask for.
-The operator and the trainer both refuse by it."""
-
-
 class CheckpointPolicy(Section):
     """When to save and what to keep; where is the storage's matter."""
 

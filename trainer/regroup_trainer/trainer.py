@@ -30,7 +30,6 @@ from regroup_trainer.optimizer import build_optimizer
 from regroup_trainer.order import SampleOrder
 from regroup_trainer.parallelize import parallelize, parallelize_optimizer
 from regroup_trainer.state import Position, TrainState
-from regroup_trainer.support import require_supported
 from regroup_trainer.world import World
 
 
@@ -42,7 +41,6 @@ def run(assignment: Assignment, channel: Channel) -> int:
     """
     start = time.monotonic()
     config = assignment.record.desired.train
-    require_supported(config)
     _prepare_process(config.training.seed)
     data = datasets.load(config, Path(assignment.record.desired.directory))
     world = worlds.join(assignment)
