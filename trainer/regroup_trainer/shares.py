@@ -15,6 +15,9 @@ from regroup_trainer import order_arrays
 from regroup_trainer.batch import share
 from regroup_trainer.order import SampleOrder
 
+_IDS_AT_ONCE = 4096
+"""Small steps are looked up in the order together, which costs as much as one of them."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -47,15 +50,22 @@ class Shares:
         largest = -(-self.global_batch_size // self.size)
         return -(-largest // self.micro_batch_size)
 
-    def parts(self, first: int) -> Iterator[tuple[Part, list[int]]]:
-        """The micro-batches of the step that begins at position `first`, with the ids of their samples."""
-        own = share(self.global_batch_size, self.rank, self.size)
-        ids = order_arrays.ids(self.order, range(first + own.start, first + own.stop))
+    def parts(self, first: int, steps: int) -> Iterator[tuple[Part, list[int]]]:
+        """The micro-batches of so many steps from position `first` on, with the ids of their samples."""
+        own, size = share(self.global_batch_size, self.rank, self.size), self.global_batch_size
+        at_once = max(1, _IDS_AT_ONCE // size)
+        for block in range(0, steps, at_once):
+            begin, count = first + block * size, min(at_once, steps - block)
+            ids = order_arrays.ids(self.order, range(begin, begin + count * size)).reshape(count, size)
+            for step in range(count):
+                yield from self._parts_of(begin + step * size, own, ids[step, own.start : own.stop])
+
+    def _parts_of(self, first: int, own: range, ids: order_arrays.Ids) -> Iterator[tuple[Part, list[int]]]:
         for number in range(self.passes):
             cut, last = share(len(ids), number, self.passes), number == self.passes - 1
-            digest = order_arrays.digest(ids) if last else 0
+            hashed = order_arrays.digest(ids) if last else 0
             chosen = ids[cut.start : cut.stop].tolist() or [self.order.sample(first)]
-            yield Part(first + own.start + cut.start, len(cut), last, digest), chosen
+            yield Part(first + own.start + cut.start, len(cut), last, hashed), chosen
 
 
 class ShareSampler:
@@ -72,11 +82,9 @@ class ShareSampler:
         self.parts: deque[Part] = deque()
 
     def __iter__(self) -> Iterator[list[int]]:
-        size = self._shares.global_batch_size
-        for step in range(self._steps):
-            for part, ids in self._shares.parts(self._first + step * size):
-                self.parts.append(part)
-                yield ids
+        for part, ids in self._shares.parts(self._first, self._steps):
+            self.parts.append(part)
+            yield ids
 
     def __len__(self) -> int:
         return self._steps * self._shares.passes
