@@ -20,7 +20,7 @@ Act = tuple[Callable[[CoordinatorStatus], bool], Callable[[LocalRun], object]]
 """When a status is like this, do that; once, and only after what comes before it in the list."""
 
 
-def make_train(steps: int, **parallelism: str) -> TrainConfig:
+def make_train(steps: int, **parallelism: Any) -> TrainConfig:
     """The smallest model."""
     return TrainConfig.model_validate(
         {

@@ -67,6 +67,29 @@ def test_a_job_scales_up_and_down_without_losing_a_step(tmp_path: Path) -> None:
     require_whole_history(tmp_path)
 
 
+def test_a_broken_replica_group_waits_until_it_is_whole_again(tmp_path: Path) -> None:
+    train = make_train(ENDLESS, strategy="hsdp", shardGroupSize=2)
+    run = make_run(tmp_path, ENDLESS, replicas=4, min_replicas=2, replica_group_size=2, train=train)
+    run.replace_seconds = 20.0
+    waiting: list[str] = []
+
+    def replace(run: LocalRun) -> None:
+        assert run.status is not None
+        waiting.append(run.status.message)
+
+    verdict = play(
+        run,
+        [
+            (world_of(4), lambda run: run.kill_worker(3)),
+            (world_of(2), replace),
+            (world_of(4), lambda run: run.suspend()),
+        ],
+    )
+    assert verdict.outcome == "suspended"
+    assert "without a rank: its replica group is not whole" in waiting[0]
+    require_whole_history(tmp_path)
+
+
 def test_a_suspended_job_goes_on_where_it_was_with_other_workers_and_another_strategy(tmp_path: Path) -> None:
     first = make_run(tmp_path, 150, replicas=2)
     assert play(first, [(at_step(33), lambda run: run.suspend())]).outcome == "suspended"

@@ -201,6 +201,12 @@ def test_the_world_is_a_multiple_of_the_replica_group() -> None:
     job.wait(1.0)
     assert job.record.world_size == 2
     assert len(job.core.state.members) == 3
+    message = make_status(job.core.state, 1).message
+    assert "on 2 workers of 4 wanted" in message
+    assert "without a rank: its replica group is not whole" in message
+    job.add_agent(3)
+    job.wait(2.0)
+    assert job.record.world_size == 4
 
 
 def test_an_application_failure_restarts_the_same_members() -> None:

@@ -95,8 +95,15 @@ def _missing(state: State, world: World) -> str:
     wanted = wanted_workers(state.desired)
     if len(world.record.members) >= wanted:
         return ""
-    why = "; ".join(f"{hello.pod} was lost: {why}" for hello, why in state.lost_members.values())
-    return f" of {wanted} wanted" + (f" ({why})" if why else "")
+    reasons = [f"{hello.pod} was lost: {why}" for hello, why in state.lost_members.values()]
+    if state.desired.replica_group_size > 1 and (idle := _without_rank(state, world)):
+        reasons.append(f"{', '.join(idle)} without a rank: its replica group is not whole")
+    return f" of {wanted} wanted" + (f" ({'; '.join(reasons)})" if reasons else "")
+
+
+def _without_rank(state: State, world: World) -> list[str]:
+    members = sorted(state.members.values(), key=lambda member: member.hello.index)
+    return [member.hello.pod for member in members if world.record.place_of(member.name) is None]
 
 
 def _workers(world: World) -> str:
