@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regroup_operator.api import TrainingJobSpec
 from regroup_operator.launcher import own_script
-from regroup_operator.replica_groups import require_whole_groups, workers_per_group
+from regroup_operator.replica_groups import require_whole_groups, workers_of_ranks, workers_per_group
 from regroup_trainer.config import ResumePolicy, TrainConfig
 from regroup_trainer.contract import Desired
 
@@ -42,10 +42,8 @@ def local_desired(spec: TrainingJobSpec, job: str, directory: str, workers: int 
 
 
 def _workers_per_group(spec: TrainingJobSpec) -> int:
-    if spec.trainer is None:
-        return spec.workers_per_group(ranks_per_worker(spec))
     # What the file says of workers with GPUs need not hold for local ones.
-    return workers_per_group(spec.trainer.parallelism, None, ranks_per_worker(spec))
+    return workers_per_group(spec) if spec.trainer is None else workers_of_ranks(spec, ranks_per_worker(spec))
 
 
 def ranks_per_worker(spec: TrainingJobSpec) -> int:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from regroup_operator.launcher import COMMAND_FIELD, main_container, own_script
+from regroup_operator.launcher import COMMAND_FIELD, own_script
 from regroup_operator.replica_groups import require_whole_groups, workers_per_group
 from regroup_trainer.config import (
     CheckpointPolicy,
@@ -28,7 +28,6 @@ from regroup_trainer.config import (
 GROUP = "regroup.dev"
 VERSION = "v1alpha1"
 KIND = "TrainingJob"
-GPU = "nvidia.com/gpu"
 PLURAL = "trainingjobs"
 API_VERSION = f"{GROUP}/{VERSION}"
 MANAGED_BY = f"{GROUP}/operator"
@@ -356,20 +355,6 @@ class TrainingJobSpec(Section):
         """Most workers."""
         return (self.elastic_policy and self.elastic_policy.max_replicas) or self.replicas
 
-    @property
-    def ranks_per_worker(self) -> int:
-        """nprocPerNode, which `auto` takes from the limit of GPUs, wherever it is given; 1 without one."""
-        if self.nproc_per_node != "auto":
-            return max(1, self.nproc_per_node)
-        overridden = (main_container(self.template).get("resources") or {}).get("limits") or {}
-        limit = {**(self.resources.limits or {}), **overridden}.get(GPU, 1)
-        return int(limit) or 1 if str(limit).isdecimal() else 1
-
-    def workers_per_group(self, ranks_per_worker: int) -> int:
-        """Workers that must all be there for one copy of the model. Raises ValueError when that is no whole number."""
-        given = self.elastic_policy.replica_group_size if self.elastic_policy else None
-        return workers_per_group(self.trainer.parallelism if self.trainer else None, given, ranks_per_worker)
-
     @model_validator(mode="after")
     def _within_bounds(self) -> Self:
         if not self.min_replicas <= self.replicas <= self.max_replicas:
@@ -377,7 +362,7 @@ class TrainingJobSpec(Section):
                 f"replicas {self.replicas} must lie between elasticPolicy.minReplicas ({self.min_replicas}) and "
                 f"elasticPolicy.maxReplicas ({self.max_replicas})"
             )
-        require_whole_groups(self.workers_per_group(self.ranks_per_worker), self.replicas, self.min_replicas)
+        require_whole_groups(workers_per_group(self), self.replicas, self.min_replicas)
         return self
 
     @model_validator(mode="after")

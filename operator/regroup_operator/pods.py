@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from regroup_operator import names
-from regroup_operator.api import API_VERSION, GPU, KIND, TrainingJobSpec
+from regroup_operator.api import API_VERSION, KIND, TrainingJobSpec
 from regroup_operator.errors import TemplateError
 from regroup_operator.launcher import main_container
 from regroup_operator.merge import strategic_merge
 from regroup_operator.observed import Job
+from regroup_operator.replica_groups import GPU
 from regroup_operator.settings import Settings
 from regroup_trainer.contract import TOKEN_FILE, VOLUME_MOUNT
 

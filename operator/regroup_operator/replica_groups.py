@@ -5,30 +5,49 @@ How many ranks hold a copy follows from `trainer.parallelism`; how many workers 
 
 from __future__ import annotations
 
-from regroup_trainer.config import ParallelismConfig
+from typing import TYPE_CHECKING
+
+from regroup_operator.launcher import main_container
+
+if TYPE_CHECKING:  # the spec's own validation calls these
+    from regroup_operator.api import TrainingJobSpec
+
+GPU = "nvidia.com/gpu"
 
 
-def workers_per_group(parallelism: ParallelismConfig | None, given: int | None, ranks_per_worker: int) -> int:
+def workers_per_group(spec: TrainingJobSpec) -> int:
     """Workers of a replica group; the world is a multiple of it.
 
-    `given` is elasticPolicy.replicaGroupSize, which decides only where there is no `parallelism` to follow from. Raises
-    ValueError when it says something else, or when the ranks of a group do not fill its workers.
+    elasticPolicy.replicaGroupSize decides only where there is no parallelism to follow from. Raises ValueError when it
+    says something else, or when the ranks of a group do not fill its workers.
     """
-    if parallelism is None:
+    given = spec.elastic_policy.replica_group_size if spec.elastic_policy else None
+    if spec.trainer is None:
         return given or 1
-    ranks = parallelism.replica_group_ranks
-    if ranks % ranks_per_worker and ranks_per_worker % ranks:
-        raise ValueError(
-            f"nprocPerNode {ranks_per_worker} does not go into a replica group of {ranks} ranks "
-            f"({parallelism.replica_group}): make one a multiple of the other"
-        )
-    workers = -(-ranks // ranks_per_worker)
+    per_worker = _ranks_per_worker(spec)
+    workers = workers_of_ranks(spec, per_worker)
     if given is not None and given != workers:
+        layout = spec.trainer.parallelism
         raise ValueError(
-            f"elasticPolicy.replicaGroupSize {given} differs from {workers}, the workers of a replica group of {ranks} "
-            f"ranks ({parallelism.replica_group}) at {ranks_per_worker} a worker: leave it out, it follows from these"
+            f"elasticPolicy.replicaGroupSize {given} differs from {workers}, the workers of a replica group of "
+            f"{layout.replica_group_ranks} ranks ({layout.replica_group}) at {per_worker} a worker: leave it out, it "
+            f"follows from these"
         )
     return workers
+
+
+def workers_of_ranks(spec: TrainingJobSpec, per_worker: int) -> int:
+    """Workers with so many ranks each that hold one copy of the model; 1 without a trainer. Raises ValueError."""
+    if spec.trainer is None:
+        return 1
+    layout = spec.trainer.parallelism
+    ranks = layout.replica_group_ranks
+    if ranks % per_worker and per_worker % ranks:
+        raise ValueError(
+            f"nprocPerNode {per_worker} does not go into a replica group of {ranks} ranks ({layout.replica_group}): "
+            f"make one a multiple of the other"
+        )
+    return -(-ranks // per_worker)
 
 
 def require_whole_groups(group: int, replicas: int, min_replicas: int) -> None:
@@ -38,3 +57,12 @@ def require_whole_groups(group: int, replicas: int, min_replicas: int) -> None:
             f"replicas {replicas} and minReplicas {min_replicas} must be multiples of the replica group's {group} "
             f"workers (trainer.parallelism, nprocPerNode)"
         )
+
+
+def _ranks_per_worker(spec: TrainingJobSpec) -> int:
+    """nprocPerNode, which `auto` takes from the limit of GPUs wherever it is given; 1 where that is no number."""
+    if spec.nproc_per_node != "auto":
+        return max(1, spec.nproc_per_node)
+    overridden = (main_container(spec.template).get("resources") or {}).get("limits") or {}
+    limit = str({**(spec.resources.limits or {}), **overridden}.get(GPU, 1))
+    return (int(limit) or 1) if limit.isdecimal() else 1

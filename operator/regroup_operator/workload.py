@@ -29,6 +29,7 @@ from regroup_operator.pods import (
     valid_spec,
     worker,
 )
+from regroup_operator.replica_groups import workers_per_group
 from regroup_operator.settings import Settings
 from regroup_operator.status import merge_ledgers
 from regroup_operator.torchrun import STORE_PORT
@@ -59,7 +60,7 @@ def desired(job: Job, spec: TrainingJobSpec, answer: CoordinatorStatus | None) -
         replicas=spec.replicas,
         min_replicas=spec.min_replicas,
         max_replicas=spec.max_replicas,
-        replica_group_size=spec.workers_per_group(ranks_per_worker(spec)),
+        replica_group_size=workers_per_group(spec),
         suspend=spec.suspend,
         heartbeat_milliseconds=spec.failure_detection.heartbeat_milliseconds,
         timeout_milliseconds=spec.failure_detection.timeout_milliseconds,

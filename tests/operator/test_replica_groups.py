@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from regroup_operator.api import InvalidSpecError, TrainingJobSpec, parse_spec
+from regroup_operator.replica_groups import workers_per_group
 from regroup_operator.support import unsupported
 from tests.support.simulation import make_spec
 
@@ -33,7 +34,7 @@ def spec(parallelism: dict[str, Any], **fields: Any) -> TrainingJobSpec:
 def test_a_group_is_as_many_workers_as_a_copy_of_the_model_needs(
     parallelism: dict[str, Any], nproc: int, workers: int
 ) -> None:
-    assert spec(parallelism, nprocPerNode=nproc).workers_per_group(nproc) == workers
+    assert workers_per_group(spec(parallelism, nprocPerNode=nproc)) == workers
 
 
 @pytest.mark.parametrize(
@@ -46,20 +47,19 @@ def test_a_group_is_as_many_workers_as_a_copy_of_the_model_needs(
     ],
 )
 def test_auto_counts_gpus_wherever_their_limit_is(fields: dict[str, Any]) -> None:
-    found = spec({"tensorParallel": 4}, **fields)
-    assert found.workers_per_group(found.ranks_per_worker) == 1
+    assert workers_per_group(spec({"tensorParallel": 4}, **fields)) == 1
 
 
 def test_the_field_may_repeat_what_follows() -> None:
     elastic = {"minReplicas": 4, "maxReplicas": 8, "replicaGroupSize": 4}
-    assert spec(FIELDS, elasticPolicy=elastic).workers_per_group(1) == 4
+    assert workers_per_group(spec(FIELDS, elasticPolicy=elastic)) == 4
 
 
 def test_the_field_decides_where_there_is_no_parallelism_to_follow_from() -> None:
     elastic = {"minReplicas": 2, "maxReplicas": 4, "replicaGroupSize": 2}
     script = {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}
     found = parse_spec(make_spec(replicas=4, elasticPolicy=elastic, trainer=None, template=script))
-    assert found.workers_per_group(1) == 2
+    assert workers_per_group(found) == 2
 
 
 def test_torchrun_knows_no_groups() -> None:
