@@ -78,4 +78,16 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
         "regroup plan --params 100e9 --nodes 8 --gpus-per-node 8 --gpu a100-80",
         ("recommended", "apiVersion: regroup.dev/v1alpha1", "replicas: 8"),
     ),
+    LocalCommand(
+        "6-session",
+        "regroup run job.yaml --plain --directory {tmp} --kill worker=1@step=120 --kill rank=0@step=300",
+        ("killed worker 1", "killed rank 0", "completed: 640 steps, final loss 0.04"),
+        slow=True,
+    ),
+    LocalCommand(
+        "6-session",
+        "torchrun --standalone --nproc-per-node=2 before.py",
+        ("epoch 20: loss",),
+        slow=True,
+    ),
 )
