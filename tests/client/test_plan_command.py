@@ -68,6 +68,13 @@ def test_the_printed_job_can_be_pasted() -> None:
     assert pasted["spec"]["resources"]["limits"] == {"nvidia.com/gpu": 8}
 
 
+@pytest.mark.parametrize("gpu", ["a100-40", "a100-80"])
+def test_the_examples_jobs_are_those_that_are_printed(gpu: str) -> None:
+    arguments = ("--params", "100e9", "--nodes", "8", "--gpus-per-node", "8", "--gpu", gpu)
+    file = Path(__file__).parents[2] / f"examples/5-hundred-billion/planned/{gpu}.yaml"
+    assert file.read_text() == f"# Printed by: regroup plan {' '.join(arguments)}\n{answer(*arguments)['job']}"
+
+
 def test_a_jobs_own_layout_is_judged_and_all_else_of_it_stays(job: Path) -> None:
     found = answer(str(job), "--gpu", "cpu")
     assert found["asked"]["fits"]
