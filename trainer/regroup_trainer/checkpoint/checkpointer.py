@@ -63,6 +63,11 @@ class Checkpointer:
         """Time that training stood still for saves, by phase of the job's account."""
         return self._clock.seconds()
 
+    @property
+    def saving(self) -> bool:
+        """Whether this rank still has to do with a save."""
+        return self._save is not None
+
     def due(self) -> bool:
         """Whether the policy asks for a checkpoint after the step that is about to run. Rank 0 asks; all are told.
 

@@ -1,0 +1,310 @@
+"""A rank of the checkpoint benchmark: trains blocks of steps without and with a save, in turns."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+
+from regroup_trainer.checkpoint import lineage
+from regroup_trainer.checkpoint.checkpointer import Checkpointer
+from regroup_trainer.checkpoint.layout import DataIdentity, Layout, RunIdentity
+from regroup_trainer.checkpoint.lineage import LineageRecord
+from regroup_trainer.checkpoint.save import Saver
+from regroup_trainer.config import CheckpointPolicy, ResumePolicy
+from regroup_trainer.contract import CheckpointFailed, CheckpointSaved, GenerationNumber, RankReport
+from regroup_trainer.state import Position, TrainState
+from regroup_trainer.world import World
+
+LAYERS = 8
+BYTES_PER_PARAMETER = 12
+"""fp32 parameter and AdamW's two moments."""
+BATCH = 64
+BLOCKS = 3
+"""Of each kind."""
+BLOCK_SECONDS = 6.0
+"""Long enough for most saves to end by themselves."""
+MIB = 1 << 20
+_GENERATION = GenerationNumber(1, 1)
+
+
+@dataclass
+class Costs:
+    """Of the saves so far, in seconds."""
+
+    blocking: list[float] = field(default_factory=list)
+    durable: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """The training thread waits inside."""
+        start = time.perf_counter()
+        yield
+        self.blocking.append(time.perf_counter() - start)
+
+
+class Subject(Protocol):
+    """A way to save."""
+
+    def after_step(self, step: int, save: bool) -> None:
+        """After a step, which is to be saved or not."""
+
+    def finish(self) -> None:
+        """Wait for what goes on in the background."""
+
+    def tidy(self) -> None:
+        """Delete what is not needed; its time does not count."""
+
+
+@dataclass
+class Regroup:
+    """Ours, as the trainer uses it."""
+
+    state: TrainState
+    folder: Path
+    world: World
+    costs: Costs
+
+    def __post_init__(self) -> None:
+        layout = Layout(self.folder)
+        data = DataIdentity(fingerprint="", samples=1, seed=0, global_batch_size=1, sequence_length=1)
+        if self.world.leads:
+            for path in (layout.checkpoints, layout.lineage):
+                path.mkdir()
+            begun = LineageRecord(
+                generation=_GENERATION, parent=None, resumed_from_step=0, resume=ResumePolicy(), data=data
+            )
+            lineage.begin(layout, begun)
+        dist.barrier()
+        identity = RunIdentity({}, "ddp", data)
+        saver = Saver(layout, _GENERATION, self.world, identity, settle=lambda: None)
+        self.checkpointer = Checkpointer(saver, self.state, CheckpointPolicy(keep_last=1), self, None)
+
+    def send(self, report: RankReport) -> None:
+        """What the checkpointer tells."""
+        assert not isinstance(report, CheckpointFailed), report
+        if isinstance(report, CheckpointSaved):
+            self.costs.blocking.append(report.blocking_seconds)
+            self.costs.durable.append(report.seconds)
+
+    def after_step(self, step: int, save: bool) -> None:
+        self.state.position = Position(step, step, step)
+        self.checkpointer.after_step()
+        if save:
+            self.checkpointer.begin()
+
+    def finish(self) -> None:
+        while self.checkpointer.saving:
+            time.sleep(0.005)
+            self.checkpointer.after_step()
+
+    def tidy(self) -> None:
+        """Retention is part of a save."""
+
+
+@dataclass
+class Blocking:
+    """Anything that returns when it has written."""
+
+    write: Callable[[Path], object]
+    folder: Path
+    costs: Costs
+
+    def after_step(self, step: int, save: bool) -> None:
+        if save:
+            path = self.folder / f"step-{step}"
+            path.mkdir(exist_ok=True)
+            with self.costs.standing_still():
+                self.write(path)
+
+    def finish(self) -> None:
+        """Nothing goes on."""
+
+    def tidy(self) -> None:
+        discard(self.folder)
+
+    def measure_durability(self) -> None:
+        """One more save, and what it takes to have it on the device: not every subject flushes by itself."""
+        dist.barrier()
+        start = time.perf_counter()
+        self.after_step(0, save=True)
+        flush(self.folder / "step-0")
+        self.costs.durable.append(time.perf_counter() - start)
+        self.tidy()
+
+
+@dataclass
+class DcpAsync:
+    """torch's asynchronous save, on a process group of its own as it must be."""
+
+    tensors: Callable[[], dict[str, Any]]
+    folder: Path
+    costs: Costs
+    pending: Any = None
+    start: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.group = dist.new_group(backend="gloo")
+
+    def after_step(self, step: int, save: bool) -> None:
+        from torch.distributed.checkpoint.state_dict_saver import async_save
+
+        if not save:
+            if self.pending is not None and self.pending.done():
+                self.finish()
+            return
+        with self.costs.standing_still():
+            self.finish()
+            self.start = time.perf_counter()
+            path = self.folder / f"step-{step}"
+            self.pending = async_save(self.tensors(), checkpoint_id=path, process_group=self.group)
+
+    def finish(self) -> None:
+        if self.pending is not None:
+            self.pending.result()
+            self.costs.durable.append(time.perf_counter() - self.start)
+            self.pending = None
+
+    def tidy(self) -> None:
+        discard(self.folder)
+
+
+def flush(path: Path) -> None:
+    """Flush this rank's part to the device: all files, since none knows whose they are."""
+    for file in path.iterdir():
+        descriptor = os.open(file, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def discard(folder: Path) -> None:
+    """Old checkpoints go, as ours do."""
+    dist.barrier()
+    if dist.get_rank() == 0:
+        for path in folder.glob("step-*"):
+            shutil.rmtree(path)
+    dist.barrier()
+
+
+def raw_write(content: bytes, path: Path) -> None:
+    """A plain write of as many bytes."""
+    with (path / f"raw-{dist.get_rank()}").open("wb", buffering=0) as file:
+        view = memoryview(content)
+        while view:
+            view = view[file.write(view) :]
+        os.fsync(file.fileno())
+
+
+def make(name: str, state: TrainState, folder: Path, world: World, size: int) -> tuple[Subject, Costs]:
+    """The subject of this name."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    costs = Costs()
+
+    def tensors() -> dict[str, Any]:
+        model, optimizer = get_state_dict(state.model, state.optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+    content = bytes(size // world.size) if name == "raw-write" else b""
+    writes: dict[str, Callable[[Path], object]] = {
+        "dcp.save": lambda path: save(tensors(), checkpoint_id=path),
+        "torch.save": lambda path: torch.save(tensors(), path / f"rank-{world.rank}.pt"),
+        "raw-write": lambda path: raw_write(content, path),
+    }
+    if name == "regroup":
+        return Regroup(state, folder, world, costs), costs
+    tensors()  # imports what the first save would have to
+    if name == "dcp.async_save":
+        return DcpAsync(tensors, folder, costs), costs
+    return Blocking(writes[name], folder, costs), costs
+
+
+def build(size: int) -> tuple[TrainState, Tensor]:
+    """A model whose state is `size` bytes, sharded over the ranks, and a batch [B, C] of each."""
+    width = int((size / BYTES_PER_PARAMETER / LAYERS) ** 0.5)
+    model = nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(LAYERS)])
+    if dist.get_world_size() > 1:
+        for module in (*model, model):
+            fully_shard(module)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    return TrainState(model, optimizer, Position()), torch.randn(BATCH, width)
+
+
+def main() -> None:
+    """Arguments: subject, bytes, folder, ranks, rank."""
+    name, size, folder, ranks, rank = sys.argv[1:]
+    torch.set_num_threads(1)
+    world = World(int(rank), int(ranks), int(rank), torch.device("cpu"))
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=world.rank, world_size=world.size)
+    state, batch = build(int(size))
+    subject, costs = make(name, state, Path(folder), world, int(size))
+    values = run(subject, costs, state, batch)
+    if world.leads:
+        (Path(folder) / "values.json").write_text(json.dumps(values))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def run(subject: Subject, costs: Costs, state: TrainState, batch: Tensor) -> dict[str, float]:
+    """Blocks of steps in turns; each second one begins with a save, and ends when that has ended."""
+    step = 0
+
+    def block(steps: int, save: bool) -> float:
+        nonlocal step
+        subject.tidy()
+        dist.barrier()
+        start = time.perf_counter()
+        for number in range(steps):
+            step += 1
+            train_step(state, batch)
+            subject.after_step(step, save and number == 1)
+        subject.finish()
+        dist.barrier()
+        return time.perf_counter() - start
+
+    block(2, save=False)
+    length = steps_for(block(2, save=False) / 2)
+    without: list[float] = []
+    with_save: list[float] = []
+    for number in range(BLOCKS):
+        for save in (False, True) if number % 2 == 0 else (True, False):
+            (with_save if save else without).append(block(length, save))
+    if isinstance(subject, Blocking):
+        subject.measure_durability()
+    return {
+        "lost_seconds": (sum(with_save) - sum(without)) / BLOCKS,
+        "blocking_seconds": max(costs.blocking),
+        "durable_seconds": statistics.median(costs.durable),
+    }
+
+
+def steps_for(seconds: float) -> int:
+    """Steps of a block, the same on all ranks."""
+    steps = torch.tensor(max(5.0, min(40.0, BLOCK_SECONDS / seconds)))
+    dist.all_reduce(steps, dist.ReduceOp.MIN)
+    return int(steps)
+
+
+def train_step(state: TrainState, batch: Tensor) -> None:
+    """Forward, backward and update."""
+    state.model(batch).square().mean().backward()
+    state.optimizer.step()
+    state.optimizer.zero_grad(set_to_none=True)
+
+
+if __name__ == "__main__":
+    main()
