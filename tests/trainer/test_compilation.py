@@ -26,7 +26,7 @@ def test_compiled_blocks_train_as_plain_ones_do_and_are_compiled_once(
     found = template.run(generation(tmp_path / "compiled", world_size, compiled), entry="tests.trainer.telling:graphs")
     assert [outcome.exit_code for outcome in found] == [0] * world_size, found[0].stderr
     assert found[0].losses == pytest.approx(expected.losses, rel=1e-5)
-    assert "graphs: 1\n" in found[0].stderr  # for all blocks and steps
+    assert "graphs: 2\n" in found[0].stderr  # one for all blocks and steps, one for the loss
 
 
 def test_without_a_compiler_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Compiles what each block computes.
+"""Compiles what each block computes, and the loss.
 
 Only the blocks' own functions, before they are wrapped: hooks that gather parameters or reduce gradients stay outside,
 blocks of one shape share one compiled function, and the shapes of micro-batches never change in a world, so that
@@ -7,12 +7,16 @@ nothing is compiled again after the first step.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.loss import loss_sum
 from regroup_trainer.models import Model
 
 _RECOMPILE_LIMIT = 64
@@ -27,6 +31,13 @@ def compile_blocks(model: Model, device: torch.device) -> None:
         torch._inductor.config.compile_threads = 1  # a pool of processes for every rank would cost more than it saves
     for block in model.blocks:
         block.forward = torch.compile(block.forward, fullgraph=True, dynamic=False)
+
+
+@functools.cache
+def compiled_loss_sum() -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """`loss_sum` in one kernel, which spares the float32 copies of logits that are larger than all activations."""
+    compiled: Callable[[Tensor, Tensor, Tensor], Tensor] = torch.compile(loss_sum, dynamic=False)
+    return compiled
 
 
 def require_compiler(device: torch.device) -> None:

@@ -16,6 +16,7 @@ from torch.nn.utils import get_total_norm
 from regroup_trainer import commit
 from regroup_trainer.batch import virtual_shards
 from regroup_trainer.commit import Commit, Contribution
+from regroup_trainer.compilation import compiled_loss_sum
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import Decision
 from regroup_trainer.loss import loss_sum
@@ -187,7 +188,9 @@ def forward(model: nn.Module, batch: DeviceBatch, config: TrainConfig) -> Tensor
             loss: Tensor = model(batch.inputs, batch.targets, batch.weights)
             return loss
         logits = model(batch.inputs)
-    return loss_sum(logits, batch.targets, batch.weights)
+    whole = not config.parallelism.model_is_cut  # of logits that are cut only the plain loss has been tried
+    compute = compiled_loss_sum() if config.training.compile and whole else loss_sum
+    return compute(logits, batch.targets, batch.weights)
 
 
 def local_gradients(model: nn.Module) -> list[Tensor]:
