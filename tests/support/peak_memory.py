@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from regroup_trainer.contract import Assignment
 from tests.support.ranks import RecordingChannel
@@ -29,8 +30,10 @@ def train_and_measure(assignment: Assignment, options: dict[str, Any], channel: 
         ends.append(time.time_ns())
         return result
 
-    Stepper.run = timed  # type: ignore[method-assign] - in this forked process only
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with (
+        patch.object(Stepper, "run", timed),
+        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
+    ):
         code = run(assignment, channel)
     Path(options["folder"], str(assignment.rank)).write_text(str(_peak(profiler.profiler, ends)))
     return code
