@@ -248,6 +248,8 @@ class Evaluated(Report):
     kind: Literal["evaluated"] = "evaluated"
     step: int
     loss: float
+    accuracy: float | None = None
+    """Share of images that were classified right; None of text."""
 
 
 class CheckpointSaved(Report):

@@ -89,11 +89,11 @@ class Engine:
         self.reporter.step(result, rate, self._seconds())
         self._checkpointer.after_step()
 
-    def evaluated(self, loss: float) -> None:
-        """Tell the loss on held-out samples after the present step."""
+    def evaluated(self, loss: float, accuracy: float | None = None) -> None:
+        """Tell the loss on held-out samples after the present step, and what share of images was classified right."""
         number, step = self._record.number, self._state.position.step
         if self._world.leads:
-            self.reporter.send(Evaluated(generation=number, rank=0, step=step, loss=loss))
+            self.reporter.send(Evaluated(generation=number, rank=0, step=step, loss=loss, accuracy=accuracy))
 
     def act(self, decision: Decision) -> Ending | None:
         """Do what all ranks learned by a commit; returns how the generation ends, if it does."""

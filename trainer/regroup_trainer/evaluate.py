@@ -1,6 +1,8 @@
-"""Loss on the held-out part, shared out over the ranks."""
+"""Loss on the held-out part, and accuracy on images, shared out over the ranks."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -8,20 +10,35 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from regroup_trainer.config import TrainConfig
+from regroup_trainer.loss import loss_sum
 from regroup_trainer.mesh import arrange
+from regroup_trainer.parallelize import forward_precision
 from regroup_trainer.pipeline import Pipeline
 from regroup_trainer.state import TrainState
 from regroup_trainer.step import DeviceBatch, forward
 from regroup_trainer.world import World
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """Means over the held-out samples of all ranks."""
+
+    loss: float
+    """Per token, in nats."""
+    accuracy: float | None
+    """Share of the images that are classified right; None of text."""
+
+
 @torch.no_grad()
-def evaluate(state: TrainState, batches: list[DeviceBatch], config: TrainConfig, world: World) -> float:
-    """Mean loss per token in nats over the batches of all ranks, the same number on all of them."""
-    sums = torch.zeros(2, dtype=torch.float64, device=world.device)  # loss, tokens
+def evaluate(state: TrainState, batches: list[DeviceBatch], config: TrainConfig, world: World) -> Evaluation:
+    """How good the model is on the batches of all ranks; the same on all of them."""
+    images = config.model.name == "resnet"
+    sums = torch.zeros(3, dtype=torch.float64, device=world.device)  # loss, tokens, right ones
     state.model.eval()
     if isinstance(state.model, Pipeline):
         sums[0] = state.model.evaluate_on(batches)
+    elif images:
+        sums[0], sums[2] = _classify(state, batches, config)
     else:
         sums[0] = _loss_sum(state, batches, config, world)
     sums[1] = sum(batch.weights.sum() * batch.targets[0].numel() for batch in batches)
@@ -29,14 +46,30 @@ def evaluate(state: TrainState, batches: list[DeviceBatch], config: TrainConfig,
     if not arrange(config.parallelism, world).counts_loss:
         sums.zero_()  # another rank counts the same samples
     dist.all_reduce(sums)
-    loss, tokens = sums.tolist()
-    return float(loss / tokens)
+    loss, tokens, right = sums.tolist()
+    return Evaluation(loss / tokens, right / tokens if images else None)
+
+
+def _classify(state: TrainState, batches: list[DeviceBatch], config: TrainConfig) -> tuple[float, float]:
+    """Sum of the loss, and how many classes are right."""
+    loss = right = 0.0
+    for batch in batches:
+        with forward_precision(state.model, config, batch.inputs.device):
+            logits = state.model(batch.inputs)
+        loss += float(loss_sum(logits, batch.targets, batch.weights))
+        right += float(((logits.argmax(-1) == batch.targets) * batch.weights).sum())
+    _reshard(state)
+    return loss, right
 
 
 def _loss_sum(state: TrainState, batches: list[DeviceBatch], config: TrainConfig, world: World) -> Tensor:
     total = torch.zeros((), dtype=torch.float64, device=world.device)
     for batch in batches:
         total += forward(state.model, batch, config)
+    _reshard(state)
+    return total
+
+
+def _reshard(state: TrainState) -> None:
     if isinstance(state.model, FSDPModule):
         state.model.reshard()  # no backward pass does it here
-    return total

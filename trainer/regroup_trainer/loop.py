@@ -53,5 +53,5 @@ class Loop:
             return
         with self._engine.clock.phase("evaluation"):
             batches = self._loader.held_out(self._config.evaluation.samples)
-            loss = evaluate(self._state, batches, self._config, self._world)
-        self._engine.evaluated(loss)
+            found = evaluate(self._state, batches, self._config, self._world)
+        self._engine.evaluated(found.loss, found.accuracy)
