@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -105,6 +106,28 @@ def limit_file_size(assignment: Assignment, options: Options, channel: Recording
     if assignment.rank == options["rank"]:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         files.write = write_limited
+    return _run(assignment, channel)
+
+
+def write_slowly(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """The volume takes the save of a step only after another step was trained."""
+    from regroup_trainer.checkpoint import files
+    from regroup_trainer.engine import Engine
+
+    plain, committed, reached = files.write, Engine.committed, threading.Event()
+
+    def write_late(path: Path, *arguments: Any) -> Any:
+        if f"step-{options['step']}.tmp" in str(path):
+            assert reached.wait(60)
+        return plain(path, *arguments)
+
+    def note(engine: Engine, result: Any, rate: float) -> None:
+        committed(engine, result, rate)
+        if result.position.step == options["until"]:
+            reached.set()
+
+    files.write = write_late
+    Engine.committed = note  # type: ignore[method-assign]
     return _run(assignment, channel)
 
 

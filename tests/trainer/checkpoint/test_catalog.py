@@ -77,6 +77,15 @@ def test_what_older_generations_left_half_written_is_swept(tmp_path: Path) -> No
     ]
 
 
+def test_what_older_generations_set_aside_as_abandoned_goes_when_one_is_published(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    mine, older = GenerationNumber(2, 1), GenerationNumber(1, 9)
+    abandoned = (layout.stale(5, older), layout.stale(5, older).with_suffix(".2"), layout.stale(5, mine))
+    for directory in (*abandoned, layout.corrupt(4, older)):
+        directory.mkdir(parents=True, exist_ok=True)
+    assert {path.name for path in catalog.stale(layout, mine)} == {path.name for path in abandoned[:2]}
+
+
 def test_nothing_set_aside_is_overwritten(tmp_path: Path) -> None:
     layout, target = Layout(tmp_path), tmp_path / "checkpoints" / ".corrupt-step-1-1-1"
     names = []

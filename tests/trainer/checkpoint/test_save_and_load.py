@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from regroup_trainer.checkpoint.catalog import published, verify
+from regroup_trainer.checkpoint.export import read_model
 from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.contract import PEER_LOST_EXIT_CODE, GenerationNumber, GenerationRecord
 from regroup_trainer.history import audit
@@ -98,6 +99,25 @@ def test_a_published_checkpoint_is_whole_and_latest_points_to_it(template: Templ
         == sum(path.stat().st_size for path in newest.path.iterdir()) - (newest.path / "manifest.json").stat().st_size
     )
     assert leftovers(tmp_path) == []
+
+
+def test_training_goes_on_while_a_save_writes_and_the_save_is_of_its_own_step(
+    template: Template, tmp_path: Path
+) -> None:
+    steady = generation(tmp_path / "steady", 2, train_config(training={"steps": 2}))
+    assert template.run(steady)[0].exit_code == 0
+    slow = generation(tmp_path / "slow", 2, train_config(), checkpoint={"interval_steps": 2, "keep_last": 9})
+    options = {"step": 2, "until": 4}
+    leader = template.run(slow, entry="tests.trainer.faults:write_slowly", options=options)[0]
+    assert leader.exit_code == 0, leader.stderr
+    assert [report.step for report in leader.saved] == [2, 4, 6]  # each waited for the one before
+    of_step_2 = [published_model(tmp_path / run, 2) for run in ("steady", "slow")]
+    assert equal(*of_step_2)
+
+
+def published_model(directory: Path, step: int) -> dict[str, torch.Tensor]:
+    """The whole model as it lies in a checkpoint."""
+    return read_model(Layout(directory).published(step))
 
 
 def test_old_checkpoints_go_and_every_mth_stays(template: Template, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def export(checkpoint: Path, manifest: Manifest, target: Path, shard_bytes: int 
 
     The whole model is read into memory. Raises OSError.
     """
-    weights = {_exported_name(manifest, name): tensor for name, tensor in _read_model(checkpoint).items()}
+    weights = {_exported_name(manifest, name): tensor for name, tensor in read_model(checkpoint).items()}
     shards = _split(weights, shard_bytes)
     target.mkdir(parents=True, exist_ok=True)
     names = _shard_names(len(shards))
@@ -100,7 +100,7 @@ def _weights(folder: Path, open_files: ExitStack) -> Iterator[tuple[str, Any]]:
         yield from ((key, file) for key in file.keys())  # noqa: SIM118 - no mapping
 
 
-def _read_model(checkpoint: Path) -> dict[str, Tensor]:
+def read_model(checkpoint: Path) -> dict[str, Tensor]:
     """The whole tensors of the model, on the CPU."""
     reader = FileSystemReader(checkpoint)
     described = reader.read_metadata().state_dict_metadata
