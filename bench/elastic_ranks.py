@@ -1,0 +1,202 @@
+"""Generations of real ranks, one after another, each of which resumes from the checkpoint of the one before.
+
+`python -m bench.elastic_ranks FOLDER` takes a request on standard input, imports the trainer once and forks ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+
+from regroup_trainer.config import CheckpointPolicy, TrainConfig
+from regroup_trainer.contract import (
+    Assignment,
+    Decide,
+    Decision,
+    Desired,
+    GenerationNumber,
+    GenerationRecord,
+    MemberRecord,
+    Progress,
+    RankReport,
+)
+
+_RUN_FILE = "run.jsonl"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to train."""
+
+    subject: str
+    worlds: tuple[int, ...]
+    """Of each generation."""
+    steps: int
+    """Of each generation."""
+    exact: bool
+    quick: bool
+
+    def config(self) -> TrainConfig:
+        """The same for all subjects."""
+        return TrainConfig.model_validate(
+            {
+                "model": {"preset": "tiny" if self.quick else "1m"},
+                "training": {
+                    "steps": self.steps * len(self.worlds),
+                    "globalBatchSize": 22,
+                    "microBatchSize": 2,
+                    "sequenceLength": 32 if self.quick else 64,
+                    "deterministic": "exact" if self.exact else "rounding",
+                },
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """What rank 0 saw, over all generations."""
+
+    losses: list[float]
+    seconds: list[float]
+    """From the first step of a generation on, between the ends of its steps."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Run:
+        """The run that was recorded in `folder`."""
+        generations = [json.loads(line) for line in (folder / _RUN_FILE).read_text().splitlines()]
+        losses = [loss for generation in generations for loss, _ in generation]
+        times = [[time for _, time in generation] for generation in generations]
+        seconds = [b - a for ends in times for a, b in pairwise(ends)]
+        return cls(losses, seconds)
+
+
+class Recorder:
+    """A rank's channel: keeps the losses, and ends the generation after `last` steps of the run."""
+
+    def __init__(self, generation: GenerationNumber, last: int) -> None:
+        self._generation = generation
+        self.last = last
+        self._step = 0
+        self.steps: list[tuple[float, float]] = []
+        """(loss, wall clock) of each step."""
+
+    def send(self, report: RankReport) -> None:
+        """Keep it."""
+        if isinstance(report, Progress) and report.loss is not None:
+            self.steps.append((report.loss, report.time))
+
+    def committed(self, step: int, time: float) -> bool:  # noqa: ARG002 - the channel's signature
+        """Every step is told."""
+        self._step = step
+        return True
+
+    def poll(self) -> list[Decide]:
+        """Leave after the last step."""
+        if self._step + 1 != self.last:
+            return []
+        return [Decide(generation=self._generation, decision=Decision.LEAVE)]
+
+
+def assignment(request: Request, folder: Path, number: int, port: int, rank: int) -> Assignment:
+    """The place of `rank` in generation 1, 2, ..."""
+    size = request.worlds[number - 1]
+    record = GenerationRecord(
+        number=GenerationNumber(1, number),
+        parent=GenerationNumber(1, number - 1) if number > 1 else None,
+        reason="bench",
+        rung="start",
+        members=tuple(
+            MemberRecord(member=f"m{index}", index=index, pod=f"p{index}", node="n", first_rank=index, ranks=1)
+            for index in range(size)
+        ),
+        store=f"127.0.0.1:{port}",
+        desired=Desired(
+            revision=1,
+            namespace="bench",
+            job="bench",
+            replicas=size,
+            min_replicas=1,
+            max_replicas=size,
+            train=request.config(),
+            checkpoint=CheckpointPolicy(interval_seconds=3600),
+            directory=str(folder / "job"),
+        ),
+    )
+    return Assignment(record=record, rank=rank, local_rank=0, channel="")
+
+
+def be_rank(request: Request, folder: Path, number: int, port: int, rank: int) -> None:
+    """Train a generation; rank 0 records it."""
+    place = assignment(request, folder, number, port, rank)
+    recorder = Recorder(place.record.number, request.steps * number)
+    if request.subject == "naive-mean":
+        from bench.elastic_naive import run
+    else:
+        from regroup_trainer.trainer import run
+    run(place, recorder)
+    if rank == 0:
+        with (folder / _RUN_FILE).open("a") as file:
+            file.write(json.dumps(recorder.steps) + "\n")
+
+
+def serve_store(port_to: int, until: int) -> None:
+    """Be a generation's store. In a process of its own, since it has threads and ranks are forked."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    store = TCPStore("127.0.0.1", 0, None, True, timeout=timedelta(seconds=60), wait_for_workers=False)
+    os.write(port_to, str(store.port).encode())
+    os.read(until, 1)  # ends when the parent closes its end
+
+
+def in_child(action: object, *arguments: object) -> int:
+    """Fork a process that does something and ends; returns its id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        action(*arguments)  # type: ignore[operator]
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def run_generation(request: Request, folder: Path, number: int) -> bool:
+    """Whether all ranks ended well."""
+    port_from, port_to = os.pipe()
+    until, release = os.pipe()
+    os.set_inheritable(release, False)
+    store = in_child(lambda: (os.close(release), serve_store(port_to, until)))
+    port = int(os.read(port_from, 8))
+    size = request.worlds[number - 1]
+    ranks = [in_child(_rank_of, release, request, folder, number, port, rank) for rank in range(size)]
+    ended = [os.waitpid(pid, 0)[1] for pid in ranks]
+    for descriptor in (release, until, port_from, port_to):
+        os.close(descriptor)
+    os.waitpid(store, 0)
+    return not any(ended)
+
+
+def _rank_of(release: int, request: Request, folder: Path, number: int, port: int, rank: int) -> None:
+    os.close(release)  # the store lives as long as anybody holds this
+    be_rank(request, folder, number, port, rank)
+
+
+def main(folder: Path) -> int:
+    """Run the generations of the request on standard input."""
+    import regroup_trainer.warm  # noqa: F401
+
+    request = Request(**json.loads(sys.stdin.read()))
+    (folder / "job").mkdir()
+    return 0 if all(run_generation(request, folder, number + 1) for number in range(len(request.worlds))) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
