@@ -15,8 +15,9 @@ from regroup_trainer.data import Dataset, load
 def dataset(data: DataConfig, length: int, directory: Path, *, evaluate: bool = False) -> Dataset:
     """Samples of `length` tokens, opened for a job in `directory`."""
     training, evaluation = {"sequence_length": length}, {"every_steps": int(evaluate)}
-    config = TrainConfig.model_validate({"data": data, "training": training, "evaluation": evaluation})
-    return load(config, directory)
+    sections = {"data": data, "training": training, "evaluation": evaluation}
+    model = {"name": "resnet" if data.source == "images" else "gpt"}
+    return load(TrainConfig.model_validate({**sections, "model": model}), directory)
 
 
 def config(source: str, *paths: Path, held_out_percent: int = 0, **fields: Any) -> DataConfig:

@@ -12,6 +12,7 @@ from regroup_trainer.data.sequences import Corpus, Sequences, require_samples
 from regroup_trainer.data.synthetic import load_synthetic
 from regroup_trainer.data.text import load_text
 from regroup_trainer.data.token_files import load_tokens
+from regroup_trainer.errors import ConfigurationError
 
 __all__ = ["Arrays", "Dataset", "load"]
 
@@ -22,6 +23,9 @@ def load(config: TrainConfig, directory: Path) -> Dataset:
     Raises DataError, ConfigurationError or StorageError, naming the field and what to do.
     """
     data, length, evaluate = config.data, config.training.sequence_length, config.evaluation.every_steps > 0
+    if (data.source == "images") != (config.model.name == "resnet"):
+        problem = f"data.source: {data.source!r} does not fit model.name {config.model.name!r}"
+        raise ConfigurationError(f"{problem}: a resnet takes images, all other models take tokens")
     if data.source == "images":
         return load_images(data, evaluate)
     if data.source == "synthetic":
