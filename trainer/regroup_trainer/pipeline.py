@@ -224,5 +224,6 @@ def _group_of_ends(mesh: Mesh) -> dist.ProcessGroup | None:
     for ranks in mesh.groups("pipeline"):
         group = dist.new_group([ranks[0], ranks[-1]])
         if mesh.rank in (ranks[0], ranks[-1]):
+            assert isinstance(group, dist.ProcessGroup)
             own = group
     return own

@@ -30,7 +30,7 @@ from regroup_trainer.models.decoder import Decoder
 _loss_region = ExitStack()
 
 
-class GatheringNorm(SequenceParallel):  # type: ignore[misc]
+class GatheringNorm(SequenceParallel):
     """A norm over a slice of the sequence, whose result is gathered: what follows needs all positions."""
 
     @staticmethod
