@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from regroup_trainer.contract import Decision, GenerationNumber
 from regroup_trainer.history import audit
 from tests.support.ranks import RankOutcome, Template, generation, train_config
+from tests.trainer.whole_state import equal
 
 FP32_ROUNDING = 1e-5
 STRATEGIES: dict[str, tuple[int, dict[str, Any]]] = {
@@ -89,6 +91,21 @@ def chained(
     return losses
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_any_strategy_goes_on_from_a_checkpoint_of_any_other(template: Template, tmp_path: Path) -> None:
+    ddp, zero, fsdp, hsdp, dp = (STRATEGIES[name] for name in ("ddp", "zero", "fsdp", "hsdp", "dp"))
+    # A walk along which each of the sharded strategies follows each other one, and whole copies.
+    walk = [ddp, zero, fsdp, hsdp, zero, hsdp, fsdp, zero, ddp, fsdp, dp, hsdp, ddp, hsdp, dp, zero]
+    losses = chained(template, tmp_path, walk, steps=1)
+    for before, after in pairwise(range(1, len(walk) + 1)):
+        saved, restored = state(tmp_path / str(before)), state(tmp_path / str(after), "restored")
+        assert equal(saved, restored), (walk[before - 1], walk[after - 1])
+    alone = shown(template, tmp_path / "alone", 1, {}, training={"steps": len(walk)})
+    assert losses == pytest.approx(alone.losses, rel=FP32_ROUNDING)
+    assert audit(tmp_path / "job") == []
+
+
 def test_only_the_last_micro_batch_communicates(template: Template, tmp_path: Path) -> None:
     config = train_config(training={"micro_batch_size": 1, "steps": 3}, parallelism={"strategy": "ddp"})
     entry, options = "tests.trainer.probes:count_collectives", {"folder": str(tmp_path)}
@@ -151,3 +168,10 @@ def test_data_parallel_threads_are_for_one_rank_and_for_teaching(template: Templ
 def test_options_of_other_strategies_are_refused(parallelism: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=f"of no meaning with strategy '{parallelism['strategy']}'"):
         train_config(parallelism=parallelism)
+
+
+def test_options_of_whole_copies_are_refused_where_the_model_is_cut() -> None:
+    with pytest.raises(
+        ValidationError, match=r"staticGraph: of no meaning where the model is cut \(tensorParallel 2\)"
+    ):
+        train_config(parallelism={"tensorParallel": 2, "staticGraph": True})
