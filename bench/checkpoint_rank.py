@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -157,7 +157,7 @@ class DcpAsync:
     start: float = 0.0
 
     def __post_init__(self) -> None:
-        self.group = dist.new_group(backend="gloo")
+        self.group = cast(dist.ProcessGroup, dist.new_group(backend="gloo"))
 
     def after_step(self, step: int, save: bool) -> None:
         from torch.distributed.checkpoint.state_dict_saver import async_save

@@ -63,13 +63,13 @@ def poison_step(assignment: Assignment, options: Options, channel: RecordingChan
 
     from regroup_trainer import step
 
-    plain = step.loss_sum
+    plain = step.loss_sum  # type: ignore[attr-defined]
 
     def poisoned(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         bad = assignment.rank == options["rank"] and channel.step + 1 == options["step"]
         return plain(logits, targets, weights) * (float("nan") if bad else 1.0)
 
-    step.loss_sum = poisoned
+    step.loss_sum = poisoned  # type: ignore[attr-defined]
     return _run(assignment, channel)
 
 
@@ -105,7 +105,7 @@ def limit_file_size(assignment: Assignment, options: Options, channel: Recording
 
     if assignment.rank == options["rank"]:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        files.write = write_limited
+        files.write = write_limited  # type: ignore[assignment]
     return _run(assignment, channel)
 
 
@@ -126,8 +126,8 @@ def write_slowly(assignment: Assignment, options: Options, channel: RecordingCha
         if result.position.step == options["until"]:
             reached.set()
 
-    files.write = write_late
-    Engine.committed = note  # type: ignore[method-assign]
+    files.write = write_late  # type: ignore[assignment]
+    Engine.committed = note  # type: ignore[method-assign, assignment]
     return _run(assignment, channel)
 
 

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -72,7 +72,7 @@ def initialize_from(model: nn.Module, folder: Path, name: str) -> None:
                 raise DataError(
                     f"model.initializeFrom: {folder} has no weight {stored}: is it of another architecture?"
                 )
-            _fill(tensor, found[stored].get_tensor(stored), f"{stored} in {folder}")
+            _fill(cast(Tensor, tensor), found[stored].get_tensor(stored), f"{stored} in {folder}")
 
 
 def _fill(tensor: Tensor, value: Tensor, what: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import IO, cast
 
 import torch
 from torch.utils.serialization import config
@@ -38,8 +39,8 @@ def frame_of(dtype: torch.dtype, shape: torch.Size) -> Frame:
     data_bytes = tensor.numel() * tensor.element_size()
     stream = _Stream()
     # Checksums are ours, in the manifest; torch's reader does not look at those of the archive.
-    with config.patch("save.compute_crc32", False):  # type: ignore[no-untyped-call]
-        torch.save(tensor, stream)
+    with config.patch("save.compute_crc32", False):  # type: ignore[attr-defined]
+        torch.save(tensor, cast(IO[bytes], stream))
     start = stream.data_record(data_bytes)
     head = b"".join(stream.writes[:start])
     if data_bytes == 0:

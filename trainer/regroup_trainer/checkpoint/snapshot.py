@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -100,7 +100,7 @@ class Snapshot:
     def _resolve(self) -> None:
         updated = updated_tensors(self._state)
         self._addresses = _addresses(updated)
-        self._sources = [self._planner.resolve_data(item) for item in self._tensor_items]
+        self._sources = [cast(Tensor, self._planner.resolve_data(item)) for item in self._tensor_items]
         storages = {tensor.untyped_storage().data_ptr() for tensor in updated}
         late = [source.untyped_storage().data_ptr() in storages for source in self._sources]
         self._late = [number for number, is_late in enumerate(late) if is_late]
@@ -127,8 +127,9 @@ class _DeviceCopy:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)
-        self._ready, self._done = torch.cuda.Event(), torch.cuda.Event()
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def mark(self) -> None:
         """What the training has given to the device so far comes before the copy."""
@@ -156,7 +157,7 @@ def _planner(tensors: dict[str, Any]) -> DefaultSavePlanner:
 
 
 @torch.no_grad()
-def _copy(slots: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+def _copy(slots: list[Tensor], sources: list[Tensor]) -> None:
     """In one call, which does not hold the interpreter's lock."""
     if slots:
         torch._foreach_copy_(slots, sources)

@@ -8,7 +8,7 @@ stored: a rank of a pipeline has others than its neighbour.
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -46,9 +46,8 @@ def packed_extra(state: TrainState) -> dict[str, bytes]:
 
 def put_back(state: TrainState, tensors: dict[str, Any]) -> None:
     """The inverse of `tensors_of`, after they have been loaded in place."""
-    names = [
-        group["params"] for group in get_optimizer_state_dict(state.bare_model, state.own_optimizer)["param_groups"]
-    ]
+    own = get_optimizer_state_dict(state.bare_model, state.own_optimizer)
+    names = [group["params"] for group in cast(list[dict[str, Any]], own["param_groups"])]
     groups = tensors["optimizer"]["param_groups"]
     optimizer = {
         "state": tensors["optimizer"]["state"],
