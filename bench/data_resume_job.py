@@ -37,7 +37,8 @@ class Source:
         return self._samples
 
     def __getitem__(self, index: int) -> Array:
-        return self._data.read_training(np.array([index])).inputs[0]
+        sample: Array = self._data.read_training(np.array([index])).inputs[0]
+        return sample
 
 
 def regroup() -> Resume:
@@ -61,7 +62,7 @@ def regroup() -> Resume:
 
 def grain() -> Resume:
     """Its lazy dataset, shuffled by index, read ahead as far as ours."""
-    import grain
+    import grain  # type: ignore[import-untyped]
 
     def resume(samples: int, position: int) -> Any:
         source: Any = Source(samples)
@@ -75,12 +76,12 @@ def grain() -> Resume:
 
 def statefuldataloader(*, shuffle: bool) -> Resume:
     """torchdata's loader. Its state is the one after a first batch with the counters of the position."""
-    from torchdata.stateful_dataloader import StatefulDataLoader
+    from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 
     def saved_state(position: int) -> dict[str, Any]:
         iterator = iter(loader := StatefulDataLoader(Source(10 * BATCH), batch_size=BATCH, shuffle=shuffle))
         next(iterator)
-        state = loader.state_dict()
+        state: dict[str, Any] = loader.state_dict()
         state["_num_yielded"] = state["_sampler_iter_yielded"] = position // BATCH
         state["_sampler_iter_state"]["samples_yielded"] = position
         if shuffle:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regroup_trainer import order, order_arrays
 from regroup_trainer.order import SampleOrder
 
 
-@given(size=st.integers(1, 300), seed=st.integers(0, 2**31 - 1), first=st.integers(0, 2000), count=st.integers(0, 700))
+@settings(deadline=None)  # of a busy machine
+@given(size=st.integers(1, 300), seed=st.integers(0, 2**31 - 1), first=st.integers(0, 2000), count=st.integers(0, 400))
 def test_the_ids_of_any_range_are_the_same(size: int, seed: int, first: int, count: int) -> None:
     stream = SampleOrder(size, seed)
     assert order_arrays.ids(stream, range(first, first + count)).tolist() == stream.ids(range(first, first + count))
