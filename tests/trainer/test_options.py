@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from regroup_trainer.contract import Decision, GenerationNumber
 from tests.support.ranks import RankOutcome, Template, generation, train_config
 
 FP32_ROUNDING = 1e-5
@@ -63,6 +64,17 @@ def test_muon_on_several_ranks_orthogonalises_whole_matrices(template: Template,
     assert together.losses == pytest.approx(alone.losses, rel=1e-3)  # bf16 inside; parts alone would be off by far more
     adamw = trained(template, tmp_path / "adamw", 1)
     assert alone.losses[-1] != pytest.approx(adamw.losses[-1], rel=1e-2)
+
+
+def test_muon_resumes_in_another_layout(template: Template, tmp_path: Path) -> None:
+    muon = {"name": "muon"}
+    expected = trained(template, tmp_path / "undisturbed", 1, optimizer=muon).losses
+    first = template.run(generation(tmp_path / "moved", 2, train_config(optimizer=muon)), decisions={3: Decision.LEAVE})
+    sharded = train_config(optimizer=muon, parallelism={"strategy": "fsdp"})
+    number, parent = GenerationNumber(1, 2), GenerationNumber(1, 1)
+    second = template.run(generation(tmp_path / "moved", 3, sharded, number=number, parent=parent))
+    assert second[0].restored.step == 3
+    assert first[0].losses + second[0].losses == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_kernel_of_the_attention_is_told_with_the_start(template: Template, tmp_path: Path) -> None:
