@@ -7,7 +7,7 @@ torn write shows; integers are exact in float64 below 2^53.
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from regroup_trainer.contract import Decision
 from regroup_trainer.errors import CommitError
@@ -30,7 +30,9 @@ class Contribution:
 
     def vector(self) -> list[float]:
         """The elements to be summed over the ranks."""
-        return [1.0, *map(float, astuple(self)), 1.0]
+        # Spelt out: dataclasses.astuple takes ten times as long.
+        numbers = (self.tokens, self.loss_sum, self.squared_norm, self.digest, self.decision)
+        return [1.0, *map(float, numbers), 1.0]
 
 
 LENGTH = 7

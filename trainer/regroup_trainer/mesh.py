@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -48,7 +49,7 @@ class Mesh:
     named: tuple[str, ...]
     """The dimensions that ranks communicate along."""
 
-    @property
+    @cached_property
     def place(self) -> Axes:
         """The rank's index along each dimension."""
         rest, indices = self.rank, []

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 from regroup_trainer import order_arrays
 from regroup_trainer.batch import share
-from regroup_trainer.order import SampleOrder
+from regroup_trainer.order import SampleOrder, digest
 
 _IDS_AT_ONCE = 4096
 """Small steps are looked up in the order together, which costs as much as one of them."""
+_FEW = 16
+"""So many samples are hashed faster one by one."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,13 @@ class Shares:
     def _parts_of(self, first: int, own: range, ids: order_arrays.Ids) -> Iterator[tuple[Part, list[int]]]:
         for number in range(self.passes):
             cut, last = share(len(ids), number, self.passes), number == self.passes - 1
-            hashed = order_arrays.digest(ids) if last else 0
+            hashed = _digest(ids) if last else 0
             chosen = ids[cut.start : cut.stop].tolist() or [self.order.sample(first)]
             yield Part(first + own.start + cut.start, len(cut), last, hashed), chosen
+
+
+def _digest(ids: order_arrays.Ids) -> int:
+    return digest(ids.tolist()) if len(ids) <= _FEW else order_arrays.digest(ids)
 
 
 class ShareSampler:

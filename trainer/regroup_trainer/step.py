@@ -205,7 +205,7 @@ def squared_norm(model: nn.Module, mesh: Mesh) -> float:
         if parameter.grad is not None:
             copies = model.copies(name) if isinstance(model, Pipeline) else 1
             by_holders[copies * _holders(parameter.grad, mesh)].append(local(parameter.grad))
-    return sum(float(get_total_norm(tensors).double() ** 2) / holders for holders, tensors in by_holders.items())
+    return sum(float(get_total_norm(tensors)) ** 2 / holders for holders, tensors in by_holders.items())
 
 
 def _holders(tensor: Tensor, mesh: Mesh) -> int:
