@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
@@ -136,31 +137,35 @@ def be_rank(request: Request, folder: Path, number: int, port: int, rank: int) -
     place = assignment(request, folder, number, port, rank)
     recorder = Recorder(place.record.number, request.steps * number)
     if request.subject == "naive-mean":
-        from bench.elastic_naive import run
+        from bench import elastic_naive
+
+        elastic_naive.run(place, recorder)
     else:
-        from regroup_trainer.trainer import run
-    run(place, recorder)
+        from regroup_trainer import trainer
+
+        trainer.run(place, recorder)
     if rank == 0:
         with (folder / _RUN_FILE).open("a") as file:
             file.write(json.dumps(recorder.steps) + "\n")
 
 
-def serve_store(port_to: int, until: int) -> None:
+def serve_store(port_to: int, until: int, release: int) -> None:
     """Be a generation's store. In a process of its own, since it has threads and ranks are forked."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+    os.close(release)
     store = TCPStore("127.0.0.1", 0, None, True, timeout=timedelta(seconds=60), wait_for_workers=False)
     os.write(port_to, str(store.port).encode())
     os.read(until, 1)  # ends when the parent closes its end
 
 
-def in_child(action: object, *arguments: object) -> int:
+def in_child(action: Callable[..., None], *arguments: object) -> int:
     """Fork a process that does something and ends; returns its id."""
     pid = os.fork()
     if pid:
         return pid
     try:
-        action(*arguments)  # type: ignore[operator]
+        action(*arguments)
     except BaseException:
         traceback.print_exc()
         os._exit(1)
@@ -173,7 +178,7 @@ def run_generation(request: Request, folder: Path, number: int) -> bool:
     port_from, port_to = os.pipe()
     until, release = os.pipe()
     os.set_inheritable(release, False)
-    store = in_child(lambda: (os.close(release), serve_store(port_to, until)))
+    store = in_child(serve_store, port_to, until, release)
     port = int(os.read(port_from, 8))
     size = request.worlds[number - 1]
     ranks = [in_child(_rank_of, release, request, folder, number, port, rank) for rank in range(size)]

@@ -37,8 +37,8 @@ def count_collectives(assignment: Assignment, options: Options, channel: Recordi
         return plain_run(stepper, batch, *rest)
 
     hook.__annotations__ = plain_hook.__annotations__  # DDP looks at them
-    gradient_sum.sum_gradients, step.exchange = hook, exchange
-    step.Stepper.run = run  # type: ignore[method-assign]
+    gradient_sum.sum_gradients, step.exchange = hook, exchange  # type: ignore[assignment]
+    step.Stepper.run = run  # type: ignore[method-assign, assignment]
     code = trainer.run(assignment, channel)
     _tell(assignment, options, steps)
     return code
@@ -61,5 +61,5 @@ def measure_optimizer(assignment: Assignment, options: Options, channel: Recordi
         _tell(assignment, options, sum(tensor.nbytes for tensor in tensors))
         return ending
 
-    Loop.run = run  # type: ignore[method-assign]
+    Loop.run = run  # type: ignore[method-assign, assignment]
     return trainer.run(assignment, channel)
