@@ -1,0 +1,144 @@
+"""Two ranks train a GPT of a million parameters; under torchrun, one subject a process group.
+
+    torchrun ... bench/throughput_job.py SUBJECT STRATEGY STEPS OUTPUT
+
+All subjects train the same model on the same batches with the same optimizer. OUTPUT gets tokens per second of rank 0,
+by the median of the step times after the first quarter.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from regroup_trainer import models
+from regroup_trainer.config import ModelConfig
+from regroup_trainer.initialize import initialize
+
+RANKS, BATCH, LENGTH, VOCABULARY = 2, 4, 128, 256
+"""Samples of a rank, tokens of a sample."""
+
+
+class Tokens(Dataset[tuple[Tensor, Tensor]]):
+    """Sequences that are the same in every run."""
+
+    def __init__(self, steps: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self._tokens = torch.randint(VOCABULARY, (64, LENGTH + 1), generator=generator)
+        self._count = steps * RANKS * BATCH
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        tokens = self._tokens[index % len(self._tokens)]
+        return tokens[:-1], tokens[1:]
+
+
+def make_model() -> models.Model:
+    """On the CPU, initialised."""
+    model = models.build(ModelConfig(preset="1m"), VOCABULARY).to_empty(device="cpu")
+    initialize(model, model, 0)
+    return model
+
+
+def loss_of(model: nn.Module, batch: list[Tensor]) -> Tensor:
+    """Mean cross entropy per token."""
+    return F.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+
+def bare(strategy: str, steps: int, tick: Callable[[], None]) -> None:
+    """As torch's documentation has it."""
+    dist.init_process_group("gloo")
+    data = Tokens(steps)
+    model: nn.Module = shard(make_model()) if strategy == "fsdp" else DistributedDataParallel(make_model())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for batch in DataLoader(data, batch_size=BATCH, sampler=DistributedSampler(data)):
+        loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        tick()
+    dist.destroy_process_group()
+
+
+def shard(model: models.Model) -> nn.Module:
+    """FSDP2 by blocks."""
+    for block in model.blocks:
+        fully_shard(block)
+    return fully_shard(model)
+
+
+def regroup(strategy: str, steps: int, tick: Callable[[], None]) -> None:
+    """Session."""
+    from regroup_trainer.session import Session
+
+    session = Session(save_every_steps=10**6)
+    model = session.prepare(make_model(), strategy="fsdp" if strategy == "fsdp" else "ddp")
+    session.attach(torch.optim.AdamW(model.parameters(), lr=1e-3))
+    for batch in session.batches(Tokens(steps), steps, global_batch_size=RANKS * BATCH):
+        session.backward(loss_of(model, batch))
+        session.step()
+        tick()
+
+
+def accelerate(_strategy: str, steps: int, tick: Callable[[], None]) -> None:
+    """Hugging Face accelerate; DDP only, its FSDP wants an accelerator."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    bare_model = make_model()
+    loader = DataLoader(Tokens(steps), batch_size=BATCH, shuffle=True)
+    model, optimizer, batches = accelerator.prepare(
+        bare_model, torch.optim.AdamW(bare_model.parameters(), lr=1e-3), loader
+    )
+    for batch in batches:
+        accelerator.backward(loss_of(model, batch))
+        optimizer.step()
+        optimizer.zero_grad()
+        tick()
+    accelerator.end_training()
+
+
+def lightning(_strategy: str, steps: int, tick: Callable[[], None]) -> None:
+    """Lightning Fabric; DDP only, its FSDP wants an accelerator."""
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=RANKS, strategy="ddp")
+    fabric.launch()
+    bare_model = make_model()
+    model, optimizer = fabric.setup(bare_model, torch.optim.AdamW(bare_model.parameters(), lr=1e-3))
+    for batch in fabric.setup_dataloaders(DataLoader(Tokens(steps), batch_size=BATCH, shuffle=True)):
+        fabric.backward(loss_of(model, batch))
+        optimizer.step()
+        optimizer.zero_grad()
+        tick()
+
+
+SUBJECTS = {"bare": bare, "regroup": regroup, "accelerate": accelerate, "lightning": lightning}
+
+
+def main(subject: str, strategy: str, steps: int, output: Path) -> None:
+    """Train, then tell."""
+    torch.set_num_threads(1)
+    times: list[float] = []
+    SUBJECTS[subject](strategy, steps, lambda: times.append(time.perf_counter()))
+    if os.environ["RANK"] == "0":
+        seconds = statistics.median(end - start for start, end in pairwise(times[len(times) // 4 :]))
+        output.write_text(str(RANKS * BATCH * LENGTH / seconds))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
