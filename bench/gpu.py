@@ -40,7 +40,7 @@ TRAININGS = {
     "gpt-124m@1024": Job("gpt", "124m", 50304, 1024, micro_batch=16, accumulation=4, steps=60, warm=20, compile=True),
     "gpt-1.3b@2048": Job("gpt", "1.3b", 50304, 2048, micro_batch=4, accumulation=4, steps=30, warm=10, compile=True),
     "llama-1b@4096": Job("llama", "1b", 128256, 4096, micro_batch=1, accumulation=8, steps=30, warm=10, compile=True),
-    "gpt-tiny@64": Job("gpt", "tiny", 256, 64, micro_batch=4, accumulation=2, steps=12, warm=4, compile=False),
+    "gpt-tiny@64": Job("gpt", "tiny", 256, 64, micro_batch=4, accumulation=2, steps=300, warm=50, compile=False),
 }
 """Vocabularies are rounded up to a multiple of 64, which suits the kernels."""
 QUICK = "gpt-tiny@64"

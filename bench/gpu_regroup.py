@@ -63,6 +63,8 @@ class Course:
     def seconds_per_step(self, warm: int) -> float:
         """Between the first report from step `warm` on and the last one."""
         counted = [progress for progress in self.seen if progress.step >= warm]
+        if len(counted) < 2:
+            raise RuntimeError(f"the run was over before its pace was told twice: more than {warm} steps are needed")
         first, last = counted[0], counted[-1]
         return (last.time - first.time) / (last.step - first.step)
 
