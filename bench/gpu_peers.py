@@ -70,7 +70,7 @@ class Tokens(Dataset[dict[str, Tensor]]):
 def build(job: Job) -> nn.Module:
     """Our model with memory on the device."""
     model = models.build(job.config, job.classes).to_empty(device=DEVICE)
-    initialize(model, model, 0)  # type: ignore[arg-type]
+    initialize(model, model, 0)
     return model
 
 
@@ -100,7 +100,7 @@ def bare(job: Job, clock: Clock, folder: Path) -> None:
         for _ in range(job.accumulation):
             batch = {name: tensor.to(DEVICE, non_blocking=True) for name, tensor in next(batches).items()}
             with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
-                loss = loss_of(trained, batch) / job.accumulation
+                loss = loss_of(trained, batch) / job.accumulation  # type: ignore[arg-type]
             loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -176,7 +176,7 @@ def hf(job: Job, clock: Clock, folder: Path) -> None:
         def forward(self, input_ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
             return {"loss": loss_of(self.model, {"input_ids": input_ids, "labels": labels})}
 
-    class Timing(TrainerCallback):  # type: ignore[misc]
+    class Timing(TrainerCallback):
         done = 0
 
         def on_step_end(self, *_: Any, **__: Any) -> None:

@@ -82,7 +82,7 @@ def regroup(data: Ticks, steps: int) -> None:
 
 def accelerate(data: Ticks, _steps: int) -> None:
     """Hugging Face accelerate."""
-    from accelerate import Accelerator
+    from accelerate import Accelerator  # type: ignore[import-untyped]
 
     accelerator = Accelerator(cpu=True)
     bare_model = make_model()

@@ -32,7 +32,7 @@ def chunks(assignment: Assignment, options: dict[str, Any], channel: RecordingCh
         seen.add(count)
         return compute(head, hidden, targets, weights, count)
 
-    decoder.chunked_loss_sum = noting  # type: ignore[attr-defined]
+    decoder.chunked_loss_sum = noting  # type: ignore[attr-defined, assignment]
     code = train(assignment, options, channel)
     print(f"chunks: {seen}", file=sys.stderr)
     return code

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from regroup_trainer.batch import share
 from regroup_trainer.errors import DataError
@@ -47,7 +47,8 @@ def measure_all(
     sums: dict[str, float] = {}
     was_training = model.training
     model.eval()
-    for cut, batch in zip(cuts, DataLoader(dataset, batch_sampler=ids, **loader), strict=True):
+    batches = DataLoader(cast(Dataset[Any], dataset), batch_sampler=ids, **loader)
+    for cut, batch in zip(cuts, batches, strict=True):
         for name, mean in measure(to_device(batch, world.device)).items():
             sums[name] = sums.get(name, 0.0) + (float(mean) * len(cut) if cut else 0.0)
     model.train(was_training)

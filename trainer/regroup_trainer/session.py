@@ -19,13 +19,13 @@ import atexit
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from regroup_trainer import launch, own_model, solo
 from regroup_trainer import world as worlds
@@ -161,7 +161,7 @@ class Session:
         )
         run = self._running = self._open(self._state, dataset, training)
         sampler = self._sampler(len(dataset), training)
-        batches = iter(DataLoader(dataset, batch_sampler=sampler, **loader))
+        batches = iter(DataLoader(cast(Dataset[Any], dataset), batch_sampler=sampler, **loader))
         while self.steps < steps:
             with run.engine.clock.phase("data_wait"):
                 batch = to_device(next(batches), self.device)

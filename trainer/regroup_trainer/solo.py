@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.layout import Layout
@@ -45,7 +46,7 @@ def enter(directory: Path | None, policy: CheckpointPolicy) -> tuple[Launch, Sto
     """The place of this process among the ranks that were started together, and the store by which they meet."""
     if "RANK" not in os.environ:
         os.environ.update(_ALONE)
-    store, rank, size = next(dist.rendezvous("env://", timeout=_TIMEOUT))
+    store, rank, size = next(rendezvous("env://", timeout=_TIMEOUT))
     told = os.environ.get(DIRECTORY_VARIABLE)  # by the job, where it is one of launcher torchrun
     folder = Path(told or directory or RUNS_FOLDER / Path(sys.argv[0] or "program").stem).absolute()
     meeting = PrefixStore(f"regroup-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

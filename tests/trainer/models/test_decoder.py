@@ -110,7 +110,7 @@ def test_a_loss_in_chunks_has_the_value_and_gradients_of_the_whole(name: str) ->
     loss = loss_sum(whole(inputs), targets, weights)
     loss.backward()  # type: ignore[no-untyped-call]
     same = chunked(inputs, targets, weights)
-    same.backward()  # type: ignore[no-untyped-call]
+    same.backward()
     torch.testing.assert_close(same, loss, rtol=1e-6, atol=0)
     for parameter, expected in zip(chunked.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(parameter.grad, expected.grad, rtol=1e-4, atol=1e-5)
