@@ -252,6 +252,13 @@ class Evaluated(Report):
     """Share of images that were classified right; None of text."""
 
 
+class Saving(Report):
+    """The ranks wait for a save; told every few seconds, so that it does not look like a hang."""
+
+    kind: Literal["saving"] = "saving"
+    step: int
+
+
 class CheckpointSaved(Report):
     """A checkpoint was published."""
 
@@ -284,7 +291,8 @@ class Finished(Report):
 
 
 RankReport = Annotated[
-    Restored | Progress | Evaluated | CheckpointSaved | CheckpointFailed | Finished, Field(discriminator="kind")
+    Restored | Progress | Evaluated | Saving | CheckpointSaved | CheckpointFailed | Finished,
+    Field(discriminator="kind"),
 ]
 rank_report: TypeAdapter[RankReport] = TypeAdapter(RankReport)
 
@@ -348,6 +356,7 @@ AgentMessage = Annotated[
     | Restored
     | Progress
     | Evaluated
+    | Saving
     | CheckpointSaved
     | CheckpointFailed
     | Finished,

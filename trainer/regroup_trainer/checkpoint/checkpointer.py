@@ -19,13 +19,15 @@ from regroup_trainer.checkpoint.schedule import SaveTimer, due_by_steps
 from regroup_trainer.checkpoint.snapshot import Snapshot
 from regroup_trainer.clock import PhaseClock
 from regroup_trainer.config import CheckpointPolicy
-from regroup_trainer.contract import CheckpointFailed, CheckpointSaved
+from regroup_trainer.contract import CheckpointFailed, CheckpointSaved, Saving
 from regroup_trainer.errors import SaveError, Stage
 from regroup_trainer.state import TrainState
 
 _RESULT_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds between attempts to save the last step."""
 _MOMENT_SECONDS = 0.02
+_TELL_SECONDS = 5.0
+"""Between signs that a save is waited for."""
 _GRACE_SECONDS = 2.0
 """How long a save may take to end when its generation is over."""
 
@@ -53,6 +55,7 @@ class Checkpointer:
         self._begun_step: int | None = None
         self._succeeded = False
         self._blocking = 0.0
+        self._told = 0.0
         self.seconds_within_steps = 0.0
         """The part of `seconds` that passed inside of optimizer steps."""
         self._parts = Parts(_own_connection(), saver.world.size)
@@ -134,6 +137,7 @@ class Checkpointer:
         """Wait until the last save that was begun has ended, and have all ranks know how."""
         if not self._saves:
             return
+        self._told = time.monotonic()
         with self._standing_still():
             until_all(self._is_over)
         if lead(self._collect):
@@ -145,6 +149,11 @@ class Checkpointer:
         save = self._save
         if save and save.done and not self._saver.world.leads:
             save.result()
+        if save and time.monotonic() - self._told > _TELL_SECONDS:
+            self._told = time.monotonic()
+            self._channel.send(
+                Saving(generation=self._saver.generation, rank=self._saver.world.rank, step=save.position.step)
+            )
         return save is None or save.wait(_MOMENT_SECONDS)
 
     def _collect(self) -> bool:
