@@ -101,8 +101,9 @@ def test_a_lost_rank_costs_the_steps_since_the_checkpoint_and_no_sample(
         tmp_path, 2, train_config(), number=GenerationNumber(1, 2), parent=GenerationNumber(1, 1), checkpoint=policy
     )
     leader = succeeded(template.run(record))[0]
-    assert leader.restored.step == 4
-    assert leader.losses == pytest.approx(reference.losses[4:], rel=FP32_ROUNDING)
+    saved = leader.restored.step
+    assert saved in (2, 4)  # a save that is under way dies with its rank
+    assert leader.losses == pytest.approx(reference.losses[saved:], rel=FP32_ROUNDING)
     assert [step.step for step in committed(tmp_path)] == [1, 2, 3, 4, 5, 6]
     assert audit(tmp_path) == []
 
@@ -163,8 +164,8 @@ def test_a_step_whose_gradients_are_not_finite_is_skipped_and_told(
     assert audit(tmp_path) == []
 
 
-def test_what_cannot_be_combined_is_refused_by_name(template: Template, tmp_path: Path) -> None:
-    config = train_config(parallelism={"strategy": "zero", "tensor_parallel": 2})
+def test_a_world_that_does_not_fit_the_parallelism_is_refused_by_name(template: Template, tmp_path: Path) -> None:
+    config = train_config(parallelism={"tensor_parallel": 2})
     (outcome,) = template.run(generation(tmp_path, 1, config))
     assert outcome.exit_code == 2
-    assert "parallelism.strategy: 'zero' cannot be combined with tensorParallel 2" in outcome.stderr
+    assert "parallelism: a replica group of 2 ranks (tensorParallel 2) does not divide the world of 1" in outcome.stderr

@@ -67,16 +67,6 @@ def _wrap(model: Model, config: TrainConfig, world: World, devices: DeviceMesh) 
 
 def _require_possible(config: TrainConfig) -> None:
     layout = config.parallelism
-    if layout.model_is_cut and layout.strategy in ("zero", "dp"):
-        raise ConfigurationError(
-            f"parallelism.strategy: {layout.strategy!r} cannot be combined with {layout.replica_group}: use ddp, fsdp "
-            f"or hsdp"
-        )
-    if layout.model_is_cut and layout.gradient_hook != "none":
-        raise ConfigurationError(
-            f"parallelism.gradientHook: {layout.gradient_hook!r} is for whole copies of the model: set it to none, or "
-            f"leave out {layout.replica_group}"
-        )
     head_is_cut = layout.tensor_parallel * layout.pipeline_parallel > 1 or layout.strategy == "dp"
     if config.model.loss_chunks > 1 and head_is_cut:
         raise ConfigurationError(

@@ -294,8 +294,9 @@ class _Run:
         """Accumulate."""
         samples = self._part.samples if self._part else 0
         items = weight if weight is not None and samples else samples
-        (loss * (items / self._stepper.expected_tokens)).backward()  # type: ignore[no-untyped-call]
-        self._loss_sum += float(loss.detach()) * items
+        factor = torch.full_like(loss, items / self._stepper.expected_tokens, requires_grad=False)
+        loss.backward(factor)  # type: ignore[no-untyped-call]
+        self._loss_sum += loss.item() * items
         self._items += items
 
     def step(self, scheduler: LRScheduler | None) -> bool:

@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.nn.utils import get_total_norm
 
 from regroup_trainer import commit
 from regroup_trainer.batch import virtual_shards
@@ -163,7 +162,7 @@ class Stepper:
         if not self._exact:
             return squared_norm(self.state.model, self._mesh)
         # All ranks hold the same sums; one tells, since adding up equal parts would round.
-        return float(get_total_norm(local_gradients(self.state.model)).double() ** 2) if self.world.leads else 0.0
+        return sum_of_squares(local_gradients(self.state.model)) if self.world.leads else 0.0
 
     def _update(self, committed: Commit) -> bool:
         finite = committed.gradient_norm is not None
@@ -205,7 +204,13 @@ def squared_norm(model: nn.Module, mesh: Mesh) -> float:
         if parameter.grad is not None:
             copies = model.copies(name) if isinstance(model, Pipeline) else 1
             by_holders[copies * _holders(parameter.grad, mesh)].append(local(parameter.grad))
-    return sum(float(get_total_norm(tensors)) ** 2 / holders for holders, tensors in by_holders.items())
+    return sum(sum_of_squares(tensors) / holders for holders, tensors in by_holders.items())
+
+
+def sum_of_squares(tensors: list[Tensor]) -> float:
+    """Over all elements of tensors that are on one device."""
+    norms = torch.stack(torch._foreach_norm(tensors)).double()
+    return float(norms.dot(norms))
 
 
 def _holders(tensor: Tensor, mesh: Mesh) -> int:
