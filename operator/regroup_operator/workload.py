@@ -207,7 +207,8 @@ def worker_pod(job: Job, settings: Settings, place: tuple[int, int], address: st
         of("address"): "status.podIP",
     }
     main = {
-        "command": [script.interpreter if script else "python", "-m", "regroup_trainer.agent"],
+        # -P: a file beside the user's script, such as random.py, must not stand in for a module of the agent.
+        "command": [script.interpreter if script else "python", "-P", "-m", "regroup_trainer.agent"],
         "env": environment(variables, fields),
         "ports": [{"name": "metrics", "containerPort": AGENT_METRICS_PORT}],
         "volumeMounts": list(MOUNTS),

@@ -111,7 +111,7 @@ def test_the_template_wins_where_nothing_is_reserved() -> None:
     assert pod["metadata"]["labels"]["team"] == "a"
     assert pod["metadata"]["labels"]["regroup.dev/index"] == "1"
     assert values_of(main_of(pod))["HOME"] == "/data"
-    assert main_of(pod)["command"] == ["python", "-m", "regroup_trainer.agent"]
+    assert main_of(pod)["command"] == ["python", "-P", "-m", "regroup_trainer.agent"]
 
 
 def test_ranks_come_from_the_limit_of_gpus_wherever_it_is_given() -> None:

@@ -37,7 +37,8 @@ class TemplateProcess:
         """Start it; `Ready` is told when its imports are done."""
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", "regroup_trainer.agent.template"]
+            safe = ["-P"] if sys.flags.safe_path else []  # as the agent itself was started
+            command = [sys.executable, *safe, "-m", "regroup_trainer.agent.template"]
             arguments = ["--control", str(theirs.fileno()), "--parent", str(os.getpid())]
             self._process = subprocess.Popen(  # noqa: ASYNC220 - exec takes a millisecond, and happens once
                 [*command, *arguments, "--entry", entry, "--directory", str(directory)],
