@@ -97,6 +97,15 @@ class Stepper:
     def _mesh(self) -> Mesh:
         return arrange(self.config.parallelism, self.world)
 
+    @cached_property
+    def _parameters(self) -> list[nn.Parameter]:
+        return list(self.state.model.parameters())
+
+    @cached_property
+    def _held(self) -> dict[int, list[nn.Parameter]]:
+        """The parameters by how many ranks hold the same part of their gradients. Made after a backward pass."""
+        return held_by(self.state.model, self._mesh)
+
     def run(self, batch: RankBatch, decision: Decision) -> StepResult:
         """Train on this rank's share. Raises CommitError, and c10d's errors when a peer is lost."""
         accumulate = self._accumulate_in_order if self._exact else self._accumulate
@@ -160,16 +169,17 @@ class Stepper:
 
     def _squared_norm(self) -> float:
         if not self._exact:
-            return squared_norm(self.state.model, self._mesh)
+            parts = ((holders, local_gradients(held)) for holders, held in self._held.items())
+            return sum(sum_of_squares(gradients) / holders for holders, gradients in parts if gradients)
         # All ranks hold the same sums; one tells, since adding up equal parts would round.
-        return sum_of_squares(local_gradients(self.state.model)) if self.world.leads else 0.0
+        return sum_of_squares(local_gradients(self._parameters)) if self.world.leads else 0.0
 
     def _update(self, committed: Commit) -> bool:
         finite = committed.gradient_norm is not None
         if finite:
             factor = commit.gradient_factor(committed, self.expected_tokens, self.config.training.gradient_clip)
             if factor != 1.0:
-                torch._foreach_mul_(local_gradients(self.state.model), factor)
+                torch._foreach_mul_(local_gradients(self._parameters), factor)
             self.state.optimizer.step()
         self.state.optimizer.zero_grad(set_to_none=True)
         return finite
@@ -192,19 +202,19 @@ def forward(model: nn.Module, batch: DeviceBatch, config: TrainConfig) -> Tensor
     return compute(logits, batch.targets, batch.weights)
 
 
-def local_gradients(model: nn.Module) -> list[Tensor]:
-    """What this rank holds of the gradients."""
-    return [local(parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
+def local_gradients(parameters: list[nn.Parameter]) -> list[Tensor]:
+    """What this rank holds of their gradients."""
+    return [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
 
 
-def squared_norm(model: nn.Module, mesh: Mesh) -> float:
-    """The rank's part of the squared gradient norm; the parts of all ranks add up to the whole."""
-    by_holders: dict[int, list[Tensor]] = defaultdict(list)
+def held_by(model: nn.Module, mesh: Mesh) -> dict[int, list[nn.Parameter]]:
+    """The parameters of a model by how many ranks hold the same part of their gradients."""
+    found: dict[int, list[nn.Parameter]] = defaultdict(list)
     for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            copies = model.copies(name) if isinstance(model, Pipeline) else 1
-            by_holders[copies * _holders(parameter.grad, mesh)].append(local(parameter.grad))
-    return sum(sum_of_squares(tensors) / holders for holders, tensors in by_holders.items())
+        copies = model.copies(name) if isinstance(model, Pipeline) else 1
+        tensor = parameter if parameter.grad is None else parameter.grad
+        found[copies * _holders(tensor, mesh)].append(parameter)
+    return found
 
 
 def sum_of_squares(tensors: list[Tensor]) -> float:
