@@ -21,8 +21,9 @@ from typing import Literal
 from regroup.faults import Fault
 from regroup.local import LocalRunError
 from regroup.processes import ADDRESS, children, dies_with
-from regroup_operator.launcher import DIRECTORY_VARIABLE, Script
+from regroup_operator.launcher import Script
 from regroup_operator.torchrun import OWN_STORES, Rendezvous, agent_command, store_command
+from regroup_trainer.contract import DIRECTORY_VARIABLE
 
 POLL_SECONDS = 0.05
 REPLACE_SECONDS = 1.0

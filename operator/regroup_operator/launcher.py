@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-DIRECTORY_VARIABLE = "REGROUP_DIRECTORY"
-"""Tells a script the job's own folder on the volume; nobody has made it yet."""
 COMMAND_FIELD = "spec.template.spec.containers[trainer].command"
 _MAIN_CONTAINER = "trainer"
 _INTERPRETER = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)?)?")

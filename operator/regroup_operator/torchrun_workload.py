@@ -7,7 +7,7 @@ from typing import Any
 
 from regroup_operator import names
 from regroup_operator.api import TrainingJobSpec
-from regroup_operator.launcher import COMMAND_FIELD, DIRECTORY_VARIABLE, Script, main_container, own_script
+from regroup_operator.launcher import COMMAND_FIELD, Script, main_container, own_script
 from regroup_operator.observed import Job
 from regroup_operator.pods import (
     MOUNTS_WITHOUT_TOKEN,
@@ -24,6 +24,7 @@ from regroup_operator.pods import (
 )
 from regroup_operator.settings import Settings
 from regroup_operator.torchrun import OWN_STORES, STORE_PORT, Rendezvous, agent_command, nnodes, store_command
+from regroup_trainer.contract import DIRECTORY_VARIABLE
 
 Object = dict[str, Any]
 STORE_RESOURCES = {"requests": {"cpu": "20m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}

@@ -14,7 +14,7 @@ from typing import Any
 
 from regroup_operator import names
 from regroup_operator.api import TrainingJobSpec
-from regroup_operator.launcher import DIRECTORY_VARIABLE, own_script
+from regroup_operator.launcher import own_script
 from regroup_operator.observed import Job
 from regroup_operator.pods import (
     MOUNTS,
@@ -37,6 +37,7 @@ from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import (
     AGENT_METRICS_PORT,
     COORDINATOR_PORT,
+    DIRECTORY_VARIABLE,
     TOKEN_FILE,
     AgentEnvironment,
     CoordinatorEnvironment,

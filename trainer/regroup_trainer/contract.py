@@ -23,6 +23,8 @@ COORDINATOR_PORT = 8471
 AGENT_METRICS_PORT = 8472
 VOLUME_MOUNT = "/regroup/volume"
 TOKEN_FILE = "/regroup/token/token"
+DIRECTORY_VARIABLE = "REGROUP_DIRECTORY"
+"""Names the job's own folder on the volume to a user's script; nobody has made it yet."""
 PEER_LOST_EXIT_CODE = 75
 """A rank ends with it when a collective failed because a peer went away (EX_TEMPFAIL of sysexits.h)."""
 

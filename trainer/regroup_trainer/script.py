@@ -18,14 +18,12 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from regroup_trainer import launch
 from regroup_trainer.channel import Channel
-from regroup_trainer.contract import Assignment
+from regroup_trainer.contract import DIRECTORY_VARIABLE, Assignment
 from regroup_trainer.errors import ConfigurationError
 from regroup_trainer.launch import Launch
 from regroup_trainer.world import interface_towards
 
 _STORE_TIMEOUT = timedelta(seconds=60)
-DIRECTORY_VARIABLE = "REGROUP_DIRECTORY"
-"""Tells a program the job's own folder on the volume."""
 _PORT_KEY = "master_port"
 
 

@@ -21,6 +21,7 @@ from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.config import CheckpointPolicy, TrainConfig
 from regroup_trainer.contract import (
+    DIRECTORY_VARIABLE,
     Assignment,
     CheckpointSaved,
     Decide,
@@ -34,7 +35,6 @@ from regroup_trainer.contract import (
     Restored,
 )
 from regroup_trainer.launch import Launch
-from regroup_trainer.script import DIRECTORY_VARIABLE
 
 RUNS_FOLDER = Path("regroup-runs")
 _TELL_SECONDS = 1.0
