@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 
 import torch
 from torch import nn
+from torch.distributed._composable.replicate_with_fsdp import ReplicateModule
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
@@ -93,9 +94,16 @@ def parallelize_optimizer(optimizer: torch.optim.Optimizer, config: TrainConfig)
 
 @contextlib.contextmanager
 def gradient_reduction(model: nn.Module, enabled: bool) -> Iterator[None]:
-    """Reduce gradients in the backward pass inside, or only accumulate them on each rank."""
-    if isinstance(model, FSDPModule):
+    """Reduce gradients in the backward pass inside, or only accumulate them on each rank.
+
+    Where parameters are sharded, gradients are reduced to shards all the same: whole ones would not fit. Then it is the
+    sum over the replicas that waits.
+    """
+    if isinstance(model, ReplicateModule):
         model.set_requires_gradient_sync(enabled)
+        yield
+    elif isinstance(model, FSDPModule):
+        model.set_requires_all_reduce(enabled)
         yield
     elif isinstance(model, DistributedDataParallel) and not enabled:
         with model.no_sync():

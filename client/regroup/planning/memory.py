@@ -129,8 +129,8 @@ class _Stage:
         gathered = (self._root + 2 * self._block) * element
         # What reduces a block's gradients in fp32 while the next block's backward runs, and what comes out of it.
         reducing = (self._block + self._root) * FP32 + FP32 * self._block // grid.shard
-        # Gradients are reduced once a step, and are whole until then.
-        return gathered + reducing + (self._parameters * FP32 if accumulates else 0)
+        # Each micro-batch's gradients are reduced at once; a pipeline's schedule keeps them whole until its last one.
+        return gathered + reducing + (self._parameters * FP32 if accumulates and grid.pipeline > 1 else 0)
 
     def _kept_per_micro_batch(self) -> int:
         """Activations that autograd keeps (counted as in Recomputation, section 4, for this trainer's blocks)."""

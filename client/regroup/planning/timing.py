@@ -208,12 +208,16 @@ class _Step:
         return Traffic(purpose, "all-reduce", group.link, sent, seconds, max(0.0, seconds - hidden))
 
     def _sharded(self, group: _Group) -> list[Traffic]:
-        """Parameters are gathered block by block in both passes of each micro-batch, gradients reduced in the last."""
+        """Parameters are gathered block by block in both passes of each micro-batch, gradients reduced in the second.
+
+        A pipeline reduces in its last micro-batch only.
+        """
         gathers = 2 * self._micro_batches
         sent, seconds = group.ring(self.cluster.gpu.element_bytes * self._parameters, gathers)
         seconds += gathers * (self._layers - 1) * (group.size - 1) * HOP_SECONDS  # a collective per block
         gather = Traffic("parameters", "all-gather", group.link, sent, seconds, max(0.0, seconds - self._compute))
-        sent, seconds = group.ring(FP32 * self._parameters)
-        spare = max(0.0, self._compute - gather.seconds) / self._micro_batches * BACKWARD_SHARE
+        reductions = self._micro_batches if self.layout.grid.pipeline == 1 else 1
+        sent, seconds = group.ring(FP32 * self._parameters, reductions)
+        spare = max(0.0, self._compute - gather.seconds) * reductions / self._micro_batches * BACKWARD_SHARE
         reduce = Traffic("gradients", "reduce-scatter", group.link, sent, seconds, max(0.0, seconds - spare))
         return [gather, reduce]

@@ -66,7 +66,9 @@ def test_machines_may_be_lost_as_long_as_the_shards_fit_on_the_others() -> None:
     asked = question(13e9)
     sharded = examine(asked, Layout(Grid("fsdp", 1, 1, 64, 1), 1, "full"))
     replicated = examine(asked, Layout(Grid("hsdp", 1, 1, 16, 4), 1, "full"))
-    assert 1 < fewest_nodes(asked, sharded, 1) < 8
+    larger = question(40e9)
+    spread = examine(larger, sharded.layout)
+    assert 1 == fewest_nodes(asked, sharded, 1) < fewest_nodes(larger, spread, 1) < 8
     assert fewest_nodes(asked, replicated, 2) == 2
 
 
