@@ -26,6 +26,7 @@ def main() -> None:
     device = join()
     try:
         train(device, epochs)
+        dist.barrier()  # who leaves first closes connections that others may still need
     finally:
         dist.destroy_process_group()
 

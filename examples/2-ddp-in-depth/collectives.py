@@ -112,6 +112,7 @@ def run(rank: int, folder: str, latency: float) -> None:
         if rank < size:
             assert torch.equal(line[1][1], torch.ones(ELEMENTS)), "everybody has rank 0's tensor"
             assert torch.equal(line[3][1], torch.full((ELEMENTS,), size * (size + 1) / 2)), "everybody has the sum"
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -193,6 +193,7 @@ def run(rank: int, folder: str, megabytes_per_second: float, picture: str | None
     *_, pictures = [section() for section in sections]
     if picture and rank == 0:
         draw(pictures, picture)
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -75,6 +75,7 @@ def run_rank(rank: int, way: str, ranks: int, steps: int, meeting: str, results:
     seconds = train(model, optimizer, GLOBAL_BATCH // processes, steps)
     if rank == 0:
         results.put((way, processes, steps * GLOBAL_BATCH / seconds, megabytes_of_state(model, optimizer)))
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -38,6 +38,7 @@ def main() -> None:
     dist.init_process_group("nccl" if use_cuda else "gloo")
     try:
         Training(device, given.zero).run(given.epochs)
+        dist.barrier()
     finally:
         dist.destroy_process_group()
 

@@ -104,6 +104,7 @@ def main() -> None:
         print(f"world of {size} as {list(ranks.shape)}: {ranks.tolist()}", *lines, sep="\n")
         worst = max(abs(ours - one) / one for ours, one in zip(losses, alone, strict=True))
         print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f}; differs from one process by {worst:.1e} at most")
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -33,6 +33,7 @@ def main() -> None:
             optimizer.step()
         if dist.get_rank() == 0:
             print(f"epoch {epoch + 1}: loss {loss.item():.4f}")
+    dist.barrier()
     dist.destroy_process_group()
 
 

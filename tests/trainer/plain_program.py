@@ -14,4 +14,5 @@ total = torch.tensor(float(dist.get_rank() + 1))
 dist.all_reduce(total)
 found = {"rank": dist.get_rank(), "size": dist.get_world_size(), "sum": float(total), "name": __name__}
 Path(sys.argv[1], f"rank-{dist.get_rank()}.json").write_text(json.dumps(found))
+dist.barrier()
 dist.destroy_process_group()
