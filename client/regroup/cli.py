@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -16,10 +13,11 @@ from rich.console import Console
 from regroup.checkpoints import checkpoint
 from regroup.display import Display
 from regroup.faults import EXAMPLES, Fault, parse_fault
+from regroup.interruption import until_the_end
 from regroup.local import LocalRun, LocalRunError
 from regroup.manifest import Document, ManifestError, read_documents
 from regroup.plan_command import plan_command
-from regroup.summary import sentence, summarize
+from regroup.summary import sentence, summarize, write
 from regroup.torchrun_play import play_torchrun, torchrun_wanted
 from regroup.validation import validate as find_problems
 from regroup.wish import local_desired, ranks_per_worker
@@ -113,8 +111,7 @@ def run(
     if verdict.outcome == "suspended":
         click.echo(f"go on with: regroup run {file} --directory {folder}")
     if summary_file is not None:
-        summary_file.parent.mkdir(parents=True, exist_ok=True)
-        summary_file.write_text(json.dumps(summary, indent=2) + "\n")
+        write(summary, summary_file)
     sys.exit(0 if verdict.outcome == "completed" else 1)
 
 
@@ -122,19 +119,9 @@ def _play(local: LocalRun, plain: bool) -> Verdict:
     with Display(Console(), plain) as display:
         local.on_status, local.on_note = display.show, display.note
         try:
-            return asyncio.run(_until_the_end(local, display.note))
+            return asyncio.run(until_the_end(local, display.note, "saving, then stopping"))
         except (LocalRunError, OSError) as error:
             raise click.ClickException(str(error)) from None
-
-
-async def _until_the_end(local: LocalRun, note: Callable[[str], None]) -> Verdict:
-    def suspend() -> None:
-        note("saving, then stopping")
-        local.suspend()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, suspend)
-    return await local.run()
 
 
 def _read(file: Path) -> list[Document]:

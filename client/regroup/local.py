@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import signal
 import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,16 @@ import aiohttp
 
 from regroup.coordinator_client import CoordinatorClient
 from regroup.faults import Fault
-from regroup.processes import ADDRESS, LocalProcess, Place, find_rank, start_agent, start_coordinator
+from regroup.processes import (
+    ADDRESS,
+    LocalProcess,
+    Place,
+    find_rank,
+    kill_process,
+    start_agent,
+    start_coordinator,
+    strike,
+)
 from regroup_trainer.contract import CoordinatorStatus, Desired, Recovery, Verdict
 
 POLL_SECONDS = 0.05
@@ -193,27 +201,16 @@ class LocalRun:
 
     def kill_worker(self, index: int) -> bool:
         """SIGKILL an agent, and with it its ranks; False when there is none."""
-        agent = self.agents.get(index)
-        if agent is None or agent.exit_code is not None:
-            return False
-        agent.kill()
-        return True
+        return strike(self.agents.get(index))
 
     def kill_rank(self, rank: int) -> bool:
         """SIGKILL one rank process; False when it does not run."""
-        for agent in self.agents.values():
-            if (pid := find_rank(agent, rank)) is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                    return True
-        return False
+        found = [pid for agent in self.agents.values() if (pid := find_rank(agent, rank)) is not None]
+        return any(kill_process(pid) for pid in found)
 
     def kill_coordinator(self) -> bool:
         """SIGKILL the coordinator; False when there is none."""
-        if self.coordinator is None or self.coordinator.exit_code is not None:
-            return False
-        self.coordinator.kill()
-        return True
+        return strike(self.coordinator)
 
     def _change(self, **changes: object) -> None:
         self.desired = self.desired.model_copy(update={"revision": self.desired.revision + 1, **changes})

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Literal
 
 from regroup.faults import Fault
 from regroup.local import LocalRunError
-from regroup.processes import ADDRESS, children, dies_with
+from regroup.processes import ADDRESS, descendants, dies_with, kill_process, strike
 from regroup_operator.launcher import Script
 from regroup_operator.torchrun import OWN_STORES, Rendezvous, agent_command, store_command
 from regroup_trainer.contract import DIRECTORY_VARIABLE
@@ -86,8 +85,7 @@ class Process:
     def kill(self) -> None:
         """End it and what it has started, as a power failure would."""
         for pid in [self.popen.pid, *descendants(self.popen.pid)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            kill_process(pid)
         self.popen.wait()
 
     def new_lines(self) -> list[str]:
@@ -155,18 +153,13 @@ class TorchrunRun:
 
     def kill_worker(self, index: int) -> bool:
         """SIGKILL an agent and its ranks; False when there is none."""
-        agent = self.agents.get(index)
-        if agent is None or agent.exit_code is not None:
-            return False
-        agent.kill()
-        return True
+        return strike(self.agents.get(index))
 
     def kill_rank(self, rank: int) -> bool:
         """SIGKILL one rank; False when it does not run."""
         for agent in self.agents.values():
             for pid in descendants(agent.popen.pid):
-                if _environment(pid).get("RANK") == str(rank):
-                    os.kill(pid, signal.SIGKILL)
+                if _environment(pid).get("RANK") == str(rank) and kill_process(pid):
                     return True
         return False
 
@@ -289,12 +282,6 @@ class TorchrunRun:
                 preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509 - one prctl and one getppid, both already resolved
             )
         return Process(name, popen, out, log)
-
-
-def descendants(pid: int) -> list[int]:
-    """All processes below one."""
-    found = children(pid)
-    return found + [below for child in found for below in descendants(child)]
 
 
 def _environment(pid: int) -> dict[str, str]:

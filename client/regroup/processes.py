@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from regroup_trainer.contract import AgentEnvironment, CoordinatorEnvironment, Desired
 
@@ -105,13 +106,7 @@ def start_agent(place: Place, index: int, incarnation: int) -> LocalProcess:
 
 def find_rank(agent: LocalProcess, rank: int) -> int | None:
     """The process id of a rank below an agent; None when it does not run."""
-    waiting = children(agent.popen.pid)
-    while waiting:
-        pid = waiting.pop()
-        if _name(pid) == f"rank-{rank}":
-            return pid
-        waiting.extend(children(pid))
-    return None
+    return next((pid for pid in descendants(agent.popen.pid) if _name(pid) == f"rank-{rank}"), None)
 
 
 def _start(name: str, module: str, variables: dict[str, str], place: Place, folder: Path | None = None) -> LocalProcess:
@@ -141,8 +136,41 @@ def dies_with(parent: int) -> Callable[[], None]:
     return set_death_signal
 
 
-def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
+def descendants(pid: int) -> list[int]:
+    """All processes below one."""
+    found = _children(pid)
+    return found + [below for child in found for below in descendants(child)]
+
+
+def kill_process(pid: int) -> bool:
+    """SIGKILL; False when it has ended before."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class Killable(Protocol):
+    """A process that is looked after."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+
+    def kill(self) -> None:
+        """End it as a power failure would."""
+
+
+def strike(process: Killable | None) -> bool:
+    """Kill what runs; False when there is nothing to kill."""
+    if process is None or process.exit_code is not None:
+        return False
+    process.kill()
+    return True
+
+
+def _children(pid: int) -> list[int]:
     try:
         texts = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from regroup.local import LocalRun
@@ -24,6 +26,12 @@ def summarize(run: LocalRun, verdict: Verdict, wall_seconds: float) -> dict[str,
         "checkpoint": status.checkpoint.path if status and status.checkpoint else None,
         "wallSeconds": wall_seconds,
     }
+
+
+def write(summary: dict[str, Any], file: Path) -> None:
+    """As JSON; folders on the way are made. Raises OSError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(summary, indent=2) + "\n")
 
 
 def sentence(summary: dict[str, Any]) -> str:

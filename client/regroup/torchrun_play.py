@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +13,12 @@ from rich.console import Console
 
 from regroup.display import Display
 from regroup.faults import Fault
+from regroup.interruption import until_the_end
 from regroup.local import LocalRunError
 from regroup.local_torchrun import Outcome, TorchrunRun, Wanted
 from regroup.manifest import Document
+from regroup.summary import write
+from regroup.wish import ranks_per_worker
 from regroup_operator.api import TrainingJobSpec
 from regroup_operator.launcher import COMMAND_FIELD, own_script
 
@@ -33,7 +34,7 @@ def torchrun_wanted(spec: TrainingJobSpec, document: Document, folder: Path, wor
         script=script,
         replicas=replicas,
         nnodes=f"{min(spec.min_replicas, replicas)}:{max(spec.max_replicas, replicas)}",
-        ranks=spec.nproc_per_node if isinstance(spec.nproc_per_node, int) else 1,
+        ranks=ranks_per_worker(spec),
         max_restarts=spec.restart_policy.max_restarts,
         working_directory=document.file.absolute().parent,
         directory=folder,
@@ -48,14 +49,13 @@ def play_torchrun(wanted: Wanted, faults: Sequence[Fault], plain: bool, summary_
     with Display(Console(), plain) as display:
         run.on_line, run.on_note = display.line, display.note
         try:
-            outcome = asyncio.run(_until_the_end(run, display))
+            outcome = asyncio.run(until_the_end(run, display.note, "stopping"))
         except (LocalRunError, OSError) as error:
             raise click.ClickException(str(error)) from None
     summary = _summarize(run, outcome, time.monotonic() - start)
     click.echo(f"{outcome.outcome}: {outcome.message}; {run.restarts} workers replaced, {summary['wallSeconds']:.1f} s")
     if summary_file is not None:
-        summary_file.parent.mkdir(parents=True, exist_ok=True)
-        summary_file.write_text(json.dumps(summary, indent=2) + "\n")
+        write(summary, summary_file)
     return 0 if outcome.outcome == "completed" else 1
 
 
@@ -65,16 +65,6 @@ def _require_possible(faults: Sequence[Fault]) -> None:
             raise click.ClickException(f"--kill {fault}: nobody knows torchrun's steps: write @seconds= or @line=")
         if fault.kind == "coordinator":
             raise click.ClickException(f"--kill {fault}: torchrun has no coordinator: kill a worker or a rank")
-
-
-async def _until_the_end(run: TorchrunRun, display: Display) -> Outcome:
-    def suspend() -> None:
-        display.note("stopping")
-        run.suspend()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, suspend)
-    return await run.run()
 
 
 def _summarize(run: TorchrunRun, outcome: Outcome, wall_seconds: float) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def local_desired(spec: TrainingJobSpec, job: str, directory: str, workers: int 
         timeout_milliseconds=detection.timeout_milliseconds,
         max_restarts=restarts.max_restarts,
         max_hang_restarts=restarts.max_hang_restarts,
-        progress_timeout_seconds=spec.failure_detection.progress_timeout_seconds,
+        progress_timeout_seconds=detection.progress_timeout_seconds,
         backoff_seconds=float(restarts.backoff_seconds),
         max_backoff_seconds=float(restarts.max_backoff_seconds),
         train=spec.trainer or TrainConfig(),

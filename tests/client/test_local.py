@@ -13,7 +13,7 @@ import pytest
 
 from regroup.faults import Fault
 from regroup.local import LocalRun, LocalRunError, newest_term
-from regroup.processes import find_rank
+from regroup.processes import descendants, find_rank
 from regroup_trainer.contract import PEER_LOST_EXIT_CODE
 from tests.client.local_job import at_step, make_run, make_train, play, require_whole_history, world_of
 from tests.support.waiting import wait_until
@@ -156,20 +156,10 @@ def test_ctrl_c_saves_and_nothing_is_left_over_when_the_command_is_killed(tmp_pa
     assert f"go on with: regroup run {job} --directory {folder}" in output
 
     again = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    agents = wait_until("the processes", lambda: _descendants(again.pid)[2:], seconds=60)
+    agents = wait_until("the processes", lambda: descendants(again.pid)[2:], seconds=60)
     again.kill()
     again.wait()
     wait_until("everything to be gone", lambda: not any(_runs(pid) for pid in agents))
-
-
-def _descendants(pid: int) -> list[int]:
-    found = [pid]
-    for parent in found:
-        try:
-            found += [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
-        except OSError:
-            continue
-    return found[1:]
 
 
 def _runs(pid: int) -> bool:

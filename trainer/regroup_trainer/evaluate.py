@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule
 
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.loss import loss_sum
 from regroup_trainer.mesh import arrange
-from regroup_trainer.parallelize import forward_precision
+from regroup_trainer.parallelize import forward_precision, reshard
 from regroup_trainer.pipeline import Pipeline
 from regroup_trainer.state import TrainState
 from regroup_trainer.step import DeviceBatch, forward
@@ -58,7 +57,7 @@ def _classify(state: TrainState, batches: list[DeviceBatch], config: TrainConfig
             logits = state.model(batch.inputs)
         loss += float(loss_sum(logits, batch.targets, batch.weights))
         right += float(((logits.argmax(-1) == batch.targets) * batch.weights).sum())
-    _reshard(state)
+    reshard(state.model)
     return loss, right
 
 
@@ -66,10 +65,5 @@ def _loss_sum(state: TrainState, batches: list[DeviceBatch], config: TrainConfig
     total = torch.zeros((), dtype=torch.float64, device=world.device)
     for batch in batches:
         total += forward(state.model, batch, config)
-    _reshard(state)
+    reshard(state.model)
     return total
-
-
-def _reshard(state: TrainState) -> None:
-    if isinstance(state.model, FSDPModule):
-        state.model.reshard()  # no backward pass does it here

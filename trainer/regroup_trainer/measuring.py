@@ -9,11 +9,11 @@ from typing import Any, Protocol, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader, Dataset
 
 from regroup_trainer.batch import share
 from regroup_trainer.errors import DataError
+from regroup_trainer.parallelize import reshard
 from regroup_trainer.world import World
 
 
@@ -52,8 +52,7 @@ def measure_all(
         for name, mean in measure(to_device(batch, world.device)).items():
             sums[name] = sums.get(name, 0.0) + (float(mean) * len(cut) if cut else 0.0)
     model.train(was_training)
-    if isinstance(model, FSDPModule):
-        model.reshard()  # no backward pass does it here
+    reshard(model)
     names = sorted(sums)
     vector = torch.tensor([*(sums[name] for name in names), len(own)], dtype=torch.float64, device=world.device)
     dist.all_reduce(vector)

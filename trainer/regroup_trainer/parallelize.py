@@ -112,6 +112,12 @@ def gradient_reduction(model: nn.Module, enabled: bool) -> Iterator[None]:
         yield
 
 
+def reshard(model: nn.Module) -> None:
+    """Give back what forward passes have gathered, where no backward pass does so."""
+    if isinstance(model, FSDPModule):
+        model.reshard()
+
+
 def forward_precision(model: nn.Module, config: TrainConfig, device: torch.device) -> AbstractContextManager[object]:
     """The context of a forward pass: autocast for bf16, unless the sharding casts by itself."""
     if config.training.precision == "bf16" and not isinstance(model, FSDPModule):

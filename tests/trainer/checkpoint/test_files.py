@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from regroup_trainer.checkpoint import catalog, files
+from tests.support.disks import mounted
 
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system")
 
@@ -25,13 +25,8 @@ def paged(content: bytes) -> memoryview:
 @pytest.fixture
 def memory_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=True)
-    try:
+    with mounted(tmp_path / "disk", "1m") as disk:
         yield disk
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
 
 @pytest.mark.parametrize("size", [1, 4096, 5000, 20_000_001])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from regroup_trainer.checkpoint.export import read_model
 from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.contract import PEER_LOST_EXIT_CODE, GenerationNumber, GenerationRecord
 from regroup_trainer.history import audit
+from tests.support.disks import mounted
 from tests.support.ranks import RankOutcome, Template, generation, train_config
 
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system or changes the user")
@@ -218,13 +218,8 @@ def test_a_rank_that_cannot_write_fails_the_save_and_not_the_training(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1.5 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1536k", "tmpfs", disk], check=True)
-    try:
+    with mounted(tmp_path / "disk", "1536k") as disk:
         yield disk
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
 
 @root_only

@@ -24,7 +24,6 @@ class Memory:
         self.store = ""
         self.record: GenerationRecord | None = None
         self.highest: GenerationNumber | None = None
-        self.progress: Progress | None = None
         self.newest: dict[int, Progress] = {}
         """What each rank of the current generation told last."""
         self.checkpoint: CheckpointSaved | None = None
@@ -36,7 +35,6 @@ class Memory:
             return False
         self.highest = record.number
         self.record = record
-        self.progress = None
         self.newest = {}
         self.ended = {}
         return True
@@ -52,11 +50,9 @@ class Memory:
 
     def note(self, report: Report) -> None:
         """Keep what a hello must be able to repeat."""
-        if isinstance(report, Progress):
-            self.newest[report.rank] = report
         match report:
-            case Progress() if self.progress is None or report.rank <= self.progress.rank:
-                self.progress = report
+            case Progress():
+                self.newest[report.rank] = report
             case CheckpointSaved():
                 self.checkpoint = report
             case RankExit() | Finished():
@@ -83,7 +79,7 @@ class Memory:
             store=self.store,
             record=self.record,
             highest=self.highest,
-            progress=self.progress,
+            progress=self.newest[min(self.newest)] if self.newest else None,
             checkpoint=self.checkpoint,
             ended=tuple(self.ended.values()),
         )

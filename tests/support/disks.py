@@ -1,0 +1,19 @@
+"""Small file systems, to be filled up. Needs root."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def mounted(disk: Path, size: str) -> Iterator[Path]:
+    """A file system of that size, such as `1m`, in memory, at a folder that is made for it."""
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", disk], check=True)
