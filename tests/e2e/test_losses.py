@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 
 def test_a_killed_worker_pod_is_replaced_and_no_sample_is_lost(installation: Installation) -> None:
     job = installation.start(make_job("pod-kill"))
-    saved = job.wait_for_checkpoint()
+    saved = job.wait_until_whole_and_saved()
     victim = installation.worker_of_rank(job, 0)
     installation.kubectl("delete", "pod", victim, "-n", job.namespace, "--grace-period=0", "--force")
     wait_until("the recovery", lambda: job.status().get("recoveries"), seconds=60)
@@ -33,7 +33,7 @@ def test_a_node_that_loses_power_costs_seconds_though_kubernetes_still_calls_it_
     installation: Installation,
 ) -> None:
     job = installation.start(make_job("node-kill", steps=1500))
-    job.wait_for_checkpoint()
+    job.wait_until_whole_and_saved()
     with installation.lost_node_of_rank_0(job) as node:
         recovery = wait_until("the recovery", lambda: job.status().get("recoveries"), seconds=40)[0]
         assert installation.node_is_ready(node), "Kubernetes noticed first: the test proves nothing"
@@ -49,7 +49,7 @@ def test_a_node_that_loses_power_costs_seconds_though_kubernetes_still_calls_it_
 
 def test_training_does_not_notice_that_the_coordinator_died(installation: Installation) -> None:
     job = installation.start(make_job("coordinator-kill", steps=800))
-    job.wait_for_checkpoint()
+    job.wait_until_whole_and_saved()
     before = job.coordinator()["metadata"]["name"]
     installation.kubectl("delete", "pod", before, "-n", job.namespace, "--grace-period=0", "--force")
     wait_until("the next coordinator", lambda: job.coordinator()["metadata"]["name"] != before, seconds=60)
@@ -61,7 +61,7 @@ def test_training_does_not_notice_that_the_coordinator_died(installation: Instal
 
 def test_recovery_from_a_node_loss_needs_no_operator(installation: Installation) -> None:
     job = installation.start(make_job("no-operator", steps=1500))
-    job.wait_for_checkpoint()
+    job.wait_until_whole_and_saved()
     installation.scale_operator(0)
     try:
         with installation.lost_node_of_rank_0(job):

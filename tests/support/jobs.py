@@ -132,6 +132,11 @@ class Job:
 
         return wait_until(f"{self.name} to save step {step} or later", there, seconds)
 
+    def wait_until_whole_and_saved(self) -> int:
+        """Wait until all workers train, so that nobody joins later, and a checkpoint is published; returns its step."""
+        self.wait_for_world(self.read()["spec"]["replicas"])
+        return self.wait_for_checkpoint()
+
     def wait_for_world(self, size: int, seconds: float = 90) -> Json:
         """Wait until it trains with `size` ranks."""
 

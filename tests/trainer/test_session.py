@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -130,22 +132,29 @@ def test_a_plain_program_gets_what_torchrun_gives(template: Template, tmp_path: 
     assert told == [{"rank": rank, "size": 2, "sum": 3.0, "name": "__main__"} for rank in range(2)]
 
 
-def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def start(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The program, until the block ends."""
     command = [sys.executable, str(PROGRAM), f"--directory={directory}", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.slow
 def test_without_an_agent_a_signal_saves_and_the_next_start_goes_on(tmp_path: Path) -> None:
-    first = start(tmp_path, "--steps=1000000")
-    wait_until("a checkpoint", (tmp_path / "checkpoints/step-4").exists, seconds=100)
-    first.send_signal(signal.SIGTERM)
-    first.communicate(timeout=60)
+    with start(tmp_path, "--steps=1000000") as first:
+        # Any one will do: the first may be pruned before it is seen here.
+        wait_until("a checkpoint", lambda: list(tmp_path.glob("checkpoints/step-*")), seconds=100)
+        first.send_signal(signal.SIGTERM)
+        first.communicate(timeout=60)
     assert first.returncode == 143
     done = committed(tmp_path)[-1].step
-    second = start(tmp_path, f"--steps={done + 5}")
-    output, _ = second.communicate(timeout=100)
+    with start(tmp_path, f"--steps={done + 5}") as second:
+        output, _ = second.communicate(timeout=100)
     assert second.returncode == 0
     assert f"resumed from step {done}" in output
     assert [step.step for step in committed(tmp_path)] == list(range(1, done + 6))
