@@ -54,7 +54,8 @@ class Peer:
         async with asyncio.timeout(20):
             while not condition():
                 self.news.clear()
-                await self.news.wait()
+                with contextlib.suppress(TimeoutError):  # the line's own state changes without news here
+                    await asyncio.wait_for(self.news.wait(), 0.05)
 
 
 @contextlib.asynccontextmanager
@@ -74,6 +75,14 @@ async def connected(peer: Peer) -> AsyncIterator[Line]:
         with contextlib.suppress(asyncio.CancelledError):
             await running
         await server.close()
+
+
+async def test_a_connection_to_a_coordinator_that_is_gone_is_given_up_at_once() -> None:
+    peer = Peer(Welcome(term=1), Welcome(term=2))
+    async with connected(peer) as line:
+        await peer.until(lambda: len(peer.heard) == 1 and line.welcomed)
+        line.reconnect()
+        await peer.until(lambda: len(peer.heard) == 2 and line.welcomed)
 
 
 async def test_what_was_said_while_the_line_was_down_goes_out_after_the_next_hello() -> None:

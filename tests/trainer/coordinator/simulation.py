@@ -66,6 +66,8 @@ class SimulatedAgent:
     reachable: bool = True
     """False: its network is gone, in both directions, without a closed connection."""
     connected: bool = False
+    holds_on: bool = False
+    """It has not noticed yet that the coordinator of its connection is gone."""
     decision: Decision = Decision.CONTINUE
     ranks_run: bool = False
     step: int = 0
@@ -245,7 +247,7 @@ class Job:
 
     def _live(self) -> None:
         for agent in list(self.agents.values()):
-            if agent.alive and agent.reachable and not agent.connected:
+            if agent.alive and agent.reachable and not agent.connected and not agent.holds_on:
                 self.connect(agent)
             self._deliver_all(agent)
         if self.now >= self._next_beat:

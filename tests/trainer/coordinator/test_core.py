@@ -327,6 +327,29 @@ def test_a_restarted_coordinator_forms_a_world_without_those_who_do_not_return()
     assert job.record.parent == GenerationNumber(1, 1)
 
 
+def test_members_that_come_back_one_after_the_other_keep_their_world() -> None:
+    job, agents = start()
+    for agent in agents:
+        agent.holds_on = True
+    job.start_coordinator(term=2)
+    for agent in agents:
+        job.wait(1.4)
+        agent.holds_on = False
+    job.wait(0.1)
+    assert job.record.number == GenerationNumber(1, 1)
+    assert len(job.begun) == 1
+
+
+def test_a_member_whose_heartbeats_are_heard_but_that_never_says_hello_is_given_up() -> None:
+    job, agents = start(steps=10_000)
+    agents[1].holds_on = True
+    job.start_coordinator(term=2)
+    job.wait(10.0)
+    assert job.core.state.world is None
+    job.wait(4.0)
+    assert job.indices == [0, 2]
+
+
 def test_a_restarted_container_of_the_same_term_never_reuses_a_number() -> None:
     job, agents = start()
     job.start_coordinator()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -146,14 +147,17 @@ async def test_a_large_body_is_refused(setup: Setup) -> None:
 
 async def test_heartbeats_keep_a_member_and_the_operators_word_ends_it(setup: Setup) -> None:
     socket = await setup.join(make_hello())
-    heartbeat = Heartbeat(setup.url, TOKEN, "uid-0", 0.05)
+    unknown = threading.Event()
+    heartbeat = Heartbeat(setup.url, TOKEN, "uid-0", 0.05, unknown.set)
     heartbeat.start()
     await asyncio.sleep(2.5)
     assert [member.lost for member in (await setup.status()).members] == [""]
+    assert not unknown.is_set()
     lost = Lost(members=("uid-0",), reason="node NotReady").model_dump_json()
     async with setup.session.post(f"{setup.url}/v1/lost", data=lost) as response:
         assert response.status == 204
     assert [member.lost for member in (await setup.status()).members] == ["node NotReady"]
+    assert await asyncio.to_thread(unknown.wait, 5)
     heartbeat.stop()
     await asyncio.to_thread(heartbeat.join, 5)
     await socket.close()

@@ -73,7 +73,14 @@ class Agent:
         self._metrics = AgentMetrics(environment.namespace, environment.job)
         self._template = TemplateProcess(self._on_news, self._on_template_end)
         self._line = Line(environment.coordinator_url, token, self._memory.hello, self._on_message)
-        self._heartbeat = Heartbeat(environment.coordinator_url, token, environment.member, HEARTBEAT_SECONDS)
+        loop = asyncio.get_running_loop()
+        self._heartbeat = Heartbeat(
+            environment.coordinator_url,
+            token,
+            environment.member,
+            HEARTBEAT_SECONDS,
+            on_unknown=lambda: loop.call_soon_threadsafe(self._line.reconnect),
+        )
         self._sockets: RankSockets | None = None
         self._result: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._warm = asyncio.Event()

@@ -6,15 +6,20 @@ It uses nothing but a kept-alive stdlib HTTP connection: no event loop, no lock 
 from __future__ import annotations
 
 import contextlib
+import http
 import http.client
 import threading
+from collections.abc import Callable
 from urllib.parse import quote, urlsplit
 
 
 class Heartbeat(threading.Thread):
-    """POST /v1/heartbeat/<member> every `seconds`. Failures are not its business: the coordinator counts silence."""
+    """POST /v1/heartbeat/<member> every `seconds`. Failures are not its business: the coordinator counts silence.
 
-    def __init__(self, url: str, token: str, member: str, seconds: float) -> None:
+    `on_unknown` is called, in this thread, when a coordinator answers that it does not know the member.
+    """
+
+    def __init__(self, url: str, token: str, member: str, seconds: float, on_unknown: Callable[[], None]) -> None:
         super().__init__(name="heartbeat", daemon=True)
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 80
@@ -22,6 +27,7 @@ class Heartbeat(threading.Thread):
         self._headers = {"Authorization": f"Bearer {token}", "Content-Length": "0"}
         self.seconds = seconds
         """The interval; may be changed while it runs."""
+        self._on_unknown = on_unknown
         self._stopped = threading.Event()
         self._connection: http.client.HTTPConnection | None = None
 
@@ -41,7 +47,10 @@ class Heartbeat(threading.Thread):
                 # A new look-up each time: a new coordinator has another address under the same name.
                 self._connection = http.client.HTTPConnection(self._host, self._port, timeout=max(1.0, self.seconds))
             self._connection.request("POST", self._path, headers=self._headers)
-            self._connection.getresponse().read()
+            answer = self._connection.getresponse()
+            answer.read()
+            if answer.status == http.HTTPStatus.NOT_FOUND:
+                self._on_unknown()
         except (OSError, http.client.HTTPException):
             self._disconnect()
 

@@ -17,6 +17,8 @@ from regroup_trainer.contract import CoordinatorMessage, Hello, Refused, Report,
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 1.0
 CONNECT_SECONDS = 2.0
+CLOSE_SECONDS = 0.2
+"""A coordinator that is gone says no good-bye."""
 PING_SECONDS = 2.0
 """A coordinator that does not answer a ping within half of it is taken for gone; the ranks don't notice."""
 QUEUE_MESSAGES = 1000
@@ -39,6 +41,8 @@ class Line:
         self._on_message = on_message
         self._outbox: deque[BaseModel] = deque(maxlen=QUEUE_MESSAGES)
         self._filled = asyncio.Event()
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._closing: asyncio.Task[bool] | None = None
         self.welcomed = False
         """Whether a coordinator has answered the hello of this connection."""
 
@@ -58,6 +62,11 @@ class Line:
         if self.welcomed:
             self.send(self._hello())
 
+    def reconnect(self) -> None:
+        """Give a connection up that ends at a coordinator which is gone: a new one has said that it knows us not."""
+        if self.welcomed and self._socket is not None:
+            self._closing = asyncio.ensure_future(self._socket.close())
+
     async def run(self) -> NoReturn:
         """Keep the line up until cancelled. Raises RejectedError."""
         pause = FIRST_PAUSE_SECONDS
@@ -75,8 +84,10 @@ class Line:
         self.welcomed = False
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                socket = await session.ws_connect(self._url, heartbeat=PING_SECONDS)
+                patience = aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS)
+                socket = await session.ws_connect(self._url, heartbeat=PING_SECONDS, timeout=patience)
             async with socket:
+                self._socket = socket
                 await self._talk(socket)
         except aiohttp.WSServerHandshakeError as error:
             if error.status == 401:

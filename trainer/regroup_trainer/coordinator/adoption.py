@@ -7,11 +7,15 @@ from regroup_trainer.coordinator.greeting import echo
 from regroup_trainer.coordinator.state import State
 from regroup_trainer.coordinator.world import Break, LastCommit, World
 
+LONGEST_SECONDS = 10.0
+"""Who shows life, but says no hello for so long after the others, is given up."""
+
 
 def adopt(state: State, until: float, now: float) -> None:
     """Adopt the newest world as soon as all its members are back; from `until` on those who are missing are lost.
 
-    Training never stopped, so a world that is whole goes on under its old number.
+    Training never stopped, so a world that is whole goes on under its old number. A member whose heartbeats are heard
+    is only late: its connection ended with the former coordinator's, which may take seconds to be noticed.
     """
     record = _newest(state)
     if record is None:
@@ -19,7 +23,8 @@ def adopt(state: State, until: float, now: float) -> None:
     hellos = [member.hello for member in state.members.values()]
     back = {h.member: h for h in hellos if h.record is not None and h.record.number == record.number}
     missing = [place for place in record.members if place.member not in back]
-    if missing and now < until:
+    only_late = now < until + LONGEST_SECONDS and all(_lives(state, place.member, now) for place in missing)
+    if missing and (now < until or only_late):
         return
     state.world = World(record, begun=now, heard=now, moved=now)
     state.know_lineage(record.parent)
@@ -29,6 +34,10 @@ def adopt(state: State, until: float, now: float) -> None:
         state.world.broken = Break(now, "infrastructure", message, missing[0])
     for hello in back.values():
         echo(state, hello, now)
+
+
+def _lives(state: State, name: str, now: float) -> bool:
+    return now - state.strangers.get(name, float("-inf")) < state.desired.timeout_milliseconds / 1000
 
 
 def _newest(state: State) -> GenerationRecord | None:

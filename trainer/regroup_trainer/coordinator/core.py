@@ -35,6 +35,7 @@ class Coordinator:
         self._restarts = Restarts()
         self._last_tick: float | None = None
         self._adopt_until = now + desired.timeout_milliseconds / 1000
+        """So long a world whose members come back one after the other is waited for; counted from the first of them."""
         self._not_before = now
         self._gathering = True
         """No world yet, or too few survivors: wait a little for more than the least."""
@@ -59,9 +60,11 @@ class Coordinator:
     def heartbeat(self, name: str, now: float) -> bool:
         """A sign of life; False when the member is not known here (lost, or not greeted yet)."""
         member = self.state.members.get(name)
-        if member is not None:
-            member.heard = now
-        return member is not None
+        if member is None:
+            self.state.strangers[name] = now
+            return False
+        member.heard = now
+        return True
 
     def closed(self, name: str, now: float) -> list[Effect]:
         """The connection to a member was lost."""
@@ -101,6 +104,9 @@ class Coordinator:
     def handle(self, message: object, name: str, now: float) -> list[Effect]:
         """A message of a connected agent."""
         if isinstance(message, Hello):
+            self.state.strangers.pop(message.member, None)
+            if not self.state.members and self.state.world is None:
+                self._adopt_until = max(self._adopt_until, now + self.state.desired.timeout_milliseconds / 1000)
             greet(self.state, self._numbers, message, now)
         elif (member := self.state.members.get(name)) is not None:
             member.heard = now

@@ -32,6 +32,8 @@ class State:
         self.node = node
         self.desired = desired
         self.members: dict[str, Member] = {}
+        self.strangers: dict[str, float] = {}
+        """Name -> last heartbeat of members that have not said hello to this coordinator, or were declared lost."""
         self.lost_members: dict[int, tuple[Hello, str]] = {}
         """Index -> the member lost there and why, until a replacement says hello."""
         self.replaced: set[str] = set()
