@@ -19,7 +19,7 @@ class Heartbeat(threading.Thread):
     `on_unknown` is called, in this thread, when a coordinator answers that it does not know the member.
     """
 
-    def __init__(self, url: str, token: str, member: str, seconds: float, on_unknown: Callable[[], None]) -> None:
+    def __init__(self, url: str, token: str, member: str, seconds: float, on_unknown: Callable[[], object]) -> None:
         super().__init__(name="heartbeat", daemon=True)
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 80

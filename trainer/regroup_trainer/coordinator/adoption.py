@@ -11,21 +11,23 @@ LONGEST_SECONDS = 10.0
 """Who shows life, but says no hello for so long after the others, is given up."""
 
 
-def adopt(state: State, until: float, now: float) -> None:
+def adopt(state: State, until: float, now: float) -> bool:
     """Adopt the newest world as soon as all its members are back; from `until` on those who are missing are lost.
 
     Training never stopped, so a world that is whole goes on under its old number. A member whose heartbeats are heard
     is only late: its connection ended with the former coordinator's, which may take seconds to be noticed.
+
+    Returns False while there is such a world and it must be waited for.
     """
     record = _newest(state)
     if record is None:
-        return
+        return True
     hellos = [member.hello for member in state.members.values()]
     back = {h.member: h for h in hellos if h.record is not None and h.record.number == record.number}
     missing = [place for place in record.members if place.member not in back]
     only_late = now < until + LONGEST_SECONDS and all(_lives(state, place.member, now) for place in missing)
     if missing and (now < until or only_late):
-        return
+        return False
     state.world = World(record, begun=now, heard=now, moved=now)
     state.know_lineage(record.parent)
     _adopt_progress(state, list(back.values()), now)
@@ -34,6 +36,7 @@ def adopt(state: State, until: float, now: float) -> None:
         state.world.broken = Break(now, "infrastructure", message, missing[0])
     for hello in back.values():
         echo(state, hello, now)
+    return True
 
 
 def _lives(state: State, name: str, now: float) -> bool:

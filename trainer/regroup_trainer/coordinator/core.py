@@ -128,7 +128,10 @@ class Coordinator:
 
     def _decide(self, now: float) -> None:
         if self.state.world is None:
-            adopt(self.state, self._adopt_until, now)
+            if not adopt(self.state, self._adopt_until, now):
+                self.state.waiting_for = "waiting for workers of a former coordinator"
+                return
+            self._gathering = self.state.world is None
         world = self.state.world
         if world is not None:
             self._gathering = self._gathering and not world.alive
