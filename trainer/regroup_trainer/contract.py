@@ -5,8 +5,8 @@ misread raises PROTOCOL_VERSION: peers of another version are refused in the hel
 
     operator    --HTTP-->       coordinator    Desired, Lost; CoordinatorStatus
     agent       --WebSocket-->  coordinator    Hello, RankReport, RankExit, Stack, Leaving
-                                               / Welcome, Refused, Begin, Decide, Diagnose, Exit
-    rank        --socket-->     its agent      RankReport / Decide
+                                               / Welcome, Refused, Begin, Decide, LeaveWorld, Diagnose, Exit
+    rank        --socket-->     its agent      RankReport / Decide, LeaveWorld, Enter
 """
 
 from __future__ import annotations
@@ -69,8 +69,10 @@ class Decision(IntEnum):
     SAVE = 1
     """Save a checkpoint and go on."""
     LEAVE = 2
-    """Save, end this generation; another world follows."""
-    STOP = 3
+    """End this generation; another world follows. The state stays in memory where it can, else it is saved."""
+    RELOAD = 3
+    """Save, end this generation; another world follows, from the checkpoint."""
+    STOP = 4
     """Save (if the policy says so), end this generation; none follows."""
 
 
@@ -154,6 +156,8 @@ class MemberRecord(Message):
     first_rank: int
     ranks: int
     """Rank processes of this member: first_rank, first_rank + 1, ..."""
+    address: Name = ""
+    """Where its ranks are reached by the others."""
 
 
 class GenerationRecord(Message):
@@ -213,6 +217,8 @@ class Restored(Report):
     kind: Literal["restored"] = "restored"
     step: int
     """The step that the state has completed; 0 at the very start."""
+    rung: Rung | None = None
+    """The rung that served, where it may be another than the generation was begun with."""
     path: Text | None = None
     """The checkpoint, None when started from scratch."""
     skipped: tuple[SkippedCheckpoint, ...] = ()
@@ -284,16 +290,38 @@ class CheckpointFailed(Report):
     error: Text
 
 
+class Kept(Message):
+    """A rank's state that lives on in its process though its world has ended."""
+
+    step: int
+    """Steps applied, with nothing half done."""
+    prepared: bool = False
+    """Whether it could also apply the next one: it holds that step's reduced gradients."""
+    shard: int = 0
+    """Which part of the whole state it is."""
+    shards: int = 1
+    """Into how many parts the whole state is cut."""
+
+
+class Standing(Report):
+    """The rank has left a world that broke, and waits in its process for the next one."""
+
+    kind: Literal["standing"] = "standing"
+    kept: Kept
+
+
 class Finished(Report):
-    """The rank ends of its own will, with exit code 0, after `step`."""
+    """The rank's part ends by agreement after `step`: its process with exit code 0, unless it keeps its state."""
 
     kind: Literal["finished"] = "finished"
     step: int
     reason: Literal["completed", "leave", "stop"]
+    kept: Kept | None = None
+    """What lives on in its process, which then waits for the next generation."""
 
 
 RankReport = Annotated[
-    Restored | Progress | Evaluated | Saving | CheckpointSaved | CheckpointFailed | Finished,
+    Restored | Progress | Evaluated | Saving | CheckpointSaved | CheckpointFailed | Standing | Finished,
     Field(discriminator="kind"),
 ]
 rank_report: TypeAdapter[RankReport] = TypeAdapter(RankReport)
@@ -339,8 +367,8 @@ class Hello(Message):
     """The highest generation it has ever seen: lower ones are refused for ever."""
     progress: Progress | None = None
     checkpoint: CheckpointSaved | None = None
-    ended: tuple[RankExit | Finished, ...] = ()
-    """Ends of ranks of the current generation that no coordinator has acknowledged yet."""
+    ended: tuple[RankExit | Finished | Standing, ...] = ()
+    """How the ranks' part in the current generation has ended."""
 
 
 class Leaving(Message):
@@ -361,6 +389,7 @@ AgentMessage = Annotated[
     | Saving
     | CheckpointSaved
     | CheckpointFailed
+    | Standing
     | Finished,
     Field(discriminator="kind"),
 ]
@@ -386,7 +415,10 @@ class Refused(Message):
 
 
 class Begin(Message):
-    """Kill the ranks of older generations, fork those of this one. A member without a place waits."""
+    """Begin this generation: in the ranks that stand by if its rung is L0, else in new ones; older ones are killed.
+
+    A member without a place waits.
+    """
 
     kind: Literal["begin"] = "begin"
     record: GenerationRecord
@@ -398,6 +430,20 @@ class Decide(Message):
     kind: Literal["decide"] = "decide"
     generation: GenerationNumber
     decision: Decision
+
+
+class LeaveWorld(Message):
+    """This generation is over: its ranks shall leave their collectives, and stand by if their state is whole."""
+
+    kind: Literal["leave_world"] = "leave_world"
+    generation: GenerationNumber
+
+
+class Enter(Message):
+    """For a rank that stands by: its place in the next generation."""
+
+    kind: Literal["enter"] = "enter"
+    assignment: Assignment
 
 
 class Diagnose(Message):
@@ -415,8 +461,13 @@ class Exit(Message):
     reason: Text
 
 
-CoordinatorMessage = Annotated[Welcome | Refused | Begin | Decide | Diagnose | Exit, Field(discriminator="kind")]
+CoordinatorMessage = Annotated[
+    Welcome | Refused | Begin | Decide | LeaveWorld | Diagnose | Exit, Field(discriminator="kind")
+]
 coordinator_message: TypeAdapter[CoordinatorMessage] = TypeAdapter(CoordinatorMessage)
+
+RankMessage = Annotated[Decide | LeaveWorld | Enter, Field(discriminator="kind")]
+rank_message: TypeAdapter[RankMessage] = TypeAdapter(RankMessage)
 
 
 # --- coordinator -> operator -----------------------------------------------------------------------------------------

@@ -38,12 +38,17 @@ def replicate(model: Model, config: TrainConfig, world: World, devices: DeviceMe
         _allocate(model, config, world.device)
         return model
     _allocate(model, config, world.device)
+    return replicate_as_it_is(model, config, devices)
+
+
+def replicate_as_it_is(model: nn.Module, config: TrainConfig, devices: DeviceMesh) -> nn.Module:
+    """DDP around a model that is whole and has its values on every rank, or is about to get them."""
     if config.training.deterministic == "exact":
         return model
     ddp = DistributedDataParallel(
         model,
         device_mesh=devices["replicate"],
-        init_sync=False,  # every rank made the same values, or loads the same checkpoint
+        init_sync=False,  # every rank made the same values, loads the same checkpoint, or is sent those of a peer
         gradient_as_bucket_view=True,
         bucket_cap_mb=config.parallelism.bucket_megabytes,
         static_graph=config.parallelism.static_graph,

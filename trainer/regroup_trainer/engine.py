@@ -8,25 +8,41 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
 from regroup_trainer import world as worlds
 from regroup_trainer.channel import Channel
+from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.checkpointer import Checkpointer
 from regroup_trainer.checkpoint.layout import Layout, RunIdentity
-from regroup_trainer.checkpoint.load import Choice, Restorer
+from regroup_trainer.checkpoint.load import Restorer
 from regroup_trainer.checkpoint.save import Saver
 from regroup_trainer.clock import PhaseClock
-from regroup_trainer.contract import Assignment, Decision, Evaluated, Finished, Restored
-from regroup_trainer.history import CommittedStep, History
+from regroup_trainer.contract import Assignment, Decision, Evaluated, Finished, Kept, Restored
+from regroup_trainer.history import CommittedStep, History, last_step
+from regroup_trainer.offers import Agreement
 from regroup_trainer.reporting import Reporter
 from regroup_trainer.state import TrainState
 from regroup_trainer.step import StepResult
 from regroup_trainer.world import World
 
 Ending = Literal["completed", "leave", "stop"]
+_TRAIL_STEPS = 2000
+"""So many lines of history can be repeated when rank 0 is lost with what its machine had not written out."""
+
+
+@dataclass
+class Trail:
+    """What outlives a generation in the memory of its ranks, besides the state."""
+
+    lines: deque[CommittedStep] = field(default_factory=lambda: deque(maxlen=_TRAIL_STEPS))
+    """The newest committed steps."""
+    last_save: float | None = None
+    """When (monotonic) the last save was begun."""
 
 
 class Engine:
@@ -35,19 +51,25 @@ class Engine:
     Use it as a context manager around what follows `restore`: a broken generation then ends what goes on beside it.
     """
 
-    def __init__(self, assignment: Assignment, world: World, channel: Channel, identity: RunIdentity) -> None:
+    def __init__(
+        self, assignment: Assignment, world: World, channel: Channel, identity: RunIdentity, trail: Trail | None = None
+    ) -> None:
+        """`trail` is what this rank remembers, where its state may outlive the generation; None where it may not."""
         self._record = assignment.record
         self._policy = assignment.record.desired.checkpoint
         self._world = world
         self._channel = channel
         self._identity = identity
         self._layout = Layout(Path(assignment.record.desired.directory))
+        self._restorer = Restorer(self._layout, self._record, world, identity)
         self._history: History | None = None
+        self._told = Decision.CONTINUE
+        self.trail = trail
         self.clock = PhaseClock()
         self.reporter = Reporter(channel, assignment.record.number, world.rank, identity.data.samples)
 
     def restore(self, state: TrainState, since: float, total_steps: int | None = None, attention: str = "") -> None:
-        """Bring `state` to where the run stands, and tell so; from now on it is this engine's state.
+        """Bring `state` to where the run stands on the volume, and tell so; from now on it is this engine's state.
 
         `since` is the monotonic time at which this rank began; `total_steps` is told where only the caller knows them,
         and `attention` names the kernel that serves.
@@ -55,21 +77,53 @@ class Engine:
         Raises StorageError, CheckpointError, ConfigurationError; FencedError when a newer generation has begun; c10d's
         errors when a peer is lost.
         """
-        choice = Restorer(self._layout, self._record, self._world, self._identity).restore(state)
-        self._state = state
-        self.reporter.send(self._restored(choice, time.monotonic() - since, total_steps, attention))
+        choice = self._restorer.restore(state)
+        manifest = choice.manifest
+        restored = Restored(
+            generation=self._record.number,
+            rank=self._world.rank,
+            step=state.position.step,
+            rung="L2" if manifest else "start",
+            seconds=time.monotonic() - since,
+        )
         if self._world.leads:
-            self._history = History(self._layout.history_file(self._record.number))
-        saver = Saver(self._layout, self._record.number, self._world, self._identity, self._settle)
-        saved_step = choice.manifest.step if choice.manifest else None
-        self._checkpointer = Checkpointer(saver, state, self._policy, self.reporter, saved_step)
+            path = str(choice.path) if choice.path else None
+            restored = restored.model_copy(update={"path": path, "skipped": choice.skipped})
+        last_save = time.monotonic() - max(0.0, time.time() - manifest.time) if manifest else None
+        self._start(state, self._described(restored, state, total_steps, attention))
+        self._open(state, manifest.step if manifest else None, last_save)
+
+    def may_take_over(self, agreement: Agreement) -> bool:
+        """Whether the state that lives in the ranks is the newest of the run. Raises as `take_over` does."""
+        return self._restorer.continues(agreement.generation)
+
+    def take_over(
+        self, state: TrainState, agreement: Agreement, since: float, total_steps: int | None = None, attention: str = ""
+    ) -> None:
+        """Go on with `state`, which all ranks agreed upon, and tell so; the rest is as for `restore`.
+
+        Raises StorageError; FencedError when a newer generation has begun; c10d's errors when a peer is lost.
+        """
+        self._restorer.take_over(agreement.generation, agreement.step)
+        restored = Restored(
+            generation=self._record.number,
+            rank=self._world.rank,
+            step=state.position.step,
+            rung="L0",
+            seconds=time.monotonic() - since,
+        )
+        self._start(state, self._described(restored, state, total_steps, attention))
+        if self._history is not None and self.trail is not None:
+            self._repeat(self.trail, self._history)
+        self._open(state, None, self.trail.last_save if self.trail else None)
 
     def __enter__(self) -> Engine:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         if kind is not None:
-            self._checkpointer.give_up()
+            self._checkpointer.give_up(state_lives_on=self.trail is not None)
+            self._remember()
 
     def decide(self) -> Decision:
         """What to do after the step that is about to be committed, as far as this rank knows.
@@ -79,15 +133,29 @@ class Engine:
         if not self._world.leads:
             return Decision.CONTINUE
         told = [word.decision for word in self._channel.poll() if word.generation == self._record.number]
+        self._told = max([self._told, *told])
+        if self._told == Decision.LEAVE and self.trail is not None and self._checkpointer.saving:
+            return Decision.CONTINUE  # who joins or leaves shall not wait for the volume
         due = Decision.SAVE if self._checkpointer.due() else Decision.CONTINUE
-        return max([*told, due])
+        return max(self._told, due)
 
     def committed(self, result: StepResult, rate: float) -> None:
         """Note a step of all ranks, made with learning rate `rate`."""
-        if self._history is not None:
-            self._note(result, self._history)
+        self.note(result)
         self.reporter.step(result, rate, self._seconds())
         self._checkpointer.after_step()
+
+    def note(self, result: StepResult) -> None:
+        """Keep a step of all ranks in the history."""
+        if self._history is None and self.trail is None:
+            return
+        if self._world.leads and not result.updated:
+            print(f"step {result.position.step}: gradients are not finite, the update was skipped", file=sys.stderr)
+        line = self._line(result)
+        if self._history is not None:
+            self._history.append(line)
+        if self.trail is not None:
+            self.trail.lines.append(line)
 
     def evaluated(self, loss: float, accuracy: float | None = None) -> None:
         """Tell the loss on held-out samples after the present step, and what share of images was classified right."""
@@ -98,8 +166,11 @@ class Engine:
     def act(self, decision: Decision) -> Ending | None:
         """Do what all ranks learned by a commit; returns how the generation ends, if it does."""
         match decision:
-            case Decision.LEAVE:
-                self._checkpointer.save_durably()  # if it fails the next world resumes from an older one
+            case Decision.LEAVE | Decision.RELOAD:
+                if decision == Decision.RELOAD:
+                    self.trail = None
+                if self.trail is None:
+                    self._checkpointer.save_durably()  # if it fails the next world resumes from an older one
                 return "leave"
             case Decision.STOP:
                 if self._policy.on_termination == "Save":
@@ -115,12 +186,13 @@ class Engine:
         """Save the last step, however often it takes."""
         self._checkpointer.save_result()
 
-    def finish(self, ending: Ending) -> None:
-        """Leave the world in order, and tell so."""
+    def finish(self, ending: Ending, kept: Kept | None = None) -> None:
+        """Leave the world in order, and tell so; `kept` is what lives on in this process."""
         self._checkpointer.finish()
+        self._remember()
         worlds.leave()
         number, step = self._record.number, self._state.position.step
-        self.reporter.send(Finished(generation=number, rank=self._world.rank, step=step, reason=ending))
+        self.reporter.send(Finished(generation=number, rank=self._world.rank, step=step, reason=ending, kept=kept))
 
     def _seconds(self) -> dict[str, float]:
         """By phase of the job's account; waiting for a save within a step counts as saving."""
@@ -128,38 +200,47 @@ class Engine:
         own["step"] = own.get("step", 0.0) - self._checkpointer.seconds_within_steps
         return {**own, **self._checkpointer.seconds}
 
-    def _restored(self, choice: Choice, seconds: float, total_steps: int | None, attention: str) -> Restored:
-        number, step = self._record.number, self._state.position.step
-        report = Restored(generation=number, rank=self._world.rank, step=step, seconds=seconds)
+    def _start(self, state: TrainState, restored: Restored) -> None:
+        self._state = state
+        self.reporter.send(restored)
+        if self._world.leads:
+            self._history = History(self._layout.history_file(self._record.number))
+
+    def _open(self, state: TrainState, saved_step: int | None, last_save: float | None) -> None:
+        saver = Saver(self._layout, self._record.number, self._world, self._identity, self._settle)
+        self._checkpointer = Checkpointer(saver, state, self._policy, self.reporter, saved_step, last_save)
+
+    def _described(self, report: Restored, state: TrainState, total_steps: int | None, attention: str) -> Restored:
         if not self._world.leads:
             return report
-        return report.model_copy(
-            update={
-                "path": str(choice.path) if choice.path else None,
-                "skipped": choice.skipped,
-                "parameters": sum(parameter.numel() for parameter in self._state.model.parameters()),
-                "total_steps": total_steps,
-                "attention": attention,
-            }
-        )
+        parameters = sum(parameter.numel() for parameter in state.model.parameters())
+        return report.model_copy(update={"parameters": parameters, "total_steps": total_steps, "attention": attention})
 
-    def _note(self, result: StepResult, history: History) -> None:
-        if not result.updated:
-            print(f"step {result.position.step}: gradients are not finite, the update was skipped", file=sys.stderr)
+    def _line(self, result: StepResult) -> CommittedStep:
         count = self._identity.data.global_batch_size
         first = result.position.samples - count
-        history.append(
-            CommittedStep(
-                generation=self._record.number,
-                step=result.position.step,
-                world=self._world.size,
-                epoch=first // self._identity.data.samples,
-                first=first,
-                count=count,
-                hash=result.commit.digest,
-                loss=result.commit.loss,
-            )
+        return CommittedStep(
+            generation=self._record.number,
+            step=result.position.step,
+            world=self._world.size,
+            epoch=first // self._identity.data.samples,
+            first=first,
+            count=count,
+            hash=result.commit.digest,
+            loss=result.commit.loss,
         )
+
+    def _repeat(self, trail: Trail, history: History) -> None:
+        """Note what a former rank 0 may not have brought to the volume. Raises StorageError."""
+        records = lineage.read(self._layout)
+        noted = last_step(self._layout, lineage.chain(records, records[self._record.number].parent))
+        for line in trail.lines:
+            if line.step > noted:
+                history.append(line)
+
+    def _remember(self) -> None:
+        if self.trail is not None:
+            self.trail.last_save = self._checkpointer.last_save
 
     def _settle(self) -> None:
         if self._history is not None:

@@ -1,7 +1,8 @@
 """The steps that a run committed, one JSON line each, and the audit that replays them. Torch-free.
 
-Rank 0 of each generation appends to a file of its own. What a generation did beyond the checkpoint that its successor
-resumed from was lost, so the lineage decides which lines count.
+Rank 0 of each generation appends to a file of its own. What a generation did beyond the step that its successor
+resumed from was lost, so the lineage decides which lines count. A successor that goes on from memory first repeats the
+lines that the former rank 0 may have taken with it; they count where the original is missing.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ from regroup_trainer.contract import GenerationNumber
 from regroup_trainer.errors import StorageError
 from regroup_trainer.order import SampleOrder, digest
 
+_TAIL_BYTES = 4096
+"""At the end of a file, where the last whole line is found."""
+
 
 class CommittedStep(Record):
     """One optimizer step of all ranks."""
 
     generation: GenerationNumber
+    """The one that made it, also where another repeats the line."""
     step: int
     """Counted from 1."""
     world: int
@@ -74,6 +79,28 @@ class History:
                 self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
 
 
+def last_step(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> int:
+    """The newest step that these generations, oldest first, have noted; 0 when there is none. Raises OSError."""
+    for link in reversed(links):
+        line = _last_line(layout.history_file(link.generation))
+        if line is not None:
+            return line.step
+    return 0
+
+
+def _last_line(path: Path) -> CommittedStep | None:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return None
+    for line in reversed(lines):
+        with contextlib.suppress(ValidationError):  # half written, or cut by where the reading began
+            return CommittedStep.model_validate_json(line)
+    return None
+
+
 def committed(directory: Path) -> list[CommittedStep]:
     """The steps that the current state of the run consists of, in order. Raises OSError, pydantic.ValidationError."""
     layout = Layout(directory)
@@ -96,8 +123,9 @@ def _committed(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> list
     steps: list[CommittedStep] = []
     for number, link in enumerate(links):
         end = min((later.resumed_from_step for later in links[number + 1 :]), default=None)
-        lines = _read(layout.history_file(link.generation))
-        steps += [step for step in lines if end is None or step.step <= end]
+        lines = [step for step in _read(layout.history_file(link.generation)) if end is None or step.step <= end]
+        known = steps[-1].step if steps else 0
+        steps += [step for step in lines if step.generation == link.generation or step.step > known]
     return steps
 
 

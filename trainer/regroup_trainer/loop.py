@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import Decision
 from regroup_trainer.engine import Ending, Engine
 from regroup_trainer.evaluate import evaluate
 from regroup_trainer.loader import Loader
 from regroup_trainer.optimizer import learning_rate, set_learning_rate
-from regroup_trainer.state import TrainState
 from regroup_trainer.step import Stepper
-from regroup_trainer.world import World
 
 
 class Loop:
-    """Trains `state` to the last step, or to the decision that ends the generation."""
+    """Trains to the last step, or to the decision that ends the generation."""
 
-    def __init__(self, engine: Engine, loader: Loader, state: TrainState, config: TrainConfig, world: World) -> None:
+    def __init__(self, engine: Engine, loader: Loader, stepper: Stepper) -> None:
         self._engine = engine
         self._loader = loader
-        self._state = state
-        self._config = config
-        self._world = world
-        self._stepper = Stepper(state, config, world, loader.data.targets_per_sample)
+        self._stepper = stepper
+        self._state = stepper.state
+        self._config = stepper.config
+        self._world = stepper.world
 
     def run(self) -> Ending:
         """Raises c10d's errors when a peer is lost."""

@@ -22,7 +22,7 @@ from regroup_trainer.activation_checkpointing import checkpoint_activations
 from regroup_trainer.compilation import compile_blocks
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.context_parallel import require_slices, slice_sequences
-from regroup_trainer.data_parallel import DATA_PARALLEL
+from regroup_trainer.data_parallel import DATA_PARALLEL, replicate_as_it_is
 from regroup_trainer.determinism import require_determinism
 from regroup_trainer.errors import ConfigurationError
 from regroup_trainer.mesh import arrange
@@ -85,6 +85,15 @@ def _require_possible(config: TrainConfig) -> None:
         require_stages(config)
     if layout.context_parallel > 1:
         require_slices(config)
+
+
+def parallelize_again(model: nn.Module, config: TrainConfig, world: World) -> nn.Module:
+    """Wrap a replicated model, whose old world is gone, for a new one; parameters and compiled functions stay."""
+    bare = model.module if isinstance(model, DistributedDataParallel) else model
+    for parameter in bare.parameters():
+        parameter.grad = None  # a view of the old wrapper's buckets
+    devices = arrange(config.parallelism, world).connect(world.device.type)
+    return replicate_as_it_is(bare, config, devices)
 
 
 def parallelize_optimizer(optimizer: torch.optim.Optimizer, config: TrainConfig) -> torch.optim.Optimizer:

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from regroup_trainer.contract import Rung
+from regroup_trainer.config import ParallelismConfig
+from regroup_trainer.contract import Kept, Rung
+
+
+def outlives_its_world(layout: ParallelismConfig) -> bool:
+    """Whether a rank's state is worth keeping when its world breaks: some other rank may hold the same, or the rest.
+
+    Not so where each rank holds what no other has (`fsdp`, and the optimizer's state of `zero`).
+    """
+    return layout.strategy in ("ddp", "hsdp") and not layout.model_is_cut
 
 
 @dataclass(frozen=True)
@@ -19,12 +28,8 @@ class Holding:
     member: str
     joined: bool = False
     """It was not part of the last generation."""
-    ranks_alive: bool = False
-    """Its rank processes live and left the old world in order."""
-    step: int | None = None
-    """The step that its live state has completed, with nothing half applied."""
-    shards: frozenset[int] = frozenset()
-    """Shards of the state at `step` that its ranks own."""
+    live: tuple[Kept, ...] = ()
+    """What its rank processes that live, and left the old world in order, keep in their memory."""
     snapshots: frozenset[tuple[int, int]] = frozenset()
     """(step, shard) of complete, checksummed memory snapshots, own or kept for a neighbour."""
 
@@ -35,7 +40,7 @@ class Situation:
 
     members: tuple[Holding, ...]
     shards: int
-    """How many different shards make the whole state; 1 when it is replicated."""
+    """How many different shards make a memory snapshot of the whole state; 1 when it is replicated."""
     started: bool
     """Whether any generation has had a state before."""
 
@@ -45,12 +50,12 @@ def _is_first_start(situation: Situation) -> str | None:
 
 
 def _lives_in_peers(situation: Situation) -> str | None:
-    alive = [holding for holding in situation.members if holding.ranks_alive and holding.step is not None]
-    highest = max((holding.step for holding in alive if holding.step is not None), default=None)
-    owned = [holding.shards for holding in alive if holding.step == highest]
-    if highest is None or len(frozenset().union(*owned)) < situation.shards:
+    alive = [kept for holding in situation.members for kept in holding.live]
+    step = max((kept.step for kept in alive), default=0)
+    owned = {kept.shard for kept in alive if kept.step == step or (kept.prepared and kept.step == step - 1)}
+    if not alive or len(owned) < alive[0].shards:
         return None
-    return f"every shard lives at step {highest}"
+    return f"every shard lives at step {step}"
 
 
 def _is_in_snapshots(situation: Situation) -> str | None:

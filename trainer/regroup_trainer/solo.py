@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -96,6 +97,8 @@ def _record(number: GenerationNumber, size: int, folder: Path, policy: Checkpoin
 class Terminal:
     """A channel without an agent: rank 0 prints, SIGTERM is the decision to stop."""
 
+    lasting = False
+
     def __init__(self, number: GenerationNumber, rank: int) -> None:
         self._number = number
         self._leads = rank == 0
@@ -119,6 +122,13 @@ class Terminal:
     def poll(self) -> list[Decide]:
         """The wish to end, once it was told by a signal."""
         return [Decide(generation=self._number, decision=Decision.STOP)] if self.asked_to_end else []
+
+    def when_over(self, generation: GenerationNumber, act: Callable[[], None]) -> None:
+        """Nobody will say so."""
+
+    def next_assignment(self) -> Assignment:
+        """There is none: who starts these processes anew, starts others."""
+        raise RuntimeError("no generation follows in a process without an agent")
 
     def _note_signal(self, _number: int, _frame: object) -> None:
         self.asked_to_end = True

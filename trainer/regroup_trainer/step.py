@@ -82,6 +82,12 @@ class Stepper:
     world: World
     targets_per_sample: int
     """Predictions that each sample asks for; each counts as a token."""
+    prepared: bool = field(default=False, init=False)
+    """Whether the gradients of the next step are reduced and kept, and nothing else is missing than its commit."""
+    last: Commit | None = field(default=None, init=False)
+    """Of the newest step made here."""
+    whole: bool = field(default=True, init=False)
+    """False while, or when, an update has been applied only in part."""
     _graph_known: bool = field(default=False, init=False)
 
     @property
@@ -122,7 +128,13 @@ class Stepper:
             digest=share.digest if counts else 0,
             decision=decision,
         )
-        committed = exchange(contribution, self.world)
+        # From here on the step can be completed without the others, should any of them come to know its commit.
+        self.prepared = True
+        return self.complete(exchange(contribution, self.world))
+
+    def complete(self, committed: Commit) -> StepResult:
+        """Apply the prepared step with what all ranks know of it, learned by the sum or from a peer that has it."""
+        self.prepared, self.whole = False, False
         updated = self._update(committed)
         before = self.state.position
         after = Position(
@@ -130,7 +142,7 @@ class Stepper:
             samples=before.samples + self.config.training.global_batch_size,
             tokens=before.tokens + committed.tokens,
         )
-        self.state.position = after
+        self.state.position, self.last, self.whole = after, committed, True
         return StepResult(after, committed, updated)
 
     def _accumulate(self, batches: list[DeviceBatch]) -> Tensor:

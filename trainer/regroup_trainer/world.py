@@ -6,10 +6,13 @@ aborted start leaves nothing that a later one could read.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import ipaddress
 import os
 import socket
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -72,6 +75,48 @@ def leave() -> None:
     """Wait for the others, then close the process group."""
     dist.barrier()
     dist.destroy_process_group()
+
+
+def abandon() -> None:
+    """Close the process group of a world that broke, waiting for nobody."""
+    if dist.is_initialized():
+        with contextlib.suppress(RuntimeError):  # nobody answers any more
+            dist.destroy_process_group()
+
+
+def cut_off(addresses: Collection[str]) -> None:
+    """Break this process's connections to those IP addresses, so that a collective which waits for a peer raises.
+
+    To be called from another thread than the one that waits. c10d's own abort leaves gloo's callers blocked when a
+    peer is frozen or its network is gone (torch 2.15).
+    """
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        with contextlib.suppress(OSError), _stream_socket(int(name)) as connection:
+            if _plain(connection.getpeername()[0]) in addresses:
+                connection.shutdown(socket.SHUT_RDWR)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        dist.distributed_c10d._abort_process_group()
+
+
+def _stream_socket(descriptor: int) -> socket.socket:
+    """A second handle on a TCP socket of this process. Raises OSError for anything else."""
+    copy = os.dup(descriptor)
+    try:
+        found = socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+    if found.family not in (socket.AF_INET, socket.AF_INET6) or found.type != socket.SOCK_STREAM:
+        found.close()
+        raise OSError(f"descriptor {descriptor} is no TCP socket")
+    return found
+
+
+def _plain(address: str) -> str:
+    """IPv4 addresses without their IPv6 clothes."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return str(mapped or parsed)
 
 
 def is_peer_loss(error: BaseException) -> bool:

@@ -26,6 +26,7 @@ from regroup_trainer.agent.rank_sockets import RankSockets
 from regroup_trainer.agent.template_process import TemplateProcess
 from regroup_trainer.agent.template_protocol import (
     ForkRank,
+    KeptRank,
     KillRanks,
     RankEnded,
     Ready,
@@ -45,13 +46,17 @@ from regroup_trainer.contract import (
     Diagnose,
     Exit,
     Finished,
+    GenerationNumber,
     GenerationRecord,
+    LeaveWorld,
     Leaving,
     RankExit,
     RankReport,
     Welcome,
 )
 
+FREE_SECONDS = 1.0
+"""A rank that cannot be freed from a world that is over within it is killed, and made anew."""
 LEAVE_SECONDS = 20.0
 """Without a coordinator to agree with, an agent that was asked to go waits no longer."""
 EXIT_REJECTED = 2
@@ -85,6 +90,8 @@ class Agent:
         self._result: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._warm = asyncio.Event()
         self._leaving = ""
+        self._assignments: list[Assignment] = []
+        """Of the ranks of the current generation."""
         self._oom_kills = 0
         self._first_failure: RankExit | None = None
         self._diagnosing: asyncio.Task[None] | None = None
@@ -145,6 +152,9 @@ class Agent:
                 self._begin(record)
             case Decide() if self._sockets and self._memory.is_current(message.generation):
                 self._sockets.decide(message)
+            case LeaveWorld() if self._sockets and self._memory.is_current(message.generation):
+                self._sockets.leave_world(message)
+                asyncio.get_running_loop().call_later(FREE_SECONDS, self._give_up_stuck, message.generation)
             case Diagnose() if self._memory.is_current(message.generation):
                 self._diagnosing = asyncio.create_task(self._diagnose())
             case Exit(code=code, reason=reason):
@@ -152,11 +162,11 @@ class Agent:
                 self._end(code)
 
     def _begin(self, record: GenerationRecord) -> None:
+        former, standing = self._memory.record, self._memory.standing()
         if not self._memory.begin(record) or self._sockets is None:
             return
         ranks = self._memory.local_ranks()
         log.info("generation %s: ranks %s of %d", record.number, list(ranks), record.world_size)
-        self._template.order(KillRanks())
         self._line.drop_unsent_reports()
         self._forwarder.reset()
         self._sockets.forget()
@@ -164,10 +174,33 @@ class Agent:
         self._heartbeat.seconds = record.desired.heartbeat_milliseconds / 1000
         self._first_failure = None
         self._oom_kills = oom_kills()
-        for local_rank, rank in enumerate(ranks):
-            channel = str(self._sockets.path)
-            assignment = Assignment(record=record, rank=rank, local_rank=local_rank, channel=channel)
-            self._template.order(ForkRank(assignment=assignment, threads=threads_per_rank(len(ranks))))
+        channel = str(self._sockets.path)
+        self._assignments = [
+            Assignment(record=record, rank=rank, local_rank=local_rank, channel=channel)
+            for local_rank, rank in enumerate(ranks)
+        ]
+        kept = [a for a in self._assignments if record.rung == "L0" and a.local_rank in standing]
+        self._template.order(KillRanks(kept=tuple(KeptRank(rank=standing[a.local_rank], assignment=a) for a in kept)))
+        for assignment in self._assignments:
+            if assignment not in kept:
+                self._template.order(ForkRank(assignment=assignment, threads=threads_per_rank(len(ranks))))
+            elif former is not None:
+                self._sockets.enter(former.number, standing[assignment.local_rank], assignment)
+
+    def _give_up_stuck(self, generation: GenerationNumber) -> None:
+        """Ranks that did not come out of a world that is over, whatever they are stuck in, are killed."""
+        if not self._memory.is_current(generation):
+            return
+        stuck = [rank for rank in self._memory.local_ranks() if rank not in self._memory.ended]
+        if not stuck:
+            return
+        standing = [a for a in self._assignments if a.rank in self._memory.standing().values()]
+        self._template.order(KillRanks(kept=tuple(KeptRank(rank=a.rank, assignment=a) for a in standing)))
+        for rank in stuck:
+            message = f"it did not leave its world within {FREE_SECONDS:g} s and was killed"
+            self._tell_end(
+                RankExit(generation=generation, rank=rank, exit_code=137, signal=9, cause="peer", message=message)
+            )
 
     async def _diagnose(self) -> None:
         """Tell where the ranks are, here and to the coordinator."""
@@ -215,6 +248,9 @@ class Agent:
         log.error("rank %d ended with code %d (%s)", report.rank, report.exit_code, report.cause)
         if report.cause != "peer":
             self._first_failure = self._first_failure or report
+        self._tell_end(report)
+
+    def _tell_end(self, report: RankExit) -> None:
         self._memory.ended.pop(report.rank, None)
         self._memory.note(report)
         for ready in self._forwarder.offer(report, time.monotonic()):

@@ -13,6 +13,8 @@ from regroup_trainer.contract import (
     Progress,
     RankExit,
     Report,
+    Restored,
+    Standing,
 )
 
 
@@ -27,7 +29,8 @@ class Memory:
         self.newest: dict[int, Progress] = {}
         """What each rank of the current generation told last."""
         self.checkpoint: CheckpointSaved | None = None
-        self.ended: dict[int, RankExit | Finished] = {}
+        self.ended: dict[int, RankExit | Finished | Standing] = {}
+        self._restored: set[int] = set()
 
     def begin(self, record: GenerationRecord) -> bool:
         """Enter a generation; False when it is the current one, or a lower one than ever seen: refused for ever."""
@@ -37,6 +40,7 @@ class Memory:
         self.record = record
         self.newest = {}
         self.ended = {}
+        self._restored = set()
         return True
 
     def is_current(self, number: GenerationNumber) -> bool:
@@ -48,20 +52,27 @@ class Memory:
         place = self.record.place_of(self._environment.member) if self.record else None
         return range(place.first_rank, place.first_rank + place.ranks) if place else range(0)
 
+    def standing(self) -> dict[int, int]:
+        """Place here -> rank of the current generation, of those that wait in their processes for the next one."""
+        ranks = self.local_ranks()
+        return {rank - ranks.start: rank for rank in ranks if _stands(self.ended.get(rank))}
+
     def note(self, report: Report) -> None:
         """Keep what a hello must be able to repeat."""
         match report:
+            case Restored():
+                self._restored.add(report.rank)
             case Progress():
                 self.newest[report.rank] = report
             case CheckpointSaved():
                 self.checkpoint = report
-            case RankExit() | Finished():
+            case RankExit() | Finished() | Standing():
                 self.ended.setdefault(report.rank, report)
 
     def untold(self, rank: int, step: int, time: float) -> Progress | None:
         """The progress of a rank that ended after a commit of which it had not told; None when it had."""
         told = self.newest.get(rank)
-        if self.record is None or step <= (told.step if told else 0):
+        if self.record is None or rank not in self._restored or step <= (told.step if told else 0):
             return None
         last = told or Progress(generation=self.record.number, rank=rank, step=0, time=0.0)
         return last.model_copy(update={"step": step, "time": time})
@@ -83,3 +94,7 @@ class Memory:
             checkpoint=self.checkpoint,
             ended=tuple(self.ended.values()),
         )
+
+
+def _stands(end: RankExit | Finished | Standing | None) -> bool:
+    return isinstance(end, Standing) or (isinstance(end, Finished) and end.kept is not None)

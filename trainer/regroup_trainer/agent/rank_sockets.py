@@ -10,7 +10,16 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from regroup_trainer.contract import Decide, GenerationNumber, RankReport, rank_report
+from regroup_trainer.contract import (
+    Assignment,
+    Decide,
+    Enter,
+    GenerationNumber,
+    LeaveWorld,
+    RankMessage,
+    RankReport,
+    rank_report,
+)
 
 _LINE_BYTES = 1 << 20
 log = logging.getLogger(__name__)
@@ -36,7 +45,20 @@ class RankSockets:
         if writer is None:
             self._undelivered.append(decision)
         else:
-            writer.write(decision.model_dump_json().encode() + b"\n")
+            _tell(writer, decision)
+
+    def leave_world(self, order: LeaveWorld) -> None:
+        """Tell all ranks of that generation which are connected."""
+        for (generation, _), writer in self._writers.items():
+            if generation == order.generation:
+                _tell(writer, order)
+
+    def enter(self, generation: GenerationNumber, rank: int, assignment: Assignment) -> None:
+        """Tell the rank that was this one in that generation what it is now."""
+        writer = self._writers.pop((generation, rank), None)
+        if writer is not None:  # else it has just died, and its end will be told
+            _tell(writer, Enter(assignment=assignment))
+            self._register((assignment.record.number, assignment.rank), writer)
 
     def forget(self) -> None:
         """A new generation has begun: no decision for an older one is of use."""
@@ -50,20 +72,20 @@ class RankSockets:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        key: tuple[GenerationNumber, int] | None = None
         try:
+            known = False
             while line := await reader.readline():
                 report = rank_report.validate_json(line)
-                if key is None:
-                    key = (report.generation, report.rank)
-                    self._register(key, writer)
+                if not known:
+                    self._register((report.generation, report.rank), writer)
+                    known = True
                 self._on_report(report)
         except ValidationError as error:
             log.error("a rank sent what is no report: %s", error)
         except ConnectionError:
             pass
         finally:
-            if key is not None and self._writers.get(key) is writer:
+            for key in [key for key, known_as in self._writers.items() if known_as is writer]:
                 del self._writers[key]
             writer.close()
             with contextlib.suppress(ConnectionError):
@@ -75,3 +97,7 @@ class RankSockets:
         self._undelivered = [decision for decision in self._undelivered if decision not in waiting]
         for decision in waiting:
             self.decide(decision)
+
+
+def _tell(writer: asyncio.StreamWriter, message: RankMessage) -> None:
+    writer.write(message.model_dump_json().encode() + b"\n")

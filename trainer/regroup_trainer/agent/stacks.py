@@ -12,7 +12,7 @@ import signal
 import time
 from pathlib import Path
 
-from regroup_trainer.contract import GenerationNumber, GenerationRecord, Stack
+from regroup_trainer.contract import GenerationRecord, Stack
 
 SIGNAL = signal.SIGUSR1
 ANSWER_SECONDS = 1.0
@@ -21,9 +21,9 @@ _LIMIT = 16000
 """Bytes of a rank's answer that are told."""
 
 
-def stack_file(directory: Path, number: GenerationNumber, rank: int) -> Path:
-    """Where a rank of this agent writes."""
-    return directory / f"{number.term}-{number.n}-{rank}.stacks"
+def stack_file(directory: Path, local_rank: int) -> Path:
+    """Where the rank at this place of the agent writes, whatever its generation."""
+    return directory / f"{local_rank}.stacks"
 
 
 def answer(path: Path) -> None:
@@ -36,7 +36,7 @@ async def collect(directory: Path, record: GenerationRecord, ranks: range) -> li
 
     Call it right after the signal was ordered; the files hold nothing but the newest answer.
     """
-    files = {rank: stack_file(directory, record.number, rank) for rank in ranks}
+    files = {rank: stack_file(directory, local_rank) for local_rank, rank in enumerate(ranks)}
     deadline, before = time.monotonic() + ANSWER_SECONDS, dict.fromkeys(ranks, -1)
     while time.monotonic() < deadline:
         await asyncio.sleep(_POLL_SECONDS)

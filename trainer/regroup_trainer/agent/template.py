@@ -121,8 +121,8 @@ class Template:
                 self._start_store(address)
             case ForkRank() as fork:
                 self._fork_rank(fork)
-            case KillRanks():
-                self._kill()
+            case KillRanks(kept=kept):
+                self._kill({rank.rank: rank.assignment for rank in kept})
             case ShowStacks():
                 self._show_stacks()
 
@@ -173,8 +173,11 @@ class Template:
         pid = self._fork(f"rank-{rank}", lambda: _live(fork, self._entry, path, page))
         self._ranks[pid] = _Rank(fork.assignment, path, page)
 
-    def _kill(self) -> None:
+    def _kill(self, kept: dict[int, Assignment]) -> None:
         for pid, rank in self._ranks.items():
+            if not rank.killed and rank.assignment.rank in kept:
+                rank.assignment = kept[rank.assignment.rank]
+                continue
             rank.killed = True
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -234,15 +237,20 @@ def _live(fork: ForkRank, entry: str, last_words: Path, page: CommitPage) -> int
     import torch
 
     rank = fork.assignment.rank
-    stacks.answer(stacks.stack_file(last_words.parent, fork.assignment.record.number, rank))
+    stacks.answer(stacks.stack_file(last_words.parent, fork.assignment.local_rank))
     os.nice(RANK_NICENESS)
     random.seed()
     torch.set_num_threads(fork.threads)
-    sys.stdout = Prefixed(sys.stdout, f"rank {rank}: ")
+    sys.stdout = out = Prefixed(sys.stdout, f"rank {rank}: ")
     sys.stderr = complaints = Prefixed(sys.stderr, f"rank {rank}: ")
+
+    def take_the_name_of(assignment: Assignment) -> None:
+        name_process(f"rank-{assignment.rank}")
+        out.prefix = complaints.prefix = f"rank {assignment.rank}: "
+
     code = 1
     try:
-        channel = AgentChannel(fork.assignment.channel, page)
+        channel = AgentChannel(fork.assignment.channel, page, take_the_name_of)
         code = int(importlib.import_module(entry).run(fork.assignment, channel))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(bool(end.code))
@@ -258,7 +266,7 @@ class Prefixed(io.TextIOBase):
 
     def __init__(self, stream: TextIO, prefix: str) -> None:
         self._stream = stream
-        self._prefix = prefix
+        self.prefix = prefix
         self._at_start = True
         self.tail = ""
         """The end of all that was written."""
@@ -267,7 +275,7 @@ class Prefixed(io.TextIOBase):
         """Write whole lines with the prefix; what has no end of line yet is continued by the next write."""
         self.tail = (self.tail + text)[-TAIL_CHARACTERS:]
         for line in text.splitlines(keepends=True):
-            self._stream.write(self._prefix + line if self._at_start else line)
+            self._stream.write(self.prefix + line if self._at_start else line)
             self._at_start = line.endswith("\n")
         if self._at_start:
             self._stream.flush()

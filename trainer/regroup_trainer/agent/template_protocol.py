@@ -26,10 +26,20 @@ class ForkRank(Message):
     """Of the rank's tensor operations."""
 
 
+class KeptRank(Message):
+    """A rank process that goes on."""
+
+    rank: int
+    """As which it was known so far."""
+    assignment: Assignment
+    """What it is from now on."""
+
+
 class KillRanks(Message):
-    """SIGKILL every rank and what it started."""
+    """SIGKILL every rank, and what it started, but those that are kept."""
 
     kind: Literal["kill_ranks"] = "kill_ranks"
+    kept: tuple[KeptRank, ...] = ()
 
 
 class ShowStacks(Message):

@@ -40,15 +40,22 @@ class Checkpointer:
     """
 
     def __init__(
-        self, saver: Saver, state: TrainState, policy: CheckpointPolicy, channel: Sender, saved_step: int | None
+        self,
+        saver: Saver,
+        state: TrainState,
+        policy: CheckpointPolicy,
+        channel: Sender,
+        saved_step: int | None,
+        last_save: float | None = None,
     ) -> None:
+        """`saved_step` is on the volume already; `last_save` is when (monotonic) this process last saved, if it did."""
         self._saver = saver
         self._state = state
         self._policy = policy
         self._channel = channel
         self._saved_step = saved_step
         self._clock = PhaseClock()
-        self._timer = SaveTimer(policy)
+        self._timer = SaveTimer(policy, last_save)
         self._snapshot: Snapshot | None = None
         self._save: Save | None = None
         self._saves = 0
@@ -65,6 +72,11 @@ class Checkpointer:
     def seconds(self) -> dict[str, float]:
         """Time that training stood still for saves, by phase of the job's account."""
         return self._clock.seconds()
+
+    @property
+    def last_save(self) -> float:
+        """When (monotonic) a save was last begun, or this one's clock was started."""
+        return self._timer.last
 
     @property
     def saving(self) -> bool:
@@ -120,11 +132,15 @@ class Checkpointer:
         self._hook.remove()
         self._finish()
 
-    def give_up(self) -> None:
-        """The generation broke: a save that all ranks have written is still published, else it is deleted."""
+    def give_up(self, state_lives_on: bool) -> None:
+        """The generation broke: a save that all ranks have written is still published, else it is deleted.
+
+        A state that lives on is waited for no longer than it takes to copy it.
+        """
         self._hook.remove()
         if self._save:
-            self._save.give_up(_GRACE_SECONDS)
+            self._save.wait_for_copy()
+            self._save.give_up(0.0 if state_lives_on else _GRACE_SECONDS)
 
     def _before_update(self, _optimizer: Optimizer, _args: object, _kwargs: object) -> None:
         if self._save is None:

@@ -78,6 +78,13 @@ def counts(step: int, publisher: GenerationNumber, lineage: tuple[LineageRecord,
     return all(link.resumed_from_step >= step for link in later)
 
 
+def newest_before(layout: Layout, generation: GenerationNumber) -> GenerationNumber | None:
+    """The newest generation that began before this one. Raises FencedError when a newer one has begun."""
+    require_newest(layout, generation)
+    begun = (number for path in layout.lineage.iterdir() if (number := generation_of(path.name)))
+    return max((number for number in begun if number < generation), default=None)
+
+
 def require_newest(layout: Layout, generation: GenerationNumber) -> None:
     """Raises FencedError when a newer generation has begun."""
     newest = max((number for path in layout.lineage.iterdir() if (number := generation_of(path.name))), default=None)

@@ -54,8 +54,22 @@ class Restorer:
         if choice.manifest and choice.path:
             require_fitting(choice.manifest, self.identity)
             load(state, choice.path, choice.manifest)
-        lead(lambda: self._begin(choice))
+        lead(lambda: self._begin(choice.parent, choice.manifest.step if choice.manifest else 0))
         return choice
+
+    def continues(self, generation: GenerationNumber) -> bool:
+        """Whether the state of this generation is the newest of the run, so that it may go on from memory.
+
+        All ranks call it. Raises StorageError; FencedError when a newer generation than this one has begun.
+        """
+        return lead(lambda: lineage.newest_before(self.layout, self.record.number) == generation)
+
+    def take_over(self, parent: GenerationNumber, step: int) -> None:
+        """Note on the volume that the generation begins with the state after `step` of `parent`, which lives on.
+
+        All ranks call it. Raises StorageError; FencedError when a newer generation has begun.
+        """
+        lead(lambda: self._begin(parent, step))
 
     def _choose(self) -> Choice:
         """Walk back from the newest checkpoint that counts to the first whole one."""
@@ -83,11 +97,11 @@ class Restorer:
 
         return lead(act)
 
-    def _begin(self, choice: Choice) -> None:
+    def _begin(self, parent: GenerationNumber | None, step: int) -> None:
         record = lineage.LineageRecord(
             generation=self.record.number,
-            parent=choice.parent,
-            resumed_from_step=choice.manifest.step if choice.manifest else 0,
+            parent=parent,
+            resumed_from_step=step,
             resume=self.record.desired.resume,
             data=self.identity.data,
         )

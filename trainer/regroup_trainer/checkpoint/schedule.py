@@ -11,18 +11,21 @@ from regroup_trainer.config import CheckpointPolicy
 class SaveTimer:
     """Rank 0's clock for `intervalSeconds`; its verdict reaches the others in the commit vector."""
 
-    def __init__(self, policy: CheckpointPolicy, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, policy: CheckpointPolicy, last: float | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`last` is the time of the last save by the clock `now`, if there was one before."""
         self._interval = policy.seconds
         self._now = now
-        self._last = now()
+        self.last = now() if last is None else last
 
     def due(self) -> bool:
         """Whether the interval has passed since the last save."""
-        return self._interval is not None and self._now() - self._last >= self._interval
+        return self._interval is not None and self._now() - self.last >= self._interval
 
     def restart(self) -> None:
         """After a save, or an attempt at one."""
-        self._last = self._now()
+        self.last = self._now()
 
 
 def due_by_steps(policy: CheckpointPolicy, step: int) -> bool:

@@ -121,7 +121,8 @@ class Recoveries:
     def restored(self, report: Restored, before: LastCommit | None) -> int:
         """The state of the following generation is in place; returns how many steps must be done again."""
         lost = max(0, before.step - report.step) if before else 0
-        self._amend(report.generation, lost_steps=lost, resumed_from_step=report.step)
+        served = {"rung": report.rung} if report.rung else {}
+        self._amend(report.generation, lost_steps=lost, resumed_from_step=report.step, **served)
         return lost
 
     def first_step(self, report: Progress, before: LastCommit | None) -> Recovery | None:

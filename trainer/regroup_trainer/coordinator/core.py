@@ -11,7 +11,7 @@ from regroup_trainer.contract import Begin, Desired, GenerationNumber, Hello, Le
 from regroup_trainer.coordinator.adoption import adopt
 from regroup_trainer.coordinator.claimed_numbers import ClaimedNumbers
 from regroup_trainer.coordinator.effects import Claim, Effect
-from regroup_trainer.coordinator.endings import dismiss, end_of, settle, steer
+from regroup_trainer.coordinator.endings import dismiss, dissolve, end_of, missed_survivor, settle, steer
 from regroup_trainer.coordinator.formation import choose, make_record, waiting_message, wanted_workers
 from regroup_trainer.coordinator.greeting import greet
 from regroup_trainer.coordinator.hangs import watch
@@ -139,6 +139,8 @@ class Coordinator:
                 steer(self.state, world, now)
             if world.alive:
                 watch(self.state, world, now)
+            if world.broken is not None and not world.dissolved:
+                dissolve(self.state, world)
             if world.broken is not None and not world.settled:
                 pause = settle(self.state, world, world.broken, self._restarts, now)
                 self._not_before = max(self._not_before, now + pause)
@@ -181,6 +183,8 @@ class Coordinator:
             return f"waiting for a sign of life of {suspects[0].hello.pod}"
         if now < self._not_before:
             return f"waiting {self._not_before - now:.0f} s before the next try after a failure"
+        if state.world is not None and (rank := missed_survivor(state, state.world, now)) is not None:
+            return f"waiting for rank {rank} to leave generation {state.world.number}"
         if self._gathering and missing > 0 and now < self._gather_until:
             return f"waiting for {missing} more of {wanted_workers(state.desired)} workers"
         return None if self._numbers.reserved else state.waiting_for
@@ -203,7 +207,15 @@ class Coordinator:
         self._reserve(now)
 
     def _rung(self, chosen: tuple[Hello, ...], before: World | None, end: Break | None) -> tuple[Rung, str]:
-        here = {place.member for place in before.record.members} if before else set()
-        holdings = tuple(Holding(hello.member, joined=hello.member not in here) for hello in chosen)
+        holdings = tuple(_holding(hello, before) for hello in chosen)
         rung, why = choose_rung(Situation(holdings, shards=1, started=self.state.lineage is not None))
         return rung, f"{end.message if end else 'the workers are there'}; state: {why}"[:4096]
+
+
+def _holding(hello: Hello, before: World | None) -> Holding:
+    """What a member brings into the next world."""
+    place = before.record.place_of(hello.member) if before else None
+    if before is None or place is None:
+        return Holding(hello.member, joined=True)
+    ranks = range(place.first_rank, place.first_rank + place.ranks)
+    return Holding(hello.member, live=tuple(before.kept[rank] for rank in ranks if rank in before.kept))

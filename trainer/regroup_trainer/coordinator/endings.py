@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from regroup_trainer.contract import Decide, Exit, Verdict
+from regroup_trainer.contract import Decide, Exit, LeaveWorld, Verdict
 from regroup_trainer.coordinator.planned import HONOUR_SECONDS, SPEECHLESS_SECONDS, planned_change
 from regroup_trainer.coordinator.restarts import Restarts, refusal
 from regroup_trainer.coordinator.state import State
 from regroup_trainer.coordinator.world import Break, World
+from regroup_trainer.recovery import outlives_its_world
 
+LEAVE_SECONDS = 1.5
+"""For the ranks of a broken world to leave it; longer than their agents need to kill those that are stuck."""
 SETTLE_SECONDS = 0.02
 """After a rank's end, time for the ends of its peers to be heard before the next world is formed."""
 
@@ -46,10 +49,8 @@ def settle(state: State, world: World, broken: Break, restarts: Restarts, now: f
 
 
 def _is_certain(state: State, broken: Break, now: float) -> bool:
-    if broken.exit is None:
-        return True
     if not broken.provisional:
-        return now >= broken.time + SETTLE_SECONDS
+        return broken.exit is None or now >= broken.time + SETTLE_SECONDS
     missed = any(member.is_suspect(state.desired, now) for member in state.members.values())
     return not missed and now >= broken.time + state.desired.heartbeat_milliseconds / 1000
 
@@ -59,6 +60,30 @@ def _fail(state: State, broken: Break, why: str, now: float) -> None:
     traceback, code = (broken.exit.message, broken.exit.exit_code) if broken.exit else ("", 1)
     message = f"{broken.message}; {why}\n{traceback}".strip()[:4096]
     state.conclude(Verdict(outcome="failed", message=message, exit_code=code or 1))
+
+
+def dissolve(state: State, world: World) -> None:
+    """Have the ranks of a broken world leave it: those that wait for a frozen peer would do so for ever."""
+    world.dissolved = True
+    for place in world.record.members:
+        if place.member in state.members:
+            state.send(place.member, LeaveWorld(generation=world.number))
+
+
+def missed_survivor(state: State, world: World, now: float) -> int | None:
+    """A rank that may live on, but has not said yet that it has left its broken world; None when all have."""
+    if world.broken is None or not _may_outlive(world) or now >= world.broken.time + LEAVE_SECONDS:
+        return None
+    told = world.kept.keys() | world.exits.keys() | world.finished.keys()
+    here = [place for place in world.record.members if place.member in state.members]
+    ranks = [rank for place in here for rank in range(place.first_rank, place.first_rank + place.ranks)]
+    return next((rank for rank in ranks if rank not in told), None)
+
+
+def _may_outlive(world: World) -> bool:
+    """A user's script does if it uses a Session; if not, its ranks end, which is told too."""
+    desired = world.record.desired
+    return bool(desired.script) or outlives_its_world(desired.train.parallelism)
 
 
 def end_of(state: State, world: World | None, now: float) -> Break | None:

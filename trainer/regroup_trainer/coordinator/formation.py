@@ -65,6 +65,7 @@ def make_record(
                 node=hello.node,
                 first_rank=first_rank,
                 ranks=hello.ranks,
+                address=hello.store.rpartition(":")[0],
             )
         )
         first_rank += hello.ranks

@@ -53,4 +53,4 @@ def _new_configuration(world: World, desired: Desired) -> Change | None:
     old = world.record.desired
     if (old.train, old.script, old.checkpoint) == (desired.train, desired.script, desired.checkpoint):
         return None
-    return Change(Decision.LEAVE, "resize", "the training configuration was changed")
+    return Change(Decision.RELOAD, "resize", "the training configuration was changed")

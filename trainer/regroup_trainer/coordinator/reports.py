@@ -12,6 +12,7 @@ from regroup_trainer.contract import (
     Report,
     Restored,
     Stack,
+    Standing,
     Verdict,
 )
 from regroup_trainer.coordinator.membership import Member
@@ -54,6 +55,8 @@ def _take_over(state: State, report: Report, world: World, now: float) -> None:
             state.tell(now, "CheckpointFailed", text, "Warning")
         case Evaluated():
             state.evaluation = report
+        case Standing():
+            _standing(state, report, world, now)
         case Finished():
             _finished(state, report, world, now)
         case RankExit():
@@ -100,17 +103,32 @@ def _tell_recovery(state: State, report: Progress, world: World, now: float) -> 
 
 def _finished(state: State, report: Finished, world: World, now: float) -> None:
     world.finished[report.rank] = report
+    if report.kept is not None:
+        world.kept[report.rank] = report.kept
     if world.ended and all(end.reason == "completed" for end in world.finished.values()):
         text = f"trained {report.step} steps"
         state.tell(now, "Completed", text)
         state.conclude(Verdict(outcome="completed", message=text))
 
 
+def _standing(state: State, report: Standing, world: World, now: float) -> None:
+    """A rank came out of its collectives; it may be the first to tell that the world is broken."""
+    world.kept[report.rank] = report.kept
+    if world.broken is None:
+        place = world.place_of_rank(report.rank)
+        message = f"rank {report.rank} on {place.pod if place else '?'} lost a connection to its peers"
+        world.broken = Break(now, "infrastructure", message, place, provisional=True)
+        state.lose_the_missed(now)
+
+
 def _exit(state: State, report: RankExit, world: World, now: float) -> None:
     """The first cause counts; the `peer` ends that follow it, or precede it by a moment, don't."""
-    if report.rank in world.exits or world.settled:
+    world.kept.pop(report.rank, None)
+    if report.rank in world.exits:
         return
     world.exits[report.rank] = report
+    if world.settled:
+        return
     if world.broken is not None and not (world.broken.provisional and report.cause != "peer"):
         return
     place = world.place_of_rank(report.rank)

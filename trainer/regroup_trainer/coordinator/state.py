@@ -101,7 +101,7 @@ class State:
         place = world.record.place_of(member.name) if world else None
         if world is None or place is None or world.ended or world.settled:
             return
-        if world.broken is None or world.broken.exit is not None:
+        if world.broken is None or world.broken.provisional or world.broken.exit is not None:
             cause: Cause = "preemption" if member.leaving else "infrastructure"
             message = f"worker {member.hello.pod} on {member.hello.node} is lost: {why}"
             world.broken = Break(now, cause, message, place, detect_seconds=detect_seconds)

@@ -10,6 +10,7 @@ from regroup_trainer.contract import (
     Finished,
     GenerationNumber,
     GenerationRecord,
+    Kept,
     MemberRecord,
     Progress,
     RankExit,
@@ -65,6 +66,8 @@ class World:
     restored: dict[int, Restored] = field(default_factory=dict)
     finished: dict[int, Finished] = field(default_factory=dict)
     exits: dict[int, RankExit] = field(default_factory=dict)
+    kept: dict[int, Kept] = field(default_factory=dict)
+    """What ranks keep in their memory, which have left this world and wait for the next."""
     progress: Progress | None = None
     """The newest of rank 0."""
     heard: float = 0.0
@@ -87,6 +90,8 @@ class World:
     stacks: dict[int, Stack] = field(default_factory=dict)
     """Their answers."""
     broken: Break | None = None
+    dissolved: bool = False
+    """Broken, and its ranks were told to leave it."""
     settled: bool = False
     """Broken, all causes heard, the restart accounted for."""
 

@@ -1,0 +1,162 @@
+"""A rank whose world has ended, and which goes on in the next one with the state in its memory.
+
+Nothing of the old process group may be touched any more, and nothing is said by the state itself of how far the others
+came: what is offered here is agreed upon by all ranks of the next world (`offers`).
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+from torch.nn.parallel import DistributedDataParallel
+
+from regroup_trainer import world as worlds
+from regroup_trainer.agreement import from_all
+from regroup_trainer.channel import Channel
+from regroup_trainer.commit import Commit
+from regroup_trainer.config import TrainConfig
+from regroup_trainer.contract import Assignment, GenerationNumber, Kept
+from regroup_trainer.engine import Engine, Trail
+from regroup_trainer.mesh import arrange
+from regroup_trainer.offers import Agreement, Offer, agree
+from regroup_trainer.parallelize import parallelize_again
+from regroup_trainer.state import TrainState
+from regroup_trainer.step import Stepper
+from regroup_trainer.transfer import receive, send
+from regroup_trainer.world import World
+
+
+@dataclass
+class Survivor:
+    """A rank between two generations."""
+
+    generation: GenerationNumber
+    """The one whose state this is."""
+    engine: Engine
+    stepper: Stepper
+    shard: int
+    shards: int
+
+    @property
+    def state(self) -> TrainState:
+        """As it was left."""
+        return self.stepper.state
+
+    @property
+    def trail(self) -> Trail | None:
+        """What it remembers besides."""
+        return self.engine.trail
+
+    def kept(self) -> Kept:
+        """In the words of the contract."""
+        stepper = self.stepper
+        step = stepper.state.position.step
+        return Kept(step=step, prepared=stepper.prepared, shard=self.shard, shards=self.shards)
+
+    def offer(self, shard: int, config: TrainConfig) -> Offer:
+        """To ranks of the next world, in which this one shall hold `shard` of a state trained as `config` says."""
+        if shard != self.shard or not self.fits(config):
+            return Offer(shard)
+        stepper = self.stepper
+        step = stepper.state.position.step
+        return Offer(shard, self.generation, step, stepper.prepared, stepper.last)
+
+    def fits(self, config: TrainConfig) -> bool:
+        """Whether a state trained as this one may go on by `config` without a checkpoint."""
+        return _of_state(self.stepper.config) == _of_state(config)
+
+    def complete(self, commit: Commit) -> None:
+        """Apply the step that was prepared, now that its commit is known."""
+        self.engine.note(self.stepper.complete(commit))
+
+
+def survivor_of(number: GenerationNumber, engine: Engine, stepper: Stepper) -> Survivor | None:
+    """This rank, if its state is whole and worth keeping."""
+    if engine.trail is None or not stepper.whole:
+        return None
+    mesh = arrange(stepper.config.parallelism, stepper.world)
+    return Survivor(number, engine, stepper, mesh.place.shard, mesh.sizes.shard)
+
+
+def join(assignment: Assignment, channel: Channel) -> World:
+    """Enter the process group of a generation; its end will be noticed even in a collective that never returns.
+
+    Raises what `world.is_peer_loss` recognises when the others do not come.
+    """
+    record = assignment.record
+    addresses = {place.address for place in record.members if place.address} | {record.store.rsplit(":", 1)[0]}
+    channel.when_over(record.number, lambda: worlds.cut_off(addresses))
+    return worlds.join(assignment)
+
+
+def forget_world() -> None:
+    """Close the process group, and what torch remembers of its meshes. Call it where no frame holds a wrapper."""
+    worlds.abandon()
+    gc.collect()  # a second DistributedDataParallel over a module whose first one still lives raises an error
+    # Keyed by a mesh's shape: it would return tensors on the old one.
+    _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A state that lives on in a new world."""
+
+    state: TrainState
+    agreement: Agreement
+
+
+def take_over(
+    build: Callable[[World], TrainState],
+    engine: Engine,
+    assignment: Assignment,
+    world: World,
+    survivor: Survivor | None,
+) -> Taken | None:
+    """Go on from what lives in the ranks of this world; None when that cannot be, and a checkpoint has to serve.
+
+    All ranks call it; `build` makes a state for one that has none. Raises StorageError; FencedError when a newer
+    generation has begun; c10d's errors when a peer is lost.
+    """
+    config = assignment.record.desired.train
+    if assignment.record.rung != "L0":
+        return None
+    shard = arrange(config.parallelism, world).place.shard
+    agreement = agree(from_all(survivor.offer(shard, config) if survivor else Offer(shard)))
+    if agreement is None or not engine.may_take_over(agreement):
+        return None
+    if survivor is not None and agreement.commit is not None and world.rank in agreement.completing:
+        survivor.complete(agreement.commit)
+    state = _carry_over(survivor, config, world) if survivor and survivor.fits(config) else None
+    state = state or build(world)
+    return Taken(state, agreement) if _exchange(state, agreement, world.rank) else None
+
+
+def _carry_over(survivor: Survivor, config: TrainConfig, world: World) -> TrainState:
+    """The same parameters and optimizer, in a wrapper for the new world."""
+    old = survivor.state
+    if isinstance(old.model, DistributedDataParallel):
+        old.model = old.model.module
+        gc.collect()  # the former wrapper must be gone before there is another
+    return TrainState(parallelize_again(old.model, config, world), old.optimizer, old.position, old.extra)
+
+
+def _exchange(state: TrainState, agreement: Agreement, rank: int) -> bool:
+    """Send the state to those who lack it; whether it arrived everywhere."""
+    arrived = True
+    for source, destination in agreement.transfers:
+        if rank == source:
+            send(state, destination)
+        elif rank == destination:
+            arrived = receive(state, source)
+    return not agreement.transfers or all(from_all(arrived))
+
+
+def _of_state(config: TrainConfig) -> TrainConfig:
+    training = config.training.model_copy(update={"steps": 0})
+    return config.model_copy(update={"training": training, "evaluation": None})

@@ -1,0 +1,98 @@
+"""Copies a state from one rank to another over the process group, in pieces, with a checksum over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import xxhash
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from regroup_trainer.checkpoint.storage import put_back, tensors_of
+from regroup_trainer.state import Position, TrainState
+
+_PIECE_BYTES = 64 << 20
+_CPU = torch.device("cpu")
+
+
+def send(state: TrainState, destination: int) -> None:
+    """Send `state` to a rank that calls `receive`. Raises c10d's errors when it is lost."""
+    content = tensors_of(state)
+    digest = xxhash.xxh3_64()
+    dist.send_object_list([_without_tensors(content), state.position], dst=destination, device=_CPU)
+    for tensor in _tensors(content):
+        for piece in _pieces(tensor.cpu()):
+            digest.update(piece.numpy().data)
+            dist.send(piece, dst=destination)
+    dist.send_object_list([digest.intdigest()], dst=destination, device=_CPU)
+
+
+def receive(state: TrainState, source: int) -> bool:
+    """Fill `state` with that of a rank which calls `send`; whether all of it arrived as it was sent.
+
+    Raises c10d's errors when the source is lost.
+    """
+    content = tensors_of(state)
+    digest = xxhash.xxh3_64()
+    box: list[Any] = [None, None]
+    dist.recv_object_list(box, src=source, device=_CPU)
+    for tensor in _tensors(content):
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype)
+        for piece in _pieces(copy):
+            dist.recv(piece, src=source)
+            digest.update(piece.numpy().data)
+        tensor.copy_(copy)
+    expected: list[Any] = [None]
+    dist.recv_object_list(expected, src=source, device=_CPU)
+    others, position = box
+    assert isinstance(position, Position)
+    put_back(state, _merged(content, others))
+    state.position = position
+    return bool(expected[0] == digest.intdigest())
+
+
+def _pieces(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Its bytes, on the CPU: views, if the tensor is contiguous."""
+    return torch.split(tensor.detach().contiguous().reshape(-1).view(torch.uint8), _PIECE_BYTES)
+
+
+def _tensors(content: Any) -> Iterator[Tensor]:
+    """What this rank holds of every tensor in nested dicts and lists, in an order that all ranks share."""
+    match content:
+        case DTensor():
+            yield content.to_local().detach()
+        case Tensor():
+            yield content.detach()
+        case dict():
+            for key in sorted(content, key=str):
+                yield from _tensors(content[key])
+        case list() | tuple():
+            for value in content:
+                yield from _tensors(value)
+
+
+def _without_tensors(content: Any) -> Any:
+    """The rest: numbers, hyperparameters, packed objects."""
+    match content:
+        case Tensor():
+            return None
+        case dict():
+            return {key: _without_tensors(value) for key, value in content.items()}
+        case list() | tuple():
+            return [_without_tensors(value) for value in content]
+    return content
+
+
+def _merged(content: Any, others: Any) -> Any:
+    """Own tensors, and the rest as it was sent."""
+    match content:
+        case Tensor():
+            return content
+        case dict():
+            return {key: _merged(content[key], value) if key in content else value for key, value in others.items()}
+        case list() | tuple():
+            return [_merged(mine, value) for mine, value in zip(content, others, strict=True)]
+    return others
