@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from regroup_trainer.contract import Rung
+from regroup_trainer.contract import Kept, Rung
 from regroup_trainer.recovery import Holding, Situation, choose_rung
 
 ALL = frozenset({0, 1})
 
 
-def make_holding(member: str, shard: int, *, step: int | None = 50, snapshot: int | None = 40) -> Holding:
-    """A survivor that owns one shard alive at `step` and keeps a snapshot of it."""
+def make_holding(
+    member: str, shard: int, *, of: int = 1, step: int | None = 50, prepared: bool = False, snapshot: int | None = 40
+) -> Holding:
+    """A survivor that owns one of so many shards alive at `step` and keeps a snapshot of it."""
     return Holding(
         member,
-        ranks_alive=step is not None,
-        step=step,
-        shards=frozenset({shard}) if step is not None else frozenset(),
+        live=(Kept(step=step, prepared=prepared, shard=shard, shards=of),) if step is not None else (),
         snapshots=frozenset({(snapshot, shard)}) if snapshot is not None else frozenset(),
     )
 
@@ -25,10 +25,19 @@ def make_holding(member: str, shard: int, *, step: int | None = 50, snapshot: in
     ("holdings", "shards", "started", "rung"),
     [
         pytest.param([Holding("a", joined=True)], 1, False, "start", id="nothing was trained yet"),
-        pytest.param([make_holding("a", 0), make_holding("b", 1)], 2, True, "L0", id="every shard lives"),
+        pytest.param([make_holding("a", 0, of=2), make_holding("b", 1, of=2)], 2, True, "L0", id="every shard lives"),
         pytest.param([make_holding("a", 0), Holding("b", joined=True)], 1, True, "L0", id="a replica for a joiner"),
-        pytest.param([make_holding("a", 0, step=None), make_holding("b", 1)], 2, True, "L1", id="one shard died"),
-        pytest.param([make_holding("a", 0, step=49), make_holding("b", 1)], 2, True, "L1", id="shards of two steps"),
+        pytest.param([make_holding("a", 0, step=None), make_holding("b", 1, of=2)], 2, True, "L1", id="one shard died"),
+        pytest.param(
+            [make_holding("a", 0, of=2, step=49), make_holding("b", 1, of=2)], 2, True, "L1", id="shards of two steps"
+        ),
+        pytest.param(
+            [make_holding("a", 0, of=2, step=49, prepared=True), make_holding("b", 1, of=2)],
+            2,
+            True,
+            "L0",
+            id="a shard that was prepared for the step",
+        ),
         pytest.param([make_holding("a", 0, step=None)], 2, True, "L2", id="a snapshot is missing"),
         pytest.param([make_holding("a", 0, step=None, snapshot=None)], 1, True, "L2", id="only lives are left"),
         pytest.param([], 1, True, "L2", id="everybody is new"),

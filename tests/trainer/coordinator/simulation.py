@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from regroup_trainer.agent.memory import Memory
-from regroup_trainer.config import TrainConfig, TrainingConfig
+from regroup_trainer.config import ParallelismConfig, TrainConfig, TrainingConfig
 from regroup_trainer.contract import (
     AgentEnvironment,
     Begin,
@@ -22,16 +22,21 @@ from regroup_trainer.contract import (
     Finished,
     GenerationNumber,
     GenerationRecord,
+    Kept,
+    LeaveWorld,
     Leaving,
+    Lost,
     Progress,
     RankExit,
     Report,
     Restored,
     Stack,
+    Standing,
     Verdict,
 )
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.effects import Claim, Close, Effect, Send
+from regroup_trainer.recovery import outlives_its_world
 
 TICK = 0.05
 STEP_SECONDS = 0.1
@@ -41,7 +46,8 @@ STUCK_IN_COLLECTIVE = 'Current thread 1 (most recent call first):\n  File "/torc
 
 def make_desired(**changes: Any) -> Desired:
     """Three workers, two at least, four at most; 100 steps."""
-    steps = changes.pop("steps", 100)
+    steps, strategy = changes.pop("steps", 100), changes.pop("strategy", "ddp")
+    train = TrainConfig(training=TrainingConfig(steps=steps), parallelism=ParallelismConfig(strategy=strategy))
     fields: dict[str, Any] = {
         "revision": 1,
         "namespace": "default",
@@ -50,7 +56,7 @@ def make_desired(**changes: Any) -> Desired:
         "min_replicas": 2,
         "max_replicas": 4,
         "directory": "/volume/gpt",
-        "train": TrainConfig(training=TrainingConfig(steps=steps)),
+        "train": train,
     }
     return Desired(**{**fields, **changes})
 
@@ -70,6 +76,8 @@ class SimulatedAgent:
     """It has not noticed yet that the coordinator of its connection is gone."""
     decision: Decision = Decision.CONTINUE
     ranks_run: bool = False
+    stands: bool = False
+    """Its rank has left a world that is over, and keeps its state for the next."""
     step: int = 0
     stuck_in: str | None = None
     """Its rank hangs until it is begun anew; this is its stack."""
@@ -100,6 +108,8 @@ class Job:
     agents: dict[str, SimulatedAgent] = field(default_factory=dict)
     claims: set[GenerationNumber] = field(default_factory=set)
     begun: dict[GenerationNumber, GenerationRecord] = field(default_factory=dict)
+    resumed: dict[GenerationNumber, int] = field(default_factory=dict)
+    """The step whose state each generation began with."""
     saved_step: int = 0
     """Of the newest checkpoint on the volume."""
     lineage: GenerationNumber | None = None
@@ -171,6 +181,10 @@ class Job:
         self.rank_ends(agent, "error", exit_code)
         self._peers_fail(peers, agent.memory.record)
 
+    def give_up(self, agent: SimulatedAgent, reason: str) -> None:
+        """The operator says that a member is gone."""
+        self._do(self.core.gone(Lost(members=(agent.name,), reason=reason), self.now))
+
     def ask_to_leave(self, agent: SimulatedAgent) -> None:
         """SIGTERM."""
         self.say(agent, Leaving(reason="SIGTERM"))
@@ -235,7 +249,19 @@ class Job:
     def _peers_fail(self, peers: list[SimulatedAgent], record: GenerationRecord | None) -> None:
         for peer in peers:
             if peer.memory.record == record:
-                self.rank_ends(peer, "peer", 75)
+                self._lose_world(peer)
+
+    def _lose_world(self, agent: SimulatedAgent) -> None:
+        """Its rank comes out of a collective without a result; it stands by, if its state is worth it."""
+        record = agent.memory.record
+        if not (agent.alive and agent.ranks_run and record is not None):
+            return
+        if not outlives_its_world(record.desired.train.parallelism):
+            self.rank_ends(agent, "peer", 75)
+            return
+        agent.ranks_run, agent.stands = False, True
+        rank = agent.memory.local_ranks()[0]
+        self.say(agent, Standing(generation=record.number, rank=rank, kept=Kept(step=agent.step)))
 
     def rank_ends(self, agent: SimulatedAgent, cause: Literal["error", "peer"], code: int) -> None:
         record = agent.memory.record
@@ -270,7 +296,10 @@ class Job:
         if any(agent.stuck_in is not None for agent in world):
             return
         first = world[0]
-        if first.decision in (Decision.LEAVE, Decision.STOP) or first.step >= record.desired.train.training.steps:
+        if (
+            first.decision in (Decision.LEAVE, Decision.RELOAD, Decision.STOP)
+            or first.step >= record.desired.train.training.steps
+        ):
             self._finish(record, world, first)
             return
         for rank, agent in enumerate(world):
@@ -285,10 +314,14 @@ class Job:
         reason: Literal["completed", "leave", "stop"] = "stop" if first.decision == Decision.STOP else "leave"
         if done:
             reason = "completed"
-        self.saved_step = first.step
+        lives_on = reason == "leave" and first.decision == Decision.LEAVE
+        lives_on = lives_on and outlives_its_world(record.desired.train.parallelism)
+        if not lives_on:
+            self.saved_step = first.step
         for rank, agent in enumerate(world):
-            agent.ranks_run = False
-            self.say(agent, Finished(generation=record.number, rank=rank, step=agent.step, reason=reason))
+            agent.ranks_run, agent.stands = False, lives_on
+            kept = Kept(step=agent.step) if lives_on else None
+            self.say(agent, Finished(generation=record.number, rank=rank, step=agent.step, reason=reason, kept=kept))
 
     def _do(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -322,6 +355,10 @@ class Job:
                     self._start_ranks(agent, record)
             case Decide() if agent.memory.is_current(message.generation):
                 agent.decision = max(agent.decision, message.decision)
+            case LeaveWorld() if agent.memory.is_current(message.generation) and agent.stuck_in is None:
+                self._lose_world(agent)
+            case LeaveWorld() if agent.memory.is_current(message.generation):
+                self.rank_ends(agent, "peer", 137)  # killed, since it could not be freed
             case Diagnose() if agent.answers and agent.memory.is_current(message.generation):
                 for rank in agent.memory.local_ranks():
                     text = agent.stuck_in or STUCK_IN_COLLECTIVE
@@ -335,7 +372,15 @@ class Job:
         agent.decision = Decision.CONTINUE
         agent.stuck_in = None
         agent.ranks_run = place is not None
-        agent.step = self.saved_step
         if place is not None:
             self.lineage = max(self.lineage or record.number, record.number)
-            self.say(agent, Restored(generation=record.number, rank=place.first_rank, step=self.saved_step))
+            step = self.resumed.setdefault(record.number, self._state_for(record))
+            agent.step = step
+            self.say(agent, Restored(generation=record.number, rank=place.first_rank, step=step))
+        agent.stands = False
+
+    def _state_for(self, record: GenerationRecord) -> int:
+        """What the ranks of a world agree on: the newest state that one of them keeps, else the checkpoint."""
+        members = [self.agents[place.member] for place in record.members if place.member in self.agents]
+        kept = [agent.step for agent in members if agent.stands and agent.alive]
+        return max(kept) if kept and record.rung == "L0" else self.saved_step

@@ -37,9 +37,9 @@ def settle(state: State, world: World, broken: Break, restarts: Restarts, now: f
         used, budget = state.account.used("hang") - 1, state.desired.max_hang_restarts
         if 0 <= budget <= used:
             _fail(state, broken, f"the budget of {budget} restarts after hangs is used up", now)
-    elif broken.exit is None:
+    elif broken.exit is None and not broken.provisional:
         return 0.0
-    elif broken.cause == "application":
+    elif broken.cause == "application" and broken.exit is not None:
         state.detections.append(("application", 0.0))
         state.tell(now, "RankFailed", broken.message, "Warning")
         why = refusal(broken.exit, state.account.used("application") - 1, state.desired)

@@ -1,0 +1,91 @@
+"""What ranks agree upon when they meet with states in their memories."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from regroup_trainer.commit import Commit
+from regroup_trainer.contract import Decision, GenerationNumber
+from regroup_trainer.offers import Agreement, Offer, agree
+
+OLD, NEW = GenerationNumber(1, 1), GenerationNumber(1, 2)
+COMMIT = Commit(tokens=10, loss=1.0, gradient_norm=1.0, digest=7, decision=Decision.CONTINUE)
+
+
+def holds(step: int, *, shard: int = 0, prepared: bool = False, generation: GenerationNumber = NEW) -> Offer:
+    """A rank that made `step` itself."""
+    return Offer(shard, generation, step, prepared, COMMIT)
+
+
+def test_equal_states_need_no_copy() -> None:
+    assert agree([holds(5), holds(5)]) == Agreement(NEW, 5, COMMIT, frozenset(), ())
+
+
+def test_a_joiner_gets_the_state_of_a_peer() -> None:
+    agreed = agree([holds(5), holds(5), Offer(0), Offer(0)])
+    assert agreed is not None
+    assert agreed.transfers == ((0, 2), (1, 3))
+
+
+def test_who_was_prepared_completes_the_step_that_another_saw_committed() -> None:
+    agreed = agree([holds(5), holds(6), holds(5, prepared=True)])
+    assert agreed is not None
+    assert agreed.step == 6
+    assert agreed.completing == {2}
+    assert agreed.transfers == ((1, 0),)
+
+
+def test_a_step_that_nobody_saw_committed_is_not_made() -> None:
+    agreed = agree([holds(5, prepared=True), holds(5, prepared=True)])
+    assert agreed is not None
+    assert (agreed.step, agreed.completing) == (5, frozenset())
+
+
+def test_a_part_of_the_state_that_lives_nowhere_is_not_made_up() -> None:
+    assert agree([holds(5, shard=0), Offer(1), holds(5, shard=0), Offer(1)]) is None
+    assert agree([holds(6, shard=0), holds(5, shard=1)]) is None
+    assert agree([Offer(0), Offer(0)]) is None
+
+
+def test_a_prepared_part_completes_the_state() -> None:
+    agreed = agree([holds(6, shard=0), holds(5, shard=1, prepared=True)])
+    assert agreed is not None
+    assert (agreed.step, agreed.completing, agreed.transfers) == (6, frozenset({1}), ())
+
+
+def test_the_state_of_an_abandoned_generation_does_not_count_however_far_it_came() -> None:
+    agreed = agree([holds(90, generation=OLD), holds(5)])
+    assert agreed is not None
+    assert (agreed.generation, agreed.step, agreed.transfers) == (NEW, 5, ((1, 0),))
+
+
+OFFERS = st.builds(
+    Offer,
+    shard=st.integers(0, 1),
+    generation=st.sampled_from([None, OLD, NEW]),
+    step=st.integers(4, 6),
+    prepared=st.booleans(),
+    commit=st.sampled_from([None, COMMIT]),
+)
+
+
+@given(st.lists(OFFERS, min_size=1, max_size=8))
+def test_afterwards_all_hold_the_same_step(offers: list[Offer]) -> None:
+    agreed = agree(offers)
+    if agreed is None:
+        return
+    steps = {
+        rank: offer.step + (rank in agreed.completing)
+        for rank, offer in enumerate(offers)
+        if offer.generation == agreed.generation
+    }
+    assert agreed.step == max(offer.step for offer in offers if offer.generation == agreed.generation)
+    for source, destination in agreed.transfers:
+        assert steps[source] == agreed.step
+        assert offers[source].shard == offers[destination].shard
+        assert destination not in agreed.completing
+        steps[destination] = agreed.step
+    assert steps == dict.fromkeys(range(len(offers)), agreed.step)
+    assert all(offers[rank].prepared for rank in agreed.completing)
+    assert not agreed.completing or agreed.commit is not None
