@@ -137,6 +137,8 @@ class RankOutcome:
 class RecordingChannel:
     """Writes reports to a file and takes decisions from a script {step: decision}, counted by steps committed."""
 
+    lasting = False
+
     def __init__(self, path: Path, generation: GenerationNumber, script: dict[int, Decision]) -> None:
         self._file = path.open("a", buffering=1)
         self._generation = generation
@@ -150,6 +152,12 @@ class RecordingChannel:
 
     def committed(self, step: int, time: float) -> bool:
         return True
+
+    def when_over(self, generation: GenerationNumber, act: Callable[[], None]) -> None:
+        pass
+
+    def next_assignment(self) -> Assignment:
+        raise AssertionError("one generation is all that this process lives for")
 
     def poll(self) -> list[Decide]:
         decision = self._script.get(self.step + 1)

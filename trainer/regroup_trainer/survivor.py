@@ -7,6 +7,7 @@ came: what is offered here is agreed upon by all ranks of the next world (`offer
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -71,7 +72,9 @@ class Survivor:
 
     def complete(self, commit: Commit) -> None:
         """Apply the step that was prepared, now that its commit is known."""
-        self.engine.note(self.stepper.complete(commit))
+        result = self.stepper.complete(commit)
+        self.engine.note(result)
+        print(f"completed step {result.position.step}, whose commit a peer had seen", file=sys.stderr, flush=True)
 
 
 def survivor_of(number: GenerationNumber, engine: Engine, stepper: Stepper) -> Survivor | None:

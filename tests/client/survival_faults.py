@@ -1,0 +1,38 @@
+"""A rank's life in which the sum of one commit reaches some ranks only."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+
+from regroup_trainer import rank, step
+from regroup_trainer.channel import Channel
+from regroup_trainer.commit import Commit
+from regroup_trainer.contract import Assignment
+from regroup_trainer.step import Contribution
+from regroup_trainer.world import World
+
+STEP = 30
+
+
+def run(assignment: Assignment, channel: Channel) -> int:
+    """Rank 2 dies with the result, rank 1 never hears it, rank 0 applies it."""
+    if assignment.record.number.n == 1:
+        _lose_one_commit(assignment.rank)
+    return rank.run(assignment, channel)
+
+
+def _lose_one_commit(own_rank: int) -> None:
+    plain, commits = step.exchange, itertools.count(1)
+
+    def exchange(contribution: Contribution, world: World) -> Commit:
+        committed = plain(contribution, world)
+        if next(commits) == STEP:
+            if own_rank == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if own_rank == 1:
+                raise RuntimeError("Connection closed by peer: the sum did not arrive")
+        return committed
+
+    step.exchange = exchange

@@ -1,0 +1,135 @@
+"""Rung L0 with real processes: what dies takes nothing with it that its peers hold too."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from regroup.local import LocalRun
+from regroup.processes import descendants, find_rank
+from regroup_trainer import history
+from regroup_trainer.contract import Recovery
+from tests.client.local_job import at_step, make_run, play, require_whole_history, world_of
+
+pytestmark = pytest.mark.slow
+FP32_ROUNDING = 1e-5
+STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float | None]:
+    """The losses of a run in which nothing dies."""
+    directory = tmp_path_factory.mktemp("undisturbed")
+    run = make_run(directory, STEPS, replicas=1, min_replicas=1)
+    assert play(run).outcome == "completed"
+    return losses(directory)
+
+
+def losses(directory: Path) -> list[float | None]:
+    """By step."""
+    return [step.loss for step in history.committed(directory)]
+
+
+def recovery_of(run: LocalRun, cause: str) -> Recovery:
+    """The only one of this cause."""
+    (found,) = [recovery for recovery in run.recoveries.values() if recovery.cause == cause]
+    return found
+
+
+def rank_pids(run: LocalRun) -> dict[int, int]:
+    """Worker -> process of its rank."""
+    found = {}
+    for index, agent in run.agents.items():
+        for rank in range(4):
+            if (pid := find_rank(agent, rank)) is not None:
+                found[index] = pid
+    return found
+
+
+def test_a_killed_rank_costs_no_step_and_no_other_process(tmp_path: Path, undisturbed: list[float | None]) -> None:
+    run = make_run(tmp_path, STEPS)
+    before: dict[int, int] = {}
+    after: dict[int, int] = {}
+
+    def kill(run: LocalRun) -> None:
+        before.update(rank_pids(run))
+        assert run.kill_rank(1)
+
+    acts = [(at_step(25), kill), (at_step(40), lambda run: after.update(rank_pids(run)))]
+    assert play(run, acts).outcome == "completed"
+    recovery = recovery_of(run, "application")
+    assert (recovery.rung, recovery.lost_steps) == ("L0", 0)
+    assert len(before.items() & after.items()) == 2
+    assert losses(tmp_path) == pytest.approx(undisturbed, rel=FP32_ROUNDING)
+    assert require_whole_history(tmp_path) == STEPS
+
+
+def test_a_killed_worker_costs_no_step_and_its_replacement_joins_without_a_save(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 1_000_000)
+    acts = [
+        (at_step(25), lambda run: run.kill_worker(0)),
+        (world_of(2), lambda run: None),
+        (world_of(3), lambda run: run.suspend()),
+    ]
+    assert play(run, acts).outcome == "suspended"
+    for cause in ("infrastructure", "resize"):
+        recovery = recovery_of(run, cause)
+        assert (recovery.rung, recovery.lost_steps) == ("L0", 0)
+    assert require_whole_history(tmp_path) > 25
+
+
+def test_peers_of_a_frozen_worker_go_on_without_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 1_000_000)
+    frozen: list[int] = []
+
+    def freeze(run: LocalRun) -> None:
+        agent = run.agents[1].popen.pid
+        frozen.extend([agent, *descendants(agent)])
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw(_: LocalRun) -> None:
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+
+    with _thawed_in_the_end(frozen):
+        acts = [
+            (at_step(25), freeze),
+            (world_of(2), thaw),
+            (world_of(3), lambda run: run.suspend()),
+        ]
+        assert play(run, acts).outcome == "suspended"
+    recovery = recovery_of(run, "infrastructure")
+    assert (recovery.rung, recovery.lost_steps) == ("L0", 0)
+    assert recovery.down_seconds is not None
+    assert recovery.down_seconds < 15
+    require_whole_history(tmp_path)
+
+
+@contextmanager
+def _thawed_in_the_end(pids: list[int]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for pid in pids:
+            if Path(f"/proc/{pid}").exists():
+                os.kill(pid, signal.SIGCONT)
+
+
+def test_a_rank_that_did_not_see_the_commit_of_its_last_step_completes_it(
+    tmp_path: Path, undisturbed: list[float | None]
+) -> None:
+    run = make_run(tmp_path, STEPS)
+    run.entry = "tests.client.survival_faults"
+    assert play(run).outcome == "completed"
+    recovery = recovery_of(run, "application")
+    assert (recovery.rung, recovery.lost_steps, recovery.resumed_from_step) == ("L0", 0, 30)
+    logs = "".join(path.read_text() for path in (tmp_path / "logs").glob("test-w*"))
+    assert "completed step 30, whose commit a peer had seen" in logs
+    assert losses(tmp_path) == pytest.approx(undisturbed, rel=FP32_ROUNDING)
+    assert require_whole_history(tmp_path) == STEPS
