@@ -97,6 +97,15 @@ class Recorder:
         self._step = step
         return True
 
+    lasting = False
+
+    def when_over(self, generation: GenerationNumber, act: Callable[[], None]) -> None:
+        """Nobody will say so."""
+
+    def next_assignment(self) -> Assignment:
+        """Each generation has processes of its own here."""
+        raise RuntimeError("one generation is all that this process lives for")
+
     def poll(self) -> list[Decide]:
         """Leave after the last step."""
         if self._step + 1 != self.last:

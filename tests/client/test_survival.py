@@ -18,6 +18,7 @@ from tests.client.local_job import at_step, make_run, play, require_whole_histor
 
 pytestmark = pytest.mark.slow
 FP32_ROUNDING = 1e-5
+OWN_PROGRAM = Path(__file__).parents[1] / "trainer/own_program.py"
 STEPS = 60
 
 
@@ -133,3 +134,26 @@ def test_a_rank_that_did_not_see_the_commit_of_its_last_step_completes_it(
     assert "completed step 30, whose commit a peer had seen" in logs
     assert losses(tmp_path) == pytest.approx(undisturbed, rel=FP32_ROUNDING)
     assert require_whole_history(tmp_path) == STEPS
+
+
+def test_a_program_of_the_users_own_goes_on_in_its_processes(tmp_path: Path) -> None:
+    alone = tmp_path / "alone"
+    script = (str(OWN_PROGRAM), "--steps=60", "--micro-batch=2")
+    run = make_run(alone, 60, replicas=1, min_replicas=1, script=script)
+    assert play(run).outcome == "completed"
+
+    run = make_run(tmp_path / "killed", 60, script=(*script, "--step-seconds=0.02"))
+    before: dict[int, int] = {}
+    after: dict[int, int] = {}
+
+    def kill(run: LocalRun) -> None:
+        before.update(rank_pids(run))
+        assert run.kill_rank(1)
+
+    acts = [(at_step(20), kill), (at_step(40), lambda run: after.update(rank_pids(run)))]
+    assert play(run, acts).outcome == "completed"
+    recovery = recovery_of(run, "application")
+    assert (recovery.rung, recovery.lost_steps) == ("L0", 0)
+    assert len(before.items() & after.items()) == 2
+    assert losses(tmp_path / "killed") == pytest.approx(losses(alone), rel=FP32_ROUNDING)
+    assert require_whole_history(tmp_path / "killed") == 60

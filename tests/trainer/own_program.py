@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def main() -> None:
     parser.add_argument("--directory")
     parser.add_argument("--count-file", type=Path)
     parser.add_argument("--fail", default="")
+    parser.add_argument("--step-seconds", type=float, default=0.0)
     options = parser.parse_args()
     session = Session(seed=3, directory=options.directory, save_every_steps=4)
     model = session.prepare(Net(), strategy=options.strategy)
@@ -80,6 +82,7 @@ def main() -> None:
         session.backward(F.cross_entropy(model(inputs), labels))
         if options.fail == "no-step":
             continue
+        time.sleep(options.step_seconds)
         if session.step():
             count.value += 1
             if session.steps % 3 == 0 and options.steps < 100:

@@ -57,7 +57,7 @@ class Engine:
         """`trail` is what this rank remembers, where its state may outlive the generation; None where it may not."""
         self._record = assignment.record
         self._policy = assignment.record.desired.checkpoint
-        self._world = world
+        self.world = world
         self._channel = channel
         self._identity = identity
         self._layout = Layout(Path(assignment.record.desired.directory))
@@ -81,12 +81,12 @@ class Engine:
         manifest = choice.manifest
         restored = Restored(
             generation=self._record.number,
-            rank=self._world.rank,
+            rank=self.world.rank,
             step=state.position.step,
             rung="L2" if manifest else "start",
             seconds=time.monotonic() - since,
         )
-        if self._world.leads:
+        if self.world.leads:
             path = str(choice.path) if choice.path else None
             restored = restored.model_copy(update={"path": path, "skipped": choice.skipped})
         last_save = time.monotonic() - max(0.0, time.time() - manifest.time) if manifest else None
@@ -107,7 +107,7 @@ class Engine:
         self._restorer.take_over(agreement.generation, agreement.step)
         restored = Restored(
             generation=self._record.number,
-            rank=self._world.rank,
+            rank=self.world.rank,
             step=state.position.step,
             rung="L0",
             seconds=time.monotonic() - since,
@@ -122,15 +122,19 @@ class Engine:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         if kind is not None:
-            self._checkpointer.give_up(state_lives_on=self.trail is not None)
-            self._remember()
+            self.give_up()
+
+    def give_up(self) -> None:
+        """The generation broke: end what goes on beside it."""
+        self._checkpointer.give_up(state_lives_on=self.trail is not None)
+        self._remember()
 
     def decide(self) -> Decision:
         """What to do after the step that is about to be committed, as far as this rank knows.
 
         Rank 0 speaks for the coordinator and for the clock; the others learn it from the commit.
         """
-        if not self._world.leads:
+        if not self.world.leads:
             return Decision.CONTINUE
         told = [word.decision for word in self._channel.poll() if word.generation == self._record.number]
         self._told = max([self._told, *told])
@@ -149,7 +153,7 @@ class Engine:
         """Keep a step of all ranks in the history."""
         if self._history is None and self.trail is None:
             return
-        if self._world.leads and not result.updated:
+        if self.world.leads and not result.updated:
             print(f"step {result.position.step}: gradients are not finite, the update was skipped", file=sys.stderr)
         line = self._line(result)
         if self._history is not None:
@@ -160,7 +164,7 @@ class Engine:
     def evaluated(self, loss: float, accuracy: float | None = None) -> None:
         """Tell the loss on held-out samples after the present step, and what share of images was classified right."""
         number, step = self._record.number, self._state.position.step
-        if self._world.leads:
+        if self.world.leads:
             self.reporter.send(Evaluated(generation=number, rank=0, step=step, loss=loss, accuracy=accuracy))
 
     def act(self, decision: Decision) -> Ending | None:
@@ -192,7 +196,7 @@ class Engine:
         self._remember()
         worlds.leave()
         number, step = self._record.number, self._state.position.step
-        self.reporter.send(Finished(generation=number, rank=self._world.rank, step=step, reason=ending, kept=kept))
+        self.reporter.send(Finished(generation=number, rank=self.world.rank, step=step, reason=ending, kept=kept))
 
     def _seconds(self) -> dict[str, float]:
         """By phase of the job's account; waiting for a save within a step counts as saving."""
@@ -203,15 +207,15 @@ class Engine:
     def _start(self, state: TrainState, restored: Restored) -> None:
         self._state = state
         self.reporter.send(restored)
-        if self._world.leads:
+        if self.world.leads:
             self._history = History(self._layout.history_file(self._record.number))
 
     def _open(self, state: TrainState, saved_step: int | None, last_save: float | None) -> None:
-        saver = Saver(self._layout, self._record.number, self._world, self._identity, self._settle)
+        saver = Saver(self._layout, self._record.number, self.world, self._identity, self._settle)
         self._checkpointer = Checkpointer(saver, state, self._policy, self.reporter, saved_step, last_save)
 
     def _described(self, report: Restored, state: TrainState, total_steps: int | None, attention: str) -> Restored:
-        if not self._world.leads:
+        if not self.world.leads:
             return report
         parameters = sum(parameter.numel() for parameter in state.model.parameters())
         return report.model_copy(update={"parameters": parameters, "total_steps": total_steps, "attention": attention})
@@ -222,7 +226,7 @@ class Engine:
         return CommittedStep(
             generation=self._record.number,
             step=result.position.step,
-            world=self._world.size,
+            world=self.world.size,
             epoch=first // self._identity.data.samples,
             first=first,
             count=count,

@@ -55,7 +55,8 @@ def measure_all(
     reshard(model)
     names = sorted(sums)
     vector = torch.tensor([*(sums[name] for name in names), len(own)], dtype=torch.float64, device=world.device)
-    dist.all_reduce(vector)
+    if world.size > 1:
+        dist.all_reduce(vector)
     *totals, count = vector.tolist()
     return {name: total / count for name, total in zip(names, totals, strict=True)}
 

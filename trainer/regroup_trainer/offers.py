@@ -74,7 +74,9 @@ def _transfers(offers: Sequence[Offer], owners: list[int]) -> tuple[tuple[int, i
         sources = [owner for owner in owners if offers[owner].shard == offer.shard]
         if not sources:
             return None
-        source = min(sources, key=lambda owner: sent[owner])
+        # A program's other objects may lag behind on a rank that completes the step only now.
+        behind = {owner: offers[owner].step < max(offers[other].step for other in sources) for owner in sources}
+        source = min(sources, key=lambda owner: (behind[owner], sent[owner]))
         sent[source] += 1
         pairs.append((source, rank))
     return tuple(pairs)

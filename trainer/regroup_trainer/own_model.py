@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -21,19 +23,57 @@ from regroup_trainer.world import World
 OwnStrategy = Literal["ddp", "fsdp"]
 
 
-def share_out(model: nn.Module, strategy: OwnStrategy, world: World, options: dict[str, Any]) -> nn.Module:
-    """Wrap a model that is allocated and initialised; all ranks then have rank 0's values.
+class Replicated(nn.Module):
+    """What a program holds of a model of which every rank has a copy: it stays when the world, and the wrapper, go."""
 
-    `options` go to DistributedDataParallel or fully_shard. One rank alone keeps the bare model under `ddp`.
+    def __init__(self, module: nn.Module, options: dict[str, Any]) -> None:
+        super().__init__()
+        self.module = module
+        self._options = {"gradient_as_bucket_view": True, **options}
+        self._wrapped = [module]  # in a list, so that its parameters are not counted twice
+
+    @property
+    def wrapped(self) -> nn.Module:
+        """The model as it is trained at present."""
+        return self._wrapped[0]
+
+    def wrap(self, world: World, **options: Any) -> None:
+        """Wrap it for this world, which must be the only one; one rank alone trains the bare model."""
+        self._wrapped[0] = self.module
+        if world.size > 1:
+            ddp = DistributedDataParallel(self.module, **{**self._options, **options})
+            ddp.register_comm_hook(None, sum_gradients)
+            self._wrapped[0] = ddp
+
+    def unwrap(self) -> None:
+        """Forget the wrapper of a world that is gone."""
+        self._wrapped[0] = self.module
+        for parameter in self.module.parameters():
+            parameter.grad = None  # a view of its buckets
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Inside, a forward pass asks nothing of other ranks."""
+        wrapped, self._wrapped[0] = self._wrapped[0], self.module
+        try:
+            yield
+        finally:
+            self._wrapped[0] = wrapped
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As the model's own."""
+        return self.wrapped(*args, **kwargs)
+
+
+def share_out(model: nn.Module, strategy: OwnStrategy, world: World, options: dict[str, Any]) -> nn.Module:
+    """Share out a model that is allocated and initialised; once wrapped, all ranks have rank 0's values.
+
+    `options` go to DistributedDataParallel or fully_shard.
     """
     model.to(world.device)
     if strategy == "fsdp":
         return _shard(model, world, options)
-    if world.size == 1:
-        return model
-    ddp = DistributedDataParallel(model, **{"gradient_as_bucket_view": True, **options})
-    ddp.register_comm_hook(None, sum_gradients)
-    return ddp
+    return Replicated(model, options)
 
 
 @torch.no_grad()
@@ -52,7 +92,7 @@ def _shard(model: nn.Module, world: World, options: dict[str, Any]) -> nn.Module
 
 def identity(model: nn.Module) -> dict[str, Any]:
     """What must be equal for a state to fit: the names and shapes of the parameters, the wrapper's prefix left out."""
-    bare = model.module if isinstance(model, DistributedDataParallel) else model
+    bare = model.module if isinstance(model, Replicated) else model
     shapes = {name: list(parameter.shape) for name, parameter in bare.named_parameters()}
     digest = hashlib.blake2b(json.dumps(shapes, sort_keys=True).encode(), digest_size=8).hexdigest()
     count = sum(math.prod(shape) for shape in shapes.values())

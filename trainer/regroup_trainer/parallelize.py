@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 import torch
@@ -101,24 +100,19 @@ def parallelize_optimizer(optimizer: torch.optim.Optimizer, config: TrainConfig)
     return share_out(optimizer) if config.parallelism.strategy == "zero" else optimizer
 
 
-@contextlib.contextmanager
-def gradient_reduction(model: nn.Module, enabled: bool) -> Iterator[None]:
-    """Reduce gradients in the backward pass inside, or only accumulate them on each rank.
+def reduce_gradients(model: nn.Module, enabled: bool) -> None:
+    """Whether the next backward pass reduces gradients, or only accumulates them on each rank.
 
     Where parameters are sharded, gradients are reduced to shards all the same: whole ones would not fit. Then it is the
     sum over the replicas that waits.
     """
-    if isinstance(model, ReplicateModule):
-        model.set_requires_gradient_sync(enabled)
-        yield
-    elif isinstance(model, FSDPModule):
-        model.set_requires_all_reduce(enabled)
-        yield
-    elif isinstance(model, DistributedDataParallel) and not enabled:
-        with model.no_sync():
-            yield
-    else:
-        yield
+    match model:
+        case ReplicateModule():
+            model.set_requires_gradient_sync(enabled)
+        case FSDPModule():
+            model.set_requires_all_reduce(enabled)
+        case DistributedDataParallel():
+            model.require_backward_grad_sync = enabled  # as its `no_sync` does, but without a frame that holds it
 
 
 def reshard(model: nn.Module) -> None:

@@ -8,7 +8,7 @@ from regroup_trainer import script, trainer
 from regroup_trainer.channel import Channel
 from regroup_trainer.contract import PEER_LOST_EXIT_CODE, Assignment
 from regroup_trainer.errors import TrainingError
-from regroup_trainer.world import is_peer_loss
+from regroup_trainer.world import is_peer_loss, tell_loss
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
@@ -27,5 +27,5 @@ def run(assignment: Assignment, channel: Channel) -> int:
     except Exception as error:
         if not is_peer_loss(error):
             raise
-        print(f"rank {assignment.rank} lost its world: {error}", file=sys.stderr, flush=True)
+        tell_loss(assignment.rank, error)
         return PEER_LOST_EXIT_CODE

@@ -61,7 +61,12 @@ def environment(assignment: Assignment) -> dict[str, str]:
 
 
 def _agree_on_port(assignment: Assignment, host: str, port: int) -> int:
-    """A free port of rank 0, for a store of this generation alone: in ours the keys of older ones would remain."""
+    """A free port of rank 0, for a store of this generation alone: in ours the keys of older ones would remain.
+
+    Where ranks live on, all programs use a Session, and nobody would answer: any port does.
+    """
+    if assignment.record.rung == "L0":
+        return port
     store = PrefixStore(f"{assignment.record.number}/script", TCPStore(host, port, None, False, _STORE_TIMEOUT))
     if assignment.rank == 0:
         with socket.socket() as probe:

@@ -16,8 +16,11 @@ What lies below is what the built-in trainer uses: `engine`, `step`, `order`, `c
 from __future__ import annotations
 
 import atexit
+import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,17 +34,19 @@ from regroup_trainer import launch, own_model, solo
 from regroup_trainer import world as worlds
 from regroup_trainer.checkpoint.layout import DataIdentity, RunIdentity
 from regroup_trainer.config import CheckpointPolicy, ParallelismConfig, TrainConfig, TrainingConfig
-from regroup_trainer.contract import Decision
-from regroup_trainer.engine import Ending, Engine
-from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.contract import Decision, GenerationNumber
+from regroup_trainer.engine import Ending, Engine, Trail
+from regroup_trainer.errors import ConfigurationError, GenerationOverError
 from regroup_trainer.measuring import Samples, measure_all, to_device
 from regroup_trainer.order import SampleOrder, mix
-from regroup_trainer.own_model import OwnStrategy
-from regroup_trainer.parallelize import gradient_reduction
+from regroup_trainer.own_model import OwnStrategy, Replicated
+from regroup_trainer.parallelize import reduce_gradients
 from regroup_trainer.randomness import seed_all, seed_tensors
 from regroup_trainer.shares import Part, Shares, ShareSampler
 from regroup_trainer.state import Position, Stateful, TrainState
 from regroup_trainer.step import Share, Stepper, StepResult
+from regroup_trainer.survivor import Survivor, forget_world, join, stand_by, survivor_of, take_over
+from regroup_trainer.world import is_peer_loss, tell_loss
 
 STOPPED_EXIT_CODE = 143
 """Of a program without an agent that saved and ended since it got SIGTERM: it has not done all its steps."""
@@ -62,6 +67,7 @@ class Session:
         self._seed = seed
         self._running: _Run | None = None
         self._state: TrainState | None = None
+        self._optimizer: Optimizer | None = None
         self._model: nn.Module | None = None
         self._ended = False
         present = launch.present()
@@ -74,7 +80,7 @@ class Session:
         else:
             self._launch = present
             self._launch.finish = self.finish
-            self._world = worlds.join(self._launch.assignment)
+            self._world = join(self._launch.assignment, self._launch.channel)
         seed_all(seed)
 
     # --- what a program may ask --------------------------------------------------------------------------------------
@@ -134,8 +140,8 @@ class Session:
             raise ConfigurationError("session.attach: there is no model yet: call session.prepare(model) first")
         self._scheduler = scheduler
         self._clip = gradient_clip
-        extra = {**states, **({"scheduler": scheduler} if scheduler is not None else {})}
-        self._state = TrainState(self._model, optimizer, Position(), extra)
+        self._optimizer = optimizer
+        self._extra = {**states, **({"scheduler": scheduler} if scheduler is not None else {})}
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
@@ -150,7 +156,7 @@ class Session:
 
         Ends the process (SystemExit) when the job asks for it: all is saved then.
         """
-        if self._state is None:
+        if self._optimizer is None:
             raise ConfigurationError("session.batches: there is no optimizer yet: call session.attach(optimizer) first")
         training = TrainingConfig(
             steps=steps,
@@ -159,22 +165,29 @@ class Session:
             gradient_clip=self._clip,
             seed=self._seed,
         )
-        run = self._running = self._open(self._state, dataset, training)
+        self._running = self._open(dataset, training, None)
+        while self.steps < steps:
+            yield from self._batches_of_this_world(dataset, training, loader)
+        self._protected(lambda run: run.engine.save_result())
+
+    def _batches_of_this_world(
+        self, dataset: Samples, training: TrainingConfig, loader: dict[str, Any]
+    ) -> Iterator[Any]:
+        run = self._run
         sampler = self._sampler(len(dataset), training)
         batches = iter(DataLoader(cast(Dataset[Any], dataset), batch_sampler=sampler, **loader))
-        while self.steps < steps:
+        while self.steps < training.steps and self._running is run:
             with run.engine.clock.phase("data_wait"):
                 batch = to_device(next(batches), self.device)
             part = sampler.parts.popleft()
             seed_tensors(self.device, mix(mix(self._seed) ^ part.first))
             run.begin(part)
-            with gradient_reduction(self._state.model, enabled=part.last):
-                yield batch
-            run.end()
-            if part.last and self.steps < steps and (ending := run.engine.act(run.decision)):
-                self._end(ending)
-                raise SystemExit(STOPPED_EXIT_CODE if self._alone else 0)
-        run.engine.save_result()
+            reduce_gradients(run.state.model, enabled=part.last)
+            yield batch
+            if self._running is run:
+                run.end()
+                if part.last and self.steps < training.steps:
+                    self._protected(self._act)
 
     def backward(self, loss: Tensor, weight: int | None = None) -> None:
         """The backward pass of a batch. `loss` is its mean over `weight` items: samples, unless said otherwise.
@@ -184,11 +197,13 @@ class Session:
         """
         if loss.ndim:
             raise ValueError(f"loss has shape {tuple(loss.shape)}: give its mean, and say by `weight` of how many")
-        self._run.backward(loss, weight)
+        self._protected(lambda run: run.backward(loss, weight))
 
     def step(self) -> bool:
         """Once all batches of a step are through: update the model on all ranks; whether that was done."""
-        return self._run.step(self._scheduler)
+        done = self.steps
+        self._protected(lambda run: run.step())
+        return self.steps > done
 
     def evaluate(
         self, dataset: Samples, measure: Callable[[Any], Mapping[str, Tensor]], batch_size: int = 64, **loader: Any
@@ -198,12 +213,19 @@ class Session:
         `measure` gets a batch and returns means over its samples by name. One named `loss` becomes the job's
         evaluation loss.
         """
-        engine = self._run.engine
-        with engine.clock.phase("evaluation"):
-            options = {"batch_size": batch_size, **loader}
-            means = measure_all(self._run.state.model, dataset, measure, self._world, options)
+        options = {"batch_size": batch_size, **loader}
+        means: dict[str, float] = {}
+
+        def together(run: _Run) -> None:
+            with run.engine.clock.phase("evaluation"):
+                means.update(measure_all(run.state.model, dataset, measure, self._world, dict(options)))
+
+        if self._run.aligned:
+            self._protected(together)
+        if not self._run.aligned:  # which may have come about by the loss of a peer right now
+            means = self._measure_alone(dataset, measure, options)
         if "loss" in means:
-            engine.evaluated(means["loss"])
+            self._run.engine.evaluated(means["loss"])
         return means
 
     def log(self, **values: float) -> None:
@@ -230,8 +252,8 @@ class Session:
             raise ConfigurationError("session: no batch yet: call this inside `for batch in session.batches(...)`")
         return self._running
 
-    def _open(self, state: TrainState, dataset: Samples, training: TrainingConfig) -> _Run:
-        """Restore the state; what decides the order of samples, and what must fit, is known only now."""
+    def _open(self, dataset: Samples, training: TrainingConfig, survivor: Survivor | None) -> _Run:
+        """Bring the state to where the run stands; what decides the order of samples is known only now."""
         order = DataIdentity(
             fingerprint=f"{type(dataset).__name__} of {len(dataset)}",
             samples=len(dataset),
@@ -239,11 +261,92 @@ class Session:
             global_batch_size=training.global_batch_size,
             sequence_length=1,
         )
-        identity = RunIdentity(own_model.identity(state.model), self._strategy, order)
-        engine = Engine(self._launch.assignment, self._world, self._launch.channel, identity)
-        engine.restore(state, since=self._begun, total_steps=training.steps)
+        assignment, channel = self._launch.assignment, self._launch.channel
+        assert self._model is not None
+        identity = RunIdentity(own_model.identity(self._model), self._strategy, order)
+        keeps = channel.lasting and isinstance(self._model, Replicated)
+        trail = (survivor.trail if survivor else None) or Trail()
+        engine = Engine(assignment, self._world, channel, identity, trail if keeps else None)
         config = TrainConfig(training=training, parallelism=ParallelismConfig(strategy=self._strategy))
-        return _Run(engine, Stepper(state, config, self._world, targets_per_sample=1))
+        taken = take_over(lambda: self._state_here(survivor), engine, assignment.record.rung, config, survivor)
+        if taken is None and survivor is not None:
+            raise GenerationOverError("no peer has the newest state: the program has to begin anew")
+        state = taken.state if taken else self._state_here(None, alike=False)
+        if taken:
+            engine.take_over(state, taken.agreement, self._begun, training.steps)
+        else:
+            engine.restore(state, self._begun, training.steps)
+        self._state = state
+        stepper = Stepper(state, config, self._world, targets_per_sample=1)
+        again = partial(self._open, dataset, training)
+        return _Run(assignment.record.number, engine, stepper, self._scheduler, again, aligned=taken is None)
+
+    def _state_here(self, survivor: Survivor | None, *, alike: bool = True) -> TrainState:
+        """The program's own objects, wrapped for this world; `alike`: the ranks' models need not be made equal."""
+        model, position = self._model, survivor.state.position if survivor else Position()
+        if isinstance(model, Replicated):
+            model.unwrap()
+            if survivor is not None:
+                survivor.state.model = model.module
+            gc.collect()  # the former wrapper must be gone before there is another
+            model.wrap(self._world, init_sync=not alike)
+            model = model.wrapped
+        assert model is not None
+        assert self._optimizer is not None
+        return TrainState(model, self._optimizer, position, self._extra)
+
+    def _measure_alone(
+        self, dataset: Samples, measure: Callable[[Any], Mapping[str, Tensor]], options: dict[str, Any]
+    ) -> dict[str, float]:
+        """All of the dataset here: ranks that have just joined are at another place of the program."""
+        assert isinstance(self._model, Replicated), "only a replicated state outlives its world"
+        world = replace(self._world, rank=0, size=1)
+        with self._model.alone(), self._run.engine.clock.phase("evaluation"):
+            return measure_all(self._model.module, dataset, measure, world, options)
+
+    def _protected(self, act: Callable[[_Run], object]) -> None:
+        """Do something together with the other ranks; when one of them is lost, go on in the next generation."""
+        run = self._run
+        try:
+            act(run)
+        except Exception as error:
+            survivor = run.survivor()
+            if survivor is None or not is_peer_loss(error):
+                raise
+            tell_loss(self.rank, error)
+        else:
+            return
+        run.engine.give_up()
+        stand_by(survivor, self._launch.assignment, self._launch.channel)
+        self._move_on(run, survivor)
+
+    def _act(self, run: _Run) -> None:
+        """Do what was decided in the last step."""
+        ending = run.engine.act(run.decision)
+        if ending is None:
+            return
+        survivor = run.survivor() if ending == "leave" else None
+        if survivor is None:
+            self._end(ending)
+            raise SystemExit(STOPPED_EXIT_CODE if self._alone else 0)
+        run.engine.finish(ending, survivor.kept())
+        forget_world()
+        self._move_on(run, survivor)
+
+    def _move_on(self, run: _Run, survivor: Survivor) -> None:
+        """Enter the next generation that comes about."""
+        while True:
+            self._launch.assignment = assignment = self._launch.channel.next_assignment()
+            self._begun = time.monotonic()
+            try:
+                self._world = join(assignment, self._launch.channel)
+                self._running = run.again(survivor)
+            except Exception as error:
+                if not is_peer_loss(error) or isinstance(error, GenerationOverError):
+                    raise
+            else:
+                return
+            stand_by(survivor, assignment, self._launch.channel)
 
     def _sampler(self, samples: int, training: TrainingConfig) -> ShareSampler:
         shares = Shares(
@@ -268,16 +371,37 @@ class Session:
 class _Run:
     """The steps of one generation, put together from what the user's loop calls."""
 
-    def __init__(self, engine: Engine, stepper: Stepper) -> None:
+    def __init__(
+        self,
+        number: GenerationNumber,
+        engine: Engine,
+        stepper: Stepper,
+        scheduler: LRScheduler | None,
+        again: Callable[[Survivor], _Run],
+        aligned: bool,
+    ) -> None:
         self.engine = engine
         self.state = stepper.state
         self.result: StepResult | None = None
         self.decision = Decision.CONTINUE
+        self.again = again
+        """Makes the run of the next generation."""
+        self.aligned = aligned
+        """Whether all ranks are at the same place of the program; those that live on are not where new ones begin."""
+        self._number = number
         self._stepper = stepper
+        self._scheduler = scheduler
         self._part: Part | None = None
         self._since = 0.0
         self._items = 0
         self._loss_sum = 0.0
+
+    def survivor(self) -> Survivor | None:
+        """This rank between two generations; None if its state is not worth keeping."""
+        found = survivor_of(self._number, self.engine, self._stepper)
+        if found is not None:
+            found.on_completed = self._schedule
+        return found
 
     def begin(self, part: Part) -> None:
         """The user gets the batch of `part`."""
@@ -299,19 +423,22 @@ class _Run:
         self._loss_sum += loss.item() * items
         self._items += items
 
-    def step(self, scheduler: LRScheduler | None) -> bool:
+    def step(self) -> None:
         """Commit, if this was the last part."""
         if self._part is None or not self._part.last:
-            return False
+            return
         rate = float(self.state.optimizer.param_groups[0]["lr"])
         share = Share(self._items, self._loss_sum, self._part.digest)
         self.result = result = self._stepper.commit(share, self.engine.decide())
-        if result.updated and scheduler is not None:
-            scheduler.step()
+        self._schedule(result)
+        self.aligned = True
         self.decision, self._items, self._loss_sum = result.commit.decision, 0, 0.0
         self._count_time()
         self.engine.committed(result, rate)
-        return True
+
+    def _schedule(self, result: StepResult) -> None:
+        if result.updated and self._scheduler is not None:
+            self._scheduler.step()
 
     def _count_time(self) -> None:
         now = time.monotonic()

@@ -21,7 +21,7 @@ from regroup_trainer.contract import Decision
 from regroup_trainer.loss import loss_sum
 from regroup_trainer.mesh import Mesh, arrange
 from regroup_trainer.ordered_sum import OrderedSum
-from regroup_trainer.parallelize import forward_precision, gradient_reduction
+from regroup_trainer.parallelize import forward_precision, reduce_gradients
 from regroup_trainer.pipeline import Pipeline
 from regroup_trainer.state import Position, TrainState
 from regroup_trainer.world import World
@@ -151,8 +151,8 @@ class Stepper:
         self._record_graph(batches[0])
         model, total = self.state.model, torch.zeros((), dtype=torch.float64, device=self.world.device)
         for number, batch in enumerate(batches):
-            with gradient_reduction(model, enabled=number == len(batches) - 1):
-                total += self._backward(batch)
+            reduce_gradients(model, enabled=number == len(batches) - 1)
+            total += self._backward(batch)
         return total
 
     def _record_graph(self, batch: DeviceBatch) -> None:

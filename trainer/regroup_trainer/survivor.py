@@ -20,13 +20,13 @@ from regroup_trainer.agreement import from_all
 from regroup_trainer.channel import Channel
 from regroup_trainer.commit import Commit
 from regroup_trainer.config import TrainConfig
-from regroup_trainer.contract import Assignment, GenerationNumber, Kept
+from regroup_trainer.contract import Assignment, GenerationNumber, Kept, Rung, Standing
 from regroup_trainer.engine import Engine, Trail
 from regroup_trainer.mesh import arrange
 from regroup_trainer.offers import Agreement, Offer, agree
 from regroup_trainer.parallelize import parallelize_again
 from regroup_trainer.state import TrainState
-from regroup_trainer.step import Stepper
+from regroup_trainer.step import Stepper, StepResult
 from regroup_trainer.transfer import receive, send
 from regroup_trainer.world import World
 
@@ -41,6 +41,8 @@ class Survivor:
     stepper: Stepper
     shard: int
     shards: int
+    on_completed: Callable[[StepResult], None] = lambda _: None
+    """Called when a step is completed between two generations."""
 
     @property
     def state(self) -> TrainState:
@@ -74,6 +76,7 @@ class Survivor:
         """Apply the step that was prepared, now that its commit is known."""
         result = self.stepper.complete(commit)
         self.engine.note(result)
+        self.on_completed(result)
         print(f"completed step {result.position.step}, whose commit a peer had seen", file=sys.stderr, flush=True)
 
 
@@ -96,8 +99,17 @@ def join(assignment: Assignment, channel: Channel) -> World:
     return worlds.join(assignment)
 
 
+def stand_by(survivor: Survivor, assignment: Assignment, channel: Channel) -> None:
+    """Leave a world that broke, and tell so; the channel then gives the next assignment.
+
+    Call it where no exception is being handled, since its frames hold what must go.
+    """
+    forget_world()
+    channel.send(Standing(generation=assignment.record.number, rank=assignment.rank, kept=survivor.kept()))
+
+
 def forget_world() -> None:
-    """Close the process group, and what torch remembers of its meshes. Call it where no frame holds a wrapper."""
+    """Close the process group, and what torch remembers of its meshes."""
     worlds.abandon()
     gc.collect()  # a second DistributedDataParallel over a module whose first one still lives raises an error
     # Keyed by a mesh's shape: it would return tensors on the old one.
@@ -115,33 +127,35 @@ class Taken:
 
 
 def take_over(
-    build: Callable[[World], TrainState],
+    state_here: Callable[[], TrainState],
     engine: Engine,
-    assignment: Assignment,
-    world: World,
+    rung: Rung,
+    config: TrainConfig,
     survivor: Survivor | None,
 ) -> Taken | None:
     """Go on from what lives in the ranks of this world; None when that cannot be, and a checkpoint has to serve.
 
-    All ranks call it; `build` makes a state for one that has none. Raises StorageError; FencedError when a newer
+    All ranks call it. `rung` is the one that the generation was begun with; `state_here` gives the state in its wrapper
+    for this world: the survivor's, or one to be filled. Raises StorageError; FencedError when a newer
     generation has begun; c10d's errors when a peer is lost.
     """
-    config = assignment.record.desired.train
-    if assignment.record.rung != "L0":
+    if rung != "L0":
         return None
+    world = engine.world
     shard = arrange(config.parallelism, world).place.shard
     agreement = agree(from_all(survivor.offer(shard, config) if survivor else Offer(shard)))
     if agreement is None or not engine.may_take_over(agreement):
         return None
     if survivor is not None and agreement.commit is not None and world.rank in agreement.completing:
         survivor.complete(agreement.commit)
-    state = _carry_over(survivor, config, world) if survivor and survivor.fits(config) else None
-    state = state or build(world)
+    state = state_here()
     return Taken(state, agreement) if _exchange(state, agreement, world.rank) else None
 
 
-def _carry_over(survivor: Survivor, config: TrainConfig, world: World) -> TrainState:
-    """The same parameters and optimizer, in a wrapper for the new world."""
+def carry_over(survivor: Survivor | None, config: TrainConfig, world: World) -> TrainState | None:
+    """The survivor's parameters and optimizer in a wrapper for the new world; None when there is nothing that fits."""
+    if survivor is None or not survivor.fits(config):
+        return None
     old = survivor.state
     if isinstance(old.model, DistributedDataParallel):
         old.model = old.model.module

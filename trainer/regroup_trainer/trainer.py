@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -20,7 +19,7 @@ from regroup_trainer.checkpoint.export import initialize_from
 from regroup_trainer.checkpoint.layout import DataIdentity, RunIdentity
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.context_parallel import own_slice
-from regroup_trainer.contract import Assignment, Standing
+from regroup_trainer.contract import Assignment
 from regroup_trainer.data import Dataset
 from regroup_trainer.engine import Ending, Engine, Trail
 from regroup_trainer.loader import Loader
@@ -32,8 +31,8 @@ from regroup_trainer.parallelize import parallelize, parallelize_optimizer
 from regroup_trainer.recovery import outlives_its_world
 from regroup_trainer.state import Position, TrainState
 from regroup_trainer.step import Stepper
-from regroup_trainer.survivor import Survivor, forget_world, join, survivor_of, take_over
-from regroup_trainer.world import World, is_peer_loss
+from regroup_trainer.survivor import Survivor, carry_over, forget_world, join, stand_by, survivor_of, take_over
+from regroup_trainer.world import World, is_peer_loss, tell_loss
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
@@ -77,11 +76,11 @@ class _Generation:
             survivor = self._survivor or survivor
             if survivor is None or not is_peer_loss(error):
                 raise
-            print(f"rank {self._assignment.rank} lost its world: {error}", file=sys.stderr, flush=True)
+            tell_loss(self._assignment.rank, error)
         else:
+            forget_world()
             return self._survivor if ending == "leave" else None
-        forget_world()
-        self._channel.send(Standing(generation=self._number, rank=self._assignment.rank, kept=survivor.kept()))
+        stand_by(survivor, self._assignment, self._channel)
         return survivor
 
     def _train(self, survivor: Survivor | None) -> Ending:
@@ -91,7 +90,11 @@ class _Generation:
         keeps = self._channel.lasting and outlives_its_world(config.parallelism)
         trail = (survivor.trail if survivor else None) or Trail()
         engine = Engine(self._assignment, world, self._channel, run_identity(config, data), trail if keeps else None)
-        taken = take_over(self._build, engine, self._assignment, world, survivor)
+
+        def state_here() -> TrainState:
+            return carry_over(survivor, config, world) or self._build(world)
+
+        taken = take_over(state_here, engine, self._assignment.record.rung, config, survivor)
         state = taken.state if taken else self._build(world)
         stepper = Stepper(state, config, world, data.targets_per_sample)
         if taken:

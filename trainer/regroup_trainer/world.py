@@ -12,6 +12,7 @@ import ipaddress
 import os
 import socket
 import struct
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
@@ -117,6 +118,12 @@ def _plain(address: str) -> str:
     parsed = ipaddress.ip_address(address.partition("%")[0])
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return str(mapped or parsed)
+
+
+def tell_loss(rank: int, error: BaseException) -> None:
+    """Write why a rank lost its world; what follows the first line are frames of c10d's own."""
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
+    print(f"rank {rank} lost its world: {reason}", file=sys.stderr, flush=True)
 
 
 def is_peer_loss(error: BaseException) -> bool:

@@ -15,7 +15,7 @@ class Clock:
 
 def test_the_timer_is_due_after_its_interval_and_starts_anew_after_a_save() -> None:
     clock = Clock()
-    timer = SaveTimer(CheckpointPolicy(interval_seconds=10), clock)
+    timer = SaveTimer(CheckpointPolicy(interval_seconds=10), now=clock)
     assert not timer.due()
     clock.now = 10.0
     assert timer.due()
@@ -25,7 +25,7 @@ def test_the_timer_is_due_after_its_interval_and_starts_anew_after_a_save() -> N
 
 def test_an_interval_in_steps_needs_no_clock() -> None:
     clock, policy = Clock(), CheckpointPolicy(interval_steps=4)
-    timer = SaveTimer(policy, clock)
+    timer = SaveTimer(policy, now=clock)
     clock.now = 1e9
     assert not timer.due()
     assert [step for step in range(1, 10) if due_by_steps(policy, step)] == [4, 8]
