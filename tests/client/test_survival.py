@@ -14,7 +14,7 @@ from regroup.local import LocalRun
 from regroup.processes import descendants, find_rank
 from regroup_trainer import history
 from regroup_trainer.contract import Recovery
-from tests.client.local_job import at_step, make_run, play, require_whole_history, world_of
+from tests.client.local_job import at_step, make_run, make_train, play, require_whole_history, world_of
 
 pytestmark = pytest.mark.slow
 FP32_ROUNDING = 1e-5
@@ -134,6 +134,37 @@ def test_a_rank_that_did_not_see_the_commit_of_its_last_step_completes_it(
     assert "completed step 30, whose commit a peer had seen" in logs
     assert losses(tmp_path) == pytest.approx(undisturbed, rel=FP32_ROUNDING)
     assert require_whole_history(tmp_path) == STEPS
+
+
+def test_a_broken_replica_group_of_hsdp_costs_no_step(tmp_path: Path) -> None:
+    alone = make_run(tmp_path / "alone", STEPS, replicas=1, min_replicas=1, train=make_train(STEPS))
+    assert play(alone).outcome == "completed"
+    train = make_train(STEPS, strategy="hsdp", shardGroupSize=2)
+    run = make_run(tmp_path / "hsdp", STEPS, replicas=4, min_replicas=2, replica_group_size=2, train=train)
+    run.replace_seconds = 1.0
+    # Rank 0 and its shard go; the other group's shards are those that live.
+    acts = [(at_step(20), lambda run: run.kill_rank(0))]
+    assert play(run, acts).outcome == "completed"
+    recovery = recovery_of(run, "application")
+    assert (recovery.rung, recovery.lost_steps) == ("L0", 0)
+    assert losses(tmp_path / "hsdp") == pytest.approx(losses(tmp_path / "alone"), rel=FP32_ROUNDING)
+    assert require_whole_history(tmp_path / "hsdp") == STEPS
+
+
+def test_a_lost_worker_of_hsdp_leaves_a_group_that_goes_on_until_the_other_is_whole_again(tmp_path: Path) -> None:
+    endless = 1_000_000
+    train = make_train(endless, strategy="hsdp", shardGroupSize=2)
+    run = make_run(tmp_path, endless, replicas=4, min_replicas=2, replica_group_size=2, train=train)
+    acts = [
+        (at_step(20), lambda run: run.kill_worker(0)),
+        (world_of(2), lambda run: None),
+        (world_of(4), lambda run: run.suspend()),
+    ]
+    assert play(run, acts).outcome == "suspended"
+    for cause in ("infrastructure", "resize"):
+        recovery = recovery_of(run, cause)
+        assert (recovery.rung, recovery.lost_steps) == ("L0", 0)
+    require_whole_history(tmp_path)
 
 
 def test_a_program_of_the_users_own_goes_on_in_its_processes(tmp_path: Path) -> None:

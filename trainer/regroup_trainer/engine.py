@@ -63,7 +63,8 @@ class Engine:
         self._layout = Layout(Path(assignment.record.desired.directory))
         self._restorer = Restorer(self._layout, self._record, world, identity)
         self._history: History | None = None
-        self._told = Decision.CONTINUE
+        self._ending = Decision.CONTINUE
+        """How the generation shall end, once it can."""
         self.trail = trail
         self.clock = PhaseClock()
         self.reporter = Reporter(channel, assignment.record.number, world.rank, identity.data.samples)
@@ -137,11 +138,11 @@ class Engine:
         if not self.world.leads:
             return Decision.CONTINUE
         told = [word.decision for word in self._channel.poll() if word.generation == self._record.number]
-        self._told = max([self._told, *told])
-        if self._told == Decision.LEAVE and self.trail is not None and self._checkpointer.saving:
-            return Decision.CONTINUE  # who joins or leaves shall not wait for the volume
+        self._ending = max([self._ending, *(decision for decision in told if decision >= Decision.LEAVE)])
+        if self._ending == Decision.LEAVE and self.trail is not None and self._checkpointer.saving:
+            return Decision.CONTINUE  # until the save has ended: who joins or leaves shall not wait for the volume
         due = Decision.SAVE if self._checkpointer.due() else Decision.CONTINUE
-        return max(self._told, due)
+        return max([self._ending, due, *told])
 
     def committed(self, result: StepResult, rate: float) -> None:
         """Note a step of all ranks, made with learning rate `rate`."""

@@ -27,7 +27,7 @@ from regroup_trainer.offers import Agreement, Offer, agree
 from regroup_trainer.parallelize import parallelize_again
 from regroup_trainer.state import TrainState
 from regroup_trainer.step import Stepper, StepResult
-from regroup_trainer.transfer import receive, send
+from regroup_trainer.transfer import receive, send, transplant
 from regroup_trainer.world import World
 
 
@@ -112,10 +112,14 @@ def forget_world() -> None:
     """Close the process group, and what torch remembers of its meshes."""
     worlds.abandon()
     gc.collect()  # a second DistributedDataParallel over a module whose first one still lives raises an error
-    # Keyed by a mesh's shape: it would return tensors on the old one.
-    _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+    forget_meshes()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+def forget_meshes() -> None:
+    """Drop what torch has cached by the shape of a mesh: it would return tensors on an old one."""
+    _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -152,11 +156,16 @@ def take_over(
     return Taken(state, agreement) if _exchange(state, agreement, world.rank) else None
 
 
-def carry_over(survivor: Survivor | None, config: TrainConfig, world: World) -> TrainState | None:
-    """The survivor's parameters and optimizer in a wrapper for the new world; None when there is nothing that fits."""
+def carry_over(
+    survivor: Survivor | None, config: TrainConfig, world: World, build: Callable[[World], TrainState]
+) -> TrainState:
+    """The state for a new world: the survivor's own, or one that `build` makes and a peer is to fill."""
     if survivor is None or not survivor.fits(config):
-        return None
+        return build(world)
+    forget_meshes()  # completing a step has filled the cache anew
     old = survivor.state
+    if config.parallelism.strategy == "hsdp":
+        return transplant(old, build(world))
     if isinstance(old.model, DistributedDataParallel):
         old.model = old.model.module
         gc.collect()  # the former wrapper must be gone before there is another

@@ -92,7 +92,7 @@ class _Generation:
         engine = Engine(self._assignment, world, self._channel, run_identity(config, data), trail if keeps else None)
 
         def state_here() -> TrainState:
-            return carry_over(survivor, config, world) or self._build(world)
+            return carry_over(survivor, config, world, self._build)
 
         taken = take_over(state_here, engine, self._assignment.record.rung, config, survivor)
         state = taken.state if taken else self._build(world)

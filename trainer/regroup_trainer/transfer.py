@@ -1,4 +1,4 @@
-"""Copies a state from one rank to another over the process group, in pieces, with a checksum over all of them."""
+"""Moves a state: to another rank over the process group, or to a mesh of the same cut in the same process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import xxhash
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from regroup_trainer.checkpoint.storage import put_back, tensors_of
@@ -52,6 +53,41 @@ def receive(state: TrainState, source: int) -> bool:
     put_back(state, _merged(content, others))
     state.position = position
     return bool(expected[0] == digest.intdigest())
+
+
+@torch.no_grad()
+def transplant(old: TrainState, new: TrainState) -> TrainState:
+    """Fill `new`, which holds the same shards on another mesh, with what this rank holds of `old`."""
+    for module in old.model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()  # a pass that broke may have left whole parameters
+    sources = dict(old.model.named_parameters())
+    for name, parameter in new.model.named_parameters():
+        source = sources[name]
+        _local(parameter).copy_(_local(source))
+        values = old.optimizer.state.get(source, {})
+        new.optimizer.state[parameter] = {key: _placed_as(value, parameter) for key, value in values.items()}
+    for there, here in zip(new.optimizer.param_groups, old.optimizer.param_groups, strict=True):
+        there.update({key: value for key, value in here.items() if key != "params"})
+    return TrainState(new.model, new.optimizer, old.position, old.extra)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _placed_as(value: Any, parameter: Tensor) -> Any:
+    """A value of the optimizer, cut as its parameter is if it is cut at all."""
+    if not isinstance(value, DTensor) or not isinstance(parameter, DTensor):
+        return value
+    return DTensor.from_local(
+        value.to_local(),
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
 
 
 def _pieces(tensor: Tensor) -> tuple[Tensor, ...]:

@@ -36,6 +36,14 @@ def test_survivors_keep_their_order_and_joiners_follow() -> None:
     assert [hello.index for hello in chosen] == [2, 1, 3]
 
 
+def test_survivors_keep_their_place_within_a_replica_group() -> None:
+    desired = make_desired(replicas=4, replica_group_size=2)
+    old = make_record(GenerationNumber(1, 1), None, HELLOS[:4], desired, ("start", ""))
+    assert [hello.index for hello in choose(HELLOS[1:4], old, desired, "nowhere")] == [2, 1]
+    back = make_hello(0, member="another")
+    assert [hello.index for hello in choose([back, *HELLOS[1:4]], old, desired, "nowhere")] == [2, 1, 0, 3]
+
+
 def test_rank_zero_stays_when_every_node_is_the_coordinators() -> None:
     here = [make_hello(index, node="n") for index in range(3)]
     assert [hello.index for hello in choose(here, None, make_desired(), "n")] == [0, 1, 2]

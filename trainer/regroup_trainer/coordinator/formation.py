@@ -27,9 +27,10 @@ def choose(
 ) -> tuple[Hello, ...]:
     """The members of the next world in rank order; empty when there are too few.
 
-    Survivors keep their relative order and come before joiners (a joiner as rank 0 would broadcast fresh weights); the
-    highest indices go first when there are too many. Rank 0 moves to another node than the coordinator's, so that one
-    node's loss takes one of the two.
+    Survivors keep their relative order and come before joiners (a joiner as rank 0 would broadcast fresh weights), and
+    their place within a replica group, since that is the part of the state that they hold; the highest indices go first
+    when there are too many. Rank 0 moves to another node than the coordinator's, so that one node's loss takes one of
+    the two.
     """
     fitting = sorted((hello for hello in candidates if hello.index < desired.replicas), key=lambda hello: hello.index)
     count = min(_whole_groups(len(fitting), desired), wanted_workers(desired))
@@ -37,12 +38,25 @@ def choose(
         return ()
     order = {place.member: position for position, place in enumerate(previous.members)} if previous else {}
     survivors_first = sorted(fitting, key=lambda hello: (order.get(hello.member, len(order)), hello.index))
-    return _away_from(coordinator_node, survivors_first[:count])
+    groups = _groups(survivors_first, order, count // desired.replica_group_size, desired.replica_group_size)
+    first = next((group for group in groups if group[0].node != coordinator_node), groups[0])
+    return tuple(hello for group in (first, *(g for g in groups if g is not first)) for hello in group)
 
 
-def _away_from(node: str, members: list[Hello]) -> tuple[Hello, ...]:
-    first = next((hello for hello in members if hello.node != node), members[0])
-    return (first, *(hello for hello in members if hello is not first))
+def _groups(members: list[Hello], order: dict[str, int], groups: int, size: int) -> list[tuple[Hello, ...]]:
+    """So many replica groups of that size out of the first members, who keep the places in a group that they had."""
+    columns: list[list[Hello]] = [[] for _ in range(size)]
+    rest = []
+    for hello in members:
+        column = columns[order[hello.member] % size] if hello.member in order else None
+        if column is not None and len(column) < groups:
+            column.append(hello)
+        else:
+            rest.append(hello)
+    for column in columns:
+        while len(column) < groups:
+            column.append(rest.pop(0))
+    return list(zip(*columns, strict=True))
 
 
 def make_record(
