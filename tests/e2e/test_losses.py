@@ -23,7 +23,7 @@ def test_a_killed_worker_pod_is_replaced_and_no_sample_is_lost(installation: Ins
     wait_until("the recovery", lambda: job.status().get("recoveries"), seconds=60)
     job.wait_for_condition("Complete", seconds=240)
     recovery = job.status()["recoveries"][0]
-    assert recovery["rung"] == "L2"
+    assert (recovery["rung"], recovery["lostSteps"]) == ("L0", 0)
     assert recovery["resumedFromStep"] >= saved
     assert victim not in {pod["metadata"]["name"] for pod in job.pods("worker")}
     assert installation.audit(job) == []
@@ -40,6 +40,7 @@ def test_a_node_that_loses_power_costs_seconds_though_kubernetes_still_calls_it_
         assert recovery["cause"] == "infrastructure"
         assert recovery["detectSeconds"] <= 3
         assert recovery["worldAfter"] == 2
+        assert (recovery["rung"], recovery["lostSteps"]) == ("L0", 0)
         step = job.step()
         wait_until("training to go on with two workers", lambda: job.step() > step, seconds=60)
     job.wait_for_world(3, seconds=180)
