@@ -136,6 +136,17 @@ def test_a_rank_that_did_not_see_the_commit_of_its_last_step_completes_it(
     assert require_whole_history(tmp_path) == STEPS
 
 
+def test_what_was_compiled_stays_compiled_in_the_next_world(tmp_path: Path) -> None:
+    train = make_train(40)
+    compiled = train.model_copy(update={"training": train.training.model_copy(update={"compile": True})})
+    run = make_run(tmp_path, 40, train=compiled)
+    run.entry = "tests.client.graph_counter"
+    assert play(run, [(at_step(15), lambda run: run.kill_rank(1))]).outcome == "completed"
+    assert recovery_of(run, "application").rung == "L0"
+    told = [path.read_text().count("graphs: 2") for path in sorted((tmp_path / "logs").glob("test-w*"))]
+    assert told == [1, 1, 1]  # one for all blocks and one for the loss, in every process
+
+
 def test_a_broken_replica_group_of_hsdp_costs_no_step(tmp_path: Path) -> None:
     alone = make_run(tmp_path / "alone", STEPS, replicas=1, min_replicas=1, train=make_train(STEPS))
     assert play(alone).outcome == "completed"
