@@ -67,7 +67,7 @@ class Engine:
         """How the generation shall end, once it can."""
         self.trail = trail
         self.clock = PhaseClock()
-        self.reporter = Reporter(channel, assignment.record.number, world.rank, identity.data.samples)
+        self.reporter = Reporter(channel, assignment.record.number, world.rank, identity.data.samples, self._seconds)
 
     def restore(self, state: TrainState, since: float, total_steps: int | None = None, attention: str = "") -> None:
         """Bring `state` to where the run stands on the volume, and tell so; from now on it is this engine's state.
@@ -147,7 +147,7 @@ class Engine:
     def committed(self, result: StepResult, rate: float) -> None:
         """Note a step of all ranks, made with learning rate `rate`."""
         self.note(result)
-        self.reporter.step(result, rate, self._seconds())
+        self.reporter.step(result, rate)
         self._checkpointer.after_step()
 
     def note(self, result: StepResult) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import NamedTuple
 
 from regroup_trainer.channel import Channel
 from regroup_trainer.contract import GenerationNumber, Progress, RankReport
@@ -18,33 +18,42 @@ _RATE_STEPS = 10
 """The token rate is a mean over so many steps."""
 
 
-@dataclass(frozen=True)
-class _Step:
+class _Step(NamedTuple):
     """A committed step that nobody has been told of yet."""
 
     result: StepResult
     rate: float
-    seconds: Mapping[str, float]
     time: float
 
 
 class Reporter:
-    """Sends one rank's reports in order; of a quick succession of steps only the newest, but always that one."""
+    """Sends one rank's reports in order; of a quick succession of steps only the newest, but always that one.
 
-    def __init__(self, channel: Channel, generation: GenerationNumber, rank: int, samples_per_epoch: int) -> None:
+    `seconds` tells the time so far by phase; it is asked when a step is told, which most are not.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        generation: GenerationNumber,
+        rank: int,
+        samples_per_epoch: int,
+        seconds: Callable[[], dict[str, float]],
+    ) -> None:
         self._channel = channel
         self._generation = generation
         self._rank = rank
         self._samples_per_epoch = samples_per_epoch
+        self._seconds = seconds
         self._untold: _Step | None = None
         self._recent: deque[tuple[float, int]] = deque(maxlen=_RATE_STEPS + 1)
         """(wall clock, tokens) of the newest commits."""
 
-    def step(self, result: StepResult, rate: float, seconds: Mapping[str, float]) -> None:
-        """Note a committed step: `rate` is its learning rate, `seconds` the time so far by phase."""
+    def step(self, result: StepResult, rate: float) -> None:
+        """Note a committed step, made with learning rate `rate`."""
         now = time.time()
         self._recent.append((now, result.position.tokens))
-        self._untold = _Step(result, rate, seconds, now)
+        self._untold = _Step(result, rate, now)
         if self._channel.committed(result.position.step, now):
             self.flush()
 
@@ -67,7 +76,7 @@ class Reporter:
             rank=self._rank,
             step=step.result.position.step,
             time=step.time,
-            seconds=dict(step.seconds),
+            seconds=self._seconds(),
             epoch=step.result.position.samples / self._samples_per_epoch,
             tokens=step.result.position.tokens,
             loss=step.result.commit.loss if leads else None,
