@@ -63,20 +63,19 @@ class History:
 
     def append(self, step: CommittedStep) -> None:
         """Note a committed step; it survives this process, and the machine once `sync` has returned."""
-        with self._lock:
+        with self._lock, contextlib.suppress(OSError):
             self._waiting += step.model_dump_json().encode() + b"\n"
-        with contextlib.suppress(OSError):
             self._write()
 
     def sync(self) -> None:
         """Flush to the device; another thread may append meanwhile. Raises OSError."""
-        self._write()
+        with self._lock:
+            self._write()
         os.fsync(self._descriptor)
 
     def _write(self) -> None:
-        with self._lock:
-            while self._waiting:
-                self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
+        while self._waiting:
+            self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
 
 
 def last_step(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> int:
