@@ -28,6 +28,12 @@ def test_the_digest_is_the_same(samples: list[int]) -> None:
     assert order_arrays.digest(np.array(samples, dtype=np.int64)) == order.digest(samples)
 
 
+def test_rows_have_digests_of_their_own() -> None:
+    rows = [[3, 1, 4], [1, 5, 9]]
+    assert order_arrays.digests(np.array(rows, dtype=np.int64)) == [order.digest(row) for row in rows]
+    assert order_arrays.digests(np.empty((2, 0), dtype=np.int64)) == [0, 0]
+
+
 def test_an_epoch_visits_every_sample_once() -> None:
     ids = order_arrays.ids(SampleOrder(100_003, seed=3), range(100_003, 200_006))
     assert np.bincount(ids).tolist() == [1] * 100_003

@@ -38,7 +38,13 @@ def ids(order: SampleOrder, positions: range) -> Ids:
 
 def digest(samples: Ids) -> int:
     """`order.digest`."""
-    return int((mix(samples.astype(np.uint64)) >> np.uint64(32)).sum())
+    return digests(samples[np.newaxis])[0]
+
+
+def digests(rows: Ids) -> list[int]:
+    """`order.digest` of each row of [N, B]."""
+    sums: list[int] = (mix(rows.astype(np.uint64)) >> np.uint64(32)).sum(axis=1).tolist()
+    return sums
 
 
 _permutation = lru_cache(maxsize=4)(Permutation)

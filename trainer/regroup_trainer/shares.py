@@ -13,12 +13,10 @@ from dataclasses import dataclass
 
 from regroup_trainer import order_arrays
 from regroup_trainer.batch import share
-from regroup_trainer.order import SampleOrder, digest
+from regroup_trainer.order import SampleOrder
 
 _IDS_AT_ONCE = 4096
 """Small steps are looked up in the order together, which costs as much as one of them."""
-_FEW = 16
-"""So many samples are hashed faster one by one."""
 
 
 @dataclass(frozen=True)
@@ -54,24 +52,20 @@ class Shares:
 
     def parts(self, first: int, steps: int) -> Iterator[tuple[Part, list[int]]]:
         """The micro-batches of so many steps from position `first` on, with the ids of their samples."""
-        own, size = share(self.global_batch_size, self.rank, self.size), self.global_batch_size
+        size, passes = self.global_batch_size, self.passes
+        own = share(size, self.rank, self.size)
+        cuts = [share(len(own), number, passes) for number in range(passes)]
         at_once = max(1, _IDS_AT_ONCE // size)
         for block in range(0, steps, at_once):
             begin, count = first + block * size, min(at_once, steps - block)
             ids = order_arrays.ids(self.order, range(begin, begin + count * size)).reshape(count, size)
-            for step in range(count):
-                yield from self._parts_of(begin + step * size, own, ids[step, own.start : own.stop])
-
-    def _parts_of(self, first: int, own: range, ids: order_arrays.Ids) -> Iterator[tuple[Part, list[int]]]:
-        for number in range(self.passes):
-            cut, last = share(len(ids), number, self.passes), number == self.passes - 1
-            hashed = _digest(ids) if last else 0
-            chosen = ids[cut.start : cut.stop].tolist() or [self.order.sample(first)]
-            yield Part(first + own.start + cut.start, len(cut), last, hashed), chosen
-
-
-def _digest(ids: order_arrays.Ids) -> int:
-    return digest(ids.tolist()) if len(ids) <= _FEW else order_arrays.digest(ids)
+            shares = ids[:, own.start : own.stop]
+            for chosen, hashed in zip(shares.tolist(), order_arrays.digests(shares), strict=True):
+                for cut in cuts:
+                    last = cut is cuts[-1]
+                    part = Part(begin + own.start + cut.start, len(cut), last, hashed if last else 0)
+                    yield part, chosen[cut.start : cut.stop] or [self.order.sample(begin)]
+                begin += size
 
 
 class ShareSampler:
