@@ -116,10 +116,12 @@ class Job:
         """Wait until a condition has that status, and return it; a failed job ends the wait at once."""
 
         def there() -> Json | None:
-            if kind != "Failed" and self.condition("Failed").get("status") == "True":
-                raise AssertionError(f"{self.name} failed: {self.status().get('message')}")
-            condition = self.condition(kind)
-            return condition if condition.get("status") == status else None
+            now = self.status()
+            conditions: dict[str, Json] = {condition["type"]: condition for condition in now.get("conditions", ())}
+            if kind != "Failed" and conditions.get("Failed", {}).get("status") == "True":
+                raise AssertionError(f"{self.name} failed: {now.get('message')}")
+            found = conditions.get(kind, {})
+            return found if found.get("status") == status else None
 
         return wait_until(f"{self.name}: {kind}={status}; it says: {self.status().get('message')}", there, seconds)
 

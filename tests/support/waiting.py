@@ -7,18 +7,23 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+_LONGEST_PAUSE = 0.4
+"""Seconds; longer ones could miss what happens soon after."""
 
 
 def wait_until(what: str, condition: Callable[[], T | None], seconds: float = 30.0, every: float = 0.05) -> T:
     """Call `condition` until it returns something true, and return that.
 
-    Raises AssertionError, naming `what` and the last value, when `seconds` are over first.
+    What takes long to look at is looked at less often: a kubectl without pause takes half a core from what is waited
+    for. Raises AssertionError, naming `what` and the last value, when `seconds` are over first.
     """
     deadline = time.monotonic() + seconds
     while True:
+        start = time.monotonic()
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
+        end = time.monotonic()
+        if end > deadline:
             raise AssertionError(f"waited {seconds:g} s in vain for {what}; last value: {value!r}")
-        time.sleep(every)
+        time.sleep(max(every, min(_LONGEST_PAUSE, 4 * (end - start))))
