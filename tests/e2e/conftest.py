@@ -148,5 +148,5 @@ def installation(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Insta
         yield found
     finally:
         for job in found.started:
-            job.delete()
+            job.discard()
         stage.kubectl("delete", "namespace", namespace, "--wait=false")

@@ -32,7 +32,7 @@ def test_a_killed_worker_pod_is_replaced_and_no_sample_is_lost(installation: Ins
 def test_a_node_that_loses_power_costs_seconds_though_kubernetes_still_calls_it_ready(
     installation: Installation,
 ) -> None:
-    job = installation.start(make_job("node-kill", steps=1500))
+    job = installation.start(make_job("node-kill", steps=50_000))
     job.wait_until_whole_and_saved()
     with installation.lost_node_of_rank_0(job) as node:
         recovery = wait_until("the recovery", lambda: job.status().get("recoveries"), seconds=40)[0]
@@ -44,7 +44,8 @@ def test_a_node_that_loses_power_costs_seconds_though_kubernetes_still_calls_it_
         step = job.step()
         wait_until("training to go on with two workers", lambda: job.step() > step, seconds=60)
     job.wait_for_world(3, seconds=180)
-    job.wait_for_condition("Complete", seconds=240)
+    job.patch(suspend=True)
+    job.wait_for_condition("Suspended", seconds=120)
     assert installation.audit(job) == []
 
 
@@ -61,7 +62,7 @@ def test_training_does_not_notice_that_the_coordinator_died(installation: Instal
 
 
 def test_recovery_from_a_node_loss_needs_no_operator(installation: Installation) -> None:
-    job = installation.start(make_job("no-operator", steps=1500))
+    job = installation.start(make_job("no-operator", steps=50_000))
     job.wait_until_whole_and_saved()
     installation.scale_operator(0)
     try:
@@ -73,7 +74,8 @@ def test_recovery_from_a_node_loss_needs_no_operator(installation: Installation)
             wait_until("the status to tell it", lambda: job.status().get("recoveries"), seconds=90)
     finally:
         installation.scale_operator(1)
-    job.wait_for_condition("Complete", seconds=240)
+    job.patch(suspend=True)
+    job.wait_for_condition("Suspended", seconds=120)
     assert job.status()["restarts"]["infrastructure"] == 1
     assert installation.audit(job) == []
 

@@ -79,6 +79,13 @@ class Job:
             left = self.kubectl("get", "pods", "-n", self.namespace, "-o", "yaml")
             raise AssertionError(f"these pods outlive their job {self.name}:\n{left}") from None
 
+    def discard(self) -> None:
+        """Delete it and have its processes killed, without waiting for what they would save or pull."""
+        self.kubectl("delete", "trainingjob", self.name, "-n", self.namespace, "--ignore-not-found", "--wait=true")
+        ours = ("-l", f"regroup.dev/job={self.name}")
+        self.kubectl("delete", "pods", "-n", self.namespace, *ours, "--grace-period=1", "--wait=false")
+        wait_until(f"the processes of {self.name} to go", lambda: not any(map(_runs, self.pods())), seconds=90)
+
     def pods(self, role: str | None = None) -> list[Json]:
         """Its pods, those on their way out included."""
         selector = f"regroup.dev/job={self.name}" + (f",regroup.dev/role={role}" if role else "")
@@ -147,6 +154,10 @@ class Job:
             return status if status.get("worldSize") == size and status.get("phase") == "Running" else None
 
         return wait_until(f"{self.name} to train with {size} ranks", there, seconds)
+
+
+def _runs(pod: Json) -> bool:
+    return any("running" in container["state"] for container in pod["status"].get("containerStatuses", ()))
 
 
 def refusal(action: Callable[[], object]) -> str:
