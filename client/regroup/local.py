@@ -138,11 +138,11 @@ class LocalRun:
         for index, agent in list(self.agents.items()):
             if agent.exit_code is not None:
                 del self.agents[index]
-                if index < self.desired.replicas:
+                if index < self.desired.workers:
                     self.on_note(f"worker {index} is gone (exit code {agent.exit_code})")
                     _require_started(agent, self.status is not None and self.status.generation is not None)
                     self._replace_at[index] = now + self.replace_seconds
-        for index in range(self.desired.replicas):
+        for index in range(self.desired.workers):
             if index not in self.agents and now >= self._replace_at.get(index, 0.0) and not self.desired.suspend:
                 self.agents[index] = start_agent(place, index, self._incarnation)
                 self._incarnation += 1

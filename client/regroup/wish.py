@@ -26,6 +26,7 @@ def local_desired(spec: TrainingJobSpec, job: str, directory: str, workers: int 
         min_replicas=min(spec.min_replicas, replicas),
         max_replicas=max(spec.max_replicas, workers or spec.max_replicas),
         replica_group_size=group,
+        spares=spec.spares,
         heartbeat_milliseconds=detection.heartbeat_milliseconds,
         timeout_milliseconds=detection.timeout_milliseconds,
         max_restarts=restarts.max_restarts,

@@ -564,7 +564,7 @@ class WorkerStatus(StatusSection):
     node: OptionalName = ""
     """Its node."""
     state: Word
-    """Pending, Running, Training, Terminating, Succeeded or Failed."""
+    """Pending, Running, Training, Spare, Terminating, Succeeded or Failed."""
     rank: NonNegativeInt | None = None
     """Its first rank in the current world."""
 
@@ -599,6 +599,8 @@ class TrainingJobStatus(StatusSection):
     """Worker pods that exist and are not going."""
     ready_replicas: NonNegativeInt = 0
     """Worker pods that take part in the current world."""
+    ready_spares: NonNegativeInt = 0
+    """Warm spares."""
     world_size: NonNegativeInt = 0
     """Ranks of the current world."""
     selector: Annotated[str, Field(max_length=512)] | None = None

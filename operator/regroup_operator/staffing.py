@@ -1,4 +1,4 @@
-"""Keeps the workers: one live pod per index below `replicas`. Pure."""
+"""Keeps the workers: one live pod per index below `replicas` + `spares`. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ VERDICT_SECONDS = 10.0
 def keep_workers(
     job: Job, observed: Observed, status: TrainingJobStatus, blocker: Blocker | None, now: datetime
 ) -> Step:
-    """One live pod per index below `replicas`; those above go, those missing are made."""
+    """One live pod per index below `replicas` + `spares`; those above go, those missing are made."""
     if job.spec is None:
         return Step(status)
+    wanted = job.spec.replicas + job.spec.spares
     live = [pod for pod in observed.workers if pod.alive]
-    extra = [DeletePod(pod, "the job has fewer workers now") for pod in live if pod.index >= job.spec.replicas]
+    extra = [DeletePod(pod, "the job has fewer workers now") for pod in live if pod.index >= wanted]
     held = {pod.index for pod in (*live, *_waiting_for_verdict(observed, now))}
-    missing = sorted(set(range(job.spec.replicas)) - held)
+    missing = sorted(set(range(wanted)) - held)
     if blocker is not None or not missing or observed.service is None or not observed.service.address:
         return Step(status, tuple(extra))
     if backoff_left(job, status, now) > 0:

@@ -181,18 +181,20 @@ def _goodput(ledger: Ledger) -> GoodputStatus:
 def _world(answer: CoordinatorStatus | None, live: list[Pod]) -> dict[str, object]:
     """What is true of the world; without an answer the ranks train on as before, as far as their pods live."""
     if answer is None:
-        return {} if live else {"ready_replicas": 0, "world_size": 0}
+        return {} if live else {"ready_replicas": 0, "ready_spares": 0, "world_size": 0}
     uids = {pod.uid for pod in live}
     in_world = [m for m in answer.members if m.rank is not None and not m.lost and m.member in uids]
     generation = {"world_generation": str(answer.generation)} if answer.generation else {}
-    return {"ready_replicas": len(in_world), "world_size": answer.world_size, **generation}
+    counts = {"ready_replicas": len(in_world), "ready_spares": answer.spares, "world_size": answer.world_size}
+    return {**counts, **generation}
 
 
 def _worker(pod: Pod, answer: CoordinatorStatus | None) -> WorkerStatus:
     members = answer.members if answer else ()
     member = next((m for m in members if m.member == pod.uid and not m.lost), None)
     training = member is not None and member.rank is not None and pod.phase == "Running"
-    state = "Terminating" if pod.terminating else "Training" if training else pod.phase
+    spare = member is not None and member.rank is None and answer is not None and answer.spares > 0
+    state = "Terminating" if pod.terminating else "Training" if training else "Spare" if spare else pod.phase
     rank = member.rank if member else None
     return WorkerStatus(index=max(0, pod.index), pod=pod.name, node=pod.node, state=state, rank=rank)
 

@@ -28,7 +28,6 @@ class Limit:
 
 
 LIMITS = (
-    Limit("spares", (0,), "warm spare workers"),
     Limit("elasticPolicy.scaleUpPolicy", (None, "WhenCapacity"), "holding back lost workers' replacements"),
     Limit("elasticPolicy.scaleUpDelaySeconds", (None, 30), "a delay before growing"),
     Limit("elasticPolicy.minSecondsBetweenResizes", (None, 0), "a pause between resizes"),
@@ -50,6 +49,7 @@ LIMITS = (
 
 
 TORCHRUN_LIMITS = (
+    Limit("spares", (0,), "torchrun lets every worker train"),
     Limit("failureDetection.heartbeatMilliseconds", (500,), "torchrun's own heartbeats are fixed"),
     Limit("failureDetection.timeoutMilliseconds", (2000,), "torchrun's own heartbeats are fixed"),
     Limit("failureDetection.progressTimeoutSeconds", (0,), "torchrun notices a hang when a collective times out"),

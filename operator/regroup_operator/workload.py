@@ -62,6 +62,7 @@ def desired(job: Job, spec: TrainingJobSpec, answer: CoordinatorStatus | None) -
         min_replicas=spec.min_replicas,
         max_replicas=spec.max_replicas,
         replica_group_size=workers_per_group(spec),
+        spares=spec.spares,
         suspend=spec.suspend,
         heartbeat_milliseconds=spec.failure_detection.heartbeat_milliseconds,
         timeout_milliseconds=spec.failure_detection.timeout_milliseconds,

@@ -14,7 +14,7 @@ import pytest
 from regroup.faults import Fault
 from regroup.local import LocalRun, LocalRunError, newest_term
 from regroup.processes import descendants, find_rank
-from regroup_trainer.contract import PEER_LOST_EXIT_CODE
+from regroup_trainer.contract import PEER_LOST_EXIT_CODE, CoordinatorStatus
 from tests.client.local_job import at_step, make_run, make_train, play, require_whole_history, world_of
 from tests.support.waiting import wait_until
 
@@ -87,6 +87,32 @@ def test_a_broken_replica_group_waits_until_it_is_whole_again(tmp_path: Path) ->
     )
     assert verdict.outcome == "suspended"
     assert "without a rank: its replica group is not whole" in waiting[0]
+    require_whole_history(tmp_path)
+
+
+def test_a_spare_has_a_killed_workers_place_before_its_replacement_is_there(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ENDLESS, replicas=2, min_replicas=1, spares=1)
+    run.replace_seconds = 5.0
+    spares: list[int] = []
+    worlds: set[int] = set()
+
+    def kill_one_that_trains(run: LocalRun) -> None:
+        assert run.status is not None
+        spares.extend(member.index for member in run.status.members if member.rank is None)
+        run.kill_worker(next(member.index for member in run.status.members if member.rank == 1))
+
+    def taken(status: CoordinatorStatus) -> bool:
+        worlds.add(status.world_size)
+        return world_of(2)(status) and any(m.index == spares[0] and m.rank is not None for m in status.members)
+
+    def whole(status: CoordinatorStatus) -> bool:
+        return world_of(2)(status) and status.spares == 1
+
+    verdict = play(run, [(whole, kill_one_that_trains), (taken, lambda run: None), (whole, lambda run: run.suspend())])
+    assert verdict.outcome == "suspended"
+    assert worlds <= {0, 2}, "no world was formed without the spare"
+    (recovery,) = run.recoveries.values()
+    assert (recovery.cause, recovery.world_before, recovery.world_after) == ("infrastructure", 2, 2)
     require_whole_history(tmp_path)
 
 

@@ -54,7 +54,11 @@ def test_the_smallest_job_is_valid(tmp_path: Path) -> None:
         ("name: gpt}", "name: Gpt_1}", "job.yaml:3: metadata.name: 'Gpt_1' is no valid name"),
         ("kind: TrainingJob", "kind: Job", "job.yaml:2: kind: must be TrainingJob, got 'Job'"),
         ("spec:", "spce:", "unknown field: did you mean 'spec'?"),
-        ("replicas: 3", "replicas: 3\n  spares: 2", "job.yaml:6: spec.spares: not supported yet"),
+        (
+            "replicas: 3",
+            "replicas: 3\n  metrics: {rankDetail: full}",
+            "job.yaml:6: spec.metrics.rankDetail: not supported",
+        ),
         ("strategy: fsdp", "strategy: hsdp", "hsdp needs the number of ranks"),
     ],
 )

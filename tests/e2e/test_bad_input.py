@@ -27,7 +27,7 @@ def test_a_misspelt_trainer_field_is_named_with_the_nearest_one(installation: In
 
 
 def test_a_field_that_no_code_honours_is_refused_and_not_ignored(installation: Installation) -> None:
-    job = installation.start(make_job("spares", spares=2))
+    job = installation.start(make_job("deadline", startupDeadlineSeconds=60))
     assert "not supported yet" in job.wait_for_condition("Ready", "False")["message"]
     assert job.pods() == []
 
@@ -60,9 +60,9 @@ def test_a_running_job_refuses_edits_of_what_is_fixed_and_takes_the_rest(install
 def test_an_invalid_edit_of_a_running_job_neither_stops_nor_fails_it(installation: Installation) -> None:
     job = installation.start(make_job("bad-edit", steps=800))
     job.wait_for_checkpoint()
-    job.patch(spares=1)
+    job.patch(startupDeadlineSeconds=60)
     assert "not supported yet" in job.wait_for_condition("Ready", "False")["message"]
-    job.patch(spares=0)
+    job.patch(startupDeadlineSeconds=None)
     job.wait_for_condition("Complete", seconds=240)
 
 

@@ -349,7 +349,7 @@ def test_a_completed_job_keeps_its_status_and_gives_its_pods_back(
 
 REFUSALS: dict[str, tuple[Callable[[Json], Json], str, str]] = {
     "an unknown field": (lambda s: put(s, "trainer.training.stepz", 7), "InvalidSpec", "did you mean 'steps'?"),
-    "what is not supported": (lambda s: put(s, "spares", 2), "NotSupported", "not supported yet: spec.spares=2"),
+    "what is not supported": (lambda s: put(s, "scheduling.gang", "PodGroup"), "NotSupported", "not supported yet"),
     "torchrun": (lambda s: put(s, "launcher", "torchrun"), "NotSupported", "containers[trainer].command is missing"),
     "a reserved field": (
         lambda s: put(s, "template.spec.restartPolicy", "Always"), "InvalidSpec", "spec.template.spec.restartPolicy",

@@ -270,6 +270,18 @@ def test_fewer_replicas_remove_the_highest_indexes(job: Simulation) -> None:
     assert names_of(job) == ["gpt-w0-1", "gpt-w1-1"]
 
 
+def test_spares_have_the_indexes_above_the_replicas_and_are_replaced_like_them() -> None:
+    simulation = Simulation(spec=make_spec(replicas=2, spares=1))
+    simulation.settle(4)
+    assert names_of(simulation) == ["gpt-w0-1", "gpt-w1-1", "gpt-w2-1"]
+    simulation.fail(simulation.workers()[2], exit_code=143)
+    simulation.settle(2)
+    assert names_of(simulation) == ["gpt-w0-1", "gpt-w1-1", "gpt-w2-2"]
+    simulation.spec, simulation.generation = make_spec(replicas=2), 2
+    simulation.settle(3)
+    assert names_of(simulation) == ["gpt-w0-1", "gpt-w1-1"]
+
+
 def test_an_invalid_edit_makes_no_pods_and_takes_none_away(job: Simulation) -> None:
     broken = replace(job.job(), spec=None, blocker=Blocker("InvalidSpec", "spec.trainer.x: unknown field"))
     job.fail(job.workers()[0], exit_code=143)

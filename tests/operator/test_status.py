@@ -9,7 +9,15 @@ from regroup_operator.api import TrainingJobStatus
 from regroup_operator.observed import CoordinatorView, Observed
 from regroup_operator.plan import Situation
 from regroup_operator.status import THROTTLED, differs, merge_ledgers, project
-from regroup_trainer.contract import CheckpointSaved, GenerationNumber, JobEvent, Ledger, Progress, Recovery
+from regroup_trainer.contract import (
+    CheckpointSaved,
+    GenerationNumber,
+    JobEvent,
+    Ledger,
+    MemberStatus,
+    Progress,
+    Recovery,
+)
 from tests.support.simulation import Simulation, make_coordinator_status
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -55,6 +63,18 @@ def test_planned_resizes_are_no_restarts() -> None:
     ledger = Ledger(restarts={"resize": 3, "infrastructure": 1})
     status = projected(Simulation(), ledger=ledger)
     assert (status.restarts.resize, status.restart_count) == (3, 1)
+
+
+def test_spares_are_told_apart_from_workers_that_train() -> None:
+    simulation = Simulation()
+    simulation.settle(4)
+    members = tuple(
+        MemberStatus(member=pod.uid, index=pod.index, pod=pod.name, node=pod.node, rank=rank, step=1)
+        for pod, rank in zip(simulation.workers(), (0, 1, None), strict=True)
+    )
+    status = projected(simulation, members=members, spares=1, world_size=2)
+    assert (status.ready_replicas, status.ready_spares) == (2, 1)
+    assert [worker.state for worker in status.workers] == ["Training", "Training", "Spare"]
 
 
 def make_recovery(term: int, n: int, time: float) -> Recovery:

@@ -11,7 +11,6 @@ from regroup_operator.support import LIMITS, TORCHRUN_LIMITS, unsupported
 from tests.support.simulation import make_spec
 
 ASKED_FOR: dict[str, Any] = {
-    "spares": 2,
     "elasticPolicy.scaleUpPolicy": "Never",
     "elasticPolicy.scaleUpDelaySeconds": 5,
     "elasticPolicy.minSecondsBetweenResizes": 5,
@@ -112,6 +111,7 @@ def test_a_wrong_spec_is_explained_by_field_and_value(fields: dict[str, Any], wo
 
 
 TORCHRUN: dict[str, Any] = {
+    "spares": 1,
     "failureDetection.progressTimeoutSeconds": 60,
     "restartPolicy.maxHangRestarts": 1,
     "failureDetection.heartbeatMilliseconds": 250,
@@ -137,8 +137,9 @@ def test_each_field_without_a_meaning_for_torchrun_is_tried() -> None:
 
 @pytest.mark.parametrize("path", TORCHRUN)
 def test_torchrun_refuses_what_only_our_own_launcher_can_do(path: str) -> None:
-    section, field = path.split(".")
-    found = unsupported(parse_spec(torchrun_spec(**{section: {field: TORCHRUN[path]}})))
+    section, _, field = path.partition(".")
+    value = {field: TORCHRUN[path]} if field else TORCHRUN[path]
+    found = unsupported(parse_spec(torchrun_spec(**{section: value})))
     assert len(found) == 1
     assert found[0].startswith(f"not possible with launcher torchrun: spec.{path}=")
 

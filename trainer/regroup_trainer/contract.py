@@ -109,6 +109,8 @@ class Desired(Message):
     min_replicas: int
     max_replicas: int
     replica_group_size: int = 1
+    spares: int = 0
+    """Workers beyond `replicas` that wait, warm, for a lost one's place."""
     suspend: bool = False
     heartbeat_milliseconds: int = 500
     timeout_milliseconds: int = 2000
@@ -132,6 +134,11 @@ class Desired(Message):
     """The job's own folder on the volume, as coordinator and ranks see it."""
     seed: Ledger = Ledger()
     """The account so far, for a coordinator that takes over."""
+
+    @property
+    def workers(self) -> int:
+        """Workers wanted, spares included: indices below it."""
+        return self.replicas + self.spares
 
 
 class Lost(Message):
@@ -550,6 +557,8 @@ class CoordinatorStatus(Message):
     message: Text
     generation: GenerationNumber | None = None
     world_size: int = 0
+    spares: int = 0
+    """Warm workers without a rank, beside a full world."""
     members: tuple[MemberStatus, ...] = ()
     progress: Progress | None = None
     total_steps: int = 0

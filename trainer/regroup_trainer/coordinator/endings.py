@@ -100,7 +100,7 @@ def dismiss(state: State) -> None:
     """Let those go who asked to, or are too many, once no living world needs them."""
     needed = state.world.record if state.world is not None and state.world.alive else None
     for name, member in list(state.members.items()):
-        surplus = member.hello.index >= state.desired.replicas and needed is not None
+        surplus = member.hello.index >= state.desired.workers and needed is not None
         if (member.leaving is None and not surplus) or (needed is not None and needed.place_of(name) is not None):
             continue
         state.send(name, Exit(code=0, reason=member.leaving or "the job was scaled down"))

@@ -28,11 +28,11 @@ def choose(
     """The members of the next world in rank order; empty when there are too few.
 
     Survivors keep their relative order and come before joiners (a joiner as rank 0 would broadcast fresh weights), and
-    their place within a replica group, since that is the part of the state that they hold; the highest indices go first
-    when there are too many. Rank 0 moves to another node than the coordinator's, so that one node's loss takes one of
-    the two.
+    their place within a replica group, since that is the part of the state that they hold. The highest indices go first
+    when there are too many: a spare takes the place of whoever is missing and keeps it, and a replacement that comes
+    later is a spare. Rank 0 moves to another node than the coordinator's, so that one node's loss takes one of the two.
     """
-    fitting = sorted((hello for hello in candidates if hello.index < desired.replicas), key=lambda hello: hello.index)
+    fitting = sorted((hello for hello in candidates if hello.index < desired.workers), key=lambda hello: hello.index)
     count = min(_whole_groups(len(fitting), desired), wanted_workers(desired))
     if count < least_workers(desired):
         return ()

@@ -26,6 +26,7 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
         message=message_of(state),
         generation=record.number if record else None,
         world_size=record.world_size if record and state.world and state.world.alive else 0,
+        spares=spares_of(state),
         members=(*_here(state, record), *_lost(state)),
         progress=state.progress,
         total_steps=_total_steps(state),
@@ -86,7 +87,7 @@ def _training(state: State, world: World) -> str:
     step, steps = world.progress.step if world.progress else 0, _total_steps(state)
     whole = f" of {steps}" if steps else ""
     doing = f"training: step {step}{whole}" if step < steps or not steps else f"saving the result of {steps} steps"
-    return f"{doing} on {_workers(world)}{_missing(state, world)}" + (
+    return f"{doing} on {_workers(world)}{_missing(state, world)}{_waiting(state)}" + (
         f"; {state.failed_save}" if state.failed_save else ""
     )
 
@@ -99,6 +100,19 @@ def _missing(state: State, world: World) -> str:
     if state.desired.replica_group_size > 1 and (idle := _without_rank(state, world)):
         reasons.append(f"{', '.join(idle)} without a rank: its replica group is not whole")
     return f" of {wanted} wanted" + (f" ({'; '.join(reasons)})" if reasons else "")
+
+
+def spares_of(state: State) -> int:
+    """How many warm workers wait for a place; none while the world lacks members."""
+    world = state.world
+    if world is None or not world.alive or len(world.record.members) < wanted_workers(state.desired):
+        return 0
+    return len(_without_rank(state, world))
+
+
+def _waiting(state: State) -> str:
+    count = spares_of(state)
+    return f", {count} spare{'s' if count > 1 else ''}" if count else ""
 
 
 def _without_rank(state: State, world: World) -> list[str]:
