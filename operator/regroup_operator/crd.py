@@ -38,7 +38,9 @@ DEFAULTS: dict[str, int] = {"replicas": 1}
 FIXED = {"launcher": "regroup", "managedBy": ""}
 """Fields of spec that never change, with the value that absence means."""
 
-_TRAINING = [str(field.alias) for name, field in TrainingConfig.model_fields.items() if name != "steps"]
+_TRAINING = [
+    str(field.alias) for name, field in TrainingConfig.model_fields.items() if name not in ("steps", "non_finite")
+]
 FIXED_UNLESS_SUSPENDED = (
     "nprocPerNode",
     "image",

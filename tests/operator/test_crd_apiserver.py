@@ -66,6 +66,7 @@ FREE: dict[str, tuple[Any, Any]] = {
     "checkpoint.keepLast": (3, 4),
     "checkpoint.keepEverySteps": (100, 200),
     "trainer.training.steps": (600, 700),
+    "trainer.training.nonFinite": ("skip", "stop"),
     "ttlSecondsAfterFinished": (1, 2),
     "activeDeadlineSeconds": (100, 200),
     "startupDeadlineSeconds": (100, 200),

@@ -67,7 +67,12 @@ def main() -> None:
     parser.add_argument("--fail", default="")
     parser.add_argument("--step-seconds", type=float, default=0.0)
     options = parser.parse_args()
-    session = Session(seed=3, directory=options.directory, save_every_steps=4)
+    session = Session(
+        seed=3,
+        directory=options.directory,
+        save_every_steps=4,
+        non_finite="stop" if options.fail == "not-finite" else "skip",
+    )
     model = session.prepare(Net(), strategy=options.strategy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
@@ -79,7 +84,8 @@ def main() -> None:
         return {"loss": F.cross_entropy(model(batch[0]), batch[1])}
 
     for inputs, labels in session.batches(Points(50), options.steps, 10, options.micro_batch):
-        session.backward(F.cross_entropy(model(inputs), labels))
+        bad = options.fail == "not-finite" and session.steps == 2
+        session.backward(F.cross_entropy(model(inputs), labels) * (float("inf") if bad else 1.0))
         if options.fail == "no-step":
             continue
         time.sleep(options.step_seconds)

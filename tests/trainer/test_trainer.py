@@ -148,7 +148,7 @@ def test_a_finished_run_is_finished_again_without_a_step(template: Template, tmp
 
 
 @pytest.mark.parametrize("parallelism", [DDP, FSDP], ids=["ddp", "fsdp"])
-def test_a_step_whose_gradients_are_not_finite_is_skipped_and_told(
+def test_a_step_whose_loss_is_not_finite_is_skipped_and_told(
     template: Template, tmp_path: Path, parallelism: dict[str, str]
 ) -> None:
     outcomes = succeeded(
@@ -160,8 +160,22 @@ def test_a_step_whose_gradients_are_not_finite_is_skipped_and_told(
     )
     losses = outcomes[0].losses
     assert [loss is None for loss in losses] == [False, False, True, False, False, False]
-    assert "step 3: gradients are not finite, the update was skipped" in outcomes[0].stderr
+    assert [report.skipped for report in outcomes[0].progress] == [0, 0, 1, 1, 1, 1]
+    assert "step 3: loss or gradients are not finite, the update was skipped" in outcomes[0].stderr
     assert audit(tmp_path) == []
+
+
+def test_a_step_whose_loss_is_not_finite_ends_a_run_that_asked_for_it_before_it_is_committed(
+    template: Template, tmp_path: Path
+) -> None:
+    outcomes = template.run(
+        generation(tmp_path, 2, train_config(training={"non_finite": "stop"})),
+        entry="tests.trainer.faults:poison_step",
+        options={"rank": 1, "step": 3},
+    )
+    assert [outcome.exit_code for outcome in outcomes] == [2, 2]
+    assert "NonFiniteError: step 3: the loss or its gradients are not finite" in outcomes[0].stderr
+    assert [step.step for step in committed(tmp_path)] == [1, 2]
 
 
 def test_a_world_that_does_not_fit_the_parallelism_is_refused_by_name(template: Template, tmp_path: Path) -> None:

@@ -304,6 +304,8 @@ class TrainingConfig(Section):
     """Tokens per sample (T)."""
     gradient_clip: Annotated[float, Field(ge=0, le=1e6)] = 1.0
     """Largest gradient norm; 0 does not clip."""
+    non_finite: Literal["skip", "stop"] = "skip"
+    """A step with a NaN or infinite loss is left out (ten in a row: failure), or fails the job."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of forward and backward; parameters and optimizer state stay fp32."""
     compile: bool = False

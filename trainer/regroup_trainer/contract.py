@@ -254,6 +254,8 @@ class Progress(Report):
     learning_rate: float = 0.0
     tokens: int = 0
     """Tokens trained on in steps 1..step."""
+    skipped: int = 0
+    """Steps of this generation whose update was left out, since loss or gradients were not finite."""
     tokens_per_second: float = 0.0
 
 

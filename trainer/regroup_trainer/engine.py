@@ -155,7 +155,10 @@ class Engine:
         if self._history is None and self.trail is None:
             return
         if self.world.leads and not result.updated:
-            print(f"step {result.position.step}: gradients are not finite, the update was skipped", file=sys.stderr)
+            print(
+                f"step {result.position.step}: loss or gradients are not finite, the update was skipped",
+                file=sys.stderr,
+            )
         line = self._line(result)
         if self._history is not None:
             self._history.append(line)

@@ -39,6 +39,12 @@ class CheckpointError(TrainingError):
     exit_code = 2
 
 
+class NonFiniteError(TrainingError):
+    """The loss is not a number any more, and the run shall not go on like that."""
+
+    exit_code = 2
+
+
 class CommitError(TrainingError):
     """The ranks disagree on a step: a bug or damaged memory, never a user's mistake."""
 

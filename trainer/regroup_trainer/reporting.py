@@ -79,6 +79,7 @@ class Reporter:
             seconds=self._seconds(),
             epoch=step.result.position.samples / self._samples_per_epoch,
             tokens=step.result.position.tokens,
+            skipped=step.result.skipped,
             loss=step.result.commit.loss if leads else None,
             gradient_norm=step.result.commit.gradient_norm if leads else None,
             learning_rate=step.rate if leads else 0.0,

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -57,14 +57,22 @@ class Session:
 
     Under an agent (`regroup run`, a TrainingJob) the job says where and when to save. Elsewhere (`python`, `torchrun`)
     `directory` does, by default regroup-runs/<name of the program>, and `save_every_steps`. `seed` is that of the order
-    of samples and, at the start, of all random numbers.
+    of samples and, at the start, of all random numbers. A step whose loss or gradients are not finite is left out, ten
+    in a row end the program; with `non_finite="stop"` the first one does.
 
     Raises what `world.is_peer_loss` recognises when the other ranks do not come.
     """
 
-    def __init__(self, seed: int = 0, directory: str | Path | None = None, save_every_steps: int = 100) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        directory: str | Path | None = None,
+        save_every_steps: int = 100,
+        non_finite: Literal["skip", "stop"] = "skip",
+    ) -> None:
         self._begun = time.monotonic()
         self._seed = seed
+        self._non_finite = non_finite
         self._running: _Run | None = None
         self._state: TrainState | None = None
         self._optimizer: Optimizer | None = None
@@ -164,6 +172,7 @@ class Session:
             micro_batch_size=min(micro_batch_size or global_batch_size, global_batch_size),
             gradient_clip=self._clip,
             seed=self._seed,
+            non_finite=self._non_finite,
         )
         self._running = self._open(dataset, training, None)
         while self.steps < steps:

@@ -18,6 +18,7 @@ from regroup_trainer.commit import Commit, Contribution
 from regroup_trainer.compilation import compiled_loss_sum
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import Decision
+from regroup_trainer.finiteness import Finiteness
 from regroup_trainer.loss import loss_sum
 from regroup_trainer.mesh import Mesh, arrange
 from regroup_trainer.ordered_sum import OrderedSum
@@ -70,7 +71,9 @@ class StepResult:
     """After it."""
     commit: Commit
     updated: bool
-    """False when the gradients were not finite and the update was skipped."""
+    """False when loss or gradients were not finite and the update was skipped."""
+    skipped: int = 0
+    """Such steps of this generation, so far."""
 
 
 @dataclass
@@ -89,6 +92,10 @@ class Stepper:
     whole: bool = field(default=True, init=False)
     """False while, or when, an update has been applied only in part."""
     _graph_known: bool = field(default=False, init=False)
+    _finiteness: Finiteness = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._finiteness = Finiteness(self.config.training.non_finite)
 
     @property
     def expected_tokens(self) -> int:
@@ -113,7 +120,7 @@ class Stepper:
         return held_by(self.state.model, self._mesh)
 
     def run(self, batch: RankBatch, decision: Decision) -> StepResult:
-        """Train on this rank's share. Raises CommitError, and c10d's errors when a peer is lost."""
+        """Train on this rank's share. Raises CommitError, NonFiniteError, and c10d's errors when a peer is lost."""
         accumulate = self._accumulate_in_order if self._exact else self._accumulate
         loss = accumulate(batch.micro_batches)
         return self.commit(Share(batch.samples * self.targets_per_sample, float(loss), batch.digest), decision)
@@ -137,13 +144,14 @@ class Stepper:
         self.prepared, self.whole = False, False
         updated = self._update(committed)
         before = self.state.position
+        self._finiteness.note(before.step + 1, updated)
         after = Position(
             step=before.step + 1,
             samples=before.samples + self.config.training.global_batch_size,
             tokens=before.tokens + committed.tokens,
         )
         self.state.position, self.last, self.whole = after, committed, True
-        return StepResult(after, committed, updated)
+        return StepResult(after, committed, updated, self._finiteness.skipped)
 
     def _accumulate(self, batches: list[DeviceBatch]) -> Tensor:
         if isinstance(self.state.model, Pipeline):
@@ -187,7 +195,7 @@ class Stepper:
         return sum_of_squares(local_gradients(self._parameters)) if self.world.leads else 0.0
 
     def _update(self, committed: Commit) -> bool:
-        finite = committed.gradient_norm is not None
+        finite = committed.gradient_norm is not None and committed.loss is not None
         if finite:
             factor = commit.gradient_factor(committed, self.expected_tokens, self.config.training.gradient_clip)
             if factor != 1.0:

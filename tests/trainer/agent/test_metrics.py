@@ -62,6 +62,15 @@ def test_counters_do_not_fall_when_steps_are_repeated() -> None:
     assert found["trainingjob_rank_data_wait_seconds_total"].value == 1.75
 
 
+def test_skipped_steps_are_counted_over_generations() -> None:
+    metrics = make_metrics(0)
+    metrics.note(progress(10, skipped=2))
+    metrics.note(progress(11, skipped=2))
+    metrics.begin(RECORD, range(1))
+    metrics.note(progress(12, skipped=1))
+    assert series(metrics)["trainingjob_nonfinite_steps_total"].value == 3
+
+
 def test_a_loss_that_is_not_finite_shows_as_nan() -> None:
     metrics = make_metrics(0)
     metrics.note(progress(1, loss=None, gradient_norm=None))

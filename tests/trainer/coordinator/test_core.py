@@ -14,6 +14,7 @@ from regroup_trainer.contract import (
 )
 from regroup_trainer.coordinator.effects import Send
 from regroup_trainer.coordinator.status import make_status
+from regroup_trainer.errors import NonFiniteError
 from tests.trainer.coordinator.simulation import Job, SimulatedAgent, make_desired
 
 
@@ -478,3 +479,19 @@ def test_a_coordinator_that_starts_while_suspending_waits_for_the_ranks_to_save(
     job.wait(1.0)
     assert job.verdict is not None
     assert job.saved_step == agents[0].step
+
+
+def test_left_out_updates_are_told_once_in_a_while_and_the_end_is_not_tried_again() -> None:
+    job, agents = start(steps=10_000)
+    leader = next(agent for agent in agents if agent.name == job.record.members[0].member)
+    report = Progress(generation=job.record.number, rank=0, step=job.step + 1, time=0.0)
+    for skipped in range(1, 5):
+        job.say(leader, report.model_copy(update={"step": report.step + skipped, "skipped": skipped}))
+    (event,) = [event for event in job.core.state.journal.events() if event.reason == "NonFiniteLoss"]
+    assert event.type == "Warning"
+    assert event.message.startswith("1 updates of generation 1.1 were left out")
+    job.fail_rank(leader, exit_code=NonFiniteError.exit_code)
+    job.wait(1.0)
+    assert job.verdict is not None
+    assert job.verdict.outcome == "failed"
+    assert "an error that would come again" in job.verdict.message

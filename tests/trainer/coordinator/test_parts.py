@@ -110,7 +110,7 @@ def test_the_account_splits_the_time_and_never_falls() -> None:
 def test_checkpoint_events_are_rare_and_the_journal_is_bounded() -> None:
     journal = Journal(1000.0)
     for second in range(200):
-        journal.tell_checkpoint(1000.0 + second, "saved")
+        journal.tell_rarely(1000.0 + second, "CheckpointSaved", "saved")
     assert len(journal.events()) == 4
     for _ in range(100):
         journal.tell(2000.0, "WorkerLost", "x" * 5000, "Warning")

@@ -42,6 +42,7 @@ class AgentMetrics:
         """A generation in which `ranks` run here."""
         self._has_rank_zero = 0 in ranks
         self._data_wait_seen.clear()
+        self._skipped_seen = 0
         self._rank_step.clear()
         self._gauge["target_steps"].labels(*self._labels).set(record.desired.train.training.steps)
 
@@ -73,6 +74,9 @@ class AgentMetrics:
         self._gauge = {
             name: Gauge(f"trainingjob_{name}", text, _JOB, registry=registry) for name, text in _JOB_GAUGES.items()
         }
+        text = "Steps whose update was left out, since loss or gradients were not finite"
+        self._skipped = Counter("trainingjob_nonfinite_steps", text, _JOB, registry=registry)
+        self._skipped_seen = 0
         text = "Tokens trained on, repeated ones not counted twice"
         self._tokens = Counter("trainingjob_tokens", text, _JOB, registry=registry)
         self._tokens_seen = 0
@@ -103,6 +107,8 @@ class AgentMetrics:
         }
         for name, value in values.items():
             self._gauge[name].labels(*self._labels).set(value)
+        self._skipped.labels(*self._labels).inc(max(0, report.skipped - self._skipped_seen))
+        self._skipped_seen = max(report.skipped, self._skipped_seen)
         self._tokens.labels(*self._labels).inc(max(0, report.tokens - self._tokens_seen))
         self._tokens_seen = max(self._tokens_seen, report.tokens)
 

@@ -8,8 +8,8 @@ from typing import Literal
 from regroup_trainer.contract import JobEvent
 
 EVENTS_KEPT = 50
-CHECKPOINT_EVENT_SECONDS = 60.0
-"""A CheckpointSaved event at most this often; the status always has the newest."""
+RARELY_SECONDS = 60.0
+"""Events of what happens again and again are told at most this often; the status always has the newest."""
 
 
 class Journal:
@@ -18,7 +18,7 @@ class Journal:
     def __init__(self, wall: float) -> None:
         self._sequence = int(wall * 1000)
         self._events: deque[JobEvent] = deque(maxlen=EVENTS_KEPT)
-        self._last_checkpoint_event = float("-inf")
+        self._told_at: dict[str, float] = {}
 
     def tell(self, wall: float, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal") -> None:
         """Keep an event."""
@@ -26,11 +26,13 @@ class Journal:
         event = JobEvent(sequence=self._sequence, time=wall, type=kind, reason=reason, message=message[:1024])
         self._events.append(event)
 
-    def tell_checkpoint(self, wall: float, message: str) -> None:
-        """Keep a CheckpointSaved event unless there was one a moment ago."""
-        if wall - self._last_checkpoint_event >= CHECKPOINT_EVENT_SECONDS:
-            self._last_checkpoint_event = wall
-            self.tell(wall, "CheckpointSaved", message)
+    def tell_rarely(
+        self, wall: float, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"
+    ) -> None:
+        """Keep an event unless there was one of this reason a moment ago."""
+        if wall - self._told_at.get(reason, float("-inf")) >= RARELY_SECONDS:
+            self._told_at[reason] = wall
+            self.tell(wall, reason, message, kind)
 
     def events(self) -> tuple[JobEvent, ...]:
         """Oldest first."""

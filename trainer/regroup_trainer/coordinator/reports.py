@@ -48,7 +48,7 @@ def _take_over(state: State, report: Report, world: World, now: float) -> None:
         case CheckpointSaved():
             state.checkpoint, state.failed_save = report, ""
             text = f"step {report.step} saved to {report.path} in {report.seconds:.1f} s"
-            state.journal.tell_checkpoint(state.wall(now), text)
+            state.journal.tell_rarely(state.wall(now), "CheckpointSaved", text)
         case CheckpointFailed():
             text = f"checkpoint of step {report.step} failed ({report.stage}): {report.error}"
             state.failed_save = text
@@ -85,8 +85,17 @@ def _progress(state: State, report: Progress, world: World, now: float) -> None:
         world.first_commit = report
         _tell_recovery(state, report, world, now)
     if report.rank == 0 and (world.progress is None or report.step >= world.progress.step):
+        _tell_skipped(state, report, world, now)
         state.account.progress(report.seconds, now)
         world.progress = state.progress = report
+
+
+def _tell_skipped(state: State, report: Progress, world: World, now: float) -> None:
+    before = world.progress.skipped if world.progress else 0
+    if report.skipped > before:
+        since = f"of generation {world.number} were left out by step {report.step}"
+        text = f"{report.skipped} updates {since}: loss or gradients were not finite"
+        state.journal.tell_rarely(state.wall(now), "NonFiniteLoss", text, "Warning")
 
 
 def _tell_recovery(state: State, report: Progress, world: World, now: float) -> None:

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 
 from regroup_trainer.contract import Desired, RankExit
 
-HOPELESS_EXIT_CODES = {2: "wrong usage", 126: "the command cannot be executed", 127: "the command was not found"}
+HOPELESS_EXIT_CODES = {
+    2: "an error that would come again",
+    126: "the command cannot be executed",
+    127: "the command was not found",
+}
 """Exit codes that another try cannot mend: the job fails at once."""
 
 
