@@ -31,6 +31,7 @@ def local_desired(spec: TrainingJobSpec, job: str, directory: str, workers: int 
         timeout_milliseconds=detection.timeout_milliseconds,
         max_restarts=restarts.max_restarts,
         max_hang_restarts=restarts.max_hang_restarts,
+        straggler_percent=detection.straggler_percent,
         progress_timeout_seconds=detection.progress_timeout_seconds,
         backoff_seconds=float(restarts.backoff_seconds),
         max_backoff_seconds=float(restarts.max_backoff_seconds),

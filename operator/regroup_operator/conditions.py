@@ -97,6 +97,9 @@ def _degraded(job: Job, observed: Observed, status: TrainingJobStatus, situation
     if status.ready_replicas < job.spec.replicas:
         text = f"{status.ready_replicas} of {job.spec.replicas} workers take part"
         return "True", "WorkersMissing", "; ".join(filter(None, (text, unschedulable(observed))))
+    if status.stragglers:
+        slow = (f"rank {s.rank} on {s.node} computes {s.percent:.0f} % longer" for s in status.stragglers)
+        return "True", "Stragglers", f"all wait for the slowest: {', '.join(slow)} than the median rank"
     return "False", "AllWorkers", f"workers taking part: {status.ready_replicas}"
 
 

@@ -29,6 +29,7 @@ from regroup_operator.plan import (
 )
 from regroup_operator.staffing import backoff_left, keep_workers
 from regroup_operator.status import project
+from regroup_operator.stragglers import replace_straggler
 from regroup_operator.succession import keep_coordinator
 from regroup_operator.suspension import LOOK_AGAIN_SECONDS, suspend, tear_down, was_suspended
 from regroup_operator.torchrun_staffing import keep_agents, keep_store
@@ -61,13 +62,15 @@ def _run(job: Job, observed: Observed, now: datetime) -> Plan:
     started = _start(job, losses.status, observed, blocker, now)
     keep_leader, keep_all_workers = _KEEPERS[job.launcher]
     leader = keep_leader(job, rest, started.status, blocker)
-    workers = keep_all_workers(job, rest, leader.status, blocker, now)
+    slow = replace_straggler(job, rest, leader.status)
+    rest = replace(rest, pods=tuple(pod for pod in rest.pods if pod not in _deleted(slow.actions)))
+    workers = keep_all_workers(job, rest, slow.status, blocker, now)
     told = _tell(job, observed)
     status = project(job, observed, workers.status, Situation(blocker), now)
     return Plan(
         status=status,
-        actions=(*losses.actions, *started.actions, *leader.actions, *told, *workers.actions),
-        events=(*losses.events, *started.events, *workers.events, *_blocked_event(job, blocker)),
+        actions=(*losses.actions, *started.actions, *leader.actions, *told, *slow.actions, *workers.actions),
+        events=(*losses.events, *started.events, *slow.events, *workers.events, *_blocked_event(job, blocker)),
         look_again_seconds=_look_again(job, rest, workers.status, blocker, now),
         follow=job.launcher == "regroup",
     )

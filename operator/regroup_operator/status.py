@@ -19,6 +19,7 @@ from regroup_operator.api import (
     ProgressStatus,
     RecoveryStatus,
     Restarts,
+    Straggler,
     TrainingJobStatus,
     WorkerStatus,
 )
@@ -59,6 +60,10 @@ def project(
         changes["recoveries"] = _merge_recoveries(remembered.recoveries, answer.recoveries)
         changes["checkpoint"] = _checkpoint(answer) or remembered.checkpoint
         changes["progress"] = _progress(answer) or remembered.progress
+        changes["stragglers"] = tuple(
+            Straggler(rank=slow.rank, node=slow.node, percent=slow.percent)
+            for slow in answer.stragglers[:WORKERS_SHOWN]
+        )
     if situation.ending is not None and remembered.completion_time is None:
         changes["completion_time"] = format_time(now)
     status = remembered.model_copy(update=changes)

@@ -68,6 +68,7 @@ def desired(job: Job, spec: TrainingJobSpec, answer: CoordinatorStatus | None) -
         timeout_milliseconds=spec.failure_detection.timeout_milliseconds,
         max_restarts=spec.restart_policy.max_restarts,
         max_hang_restarts=spec.restart_policy.max_hang_restarts,
+        straggler_percent=spec.failure_detection.straggler_percent,
         progress_timeout_seconds=spec.failure_detection.progress_timeout_seconds,
         backoff_seconds=spec.restart_policy.backoff_seconds,
         max_backoff_seconds=spec.restart_policy.max_backoff_seconds,

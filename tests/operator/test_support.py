@@ -14,8 +14,6 @@ ASKED_FOR: dict[str, Any] = {
     "elasticPolicy.scaleUpPolicy": "Never",
     "elasticPolicy.scaleUpDelaySeconds": 5,
     "elasticPolicy.minSecondsBetweenResizes": 5,
-    "failureDetection.stragglerPercent": 50,
-    "failureDetection.stragglerAction": "Replace",
     "restartPolicy.maxInfrastructureRestarts": 3,
     "restartPolicy.windowSeconds": 60,
     "failurePolicy.rules": [{"name": "a", "action": "FailJob"}],
@@ -113,6 +111,8 @@ def test_a_wrong_spec_is_explained_by_field_and_value(fields: dict[str, Any], wo
 TORCHRUN: dict[str, Any] = {
     "spares": 1,
     "failureDetection.progressTimeoutSeconds": 60,
+    "failureDetection.stragglerPercent": 50,
+    "failureDetection.stragglerAction": "Replace",
     "restartPolicy.maxHangRestarts": 1,
     "failureDetection.heartbeatMilliseconds": 250,
     "failureDetection.timeoutMilliseconds": 5000,

@@ -9,6 +9,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -70,6 +71,21 @@ def poison_step(assignment: Assignment, options: Options, channel: RecordingChan
         return plain(logits, targets, weights) * (float("nan") if bad else 1.0)
 
     step.loss_sum = poisoned  # type: ignore[attr-defined]
+    return _run(assignment, channel)
+
+
+def compute_slowly(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """One rank needs longer than the others for each block of the model."""
+    from regroup_trainer.models.gpt import Block
+
+    if assignment.rank == options["rank"]:
+        plain = Block.forward
+
+        def slow(self: Block, *inputs: Any) -> Any:
+            time.sleep(options["seconds"])
+            return plain(self, *inputs)
+
+        Block.forward = slow  # type: ignore[method-assign]
     return _run(assignment, channel)
 
 

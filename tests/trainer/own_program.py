@@ -84,6 +84,8 @@ def main() -> None:
         return {"loss": F.cross_entropy(model(batch[0]), batch[1])}
 
     for inputs, labels in session.batches(Points(50), options.steps, 10, options.micro_batch):
+        if options.fail == "slow" and session.rank == 1:
+            time.sleep(0.05)
         bad = options.fail == "not-finite" and session.steps == 2
         session.backward(F.cross_entropy(model(inputs), labels) * (float("inf") if bad else 1.0))
         if options.fail == "no-step":

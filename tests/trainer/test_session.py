@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -113,6 +114,12 @@ def test_a_program_that_fails_ends_as_python_would(
     assert outcome.exit_code == code
     assert words in outcome.stderr
     assert outcome.finished is None
+
+
+def test_a_rank_whose_own_code_is_slow_stands_out(template: Template, tmp_path: Path) -> None:
+    outcomes = succeeded(template.run(record(tmp_path, 2, "--fail=slow")))
+    usual, slow = (statistics.median(report.compute_seconds for report in o.progress) for o in outcomes)
+    assert 0 < 2 * usual < slow
 
 
 def test_a_script_that_is_not_there_is_named(template: Template, tmp_path: Path) -> None:

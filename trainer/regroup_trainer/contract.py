@@ -125,6 +125,8 @@ class Desired(Message):
     """Time without a step after which a world hangs; 0: follows from the time of its steps."""
     max_hang_restarts: int = 3
     """Budget for hangs; -1: no limit."""
+    straggler_percent: int = 30
+    """A rank that computes so much longer than the median is a straggler."""
     train: TrainConfig
     script: tuple[Text, ...] = ()
     """A program of the user's own, and its arguments, that the ranks run instead of the built-in trainer."""
@@ -254,6 +256,8 @@ class Progress(Report):
     learning_rate: float = 0.0
     tokens: int = 0
     """Tokens trained on in steps 1..step."""
+    compute_seconds: float = 0.0
+    """Mean own time of the steps since the last report, without waiting for others; 0 where it is not measured."""
     skipped: int = 0
     """Steps of this generation whose update was left out, since loss or gradients were not finite."""
     tokens_per_second: float = 0.0
@@ -496,6 +500,17 @@ class MemberStatus(Message):
     """Why it was declared lost; empty while it is here. Kept until a replacement of the same index says hello."""
 
 
+class Straggler(Message):
+    """A rank that the others wait for in every step."""
+
+    rank: int
+    member: Name
+    pod: Name
+    node: Name
+    percent: int
+    """How much longer it computes than the median rank, as it was found."""
+
+
 class Recovery(Message):
     """One unplanned or planned change of the world, from the loss to the first step after it."""
 
@@ -569,6 +584,8 @@ class CoordinatorStatus(Message):
     ledger: Ledger = Ledger()
     recoveries: tuple[Recovery, ...] = ()
     """The newest ten."""
+    stragglers: tuple[Straggler, ...] = ()
+    """Of the current world, the slowest first."""
     events: tuple[JobEvent, ...] = ()
     """The newest fifty."""
     verdict: Verdict | None = None

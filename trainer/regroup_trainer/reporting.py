@@ -46,6 +46,8 @@ class Reporter:
         self._samples_per_epoch = samples_per_epoch
         self._seconds = seconds
         self._untold: _Step | None = None
+        self._computed: list[float] = []
+        """Own times of the steps since the last report."""
         self._recent: deque[tuple[float, int]] = deque(maxlen=_RATE_STEPS + 1)
         """(wall clock, tokens) of the newest commits."""
 
@@ -53,6 +55,7 @@ class Reporter:
         """Note a committed step, made with learning rate `rate`."""
         now = time.time()
         self._recent.append((now, result.position.tokens))
+        self._computed.append(result.compute_seconds)
         self._untold = _Step(result, rate, now)
         if self._channel.committed(result.position.step, now):
             self.flush()
@@ -67,6 +70,7 @@ class Reporter:
         if self._untold is not None:
             self._channel.send(self._progress(self._untold))
             self._untold = None
+            self._computed.clear()
 
     def _progress(self, step: _Step) -> Progress:
         """Of rank 0 with loss and rates, of the others without."""
@@ -79,6 +83,7 @@ class Reporter:
             seconds=self._seconds(),
             epoch=step.result.position.samples / self._samples_per_epoch,
             tokens=step.result.position.tokens,
+            compute_seconds=sum(self._computed) / len(self._computed),
             skipped=step.result.skipped,
             loss=step.result.commit.loss if leads else None,
             gradient_norm=step.result.commit.gradient_norm if leads else None,

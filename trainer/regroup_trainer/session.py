@@ -402,6 +402,7 @@ class _Run:
         self._scheduler = scheduler
         self._part: Part | None = None
         self._since = 0.0
+        self._samples = 0
         self._items = 0
         self._loss_sum = 0.0
 
@@ -415,7 +416,9 @@ class _Run:
     def begin(self, part: Part) -> None:
         """The user gets the batch of `part`."""
         self._part = part
+        self._samples += part.samples
         self._since = time.monotonic()
+        self._stepper.compute_time.begin()
 
     def end(self) -> None:
         """The user asks for the next one."""
@@ -428,6 +431,7 @@ class _Run:
         samples = self._part.samples if self._part else 0
         items = weight if weight is not None and samples else samples
         factor = torch.full_like(loss, items / self._stepper.expected_tokens, requires_grad=False)
+        self._stepper.compute_time.until_computed(loss)
         loss.backward(factor)  # type: ignore[no-untyped-call]
         self._loss_sum += loss.item() * items
         self._items += items
@@ -437,17 +441,21 @@ class _Run:
         if self._part is None or not self._part.last:
             return
         rate = float(self.state.optimizer.param_groups[0]["lr"])
-        share = Share(self._items, self._loss_sum, self._part.digest)
+        share = Share(self._items, self._loss_sum, self._part.digest, self._load())
         self.result = result = self._stepper.commit(share, self.engine.decide())
         self._schedule(result)
         self.aligned = True
-        self.decision, self._items, self._loss_sum = result.commit.decision, 0, 0.0
+        self.decision, self._samples, self._items, self._loss_sum = result.commit.decision, 0, 0, 0.0
         self._count_time()
         self.engine.committed(result, rate)
 
     def _schedule(self, result: StepResult) -> None:
         if result.updated and self._scheduler is not None:
             self._scheduler.step()
+
+    def _load(self) -> float:
+        training, ranks = self._stepper.config.training, self._stepper.world.size
+        return max(1.0, self._samples * ranks / training.global_batch_size)
 
     def _count_time(self) -> None:
         now = time.monotonic()

@@ -16,6 +16,7 @@ from regroup_trainer import commit
 from regroup_trainer.batch import virtual_shards
 from regroup_trainer.commit import Commit, Contribution
 from regroup_trainer.compilation import compiled_loss_sum
+from regroup_trainer.compute_time import ComputeTime
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import Decision
 from regroup_trainer.finiteness import Finiteness
@@ -61,6 +62,8 @@ class Share:
     """Over these tokens, in nats."""
     digest: int
     """`order.digest` of its samples."""
+    load: float = 1.0
+    """Its work as a multiple of an equal share, at least 1: who has more to do is no slower for that."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class StepResult:
     """False when loss or gradients were not finite and the update was skipped."""
     skipped: int = 0
     """Such steps of this generation, so far."""
+    compute_seconds: float = 0.0
+    """This rank's own time, as `compute_time` measures it."""
 
 
 @dataclass
@@ -92,10 +97,14 @@ class Stepper:
     whole: bool = field(default=True, init=False)
     """False while, or when, an update has been applied only in part."""
     _graph_known: bool = field(default=False, init=False)
+    compute_time: ComputeTime = field(init=False)
     _finiteness: Finiteness = field(init=False)
+    _load: float = field(default=1.0, init=False)
 
     def __post_init__(self) -> None:
         self._finiteness = Finiteness(self.config.training.non_finite)
+        measured = not self.config.parallelism.model_is_cut
+        self.compute_time = ComputeTime(self.state.model, self.world.device, measured)
 
     @property
     def expected_tokens(self) -> int:
@@ -135,6 +144,7 @@ class Stepper:
             digest=share.digest if counts else 0,
             decision=decision,
         )
+        self._load = share.load
         # From here on the step can be completed without the others, should any of them come to know its commit.
         self.prepared = True
         return self.complete(exchange(contribution, self.world))
@@ -151,7 +161,7 @@ class Stepper:
             tokens=before.tokens + committed.tokens,
         )
         self.state.position, self.last, self.whole = after, committed, True
-        return StepResult(after, committed, updated, self._finiteness.skipped)
+        return StepResult(after, committed, updated, self._finiteness.skipped, self.compute_time.take() / self._load)
 
     def _accumulate(self, batches: list[DeviceBatch]) -> Tensor:
         if isinstance(self.state.model, Pipeline):
@@ -172,7 +182,9 @@ class Stepper:
 
     def _backward(self, batch: DeviceBatch) -> Tensor:
         """Forward and backward pass of a micro-batch; returns its loss sum."""
+        self.compute_time.begin()
         loss = forward(self.state.model, batch, self.config)
+        self.compute_time.until_computed(loss)
         # A constant, not the tokens of this rank: sums of such gradients never overflow, whatever the world.
         (loss / self.expected_tokens).backward()  # type: ignore[no-untyped-call]
         return loss.detach()

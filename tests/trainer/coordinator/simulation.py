@@ -71,6 +71,10 @@ class SimulatedAgent:
     alive: bool = True
     reachable: bool = True
     """False: its network is gone, in both directions, without a closed connection."""
+    connects: bool = True
+    """Whether it can open a connection; its heartbeats do not need it."""
+    beats: bool = True
+    """Whether its heartbeats arrive; what it says over its connection does all the same."""
     connected: bool = False
     holds_on: bool = False
     """It has not noticed yet that the coordinator of its connection is gone."""
@@ -114,6 +118,8 @@ class Job:
     """Of the newest checkpoint on the volume."""
     lineage: GenerationNumber | None = None
     save_every: int = 10
+    pace: dict[int, float] = field(default_factory=dict)
+    """Rank -> how much longer than the others it computes; 1 if nothing is said."""
     _born: int = 0
     _next_step: float = 0.0
     _next_beat: float = 0.0
@@ -273,13 +279,14 @@ class Job:
 
     def _live(self) -> None:
         for agent in list(self.agents.values()):
-            if agent.alive and agent.reachable and not agent.connected and not agent.holds_on:
+            may_connect = agent.reachable and agent.connects and not agent.holds_on
+            if agent.alive and may_connect and not agent.connected:
                 self.connect(agent)
             self._deliver_all(agent)
         if self.now >= self._next_beat:
             self._next_beat = self.now + self.desired.heartbeat_milliseconds / 1000
             for agent in self.agents.values():
-                if agent.alive and agent.reachable:
+                if agent.alive and agent.reachable and agent.beats:
                     self.core.heartbeat(agent.name, self.now)
         if self.now >= self._next_step:
             self._next_step = self.now + STEP_SECONDS
@@ -305,7 +312,9 @@ class Job:
         for rank, agent in enumerate(world):
             agent.step += 1
             report = Progress(generation=record.number, rank=rank, step=agent.step, time=1_000_000.0 + self.now)
-            self.say(agent, report.model_copy(update={"seconds": {"step": STEP_SECONDS * agent.step}}))
+            own = STEP_SECONDS / 2 * self.pace.get(rank, 1.0)
+            told = {"seconds": {"step": STEP_SECONDS * agent.step}, "compute_seconds": own}
+            self.say(agent, report.model_copy(update=told))
         if first.step % self.save_every == 0:
             self.saved_step = first.step
 

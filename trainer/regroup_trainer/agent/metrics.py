@@ -18,6 +18,7 @@ from regroup_trainer.contract import (
 )
 
 _JOB = ("namespace", "trainingjob")
+_COMPUTE_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _SAVE_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 
@@ -66,6 +67,10 @@ class AgentMetrics:
         labels = (*_JOB, "rank")
         text = "Steps that the rank has committed"
         self._rank_step = Gauge("trainingjob_rank_step", text, labels, registry=self._registry)
+        text = "Own time of a step, before any collective is waited for"
+        self._compute = Histogram(
+            "trainingjob_rank_compute_seconds", text, labels, buckets=_COMPUTE_BUCKETS, registry=self._registry
+        )
         text = "Time that the rank has waited for data"
         self._data_wait = Counter("trainingjob_rank_data_wait_seconds", text, labels, registry=self._registry)
 
@@ -92,6 +97,8 @@ class AgentMetrics:
     def _note_rank(self, report: Progress) -> None:
         labels = (*self._labels, str(report.rank))
         self._rank_step.labels(*labels).set(report.step)
+        if report.compute_seconds:
+            self._compute.labels(*labels).observe(report.compute_seconds)
         waited = report.seconds.get("data_wait", 0.0)
         self._data_wait.labels(*labels).inc(max(0.0, waited - self._data_wait_seen.get(report.rank, 0.0)))
         self._data_wait_seen[report.rank] = waited

@@ -8,6 +8,7 @@ a restarted coordinator comes to the same decisions from its agents' hellos.
 from __future__ import annotations
 
 from regroup_trainer.contract import Begin, Desired, GenerationNumber, Hello, Leaving, Lost, Report, Rung, Verdict
+from regroup_trainer.coordinator import stragglers
 from regroup_trainer.coordinator.adoption import adopt
 from regroup_trainer.coordinator.claimed_numbers import ClaimedNumbers
 from regroup_trainer.coordinator.effects import Claim, Effect
@@ -139,6 +140,7 @@ class Coordinator:
                 steer(self.state, world, now)
             if world.alive:
                 watch(self.state, world, now)
+                stragglers.look(self.state, world, now)
             if world.broken is not None and not world.dissolved:
                 dissolve(self.state, world)
             if world.broken is not None and not world.settled:

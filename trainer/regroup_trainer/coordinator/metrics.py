@@ -33,6 +33,7 @@ class CoordinatorCollector(Collector):
         yield self._world_size(labels)
         yield from self._ledger(labels)
         yield self._detections(labels)
+        yield from self._slowest(labels)
 
     def _world_generation(self, labels: tuple[str, str]) -> Metric:
         metric = GaugeMetricFamily("trainingjob_world_generation", "n of the current generation", labels=_LABELS)
@@ -69,6 +70,20 @@ class CoordinatorCollector(Collector):
             buckets = [(str(bound), sum(v <= bound for v in values)) for bound in DETECTION_BUCKETS]
             metric.add_metric((*labels, cause), [*buckets, ("+Inf", len(values))], sum(values))
         return metric
+
+    def _slowest(self, labels: tuple[str, str]) -> Iterable[Metric]:
+        world = self._state.world
+        excess = world.pace.excess if world else {}
+        if not excess:
+            return
+        rank = max(excess, key=lambda rank: excess[rank])
+        text = "Own time of the slowest rank over that of the median rank"
+        ratio = GaugeMetricFamily("trainingjob_straggler_ratio", text, labels=_LABELS)
+        ratio.add_metric(labels, 1 + excess[rank])
+        yield ratio
+        slowest = GaugeMetricFamily("trainingjob_slowest_rank", "The rank that computes longest", labels=_LABELS)
+        slowest.add_metric(labels, rank)
+        yield slowest
 
 
 def make_registry(state: State) -> CollectorRegistry:

@@ -78,6 +78,7 @@ def _restored(state: State, report: Restored, world: World, now: float) -> None:
 
 
 def _progress(state: State, report: Progress, world: World, now: float) -> None:
+    world.pace.note(report.rank, report.compute_seconds)
     if state.committed is None or report.step > state.committed.step:
         step_seconds = state.committed.step_seconds if state.committed else 0.0
         state.committed = LastCommit(report.step, report.time, world.step_seconds(report) or step_seconds)

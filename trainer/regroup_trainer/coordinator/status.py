@@ -12,6 +12,7 @@ from regroup_trainer.contract import (
 )
 from regroup_trainer.coordinator.formation import wanted_workers
 from regroup_trainer.coordinator.state import State
+from regroup_trainer.coordinator.stragglers import stragglers_of
 from regroup_trainer.coordinator.world import World
 
 
@@ -33,6 +34,7 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
         evaluation=state.evaluation,
         checkpoint=state.checkpoint,
         ledger=state.account.ledger(),
+        stragglers=stragglers_of(state.world) if state.world and state.world.alive else (),
         recoveries=state.recoveries.records(),
         events=state.journal.events(),
         verdict=state.verdict,

@@ -17,6 +17,7 @@ from regroup_trainer.contract import (
     Restored,
     Stack,
 )
+from regroup_trainer.coordinator.pace import Pace
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,17 @@ class World:
     """When its ranks were asked where they are, since nothing was done for too long."""
     stacks: dict[int, Stack] = field(default_factory=dict)
     """Their answers."""
+    looked: float = 0.0
+    """When stragglers were last looked for."""
     broken: Break | None = None
     dissolved: bool = False
     """Broken, and its ranks were told to leave it."""
     settled: bool = False
     """Broken, all causes heard, the restart accounted for."""
+    pace: Pace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pace = Pace(self.record.world_size)
 
     @property
     def number(self) -> GenerationNumber:

@@ -1,0 +1,88 @@
+"""A member that comes back after it was declared lost: real processes, stopped and continued."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from regroup.local import LocalRun
+from regroup.processes import descendants, find_rank
+from regroup_trainer.checkpoint import catalog, lineage
+from regroup_trainer.checkpoint.layout import Layout
+from regroup_trainer.config import CheckpointPolicy
+from regroup_trainer.contract import CoordinatorStatus
+from tests.client.local_job import at_step, make_run, play, require_whole_history, world_of
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+ENDLESS = 1_000_000
+
+
+class Freezer:
+    """Stops the worker of rank 0, which writes the history and publishes checkpoints, and lets it go on."""
+
+    def __init__(self) -> None:
+        self.member = ""
+        self._agent = 0
+        self._below: list[int] = []
+        self.rank = 0
+        """Process id."""
+
+    def freeze(self, run: LocalRun) -> None:
+        assert run.status is not None
+        place = next(member for member in run.status.members if member.rank == 0)
+        agent = run.agents[place.index]
+        self.member = place.member
+        self._agent, self.rank = agent.popen.pid, find_rank(agent, 0) or 0
+        self._below = descendants(self._agent)
+        for pid in [self._agent, *self._below]:
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self, _run: LocalRun) -> None:
+        """The rank first: nobody holds it back from what it was about to do."""
+        for pid in [self.rank, *self._below]:
+            os.kill(pid, signal.SIGCONT)
+        wait_until("the rank to notice that its world is over", lambda: not _lives(self.rank), seconds=60)
+        os.kill(self._agent, signal.SIGCONT)
+
+    def is_back(self, status: CoordinatorStatus) -> bool:
+        """Whether it trains again, in a world of all."""
+        places = {member.member: member.rank for member in status.members if not member.lost}
+        return world_of(3)(status) and places.get(self.member) is not None
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_frozen_leader_that_comes_back_can_write_nothing_that_counts(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ENDLESS, checkpoint=CheckpointPolicy(interval_steps=2))
+    freezer = Freezer()
+    ahead: list[int] = []
+
+    def others_are_ahead(status: CoordinatorStatus) -> bool:
+        """By some checkpoints, which the one that comes back must not replace."""
+        if not world_of(2)(status) or status.progress is None or status.checkpoint is None:
+            return False
+        ahead.append(status.checkpoint.step)
+        return status.checkpoint.step >= ahead[0] + 6
+
+    verdict = play(
+        run,
+        [
+            (lambda status: world_of(3)(status) and at_step(10)(status), freezer.freeze),
+            (others_are_ahead, freezer.thaw),
+            (freezer.is_back, lambda run: run.suspend()),
+        ],
+    )
+    assert verdict.outcome == "suspended"
+    require_whole_history(tmp_path)
+    layout = Layout(tmp_path)
+    links = lineage.chain(lineage.read(layout), max(lineage.read(layout)))
+    assert all(catalog.on_lineage(found, links) for found in catalog.published(layout))

@@ -1,0 +1,85 @@
+"""Signs of life that come one way only, and the deadlines that follow from them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regroup_trainer.coordinator.membership import Member, expired, restart_deadlines
+from tests.trainer.coordinator.simulation import TICK, Job, SimulatedAgent, make_desired
+from tests.trainer.test_contract import make_hello
+
+DESIRED = make_desired(heartbeat_milliseconds=500, timeout_milliseconds=2000)
+
+
+def start() -> tuple[Job, list[SimulatedAgent]]:
+    job = Job(make_desired(steps=10_000))
+    agents = [job.add_agent(index) for index in range(3)]
+    job.wait(1.0)
+    return job, agents
+
+
+def test_heartbeats_do_not_keep_a_member_that_no_order_can_reach() -> None:
+    job, agents = start()
+    agents[1].connects = False
+    job.disconnect(agents[1])
+    job.wait(1.9)
+    assert job.record.number.n == 1, "it may come back within the timeout"
+    job.wait(0.3)
+    assert job.indices == [0, 2]
+    assert "its connection closed and it did not come back" in job.core.state.recoveries.records()[-1].message
+
+
+def test_a_member_that_could_not_be_reached_is_fenced_when_it_comes_back() -> None:
+    job, agents = start()
+    agents[1].connects = False
+    job.disconnect(agents[1])
+    job.wait(3.0)
+    assert agents[1].memory.is_current(min(job.begun)), "it knows nothing of its loss"
+    agents[1].connects = True
+    job.wait(1.0)
+    assert job.indices == [0, 2, 1]
+    assert agents[1].memory.record == job.record
+
+
+def test_what_arrives_over_the_connection_is_a_sign_of_life_when_no_heartbeat_does() -> None:
+    job, agents = start()
+    agents[1].beats = False
+    step = job.step
+    job.wait(10.0)
+    assert job.record.number.n == 1
+    assert job.step > step + 50
+
+
+def test_an_open_connection_over_which_nothing_comes_is_none() -> None:
+    job, agents = start()
+    agents[1].beats = False
+    job.hang(agents[1])
+    job.wait(DESIRED.timeout_milliseconds / 1000 + 2 * TICK)
+    assert job.indices == [0, 2]
+
+
+times = st.floats(0.0, 100.0)
+
+
+@given(heard=times, silent=st.floats(0.0, 10.0))
+def test_a_connected_member_is_lost_after_the_timeout_and_not_before(heard: float, silent: float) -> None:
+    member = Member(make_hello(0), heard=heard)
+    assert (expired([member], DESIRED, heard + silent) == [member]) == (heard + silent >= heard + 2.0)
+
+
+@given(heard=times, closed=times)
+def test_a_closed_member_has_no_more_than_the_timeout_whatever_else_is_heard(heard: float, closed: float) -> None:
+    member = Member(make_hello(0), heard=heard, closed_at=closed)
+    assert member.deadline(DESIRED) <= closed + 2.0
+    if heard <= closed:
+        assert member.deadline(DESIRED) == closed + 1.0
+
+
+@given(heard=times, closed=st.none() | times, now=st.floats(100.0, 200.0))
+def test_nobody_is_lost_right_after_the_coordinator_itself_was_paused(
+    heard: float, closed: float | None, now: float
+) -> None:
+    member = Member(make_hello(0), heard=heard, closed_at=closed)
+    restart_deadlines([member], now)
+    assert expired([member], DESIRED, now + 0.9) == []

@@ -1,0 +1,96 @@
+"""How long a rank itself computes in a step, without the time that it waits for others.
+
+A collective ends on all ranks at once, so the time of a step hides who was late. A rank's own time is measured where no
+collective is waited for: from the begin of a forward pass to the end of the backward computation, which is before
+DistributedDataParallel waits for its reductions. Where parameters are gathered layer by layer (FSDP2) every layer waits
+for the others; there it is the forward passes of the innermost sharded modules, whose parameters are gathered by then.
+Where the layers themselves are cut the ranks wait within them, and nothing is measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+Mark = float | torch.cuda.Event
+"""A moment: of the host, or in the stream of a GPU, which works on when the host has gone ahead."""
+
+
+class ComputeTime:
+    """The own time of one rank's passes through `model`."""
+
+    def __init__(self, model: nn.Module, device: torch.device, measured: bool = True) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._began: Mark | None = None
+        self._spans: deque[tuple[Mark, Mark]] = deque()
+        units = list(_innermost_sharded(model)) if measured else []
+        self._whole_passes = measured and not units
+        for unit in units:
+            unit.register_forward_pre_hook(self._enter)
+            unit.register_forward_hook(self._leave, prepend=True)
+
+    def begin(self) -> None:
+        """A forward pass begins."""
+        if self._whole_passes:
+            self._began = self._now()
+
+    def until_computed(self, loss: Tensor) -> None:
+        """The pass ends when the backward computation from `loss`, which is to follow, is done."""
+        if self._began is not None and loss.requires_grad:
+            loss.register_hook(self._await_end)
+
+    def take(self) -> float:
+        """Seconds of the passes that ended since the last call; 0 where nothing is measured."""
+        total = 0.0
+        while self._spans and _is_over(self._spans[0][1]):
+            total += _seconds(*self._spans.popleft())
+        return total
+
+    def _await_end(self, _gradient: Tensor) -> None:
+        """At the begin of the backward pass: what is queued first is called first, before DDP's own wait."""
+        engine = torch.autograd.Variable._execution_engine
+        engine.queue_callback(self._end)  # type: ignore[no-untyped-call]
+
+    def _end(self) -> None:
+        if self._began is not None:
+            self._spans.append((self._began, self._now()))
+            self._began = None
+
+    def _enter(self, _module: nn.Module, _inputs: Any) -> None:
+        self._began = self._now() if torch.is_grad_enabled() else None
+
+    def _leave(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
+        self._end()
+
+    def _now(self) -> Mark:
+        if not self._on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def _innermost_sharded(model: nn.Module) -> Iterator[nn.Module]:
+    for module in model.modules():
+        if isinstance(module, FSDPModule) and not any(_sharded_below(module)):
+            yield module
+
+
+def _sharded_below(module: nn.Module) -> Iterator[bool]:
+    return (isinstance(below, FSDPModule) for below in module.modules() if below is not module)
+
+
+def _is_over(mark: Mark) -> bool:
+    return isinstance(mark, float) or mark.query()
+
+
+def _seconds(begin: Mark, end: Mark) -> float:
+    if isinstance(begin, float) or isinstance(end, float):
+        return float(end) - float(begin)  # type: ignore[arg-type]
+    return begin.elapsed_time(end) / 1000
