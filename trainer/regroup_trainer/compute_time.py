@@ -9,8 +9,8 @@ Where the layers themselves are cut the ranks wait within them, and nothing is m
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+EVERY_SECONDS = 0.02
+"""Of quick steps only some are measured: it costs twenty microseconds."""
 Mark = float | torch.cuda.Event
 """A moment: of the host, or in the stream of a GPU, which works on when the host has gone ahead."""
 
@@ -28,7 +30,10 @@ class ComputeTime:
     def __init__(self, model: nn.Module, device: torch.device, measured: bool = True) -> None:
         self._on_gpu = device.type == "cuda"
         self._began: Mark | None = None
-        self._spans: deque[tuple[Mark, Mark]] = deque()
+        self._spans: list[tuple[Mark, Mark]] = []
+        self._measures = measured
+        """Whether the present step is measured."""
+        self._taken_at = -math.inf
         units = list(_innermost_sharded(model)) if measured else []
         self._whole_passes = measured and not units
         for unit in units:
@@ -37,7 +42,7 @@ class ComputeTime:
 
     def begin(self) -> None:
         """A forward pass begins."""
-        if self._whole_passes:
+        if self._whole_passes and self._measures:
             self._began = self._now()
 
     def until_computed(self, loss: Tensor) -> None:
@@ -46,10 +51,15 @@ class ComputeTime:
             loss.register_hook(self._await_end)
 
     def take(self) -> float:
-        """Seconds of the passes that ended since the last call; 0 where nothing is measured."""
+        """Call it after each step: its seconds, 0 where it was not measured or a GPU is not that far yet."""
         total = 0.0
-        while self._spans and _is_over(self._spans[0][1]):
-            total += _seconds(*self._spans.popleft())
+        if all(_is_over(end) for _, end in self._spans):
+            total = sum(_seconds(*span) for span in self._spans)
+            self._spans.clear()
+        now = time.perf_counter()
+        self._measures = not self._spans and now - self._taken_at >= EVERY_SECONDS
+        if self._measures:
+            self._taken_at = now
         return total
 
     def _await_end(self, _gradient: Tensor) -> None:
@@ -63,7 +73,7 @@ class ComputeTime:
             self._began = None
 
     def _enter(self, _module: nn.Module, _inputs: Any) -> None:
-        self._began = self._now() if torch.is_grad_enabled() else None
+        self._began = self._now() if self._measures and torch.is_grad_enabled() else None
 
     def _leave(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
         self._end()

@@ -47,7 +47,7 @@ class Reporter:
         self._seconds = seconds
         self._untold: _Step | None = None
         self._computed: list[float] = []
-        """Own times of the steps since the last report."""
+        """Own times of the steps since the last report, as far as they were measured."""
         self._recent: deque[tuple[float, int]] = deque(maxlen=_RATE_STEPS + 1)
         """(wall clock, tokens) of the newest commits."""
 
@@ -55,7 +55,8 @@ class Reporter:
         """Note a committed step, made with learning rate `rate`."""
         now = time.time()
         self._recent.append((now, result.position.tokens))
-        self._computed.append(result.compute_seconds)
+        if result.compute_seconds:
+            self._computed.append(result.compute_seconds)
         self._untold = _Step(result, rate, now)
         if self._channel.committed(result.position.step, now):
             self.flush()
@@ -83,7 +84,7 @@ class Reporter:
             seconds=self._seconds(),
             epoch=step.result.position.samples / self._samples_per_epoch,
             tokens=step.result.position.tokens,
-            compute_seconds=sum(self._computed) / len(self._computed),
+            compute_seconds=sum(self._computed) / max(1, len(self._computed)),
             skipped=step.result.skipped,
             loss=step.result.commit.loss if leads else None,
             gradient_norm=step.result.commit.gradient_norm if leads else None,

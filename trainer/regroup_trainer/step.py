@@ -78,7 +78,7 @@ class StepResult:
     skipped: int = 0
     """Such steps of this generation, so far."""
     compute_seconds: float = 0.0
-    """This rank's own time, as `compute_time` measures it."""
+    """This rank's own time, as `compute_time` measures it; 0 where it does not."""
 
 
 @dataclass
