@@ -62,7 +62,7 @@ def _lives(pid: int) -> bool:
 
 
 def test_a_frozen_leader_that_comes_back_can_write_nothing_that_counts(tmp_path: Path) -> None:
-    run = make_run(tmp_path, ENDLESS, checkpoint=CheckpointPolicy(interval_steps=2))
+    run = make_run(tmp_path, ENDLESS, checkpoint=CheckpointPolicy(interval_steps=2), timeout_milliseconds=5000)
     freezer = Freezer()
     ahead: list[int] = []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regroup_trainer.coordinator.membership import Member, expired, restart_deadlines
@@ -62,12 +62,14 @@ def test_an_open_connection_over_which_nothing_comes_is_none() -> None:
 times = st.floats(0.0, 100.0)
 
 
+@settings(deadline=None)
 @given(heard=times, silent=st.floats(0.0, 10.0))
 def test_a_connected_member_is_lost_after_the_timeout_and_not_before(heard: float, silent: float) -> None:
     member = Member(make_hello(0), heard=heard)
     assert (expired([member], DESIRED, heard + silent) == [member]) == (heard + silent >= heard + 2.0)
 
 
+@settings(deadline=None)
 @given(heard=times, closed=times)
 def test_a_closed_member_has_no_more_than_the_timeout_whatever_else_is_heard(heard: float, closed: float) -> None:
     member = Member(make_hello(0), heard=heard, closed_at=closed)
@@ -76,6 +78,7 @@ def test_a_closed_member_has_no_more_than_the_timeout_whatever_else_is_heard(hea
         assert member.deadline(DESIRED) == closed + 1.0
 
 
+@settings(deadline=None)
 @given(heard=times, closed=st.none() | times, now=st.floats(100.0, 200.0))
 def test_nobody_is_lost_right_after_the_coordinator_itself_was_paused(
     heard: float, closed: float | None, now: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regroup_trainer.contract import Progress
@@ -68,6 +68,7 @@ def test_ranks_that_do_not_measure_are_not_judged() -> None:
     assert paced(Pace(2), [0.0, 5.0]).stragglers == {}
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.floats(0.01, 100.0), min_size=1, max_size=9))
 def test_most_ranks_are_never_stragglers(seconds: list[float]) -> None:
     found = paced(Pace(len(seconds)), seconds).stragglers
