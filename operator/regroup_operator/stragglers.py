@@ -16,7 +16,8 @@ def replace_straggler(job: Job, observed: Observed, status: TrainingJobStatus) -
     answer = observed.coordinator.status
     if job.spec is None or job.spec.failure_detection.straggler_action != "Replace" or answer is None:
         return Step(status)
-    pods = {pod.uid: pod for pod in observed.workers if pod.alive and pod.phase == "Running"}
+    heard = {member.member for member in answer.members if not member.lost}
+    pods = {pod.uid: pod for pod in observed.workers if pod.alive and pod.uid in heard}
     slowest = next((straggler for straggler in answer.stragglers if straggler.member in pods), None)
     if slowest is None or not _can_be_missed(job.spec, list(pods.values()), observed):
         return Step(status)

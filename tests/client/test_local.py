@@ -51,12 +51,25 @@ def _worker_of_rank_zero(run: LocalRun) -> int:
     return next(member.index for member in run.status.members if member.rank == 0)
 
 
-def test_a_job_scales_up_and_down_without_losing_a_step(tmp_path: Path) -> None:
+def test_a_job_scales_up_and_down_without_losing_a_step_and_trains_while_a_worker_warms_up(tmp_path: Path) -> None:
     run = make_run(tmp_path, ENDLESS, replicas=2)
+    asked_at: list[int] = []
+
+    def scale_up(run: LocalRun) -> None:
+        assert run.status is not None
+        assert run.status.progress is not None
+        asked_at.append(run.status.progress.step)
+        run.scale(3)
+
+    def trains_meanwhile(status: CoordinatorStatus) -> bool:
+        """On the old world, after the new worker was started."""
+        return status.revision == 2 and world_of(2)(status) and at_step(asked_at[0] + 1)(status)
+
     verdict = play(
         run,
         [
-            (world_of(2), lambda run: run.scale(3)),
+            (lambda status: world_of(2)(status) and at_step(2)(status), scale_up),
+            (trains_meanwhile, lambda run: None),
             (world_of(3), lambda run: run.scale(2)),
             (world_of(2), lambda run: run.suspend()),
         ],

@@ -13,6 +13,7 @@ from regroup_trainer.coordinator.formation import least_workers
 from tests.trainer.coordinator.simulation import Job, SimulatedAgent, make_desired
 
 WORKERS = 4
+SPARES = 2
 HANGS = {"max_hang_restarts": -1, "progress_timeout_seconds": 5}
 MISFORTUNES = ["crash", "silence", "disconnect", "ask_to_leave", "fail_rank", "hang"]
 
@@ -41,7 +42,7 @@ class Faults(RuleBasedStateMachine):
         if agent is not None:
             getattr(self.job, how)(agent)
 
-    @rule(index=st.integers(0, WORKERS - 1))
+    @rule(index=st.integers(0, WORKERS + SPARES - 1))
     def a_replacement_comes(self, index: int) -> None:
         for agent in self.job.agents.values():
             if agent.index == index and agent.alive and agent.reachable:
@@ -57,6 +58,10 @@ class Faults(RuleBasedStateMachine):
     @rule(replicas=st.integers(1, WORKERS))
     def the_job_is_scaled(self, replicas: int) -> None:
         self.job.wish(replicas=replicas, min_replicas=min(2, replicas))
+
+    @rule(spares=st.integers(0, SPARES))
+    def spares_are_wanted(self, spares: int) -> None:
+        self.job.wish(spares=spares)
 
     @rule(next_term=st.booleans())
     def the_coordinator_is_replaced(self, next_term: bool) -> None:
@@ -115,7 +120,7 @@ class Faults(RuleBasedStateMachine):
         for agent in job.agents.values():
             agent.reachable, agent.stuck_in = True, None
         job.wait(5.0)
-        for index in range(job.desired.replicas):
+        for index in range(job.desired.workers):
             if not any(a.index == index and a.alive for a in job.agents.values()):
                 job.add_agent(index)
         job.wait(70.0)

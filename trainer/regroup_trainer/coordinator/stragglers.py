@@ -7,6 +7,7 @@ from regroup_trainer.coordinator.state import State
 from regroup_trainer.coordinator.world import World
 
 LOOK_SECONDS = 1.0
+MOST_TOLD = 64
 
 
 def look(state: State, world: World, now: float) -> None:
@@ -21,9 +22,9 @@ def look(state: State, world: World, now: float) -> None:
 
 
 def stragglers_of(world: World) -> tuple[Straggler, ...]:
-    """The slow ranks, the slowest first."""
+    """The slow ranks, the slowest first, at most `MOST_TOLD`."""
     found = [_straggler(world, rank) for rank in world.pace.stragglers]
-    return tuple(sorted(found, key=lambda straggler: -straggler.percent))
+    return tuple(sorted(found, key=lambda straggler: -straggler.percent)[:MOST_TOLD])
 
 
 def _straggler(world: World, rank: int) -> Straggler:
