@@ -152,6 +152,15 @@ def test_a_rank_that_hangs_is_found_named_and_begun_anew(tmp_path: Path) -> None
     assert require_whole_history(tmp_path) == 60
 
 
+def test_a_long_evaluation_is_no_hang(tmp_path: Path) -> None:
+    train = make_train(10)
+    evaluation = train.evaluation.model_copy(update={"every_steps": 5, "samples": 60})
+    run = make_run(tmp_path, 10, train=train.model_copy(update={"evaluation": evaluation}), progress_timeout_seconds=2)
+    run.entry = "tests.client.slow_evaluation"
+    assert play(run).outcome == "completed"
+    assert not run.recoveries
+
+
 def _freeze_rank(run: LocalRun, rank: int) -> None:
     pid = next(pid for agent in run.agents.values() if (pid := find_rank(agent, rank)) is not None)
     os.kill(pid, signal.SIGSTOP)

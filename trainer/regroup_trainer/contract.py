@@ -273,10 +273,11 @@ class Evaluated(Report):
     """Share of images that were classified right; None of text."""
 
 
-class Saving(Report):
-    """The ranks wait for a save; told every few seconds, so that it does not look like a hang."""
+class Busy(Report):
+    """No step comes, for a reason; told every few seconds, so that it does not look like a hang."""
 
-    kind: Literal["saving"] = "saving"
+    kind: Literal["busy"] = "busy"
+    doing: Literal["save", "evaluation"]
     step: int
 
 
@@ -334,7 +335,7 @@ class Finished(Report):
 
 
 RankReport = Annotated[
-    Restored | Progress | Evaluated | Saving | CheckpointSaved | CheckpointFailed | Standing | Finished,
+    Restored | Progress | Evaluated | Busy | CheckpointSaved | CheckpointFailed | Standing | Finished,
     Field(discriminator="kind"),
 ]
 rank_report: TypeAdapter[RankReport] = TypeAdapter(RankReport)
@@ -399,7 +400,7 @@ AgentMessage = Annotated[
     | Restored
     | Progress
     | Evaluated
-    | Saving
+    | Busy
     | CheckpointSaved
     | CheckpointFailed
     | Standing

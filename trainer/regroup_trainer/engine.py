@@ -22,7 +22,7 @@ from regroup_trainer.checkpoint.layout import Layout, RunIdentity
 from regroup_trainer.checkpoint.load import Restorer
 from regroup_trainer.checkpoint.save import Saver
 from regroup_trainer.clock import PhaseClock
-from regroup_trainer.contract import Assignment, Decision, Evaluated, Finished, Kept, Restored
+from regroup_trainer.contract import Assignment, Busy, Decision, Evaluated, Finished, Kept, Restored
 from regroup_trainer.history import CommittedStep, History, last_step
 from regroup_trainer.offers import Agreement
 from regroup_trainer.reporting import Reporter
@@ -31,6 +31,7 @@ from regroup_trainer.step import StepResult
 from regroup_trainer.world import World
 
 Ending = Literal["completed", "leave", "stop"]
+_TELL_SECONDS = 1.0
 _TRAIL_STEPS = 2000
 """So many lines of history can be repeated when rank 0 is lost with what its machine had not written out."""
 
@@ -63,6 +64,7 @@ class Engine:
         self._layout = Layout(Path(assignment.record.desired.directory))
         self._restorer = Restorer(self._layout, self._record, world, identity)
         self._history: History | None = None
+        self._told_at = 0.0
         self._ending = Decision.CONTINUE
         """How the generation shall end, once it can."""
         self.trail = trail
@@ -164,6 +166,15 @@ class Engine:
             self._history.append(line)
         if self.trail is not None:
             self.trail.lines.append(line)
+
+    def evaluating(self) -> None:
+        """Call it now and then in an evaluation: without a sign of life a long one would look like a hang."""
+        now = time.monotonic()
+        if now - self._told_at < _TELL_SECONDS:
+            return
+        self._told_at = now
+        number, rank, step = self._record.number, self.world.rank, self._state.position.step
+        self.reporter.send(Busy(generation=number, rank=rank, doing="evaluation", step=step))
 
     def evaluated(self, loss: float, accuracy: float | None = None) -> None:
         """Tell the loss on held-out samples after the present step, and what share of images was classified right."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -29,17 +30,19 @@ class Evaluation:
 
 
 @torch.no_grad()
-def evaluate(state: TrainState, batches: list[DeviceBatch], config: TrainConfig, world: World) -> Evaluation:
-    """How good the model is on the batches of all ranks; the same on all of them."""
+def evaluate(
+    state: TrainState, batches: list[DeviceBatch], config: TrainConfig, world: World, alive: Callable[[], None]
+) -> Evaluation:
+    """How good the model is on the batches of all ranks; the same on all of them. `alive` is called at each batch."""
     images = config.model.name == "resnet"
     sums = torch.zeros(3, dtype=torch.float64, device=world.device)  # loss, tokens, right ones
     state.model.eval()
     if isinstance(state.model, Pipeline):
         sums[0] = state.model.evaluate_on(batches)
     elif images:
-        sums[0], sums[2] = _classify(state, batches, config)
+        sums[0], sums[2] = _classify(state, batches, config, alive)
     else:
-        sums[0] = _loss_sum(state, batches, config, world)
+        sums[0] = _loss_sum(state, batches, config, world, alive)
     sums[1] = sum(batch.weights.sum() * batch.targets[0].numel() for batch in batches)
     state.model.train()
     if not arrange(config.parallelism, world).counts_loss:
@@ -49,21 +52,27 @@ def evaluate(state: TrainState, batches: list[DeviceBatch], config: TrainConfig,
     return Evaluation(loss / tokens, right / tokens if images else None)
 
 
-def _classify(state: TrainState, batches: list[DeviceBatch], config: TrainConfig) -> tuple[float, float]:
+def _classify(
+    state: TrainState, batches: list[DeviceBatch], config: TrainConfig, alive: Callable[[], None]
+) -> tuple[float, float]:
     """Sum of the loss, and how many classes are right."""
     loss = right = 0.0
     for batch in batches:
         with forward_precision(state.model, config, batch.inputs.device):
             logits = state.model(batch.inputs)
         loss += float(loss_sum(logits, batch.targets, batch.weights))
+        alive()
         right += float(((logits.argmax(-1) == batch.targets) * batch.weights).sum())
     reshard(state.model)
     return loss, right
 
 
-def _loss_sum(state: TrainState, batches: list[DeviceBatch], config: TrainConfig, world: World) -> Tensor:
+def _loss_sum(
+    state: TrainState, batches: list[DeviceBatch], config: TrainConfig, world: World, alive: Callable[[], None]
+) -> Tensor:
     total = torch.zeros((), dtype=torch.float64, device=world.device)
     for batch in batches:
         total += forward(state.model, batch, config)
+        alive()
     reshard(state.model)
     return total

@@ -50,5 +50,5 @@ class Loop:
             return
         with self._engine.clock.phase("evaluation"):
             batches = self._loader.held_out(self._config.evaluation.samples)
-            found = evaluate(self._state, batches, self._config, self._world)
+            found = evaluate(self._state, batches, self._config, self._world, self._engine.evaluating)
         self._engine.evaluated(found.loss, found.accuracy)

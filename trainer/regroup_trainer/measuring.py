@@ -34,8 +34,12 @@ def measure_all(
     measure: Callable[[Any], Mapping[str, Tensor]],
     world: World,
     loader: dict[str, Any],
+    alive: Callable[[], None],
 ) -> dict[str, float]:
-    """Means over all samples, the same on all ranks; `loader` is DataLoader's, with batch_size. Raises DataError."""
+    """Means over all samples, the same on all ranks; `loader` is DataLoader's, with batch_size. Raises DataError.
+
+    `alive` is called at each batch.
+    """
     if len(dataset) == 0:
         raise DataError("session.evaluate: the dataset has no samples: give it some, or do not evaluate")
     own, batch_size = share(len(dataset), world.rank, world.size), int(loader.pop("batch_size"))
@@ -49,6 +53,7 @@ def measure_all(
     model.eval()
     batches = DataLoader(cast(Dataset[Any], dataset), batch_sampler=ids, **loader)
     for cut, batch in zip(cuts, batches, strict=True):
+        alive()
         for name, mean in measure(to_device(batch, world.device)).items():
             sums[name] = sums.get(name, 0.0) + (float(mean) * len(cut) if cut else 0.0)
     model.train(was_training)

@@ -227,7 +227,9 @@ class Session:
 
         def together(run: _Run) -> None:
             with run.engine.clock.phase("evaluation"):
-                means.update(measure_all(run.state.model, dataset, measure, self._world, dict(options)))
+                means.update(
+                    measure_all(run.state.model, dataset, measure, self._world, dict(options), run.engine.evaluating)
+                )
 
         if self._run.aligned:
             self._protected(together)
@@ -311,7 +313,7 @@ class Session:
         assert isinstance(self._model, Replicated), "only a replicated state outlives its world"
         world = replace(self._world, rank=0, size=1)
         with self._model.alone(), self._run.engine.clock.phase("evaluation"):
-            return measure_all(self._model.module, dataset, measure, world, options)
+            return measure_all(self._model.module, dataset, measure, world, options, self._run.engine.evaluating)
 
     def _protected(self, act: Callable[[_Run], object]) -> None:
         """Do something together with the other ranks; when one of them is lost, go on in the next generation."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regroup_trainer.contract import GenerationNumber, Saving, Stack
+from regroup_trainer.contract import Busy, GenerationNumber, Stack
 from regroup_trainer.coordinator.hangs import Culprit, culprit
 from tests.trainer.coordinator.simulation import Job, SimulatedAgent, make_desired
 
@@ -125,5 +125,5 @@ def test_waiting_for_a_save_is_no_hang() -> None:
     agents[1].stuck_in = READS
     for _ in range(5):
         job.wait(4.0)
-        job.say(agents[0], Saving(generation=number, rank=agents[0].memory.local_ranks()[0], step=job.step))
+        job.say(agents[0], Busy(generation=number, rank=agents[0].memory.local_ranks()[0], doing="save", step=job.step))
     assert job.record.number == number

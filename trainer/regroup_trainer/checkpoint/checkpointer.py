@@ -19,14 +19,14 @@ from regroup_trainer.checkpoint.schedule import SaveTimer, due_by_steps
 from regroup_trainer.checkpoint.snapshot import Snapshot
 from regroup_trainer.clock import PhaseClock
 from regroup_trainer.config import CheckpointPolicy
-from regroup_trainer.contract import CheckpointFailed, CheckpointSaved, Saving
+from regroup_trainer.contract import Busy, CheckpointFailed, CheckpointSaved
 from regroup_trainer.errors import SaveError, Stage
 from regroup_trainer.state import TrainState
 
 _RESULT_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds between attempts to save the last step."""
 _MOMENT_SECONDS = 0.02
-_TELL_SECONDS = 5.0
+_TELL_SECONDS = 1.0
 """Between signs that a save is waited for."""
 _GRACE_SECONDS = 2.0
 """How long a save may take to end when its generation is over."""
@@ -168,7 +168,12 @@ class Checkpointer:
         if save and time.monotonic() - self._told > _TELL_SECONDS:
             self._told = time.monotonic()
             self._channel.send(
-                Saving(generation=self._saver.generation, rank=self._saver.world.rank, step=save.position.step)
+                Busy(
+                    generation=self._saver.generation,
+                    rank=self._saver.world.rank,
+                    doing="save",
+                    step=save.position.step,
+                )
             )
         return save is None or save.wait(_MOMENT_SECONDS)
 
