@@ -184,5 +184,5 @@ def _exchange(state: TrainState, agreement: Agreement, rank: int) -> bool:
 
 
 def _of_state(config: TrainConfig) -> TrainConfig:
-    training = config.training.model_copy(update={"steps": 0})
+    training = config.training.model_copy(update={"steps": 0, "non_finite": "skip"})
     return config.model_copy(update={"training": training, "evaluation": None})
