@@ -27,6 +27,7 @@ class Freezer:
     def __init__(self) -> None:
         self.member = ""
         self._agent = 0
+        self._log = Path()
         self._below: list[int] = []
         self.rank = 0
         """Process id."""
@@ -37,6 +38,7 @@ class Freezer:
         agent = run.agents[place.index]
         self.member = place.member
         self._agent, self.rank = agent.popen.pid, find_rank(agent, 0) or 0
+        self._log = agent.log
         self._below = descendants(self._agent)
         for pid in [self._agent, *self._below]:
             os.kill(pid, signal.SIGSTOP)
@@ -45,20 +47,14 @@ class Freezer:
         """The rank first: nobody holds it back from what it was about to do."""
         for pid in [self.rank, *self._below]:
             os.kill(pid, signal.SIGCONT)
-        wait_until("the rank to notice that its world is over", lambda: not _lives(self.rank), seconds=60)
+        lost = "rank 0 lost its world"
+        wait_until("the rank to notice that its world is over", lambda: lost in self._log.read_text(), seconds=60)
         os.kill(self._agent, signal.SIGCONT)
 
     def is_back(self, status: CoordinatorStatus) -> bool:
         """Whether it trains again, in a world of all."""
         places = {member.member: member.rank for member in status.members if not member.lost}
         return world_of(3)(status) and places.get(self.member) is not None
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_frozen_leader_that_comes_back_can_write_nothing_that_counts(tmp_path: Path) -> None:
