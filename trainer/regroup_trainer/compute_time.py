@@ -48,7 +48,7 @@ class ComputeTime:
     def until_computed(self, loss: Tensor) -> None:
         """The pass ends when the backward computation from `loss`, which is to follow, is done."""
         if self._began is not None and loss.requires_grad:
-            loss.register_hook(self._await_end)
+            loss.register_hook(self._await_end)  # type: ignore[no-untyped-call]
 
     def take(self) -> float:
         """Call it after each step: its seconds, 0 where it was not measured or a GPU is not that far yet."""
@@ -65,7 +65,7 @@ class ComputeTime:
     def _await_end(self, _gradient: Tensor) -> None:
         """At the begin of the backward pass: what is queued first is called first, before DDP's own wait."""
         engine = torch.autograd.Variable._execution_engine
-        engine.queue_callback(self._end)  # type: ignore[no-untyped-call]
+        engine.queue_callback(self._end)
 
     def _end(self) -> None:
         if self._began is not None:
@@ -81,7 +81,7 @@ class ComputeTime:
     def _now(self) -> Mark:
         if not self._on_gpu:
             return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
@@ -97,10 +97,11 @@ def _sharded_below(module: nn.Module) -> Iterator[bool]:
 
 
 def _is_over(mark: Mark) -> bool:
-    return isinstance(mark, float) or mark.query()
+    return isinstance(mark, float) or bool(mark.query())  # type: ignore[no-untyped-call]
 
 
 def _seconds(begin: Mark, end: Mark) -> float:
     if isinstance(begin, float) or isinstance(end, float):
         return float(end) - float(begin)  # type: ignore[arg-type]
-    return begin.elapsed_time(end) / 1000
+    milliseconds: float = begin.elapsed_time(end)
+    return milliseconds / 1000
