@@ -85,7 +85,7 @@ def compute_slowly(assignment: Assignment, options: Options, channel: RecordingC
             time.sleep(options["seconds"])
             return plain(self, *inputs)
 
-        Block.forward = slow  # type: ignore[method-assign]
+        Block.forward = slow  # type: ignore[assignment,method-assign]
     return _run(assignment, channel)
 
 
