@@ -71,6 +71,11 @@ def network_policy(job: str) -> str:
     return f"{job}-isolated"
 
 
+def disruption_budget(job: str) -> str:
+    """Name of the PodDisruptionBudget."""
+    return f"{job}-workers"
+
+
 def claim(job: str) -> str:
     """Name of the claim made from volumeClaimTemplate."""
     return f"{job}-checkpoints"

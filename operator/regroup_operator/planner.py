@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from regroup_operator.api import TrainingJobStatus
+from regroup_operator.disruption import keep_budget
 from regroup_operator.ending import after_the_end, end, find_ending, written_ending
 from regroup_operator.losses import remove_lost
 from regroup_operator.observed import Blocker, Job, Observed, Pod, format_time
@@ -62,11 +63,11 @@ def _run(job: Job, observed: Observed, now: datetime) -> Plan:
     keep_leader, keep_all_workers = _KEEPERS[job.launcher]
     leader = keep_leader(job, rest, started.status, blocker)
     workers = keep_all_workers(job, rest, leader.status, blocker, now)
-    told = _tell(job, observed)
+    told, budget = _tell(job, observed), keep_budget(job, observed, blocker)
     status = project(job, observed, workers.status, Situation(blocker), now)
     return Plan(
         status=status,
-        actions=(*losses.actions, *started.actions, *leader.actions, *told, *workers.actions),
+        actions=(*losses.actions, *started.actions, *leader.actions, *told, *workers.actions, *budget),
         events=(*losses.events, *started.events, *workers.events, *_blocked_event(job, blocker)),
         look_again_seconds=_look_again(job, rest, workers.status, blocker, now),
         follow=job.launcher == "regroup",

@@ -22,7 +22,17 @@ from regroup_operator.coordination import Coordinators, Key
 from regroup_operator.errors import ClusterError, ConflictError, CoordinatorError, TemplateError
 from regroup_operator.metrics import JobSeries
 from regroup_operator.nodes import NodeWatch
-from regroup_operator.observed import Job, Observed, Pod, format_time, read_claim, read_job, read_pod, read_service
+from regroup_operator.observed import (
+    Job,
+    Observed,
+    Pod,
+    format_time,
+    read_claim,
+    read_disruption_budget,
+    read_job,
+    read_pod,
+    read_service,
+)
 from regroup_operator.plan import Event, Plan
 from regroup_operator.planner import plan
 from regroup_operator.pods import claim_name
@@ -92,16 +102,18 @@ class Reconciler:
     async def _observe(self, job: Job) -> Observed:
         pods = await self._pods(job)
         view = self._coordinators.view(job.key, job.status.coordinator_term)
-        service, claim, policy = await asyncio.gather(
+        service, claim, policy, budget = await asyncio.gather(
             self._cluster.service(job.namespace, names.service(job.name, job.launcher)),
             self._claim(job),
             self._network_policy(job),
+            self._cluster.disruption_budget(job.namespace, names.disruption_budget(job.name)),
         )
         self._nodes.expect(job.key, {pod.node for pod in pods if pod.node})
         return Observed(
             pods=pods,
             service=read_service(service) if service and _is_ours(service, job) else None,
             network_policy=policy,
+            disruption_budget=read_disruption_budget(budget) if budget and _is_ours(budget, job) else None,
             claim=read_claim(claim) if claim else None,
             nodes=await self._nodes.look(
                 job.key, _pointed_to(pods, view.failures > 0, set(view.lost_seconds)), job.status.suspected_nodes

@@ -12,9 +12,18 @@ PROBE_FAILURES = 3
 
 
 def current_coordinator(job: Job, observed: Observed) -> Pod | None:
-    """The live pod of the current term."""
-    term = job.status.coordinator_term
-    return next((pod for pod in observed.coordinators if pod.term == term and pod.alive), None)
+    """The pod that leads: the live one of the current term, or one that is asked to go and still answers.
+
+    An evicted coordinator leads until the workers that are evicted with it have left. A successor beside it could form
+    a world of its own with their replacements.
+    """
+    pod = next((pod for pod in observed.coordinators if pod.term == job.status.coordinator_term), None)
+    return pod if pod is not None and (pod.alive or _still_leads(pod, observed)) else None
+
+
+def _still_leads(pod: Pod, observed: Observed) -> bool:
+    view = observed.coordinator
+    return pod.terminating and pod.phase == "Running" and view.status is not None and view.failures < PROBE_FAILURES
 
 
 def keep_coordinator(job: Job, observed: Observed, status: TrainingJobStatus, blocker: Blocker | None) -> Step:

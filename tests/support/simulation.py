@@ -20,6 +20,7 @@ from regroup_operator.plan import (
     CreateWorker,
     DeleteJob,
     DeletePod,
+    EnsureDisruptionBudget,
     EnsureService,
     Plan,
     PutDesired,
@@ -67,6 +68,7 @@ class Simulation:
     status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
     pods: dict[str, Pod] = field(default_factory=dict)
     service: Service | None = None
+    disruption_budget: int | None = None
     claim: Claim | None = field(default_factory=lambda: Claim("shared"))
     dead_nodes: set[str] = field(default_factory=set)
     watched: dict[str, bool] = field(default_factory=dict)
@@ -107,6 +109,7 @@ class Simulation:
             pods=tuple(self.pods.values()),
             service=self.service,
             network_policy=True,
+            disruption_budget=self.disruption_budget,
             claim=self.claim,
             nodes={name: self._node(name) for name in self._nodes_looked_at()},
             coordinator=self._view(),
@@ -179,8 +182,9 @@ class Simulation:
         return [pod for pod in Observed(pods=tuple(self.pods.values())).workers if pod.alive]
 
     def coordinator(self) -> Pod | None:
-        """The live coordinator pod."""
-        return next((pod for pod in self.pods.values() if pod.role == names.COORDINATOR and pod.alive), None)
+        """The coordinator pod that leads; one that is asked to go leads until it is gone."""
+        pods = [pod for pod in self.pods.values() if pod.role == names.COORDINATOR]
+        return next((pod for pod in pods if pod.alive or pod.phase == "Running"), None)
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
@@ -230,6 +234,8 @@ class Simulation:
         match action:
             case EnsureService(term):
                 self.service = Service(term, "198.19.0.1")
+            case EnsureDisruptionBudget(fewest):
+                self.disruption_budget = fewest
             case CreateCoordinator(term, excluded):
                 self._create(names.coordinator("gpt", term), names.COORDINATOR, -1, term, excluded)
                 self.revision, self.failures, self.verdict = self.generation, 0, None

@@ -18,8 +18,8 @@ from regroup_trainer.contract import CoordinatorEnvironment
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.server import Server
 
-GRACE_SECONDS = 20.0
-"""After SIGTERM the coordinator serves its agents so long: they need it to agree on a last step."""
+HAND_OVER_SECONDS = 3.0
+"""After SIGTERM: agents that are to go as well have said so by then. The others wait for a successor."""
 EXIT_USAGE = 2
 
 log = logging.getLogger("regroup_trainer.coordinator")
@@ -61,10 +61,12 @@ async def _serve(server: Server, environment: CoordinatorEnvironment) -> None:
 
 
 async def _let_agents_go(server: Server) -> None:
-    log.info("asked to go; waiting for the agents")
+    """Lead on while agents leave: they need a coordinator to agree on a last step. The grace of the pod is the limit."""
+    log.info("asked to go; waiting for the agents that go as well")
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(GRACE_SECONDS):
+        async with asyncio.timeout(HAND_OVER_SECONDS):
             await server.deserted()
+    await server.nobody_leaves()
 
 
 if __name__ == "__main__":

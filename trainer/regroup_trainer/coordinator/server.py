@@ -70,6 +70,11 @@ class Server:
         async with self._news:
             await self._news.wait_for(lambda: not self._connections)
 
+    async def nobody_leaves(self) -> None:
+        """Wait until all agents that were asked to leave are gone."""
+        async with self._news:
+            await self._news.wait_for(lambda: all(m.leaving is None for m in self._core.state.members.values()))
+
     async def run(self) -> None:
         """Tick until cancelled."""
         while True:
