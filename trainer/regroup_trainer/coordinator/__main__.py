@@ -61,7 +61,7 @@ async def _serve(server: Server, environment: CoordinatorEnvironment) -> None:
 
 
 async def _let_agents_go(server: Server) -> None:
-    """Lead on while agents leave: they need a coordinator to agree on a last step. The grace of the pod is the limit."""
+    """Lead on while agents leave, who need a coordinator for their last step; the grace of the pod is the limit."""
     log.info("asked to go; waiting for the agents that go as well")
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(HAND_OVER_SECONDS):
