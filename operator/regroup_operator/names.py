@@ -17,6 +17,8 @@ COORDINATOR = "coordinator"
 STORE = "store"
 """Where the agents of launcher torchrun meet."""
 WORKER = "worker"
+INJECTOR = "agent"
+"""Init container that brings the agent into a user's own image."""
 MAIN_CONTAINER = "trainer"
 """The main container of a worker, as in spec.template."""
 
