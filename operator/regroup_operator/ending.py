@@ -63,7 +63,7 @@ def _hopeless_worker(job: Job, observed: Observed) -> Ending | None:
     if answer is not None and answer.phase == "running":
         return None  # the others train on
     if 0 <= policy.max_restarts < job.status.pod_failures:
-        text = f"{job.status.pod_failures} worker pods in a row failed without a step in between"
+        text = f"{job.status.pod_failures} pods in a row failed without a step in between"
         return Ending(False, "RestartsExhausted", f"{text} (spec.restartPolicy.maxRestarts={policy.max_restarts})")
     return None
 

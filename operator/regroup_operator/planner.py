@@ -61,14 +61,14 @@ def _run(job: Job, observed: Observed, now: datetime) -> Plan:
     rest = replace(observed, pods=tuple(pod for pod in observed.pods if pod not in _deleted(losses.actions)))
     started = _start(job, losses.status, observed, blocker, now)
     keep_leader, keep_all_workers = _KEEPERS[job.launcher]
-    leader = keep_leader(job, rest, started.status, blocker)
+    leader = keep_leader(job, rest, started.status, blocker, now)
     workers = keep_all_workers(job, rest, leader.status, blocker, now)
     told, budget = _tell(job, observed), keep_budget(job, observed, blocker)
     status = project(job, observed, workers.status, Situation(blocker), now)
     return Plan(
         status=status,
         actions=(*losses.actions, *started.actions, *leader.actions, *told, *workers.actions, *budget),
-        events=(*losses.events, *started.events, *workers.events, *_blocked_event(job, blocker)),
+        events=(*losses.events, *started.events, *leader.events, *workers.events, *_blocked_event(job, blocker)),
         look_again_seconds=_look_again(job, rest, workers.status, blocker, now),
         follow=job.launcher == "regroup",
     )

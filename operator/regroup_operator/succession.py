@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from regroup_operator.api import TrainingJobStatus
 from regroup_operator.losses import avoids_in_vain, can_be_judged
 from regroup_operator.observed import LEASE_STALE_SECONDS, Blocker, Job, Observed, Pod
@@ -26,7 +28,9 @@ def _still_leads(pod: Pod, observed: Observed) -> bool:
     return pod.terminating and pod.phase == "Running" and view.status is not None and view.failures < PROBE_FAILURES
 
 
-def keep_coordinator(job: Job, observed: Observed, status: TrainingJobStatus, blocker: Blocker | None) -> Step:
+def keep_coordinator(
+    job: Job, observed: Observed, status: TrainingJobStatus, blocker: Blocker | None, _now: datetime
+) -> Step:
     """Keep one coordinator; a dead one gets a successor under the next term, never a second life under its own."""
     current = current_coordinator(job, observed)
     old = [

@@ -71,6 +71,8 @@ class Simulation:
     disruption_budget: int | None = None
     claim: Claim | None = field(default_factory=lambda: Claim("shared"))
     dead_nodes: set[str] = field(default_factory=set)
+    unready_nodes: set[str] = field(default_factory=set)
+    """Nodes that Kubernetes has given up."""
     watched: dict[str, bool] = field(default_factory=dict)
     """Suspected node -> whether its lease was seen to move since."""
     failures: int = 0
@@ -197,11 +199,13 @@ class Simulation:
     def _nodes_looked_at(self) -> set[str]:
         silent = {pod.node for pod in self.pods.values() if pod.terminating or pod.uid in self.silent_since}
         leading = {pod.node for pod in self.pods.values() if pod.role == names.COORDINATOR and self.failures}
-        looked_at = {name for name in {*silent, *leading, *self.status.suspected_nodes} if name}
+        looked_at = {name for name in {*silent, *leading, *self.unready_nodes, *self.status.suspected_nodes} if name}
         self.watched = {name: self.watched.get(name, False) for name in looked_at}
         return looked_at
 
     def _node(self, name: str) -> Node:
+        if name in self.unready_nodes:
+            return Node(name, ready=False, not_ready_seconds=10)
         return Node(name, lease_renewed=self.watched.get(name, False))
 
     def _view(self) -> CoordinatorView:
