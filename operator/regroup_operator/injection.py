@@ -14,9 +14,7 @@ from regroup_operator.pods import container_security, main_of
 Object = dict[str, Any]
 SOURCE = "/opt/agent/."
 """Where the operator's image has it."""
-FOLDER = "/regroup/agent"
-START = f"{FOLDER}/code/regroup_trainer/agent/start.py"
-_VOLUME = "regroup-agent"
+START = f"{names.AGENT_FOLDER}/code/regroup_trainer/agent/start.py"
 _RESOURCES = {"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}}
 
 
@@ -28,17 +26,20 @@ def agent_command(interpreter: str, *, injected: bool) -> list[str]:
 
 def inject(pod: Object, image: str, pull_policy: str) -> None:
     """Add the init container and its folder to a rendered worker; `image` is the operator's."""
-    mount = {"name": _VOLUME, "mountPath": FOLDER}  # writable for both: Python keeps its byte code beside the source
+    mount = {
+        "name": names.INJECTOR,
+        "mountPath": names.AGENT_FOLDER,
+    }  # writable for both: Python keeps its byte code beside the source
     copier = {
         "name": names.INJECTOR,
         "image": image,
         "imagePullPolicy": pull_policy,
-        "command": ["cp", "-r", SOURCE, FOLDER],
+        "command": ["cp", "-r", SOURCE, names.AGENT_FOLDER],
         "resources": _RESOURCES,
         "securityContext": container_security(read_only=True),
         "volumeMounts": [mount],
     }
     spec, main = pod["spec"], main_of(pod)
     spec["initContainers"] = [copier, *spec.get("initContainers", [])]
-    spec["volumes"] = [*spec["volumes"], {"name": _VOLUME, "emptyDir": {}}]
+    spec["volumes"] = [*spec["volumes"], {"name": names.INJECTOR, "emptyDir": {}}]
     main["volumeMounts"] = [*main["volumeMounts"], mount]

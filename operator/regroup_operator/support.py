@@ -34,7 +34,6 @@ LIMITS = (
     Limit("elasticPolicy.minSecondsBetweenResizes", (None, 0), "a pause between resizes"),
     Limit("failureDetection.stragglerPercent", (30,), "straggler detection"),
     Limit("failureDetection.stragglerAction", ("Report",), "replacing stragglers"),
-    Limit("restartPolicy.maxInfrastructureRestarts", (-1,), "a budget for infrastructure failures"),
     Limit("restartPolicy.windowSeconds", (None,), "refilling the restart budget"),
     Limit("failurePolicy.rules", ((),), "failure rules of one's own"),
     Limit("checkpoint.memorySnapshotSteps", (10, 0), "choosing the interval of memory snapshots"),

@@ -57,7 +57,7 @@ def test_a_script_in_an_image_of_ones_own_survives_its_rank_and_its_pod(installa
     template = {"spec": {"containers": [container], "volumes": [{"name": "script", "configMap": {"name": "script"}}]}}
     job = installation.start(make_job("own-image", replicas=2, trainer=None, template=template))
     job.wait_for_world(2)
-    assert [c["name"] for c in job.workers()[0]["spec"]["initContainers"]] == ["agent"]
+    assert [c["name"] for c in job.workers()[0]["spec"]["initContainers"]] == ["regroup-agent"]
     saved = installation.volume(job).folder / "count"
 
     def counted_beyond(count: int) -> int | None:

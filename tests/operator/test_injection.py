@@ -13,7 +13,7 @@ OWN = {"spec": {"containers": [{"name": "trainer", "image": "my/image:1", "comma
 
 
 def injectors(pod: dict[str, Any]) -> list[dict[str, Any]]:
-    return [c for c in pod["spec"].get("initContainers", []) if c["name"] == "agent"]
+    return [c for c in pod["spec"].get("initContainers", []) if c["name"] == "regroup-agent"]
 
 
 def test_the_operators_own_image_has_the_agent() -> None:
@@ -44,7 +44,7 @@ def test_the_agent_runs_under_the_python_that_the_command_names() -> None:
 def test_what_is_injected_is_restricted_and_comes_before_ones_own_init_containers() -> None:
     own = {"spec": {**OWN["spec"], "initContainers": [{"name": "data", "image": "my/data:1"}]}}
     worker = make_worker(template=own, trainer=None)
-    assert [c["name"] for c in worker["spec"]["initContainers"]] == ["agent", "data"]
+    assert [c["name"] for c in worker["spec"]["initContainers"]] == ["regroup-agent", "data"]
     (injector,) = injectors(worker)
     assert injector["securityContext"]["readOnlyRootFilesystem"] is True
     assert injector["securityContext"]["allowPrivilegeEscalation"] is False

@@ -17,7 +17,6 @@ ASKED_FOR: dict[str, Any] = {
     "elasticPolicy.minSecondsBetweenResizes": 5,
     "failureDetection.stragglerPercent": 50,
     "failureDetection.stragglerAction": "Replace",
-    "restartPolicy.maxInfrastructureRestarts": 3,
     "restartPolicy.windowSeconds": 60,
     "failurePolicy.rules": [{"name": "a", "action": "FailJob"}],
     "checkpoint.memorySnapshotSteps": 5,

@@ -169,12 +169,20 @@ async def test_a_coordinator_that_is_to_go_waits_for_those_who_leave(setup: Setu
     await socket.send_str(Leaving(reason="drained").model_dump_json())
     members = setup.core.state.members
     await asyncio.to_thread(wait_until, "its word", lambda: "uid-0" in members and members["uid-0"].leaving)
-    leaving = asyncio.create_task(setup.server.nobody_leaves())
-    assert not (await asyncio.wait({leaving}, timeout=0.05))[0]
+    handing_over = asyncio.create_task(setup.server.hand_over(0.01))
+    assert not (await asyncio.wait({handing_over}, timeout=0.2))[0]
     lost = Lost(members=("uid-0",), reason="its pod is gone").model_dump_json()
     async with setup.session.post(f"{setup.url}/v1/lost", data=lost) as response:
         assert response.status == 204
-    await asyncio.wait_for(leaving, 5)
+    await asyncio.wait_for(handing_over, 5)
+    await socket.close()
+
+
+async def test_a_coordinator_that_is_to_go_leaves_those_who_stay_to_its_successor(setup: Setup) -> None:
+    await asyncio.wait_for(setup.server.hand_over(60), 5)
+    socket = await setup.join(make_hello())
+    await asyncio.to_thread(wait_until, "a member", lambda: setup.core.state.members)
+    await asyncio.wait_for(setup.server.hand_over(0.01), 5)
     await socket.close()
 
 

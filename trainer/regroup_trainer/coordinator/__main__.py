@@ -53,20 +53,12 @@ async def _serve(server: Server, environment: CoordinatorEnvironment) -> None:
     going = asyncio.create_task(asked_to_go.wait())
     await asyncio.wait({ticking, going}, return_when=asyncio.FIRST_COMPLETED)
     if going.done():
-        await _let_agents_go(server)
+        log.info("asked to go; waiting for the agents that go as well")
+        await server.hand_over(HAND_OVER_SECONDS)
     ticking.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await ticking
     await runner.cleanup()
-
-
-async def _let_agents_go(server: Server) -> None:
-    """Lead on while agents leave, who need a coordinator for their last step; the grace of the pod is the limit."""
-    log.info("asked to go; waiting for the agents that go as well")
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(HAND_OVER_SECONDS):
-            await server.deserted()
-    await server.nobody_leaves()
 
 
 if __name__ == "__main__":
