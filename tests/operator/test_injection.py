@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,7 +60,7 @@ def test_only_our_own_image_has_a_root_that_cannot_be_written(fields: dict[str, 
 def test_a_replacement_gets_the_agent_of_the_release_that_the_job_was_started_with() -> None:
     job = make_job(image="my/image:1")
     status = job.status.model_copy(update={"images": {"trainer": "my/image:1", "coordinator": "operator:0"}})
-    started = type(job)(**{**vars(job), "status": status})
+    started = replace(job, status=status)
     (injector,) = injectors(workload.worker_pod(started, SETTINGS, (0, 2), "198.19.0.1", ()))
     assert injector["image"] == "operator:0"
 

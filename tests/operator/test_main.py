@@ -18,7 +18,7 @@ class Server(Cluster):
         self.answers = list(answers)
         """Whether a right is ours, or an HTTP status; 0: no answer at all."""
 
-    async def may(self, *_: Any) -> bool:
+    async def may(self, *_: Any, **__: Any) -> bool:
         answer = self.answers.pop(0)
         if isinstance(answer, bool):
             return answer

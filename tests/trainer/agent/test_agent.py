@@ -55,8 +55,8 @@ class Site:
             address="127.0.0.1",
             metrics_port=0,
             termination_log=str(self.folder / "termination"),
-            **{"entry": "tests.trainer.agent.tiny_rank", **changes},
-        )
+            entry="tests.trainer.agent.tiny_rank",
+        ).model_copy(update=changes)
         variables = {**os.environ, **environment.variables()}
         agent = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
         self.agents.append(agent)

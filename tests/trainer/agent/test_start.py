@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 import shutil
@@ -167,10 +168,10 @@ def test_ranks_use_the_images_packages_unless_they_are_too_old(
 ) -> None:
     def version(name: str) -> str:
         if name not in versions:
-            raise start.importlib.metadata.PackageNotFoundError(name)
+            raise importlib.metadata.PackageNotFoundError(name)
         return versions[name]
 
-    monkeypatch.setattr(start.importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.metadata, "version", version)
     code, *rest = start.search_path(["/image"], "regroup_trainer.agent.template", "3.12")
     ours = str(start.FOLDER / "ranks" / "3.12")
     assert code == str(start.FOLDER / "code")
