@@ -14,7 +14,7 @@ python3 -m venv "$tools"
 for version in 3.11 3.12 3.13; do
     for part in ranks agent; do
         # glibc 2.28 is what torch itself asks for.
-        UV_LINK_MODE=copy "$tools/bin/uv" pip install --quiet --python python3 --only-binary :all: \
+        UV_LINK_MODE=copy "$tools/bin/uv" pip install --quiet --python "$tools/bin/python" --only-binary :all: \
             --python-version "$version" --python-platform "$(uname -m)-manylinux_2_28" \
             --requirement "$requirements/injected-$part.txt" --target "$target/$part/$version"
         rm -rf "$target/$part/$version/bin" "$target/$part/$version/.lock"

@@ -66,7 +66,8 @@ class Hands:
     def target(self, job: Job, pods: tuple[Pod, ...]) -> Target | None:
         """The coordinator of the current term, also while it is asked to go; None while it has no address."""
         term = job.status.coordinator_term
-        leading = (p for p in pods if p.role == names.COORDINATOR and p.term == term and p.phase == "Running")
+        runs = ("Running", "Unknown")
+        leading = (p for p in pods if p.role == names.COORDINATOR and p.term == term and p.phase in runs)
         pod = next((p for p in leading if p.ip), None)
         return Target(pod.uid, pod.ip, term, workload.token(job, self._key)) if pod else None
 

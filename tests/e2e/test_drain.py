@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 def drained(installation: Installation, job: Job, node: str) -> Iterator[None]:
     """Take the job's pods off a node through the eviction API, and let others come there again at the end."""
     only = ("--ignore-daemonsets", "--delete-emptydir-data", f"--pod-selector=regroup.dev/job={job.name}")
-    installation.kubectl("drain", node, *only, "--timeout=120s", timeout=150)
     try:
+        installation.kubectl("drain", node, *only, "--timeout=120s", timeout=150)
         yield
     finally:
         installation.kubectl("uncordon", node)

@@ -35,7 +35,8 @@ EXIT_USAGE = 2
 def main(arguments: list[str]) -> None:
     """Set the path and become the module. Exits with a sentence when that cannot work."""
     module, version = arguments[0], ".".join(str(number) for number in sys.version_info[:2])
-    del sys.path[0]  # this script's own folder: its modules are no top-level ones
+    own_folder = str(Path(__file__).parent)  # Python puts it first; its modules are no top-level ones
+    sys.path[:] = [entry for entry in sys.path if entry != own_folder]
     problem = find_problem(version, known_versions())
     if problem:
         print(f"regroup: {problem}", file=sys.stderr)
