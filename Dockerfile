@@ -54,6 +54,14 @@ RUN --mount=type=cache,target=/var/cache/uv --mount=type=secret,id=ca --mount=ty
     && python -m compileall -q -j 0 /opt/regroup/lib \
     && rm -r /tmp/build
 
+# What the operator puts into users' own images, beside our code.
+FROM runtime AS agent-dependencies
+ARG UV_CACHE_DIR=/var/cache/uv
+COPY tools/vendor_agent.sh requirements/build.txt requirements/injected-ranks.txt requirements/injected-agent.txt /tmp/build/
+RUN --mount=type=cache,target=/var/cache/uv --mount=type=secret,id=ca --mount=type=secret,id=environment \
+    sh /tmp/build/vendor_agent.sh /tmp/build /opt/agent \
+    && rm -r /tmp/build
+
 FROM runtime AS trainer-dependencies
 ARG UV_CACHE_DIR=/var/cache/uv
 # 1 leaves out what training on CPUs never loads (Triton, most of cuDNN, cuSOLVER, headers, static libraries): 5.4 GB
@@ -69,7 +77,9 @@ RUN --mount=type=cache,target=/var/cache/uv --mount=type=secret,id=ca --mount=ty
 
 # --- the images ------------------------------------------------------------------------------------------------------
 FROM operator-dependencies AS operator
+COPY --from=agent-dependencies /opt/agent /opt/agent
 COPY --from=code /opt/regroup /opt/regroup
+COPY trainer/regroup_trainer /opt/agent/code/regroup_trainer
 USER 1000:1000
 CMD ["regroup_operator"]
 

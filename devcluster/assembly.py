@@ -86,15 +86,19 @@ class Assembly:
 
     def repair(self, say: Say) -> None:
         """Start what does not run of a cluster that was whole once; costs next to nothing when all runs."""
-        self._start_storage()
-        self._wait_for_api()
-        self._start_controllers()
+        self.start_control_plane()
         for node in self.nodes:
             if not node.is_running(self.processes) or not node.is_plugged():
                 with step(say, f"started node {node.name} again"):
                     self.start_node(node)
             node.thaw()
         self._wait_for_nodes()
+
+    def start_control_plane(self) -> None:
+        """Start what does not run of it."""
+        self._start_storage()
+        self._wait_for_api()
+        self._start_controllers()
 
     def start_node(self, node: Node) -> None:
         """Power a node on again; images that were loaded meanwhile are there."""

@@ -110,6 +110,14 @@ class Cluster:
             )
         return cls(Assembly(record, Path(record.bin or binaries.folder())))
 
+    def stop_api_server(self) -> None:
+        """SIGKILL the API server; nodes and pods run on, and nobody hears of them."""
+        self.processes.kill("kube-apiserver")
+
+    def start_api_server(self) -> None:
+        """Undo `stop_api_server`; returns when it is ready."""
+        self.assembly.start_control_plane()
+
     def down(self) -> None:
         """Remove the cluster and all that it left on this machine."""
         removal.remove(self.name)

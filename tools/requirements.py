@@ -27,6 +27,13 @@ def files() -> Iterator[tuple[tuple[str, ...], str]]:
     yield ("requirements/build.in",), "build"
     for extra in ("operator", "trainer", "dev"):
         yield ("--extra", extra, "pyproject.toml"), extra
+    yield from (_injected("ranks"), _injected("agent"))
+
+
+def _injected(part: str) -> tuple[tuple[str, ...], str]:
+    """What the operator's image brings into users' images, in the versions that our own images have."""
+    name = f"injected-{part}"
+    return (f"requirements/{name}.in", "--constraint", "requirements/trainer.txt"), name
 
 
 if __name__ == "__main__":

@@ -11,16 +11,32 @@ import kopf
 from prometheus_client import start_http_server
 
 from regroup_operator.cluster import Cluster
-from regroup_operator.errors import OperatorError
+from regroup_operator.errors import ClusterError, OperatorError
 from regroup_operator.handlers import Operator, login, register
 from regroup_operator.settings import Settings
 
+RETRY_SECONDS = 2.0
 
-async def _may_watch_nodes() -> bool:
-    """kopf ends when a watch is forbidden, so that we ask first."""
+
+async def may_watch_nodes(cluster: Cluster, pause: float = RETRY_SECONDS) -> bool:
+    """kopf ends when a watch is forbidden, so that we ask first. Waits for an API server that is away.
+
+    An operator that ended instead would be started again ever less often, and miss its return by minutes.
+    """
+    while True:
+        try:
+            nodes = await cluster.may("watch", "", "nodes")
+            return nodes and await cluster.may("get", "coordination.k8s.io", "leases", "kube-node-lease")
+        except ClusterError as error:
+            if error.status:
+                raise
+            logging.warning("%s", error)
+            await asyncio.sleep(pause)
+
+
+async def _ask() -> bool:
     async with Cluster(login) as cluster:
-        nodes = await cluster.may("watch", "", "nodes")
-        return nodes and await cluster.may("get", "coordination.k8s.io", "leases", "kube-node-lease")
+        return await may_watch_nodes(cluster)
 
 
 def main() -> int:
@@ -31,17 +47,17 @@ def main() -> int:
         logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         for chatty in ("kopf", "aiohttp.access"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
-        may_watch_nodes = asyncio.run(_may_watch_nodes())
+        nodes_are_ours_to_watch = asyncio.run(_ask())
     except (OperatorError, kopf.LoginError) as error:
         print(f"regroup-operator: {error}", file=sys.stderr)
         return 2
-    if not may_watch_nodes:
+    if not nodes_are_ours_to_watch:
         logging.warning("no right to watch nodes and read their leases: silent nodes are not avoided")
     if settings.metrics_port:
         start_http_server(settings.metrics_port)
     registry = kopf.OperatorRegistry()
     operator = Operator(settings)
-    register(registry, operator, may_watch_nodes=may_watch_nodes)
+    register(registry, operator, may_watch_nodes=nodes_are_ours_to_watch)
     kopf.run(
         registry=registry,
         standalone=True,

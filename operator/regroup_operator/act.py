@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from regroup_operator import names, torchrun_workload, workload
+from regroup_operator import disruption, names, torchrun_workload, workload
 from regroup_operator.api import TrainingJobSpec
 from regroup_operator.cluster import Cluster
 from regroup_operator.coordination import Coordinators, Target
@@ -18,6 +18,7 @@ from regroup_operator.plan import (
     DeleteJob,
     DeletePod,
     EnsureAccess,
+    EnsureDisruptionBudget,
     EnsureService,
     PostLost,
     PutDesired,
@@ -45,6 +46,8 @@ class Hands:
                 await self._ensure_access(job)
             case EnsureService(term):
                 await self._cluster.apply_service(workload.service(job, term))
+            case EnsureDisruptionBudget(fewest):
+                await self._cluster.apply_disruption_budget(disruption.disruption_budget(job, fewest))
             case CreateClaim():
                 await self._cluster.create_claim(workload.claim(job, _spec(job)))
             case CreateCoordinator():
@@ -61,9 +64,11 @@ class Hands:
                 await self._tell_coordinator(action, job, observed)
 
     def target(self, job: Job, pods: tuple[Pod, ...]) -> Target | None:
-        """The coordinator of the current term, None while it has no address."""
+        """The coordinator of the current term, also while it is asked to go; None while it has no address."""
         term = job.status.coordinator_term
-        pod = next((p for p in pods if p.role == names.COORDINATOR and p.term == term and p.alive and p.ip), None)
+        runs = ("Running", "Unknown")
+        leading = (p for p in pods if p.role == names.COORDINATOR and p.term == term and p.phase in runs)
+        pod = next((p for p in leading if p.ip), None)
         return Target(pod.uid, pod.ip, term, workload.token(job, self._key)) if pod else None
 
     async def _ensure_access(self, job: Job) -> None:

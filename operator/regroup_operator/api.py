@@ -463,7 +463,7 @@ class RecoveryStatus(StatusSection):
     cause: Word
     """application, infrastructure, hang, preemption or resize."""
     rung: Annotated[str, Field(max_length=8)]
-    """Where the state came from: L0 live peers, L1 memory, L2 checkpoint."""
+    """Where the state came from: L0 live peers, L1 memory, L2 checkpoint; script: what it saved itself (torchrun)."""
     generation: Word = ""
     """The world that followed, "term.n"."""
     pod: OptionalName = ""

@@ -74,7 +74,8 @@ def has_other_bounds(job: Job, observed: Observed) -> bool:
 
 def _gave_up(job: Job, observed: Observed) -> Ending | None:
     """An agent spends its restarts on peers' losses too: only without any are they the program's."""
-    if job.status.restarts.infrastructure or job.spec is None:
+    restarts = job.status.restarts
+    if restarts.infrastructure or restarts.preemption or job.spec is None:
         return None
     for pod in observed.workers:
         fresh = pod.phase == "Failed" and pod.term == job.status.coordinator_term and not pod.terminating

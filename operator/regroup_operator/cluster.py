@@ -74,6 +74,10 @@ class Cluster:
         """A NetworkPolicy."""
         return await self._get(f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies/{name}")
 
+    async def disruption_budget(self, namespace: str, name: str) -> Object | None:
+        """A PodDisruptionBudget."""
+        return await self._get(f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/{name}")
+
     async def claim(self, namespace: str, name: str) -> Object | None:
         """A PersistentVolumeClaim."""
         return await self._get(_core(namespace, "persistentvolumeclaims", name))
@@ -129,6 +133,12 @@ class Cluster:
         """Make a NetworkPolicy what the document says (server-side apply)."""
         metadata = document["metadata"]
         folder = f"/apis/networking.k8s.io/v1/namespaces/{metadata['namespace']}/networkpolicies"
+        return await self._apply(f"{folder}/{metadata['name']}", document)
+
+    async def apply_disruption_budget(self, document: Object) -> Object:
+        """Make a PodDisruptionBudget what the document says (server-side apply)."""
+        metadata = document["metadata"]
+        folder = f"/apis/policy/v1/namespaces/{metadata['namespace']}/poddisruptionbudgets"
         return await self._apply(f"{folder}/{metadata['name']}", document)
 
     async def delete_pod(self, namespace: str, name: str, uid: str, *, force: bool = False) -> None:

@@ -37,7 +37,12 @@ def find_ending(job: Job, observed: Observed, now: datetime) -> Ending | None:
         return Ending(False, "TrainingFailed", verdict.message)
     if job.launcher == "torchrun" and (found := find_end(job, observed)):
         return found
-    return _deadline(job, now) or _hopeless_worker(job, observed) or _hopeless_image(job, observed, now)
+    return (
+        _deadline(job, now)
+        or _too_many_losses(job)
+        or _hopeless_worker(job, observed)
+        or _hopeless_image(job, observed, now)
+    )
 
 
 def _deadline(job: Job, now: datetime) -> Ending | None:
@@ -47,6 +52,16 @@ def _deadline(job: Job, now: datetime) -> Ending | None:
     if (now - parse_time(job.status.start_time)).total_seconds() < limit:
         return None
     return Ending(False, "DeadlineExceeded", f"not done {limit} s after its start (spec.activeDeadlineSeconds)")
+
+
+def _too_many_losses(job: Job) -> Ending | None:
+    """Restarts after lost pods and nodes are counted by who knows them; here is only their limit."""
+    limit = job.spec.restart_policy.max_infrastructure_restarts if job.spec else -1
+    lost = job.status.restarts.infrastructure
+    if not 0 <= limit < lost:
+        return None
+    budget = f"spec.restartPolicy.maxInfrastructureRestarts={limit}"
+    return Ending(False, "RestartsExhausted", f"{lost} restarts after lost pods or nodes ({budget})")
 
 
 def _hopeless_worker(job: Job, observed: Observed) -> Ending | None:
@@ -63,7 +78,7 @@ def _hopeless_worker(job: Job, observed: Observed) -> Ending | None:
     if answer is not None and answer.phase == "running":
         return None  # the others train on
     if 0 <= policy.max_restarts < job.status.pod_failures:
-        text = f"{job.status.pod_failures} worker pods in a row failed without a step in between"
+        text = f"{job.status.pod_failures} pods in a row failed without a step in between"
         return Ending(False, "RestartsExhausted", f"{text} (spec.restartPolicy.maxRestarts={policy.max_restarts})")
     return None
 

@@ -110,7 +110,8 @@ def _check_metadata(metadata: Mapping[str, Any]) -> None:
 
 _RESERVED_IN_SPEC = ("restartPolicy", "nodeName", "hostname", "subdomain", "automountServiceAccountToken")
 _RESERVED_IN_MAIN = ("terminationMessagePath",)
-_RESERVED_MOUNT = TOKEN_FILE.rsplit("/", 1)[0]
+_RESERVED_VOLUMES = ("token", "checkpoints", names.INJECTOR)
+_RESERVED_MOUNTS = (TOKEN_FILE.rsplit("/", 1)[0], names.AGENT_FOLDER)
 
 
 def _check_spec(spec: Mapping[str, Any]) -> None:
@@ -118,7 +119,7 @@ def _check_spec(spec: Mapping[str, Any]) -> None:
         if field in spec:
             raise TemplateError(f"spec.template.spec.{field}: reserved for the operator: leave it out")
     for volume in _entries(spec, "volumes"):
-        if volume.get("name") in ("token", "checkpoints"):
+        if volume.get("name") in _RESERVED_VOLUMES:
             raise TemplateError(f"spec.template.spec.volumes[{volume['name']}]: reserved for the operator")
     for kind in ("containers", "initContainers"):
         for container in _entries(spec, kind):
@@ -135,6 +136,8 @@ def _entries(owner: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
 def _check_container(container: Mapping[str, Any], path: str) -> None:
     if "name" not in container:
         raise TemplateError(f"{path}: a container needs a name; the main one is {names.MAIN_CONTAINER!r}")
+    if container["name"] == names.INJECTOR:
+        raise TemplateError(f"{path}: this name is reserved for the operator")
     for field in _RESERVED_IN_MAIN:
         if field in container:
             raise TemplateError(f"{path}.{field}: reserved for the operator")
@@ -142,5 +145,5 @@ def _check_container(container: Mapping[str, Any], path: str) -> None:
         if str(variable.get("name", "")).startswith(ENVIRONMENT_PREFIX):
             raise TemplateError(f"{path}.env[{variable['name']}]: {ENVIRONMENT_PREFIX}* is reserved for the operator")
     for mount in _entries(container, "volumeMounts"):
-        if str(mount.get("mountPath", "")).rstrip("/") == _RESERVED_MOUNT:
-            raise TemplateError(f"{path}.volumeMounts[{mount['mountPath']}]: reserved for the job's token")
+        if str(mount.get("mountPath", "")).rstrip("/") in _RESERVED_MOUNTS:
+            raise TemplateError(f"{path}.volumeMounts[{mount['mountPath']}]: reserved for the operator")

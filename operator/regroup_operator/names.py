@@ -17,6 +17,10 @@ COORDINATOR = "coordinator"
 STORE = "store"
 """Where the agents of launcher torchrun meet."""
 WORKER = "worker"
+INJECTOR = "regroup-agent"
+"""Init container, and its volume, that bring the agent into a user's own image."""
+AGENT_FOLDER = "/regroup/agent"
+"""Where that volume is mounted."""
 MAIN_CONTAINER = "trainer"
 """The main container of a worker, as in spec.template."""
 
@@ -69,6 +73,11 @@ def token(job: str, uid: str) -> str:
 def network_policy(job: str) -> str:
     """Name of the NetworkPolicy."""
     return f"{job}-isolated"
+
+
+def disruption_budget(job: str) -> str:
+    """Name of the PodDisruptionBudget."""
+    return f"{job}-workers"
 
 
 def claim(job: str) -> str:

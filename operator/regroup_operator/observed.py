@@ -161,6 +161,8 @@ class Observed:
     pods: tuple[Pod, ...] = ()
     service: Service | None = None
     network_policy: bool = False
+    disruption_budget: int | None = None
+    """Workers that the PodDisruptionBudget keeps from eviction; None: there is none."""
     claim: Claim | None = None
     nodes: Mapping[str, Node] = field(default_factory=dict)
     coordinator: CoordinatorView = CoordinatorView()
@@ -284,6 +286,12 @@ def read_service(document: Object) -> Service:
     """Read our Service."""
     spec = document["spec"]
     return Service(term=int(spec.get("selector", {}).get(names.TERM, "-1")), address=spec.get("clusterIP", ""))
+
+
+def read_disruption_budget(document: Object) -> int | None:
+    """How many pods our PodDisruptionBudget keeps; None when somebody wrote something else into it."""
+    fewest = document["spec"].get("minAvailable")
+    return fewest if isinstance(fewest, int) else None
 
 
 def read_ready(document: Object) -> bool:

@@ -25,6 +25,13 @@ class EnsureService:
 
 
 @dataclass(frozen=True)
+class EnsureDisruptionBudget:
+    """The PodDisruptionBudget: so many workers must stay."""
+
+    fewest: int
+
+
+@dataclass(frozen=True)
 class CreateClaim:
     """The claim of volumeClaimTemplate."""
 
@@ -85,6 +92,7 @@ class DeleteJob:
 Action = (
     EnsureAccess
     | EnsureService
+    | EnsureDisruptionBudget
     | CreateClaim
     | CreateCoordinator
     | CreateStore

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from regroup_operator.api import TrainingJobStatus
+from regroup_operator.disruption import keep_budget
 from regroup_operator.ending import after_the_end, end, find_ending, written_ending
 from regroup_operator.losses import remove_lost
 from regroup_operator.observed import Blocker, Job, Observed, Pod, format_time
@@ -61,16 +62,23 @@ def _run(job: Job, observed: Observed, now: datetime) -> Plan:
     rest = replace(observed, pods=tuple(pod for pod in observed.pods if pod not in _deleted(losses.actions)))
     started = _start(job, losses.status, observed, blocker, now)
     keep_leader, keep_all_workers = _KEEPERS[job.launcher]
-    leader = keep_leader(job, rest, started.status, blocker)
+    leader = keep_leader(job, rest, started.status, blocker, now)
     slow = replace_straggler(job, rest, leader.status)
     rest = replace(rest, pods=tuple(pod for pod in rest.pods if pod not in _deleted(slow.actions)))
     workers = keep_all_workers(job, rest, slow.status, blocker, now)
-    told = _tell(job, observed)
+    told, budget = _tell(job, observed), keep_budget(job, observed, blocker)
     status = project(job, observed, workers.status, Situation(blocker), now)
     return Plan(
         status=status,
-        actions=(*losses.actions, *started.actions, *leader.actions, *told, *slow.actions, *workers.actions),
-        events=(*losses.events, *started.events, *slow.events, *workers.events, *_blocked_event(job, blocker)),
+        actions=(*losses.actions, *started.actions, *leader.actions, *told, *slow.actions, *workers.actions, *budget),
+        events=(
+            *losses.events,
+            *started.events,
+            *leader.events,
+            *slow.events,
+            *workers.events,
+            *_blocked_event(job, blocker),
+        ),
         look_again_seconds=_look_again(job, rest, workers.status, blocker, now),
         follow=job.launcher == "regroup",
     )

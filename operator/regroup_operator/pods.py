@@ -167,6 +167,12 @@ def main_of(pod: Object) -> Object:
     return found
 
 
+def own_image(spec: TrainingJobSpec) -> str | None:
+    """The image that the job names for its workers; None: the operator's trainer image."""
+    named: str | None = main_container(spec.template).get("image") or spec.image
+    return named
+
+
 def trainer_image(job: Job, spec: TrainingJobSpec, settings: Settings) -> str:
     """The image of workers, fixed at the start."""
     return job.status.images.get("trainer", spec.image or settings.trainer_image)
@@ -179,7 +185,7 @@ def _worker_spec(job: Job, spec: TrainingJobSpec, settings: Settings, main: Obje
         "imagePullPolicy": settings.image_pull_policy,
         **main,
         "resources": spec.resources.model_dump(by_alias=True, exclude_none=True),
-        "securityContext": container_security(read_only=spec.image is None),
+        "securityContext": container_security(read_only=own_image(spec) is None),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [*main["volumeMounts"], {"name": "shm", "mountPath": "/dev/shm"}],
     }

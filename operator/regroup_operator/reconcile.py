@@ -22,7 +22,18 @@ from regroup_operator.coordination import Coordinators, Key
 from regroup_operator.errors import ClusterError, ConflictError, CoordinatorError, TemplateError
 from regroup_operator.metrics import JobSeries
 from regroup_operator.nodes import NodeWatch
-from regroup_operator.observed import Job, Observed, Pod, format_time, read_claim, read_job, read_pod, read_service
+from regroup_operator.observed import (
+    Job,
+    Observed,
+    Pod,
+    format_time,
+    read_claim,
+    read_disruption_budget,
+    read_job,
+    read_pod,
+    read_service,
+)
+from regroup_operator.pace import Pace
 from regroup_operator.plan import Event, Plan
 from regroup_operator.planner import plan
 from regroup_operator.pods import claim_name
@@ -31,6 +42,9 @@ from regroup_operator.status import THROTTLED, differs
 
 PROGRESS_SECONDS = 30.0
 """How often progress alone is written."""
+PROGRESS_WRITES_A_SECOND = 20.0
+"""Of all jobs together: what changes with every step must not keep the API server busy."""
+ANOTHER_TRY_SECONDS = 1.0
 EVENT_SECONDS = 3600.0
 """Coordinators' events older than this are not told again: the API server has forgotten theirs."""
 _TOLD_BY_US = frozenset({"Completed", "Failed", "Suspended"})
@@ -60,6 +74,7 @@ class Reconciler:
         self._apply_errors: dict[Key, str] = {}
         self._written: dict[Key, float] = {}
         """Monotonic time of the last status write."""
+        self._pace = Pace(PROGRESS_WRITES_A_SECOND)
         self._told: set[str] = set()
         """Names of Events that exist."""
 
@@ -78,7 +93,7 @@ class Reconciler:
         await self._act(written, observed, what)
         self._follow(written, observed, what)
         await self._tell(written, observed, what)
-        return what.look_again_seconds
+        return ANOTHER_TRY_SECONDS if self._owes_progress(job, what) else what.look_again_seconds
 
     def _forget(self, key: Key) -> None:
         self._coordinators.forget(key)
@@ -92,16 +107,18 @@ class Reconciler:
     async def _observe(self, job: Job) -> Observed:
         pods = await self._pods(job)
         view = self._coordinators.view(job.key, job.status.coordinator_term)
-        service, claim, policy = await asyncio.gather(
+        service, claim, policy, budget = await asyncio.gather(
             self._cluster.service(job.namespace, names.service(job.name, job.launcher)),
             self._claim(job),
             self._network_policy(job),
+            self._cluster.disruption_budget(job.namespace, names.disruption_budget(job.name)),
         )
         self._nodes.expect(job.key, {pod.node for pod in pods if pod.node})
         return Observed(
             pods=pods,
             service=read_service(service) if service and _is_ours(service, job) else None,
             network_policy=policy,
+            disruption_budget=read_disruption_budget(budget) if budget and _is_ours(budget, job) else None,
             claim=read_claim(claim) if claim else None,
             nodes=await self._nodes.look(
                 job.key, _pointed_to(pods, view.failures > 0, set(view.lost_seconds)), job.status.suspected_nodes
@@ -146,6 +163,10 @@ class Reconciler:
     def _is_due(self, job: Job, what: Plan) -> bool:
         if differs(job.status, what.status, ignoring=THROTTLED):
             return True
+        return self._owes_progress(job, what) and self._pace.allows()
+
+    def _owes_progress(self, job: Job, what: Plan) -> bool:
+        """Whether what changes with every step has not been written for too long."""
         age = time.monotonic() - self._written.get(job.key, float("-inf"))
         return age >= PROGRESS_SECONDS and differs(job.status, what.status)
 

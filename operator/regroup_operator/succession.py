@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from regroup_operator.api import TrainingJobStatus
 from regroup_operator.losses import avoids_in_vain, can_be_judged
 from regroup_operator.observed import LEASE_STALE_SECONDS, Blocker, Job, Observed, Pod
@@ -12,12 +14,23 @@ PROBE_FAILURES = 3
 
 
 def current_coordinator(job: Job, observed: Observed) -> Pod | None:
-    """The live pod of the current term."""
-    term = job.status.coordinator_term
-    return next((pod for pod in observed.coordinators if pod.term == term and pod.alive), None)
+    """The pod that leads: the live one of the current term, or one that is asked to go and still answers.
+
+    An evicted coordinator leads until the workers that are evicted with it have left. A successor beside it could form
+    a world of its own with their replacements.
+    """
+    pod = next((pod for pod in observed.coordinators if pod.term == job.status.coordinator_term), None)
+    return pod if pod is not None and (pod.alive or _still_leads(pod, observed)) else None
 
 
-def keep_coordinator(job: Job, observed: Observed, status: TrainingJobStatus, blocker: Blocker | None) -> Step:
+def _still_leads(pod: Pod, observed: Observed) -> bool:
+    view = observed.coordinator
+    return pod.terminating and pod.phase == "Running" and view.status is not None and view.failures < PROBE_FAILURES
+
+
+def keep_coordinator(
+    job: Job, observed: Observed, status: TrainingJobStatus, blocker: Blocker | None, _now: datetime
+) -> Step:
     """Keep one coordinator; a dead one gets a successor under the next term, never a second life under its own."""
     current = current_coordinator(job, observed)
     old = [

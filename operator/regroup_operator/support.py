@@ -31,7 +31,6 @@ LIMITS = (
     Limit("elasticPolicy.scaleUpPolicy", (None, "WhenCapacity"), "holding back lost workers' replacements"),
     Limit("elasticPolicy.scaleUpDelaySeconds", (None, 30), "a delay before growing"),
     Limit("elasticPolicy.minSecondsBetweenResizes", (None, 0), "a pause between resizes"),
-    Limit("restartPolicy.maxInfrastructureRestarts", (-1,), "a budget for infrastructure failures"),
     Limit("restartPolicy.windowSeconds", (None,), "refilling the restart budget"),
     Limit("failurePolicy.rules", ((),), "failure rules of one's own"),
     Limit("checkpoint.memorySnapshotSteps", (10, 0), "choosing the interval of memory snapshots"),

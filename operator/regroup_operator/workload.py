@@ -12,7 +12,7 @@ import hmac
 from collections.abc import Iterable
 from typing import Any
 
-from regroup_operator import names
+from regroup_operator import injection, names
 from regroup_operator.api import TrainingJobSpec
 from regroup_operator.launcher import own_script
 from regroup_operator.observed import Job
@@ -24,6 +24,7 @@ from regroup_operator.pods import (
     environment,
     main_of,
     metadata,
+    own_image,
     pod_spec,
     ranks_per_worker,
     valid_spec,
@@ -161,6 +162,11 @@ def claim(job: Job, spec: TrainingJobSpec) -> Object:
 # --- pods ------------------------------------------------------------------------------------------------------------
 
 
+def coordinator_image(job: Job, settings: Settings) -> str:
+    """The operator's image of the release that the job was started with."""
+    return job.status.images.get("coordinator", settings.coordinator_image)
+
+
 def coordinator_pod(job: Job, settings: Settings, wanted: Desired, term: int, excluded: Iterable[str]) -> Object:
     """The coordinator of a term. Its kubelet restarts the container; the pod itself is never restarted."""
     spec = valid_spec(job)
@@ -169,7 +175,7 @@ def coordinator_pod(job: Job, settings: Settings, wanted: Desired, term: int, ex
     probe = {"httpGet": {"path": "/healthz", "port": COORDINATOR_PORT}, "timeoutSeconds": 2}
     container = {
         "name": names.COORDINATOR,
-        "image": job.status.images.get("coordinator", settings.coordinator_image),
+        "image": coordinator_image(job, settings),
         "imagePullPolicy": settings.image_pull_policy,
         "command": ["python", "-m", "regroup_trainer.coordinator"],
         "env": environment(variables, {of("node"): "spec.nodeName"}),
@@ -209,9 +215,11 @@ def worker_pod(job: Job, settings: Settings, place: tuple[int, int], address: st
         of("node"): "spec.nodeName",
         of("address"): "status.podIP",
     }
+    injected = own_image(valid_spec(job)) is not None
+    if injected:
+        variables[of("start")] = injection.START
     main = {
-        # -P: a file beside the user's script, such as random.py, must not stand in for a module of the agent.
-        "command": [script.interpreter if script else "python", "-P", "-m", "regroup_trainer.agent"],
+        "command": injection.agent_command(script.interpreter if script else "python", injected=injected),
         "env": environment(variables, fields),
         "ports": [{"name": "metrics", "containerPort": AGENT_METRICS_PORT}],
         "volumeMounts": list(MOUNTS),
@@ -220,6 +228,8 @@ def worker_pod(job: Job, settings: Settings, place: tuple[int, int], address: st
     ranks = {"name": of("ranks"), "value": str(ranks_per_worker(valid_spec(job)))}
     container = main_of(pod)
     container["env"] = [*container["env"], ranks]
+    if injected:
+        injection.inject(pod, coordinator_image(job, settings), settings.image_pull_policy)
     return avoiding(pod, excluded)
 
 

@@ -139,6 +139,9 @@ USED = {
     ("networkpolicies", "get"): "network_policy",
     ("networkpolicies", "create"): "apply_network_policy",
     ("networkpolicies", "patch"): "apply_network_policy",
+    ("poddisruptionbudgets", "get"): "disruption_budget",
+    ("poddisruptionbudgets", "create"): "apply_disruption_budget",
+    ("poddisruptionbudgets", "patch"): "apply_disruption_budget",
     ("nodes", "get"): "node",
     ("leases", "get"): "node_lease",
 }

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from demo.stages.choice import STAGES
 from demo.stages.devcluster import DevclusterStage
 from demo.stages.stage import Stage, shared_claim
 from demo.volume import Volume
+from devcluster import cgroups
+from devcluster.cluster import Cluster
 from tests.support.jobs import Job
 from tests.support.waiting import wait_until
 
@@ -88,20 +91,41 @@ class Installation:
 
     def small_volume(self, name: str, mebibytes: int) -> str:
         """A claim on a volume that holds no more; returns its name."""
-        if not isinstance(self.stage, DevclusterStage):
-            pytest.skip("only a devcluster has volumes that can be filled up")
-        self.stage.cluster.add_volume(name, f"{mebibytes}Mi")
+        self._devcluster().add_volume(name, f"{mebibytes}Mi")
         size = {"requests": {"storage": f"{mebibytes}Mi"}}
         self.claim(name, self.namespace, storageClassName=name, resources=size)
         return name
 
+    def process_of_rank(self, job: Job, rank: int) -> int:
+        """The process on this machine that is a rank of the job."""
+        worker = self._worker(job, rank)
+        pod = next(pod for pod in job.pods("worker") if pod["metadata"]["name"] == worker["pod"])
+        group = self._devcluster().node(str(worker["node"])).node.group
+        own = [pid for pid in cgroups.processes(group) if pod["metadata"]["uid"] in read_proc(pid, "cgroup")]
+        return next(pid for pid in own if read_proc(pid, "comm").strip() == f"rank-{rank}")
+
+    @contextlib.contextmanager
+    def without_api_server(self) -> Iterator[None]:
+        """The API server is away; nodes and pods run on."""
+        cluster = self._devcluster()
+        cluster.stop_api_server()
+        try:
+            yield
+        finally:
+            cluster.start_api_server()
+
+    def _devcluster(self) -> Cluster:
+        if not isinstance(self.stage, DevclusterStage):
+            pytest.skip("only a devcluster can be reached into")
+        return self.stage.cluster
+
     def audit(self, job: Job) -> list[str]:
         """What is wrong with the samples that the job trained on."""
-        return self._volume(job).audit()
+        return self.volume(job).audit()
 
     def committed_steps(self, job: Job) -> int:
         """Steps committed, read from the volume."""
-        return len(self._volume(job).committed())
+        return len(self.volume(job).committed())
 
     def generations(self, job: Job) -> int:
         """Worlds that have begun."""
@@ -109,7 +133,7 @@ class Installation:
 
     def resumed_from(self, job: Job) -> list[int]:
         """The step that each world began with."""
-        files = sorted(self._volume(job).layout.lineage.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+        files = sorted(self.volume(job).layout.lineage.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
         return [json.loads(path.read_text())["resumed_from_step"] for path in files]
 
     def _worker(self, job: Job, rank: int) -> dict[str, Any]:
@@ -118,9 +142,18 @@ class Installation:
 
         return wait_until(f"the worker of rank {rank}", ranked, seconds=30)
 
-    def _volume(self, job: Job) -> Volume:
+    def volume(self, job: Job) -> Volume:
+        """What the job writes."""
         folder = self.stage.volume(self.namespace) / self.namespace
         return Volume(folder / f"{job.name}-{job.read()['metadata']['uid'][:8]}")
+
+
+def read_proc(pid: int, name: str) -> str:
+    """A file of /proc/PID; empty when the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text()
+    except OSError:
+        return ""
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -80,6 +83,28 @@ def test_recovery_from_a_node_loss_needs_no_operator(installation: Installation)
     assert installation.audit(job) == []
 
 
+def test_a_rank_that_dies_while_the_api_server_is_away_is_replaced_all_the_same(installation: Installation) -> None:
+    job = installation.start(make_job("no-api-server", steps=50_000))
+    job.wait_until_whole_and_saved()
+    volume, victim = installation.volume(job), installation.process_of_rank(job, 1)
+    announced = len(volume.announced())
+    with installation.without_api_server():
+        gone = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        wait_until("a new generation", lambda: len(volume.announced()) > announced, seconds=40)
+        before = len(volume.committed())
+        wait_until("training to go on", lambda: len(volume.committed()) > before, seconds=40)
+        wait_until("a minute to pass", lambda: time.monotonic() > gone + 60, seconds=60, every=1)
+    step = job.step()
+    wait_until("the operator to go on", lambda: job.step() > step, seconds=90)
+    restarts = job.status()["restarts"]
+    assert (restarts["application"], restarts["infrastructure"]) == (1, 0)
+    assert job.status()["coordinatorTerm"] == 1
+    assert {pod["metadata"]["name"] for pod in job.workers()} == {f"no-api-server-w{index}-1" for index in range(3)}
+    job.suspend()
+    assert installation.audit(job) == []
+
+
 def test_two_jobs_at_once_do_not_touch_each_other(installation: Installation) -> None:
     first = installation.start(make_job("left", steps=150, replicas=2))
     second = installation.start(make_job("right", steps=150, replicas=2))
@@ -92,8 +117,7 @@ def test_two_jobs_at_once_do_not_touch_each_other(installation: Installation) ->
 def test_suspend_saves_and_gives_all_pods_back_and_resume_goes_on_there(installation: Installation) -> None:
     job = installation.start(make_job("pause", steps=800))
     wait_until("some steps", lambda: job.step() > 10, seconds=120)
-    job.patch(suspend=True)
-    job.wait_for_condition("Suspended", seconds=60)
+    job.suspend()
     wait_until("its pods to go", lambda: not job.pods(), seconds=60)
     saved = job.status()["checkpoint"]["lastStep"]
     assert saved >= 10

@@ -52,8 +52,7 @@ def test_a_killed_pod_is_replaced_and_a_suspended_job_goes_on_with_its_epochs(in
     wait_until("another world", lambda: resumed_at(installation, job) > 0, seconds=120, every=1)
     assert job.status()["restarts"]["infrastructure"] == 1
 
-    job.patch(suspend=True)
-    job.wait_for_condition("Suspended", seconds=90)
+    job.suspend()
     wait_until("its pods to go", lambda: not job.pods(), seconds=90)
     job.patch(suspend=False)
     job.wait_for_condition("Complete", seconds=400)

@@ -131,6 +131,8 @@ def test_merging_changes_neither_side() -> None:
         ({"spec": {"containers": [{"name": "trainer", "env": [{"name": "REGROUP_INDEX"}]}]}}, "env[REGROUP_INDEX]"),
         ({"spec": {"containers": [{"name": "a", "volumeMounts": [{"mountPath": "/regroup/token/"}]}]}}, "volumeMounts"),
         ({"spec": {"volumes": [{"name": "token"}]}}, "volumes[token]"),
+        ({"spec": {"initContainers": [{"name": "regroup-agent"}]}}, "initContainers[regroup-agent]"),
+        ({"spec": {"containers": [{"name": "a", "volumeMounts": [{"mountPath": "/regroup/agent"}]}]}}, "volumeMounts"),
         ({"spec": {"containers": [{"name": "trainer", "$patch": "delete"}]}}, "$patch"),
         ({"spec": {"containers": "trainer"}}, "containers must be a list"),
     ],

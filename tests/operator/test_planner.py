@@ -133,6 +133,17 @@ def test_workers_that_keep_failing_without_a_step_fail_the_job() -> None:
     assert "spec.restartPolicy.maxRestarts=2" in simulation.status.message
 
 
+@pytest.mark.parametrize(("lost", "phase"), [(2, "Running"), (3, "Failed")])
+def test_more_losses_of_pods_and_nodes_than_the_budget_fail_the_job(lost: int, phase: str) -> None:
+    simulation = Simulation(spec=make_spec(restartPolicy={"maxInfrastructureRestarts": 2}))
+    simulation.settle(4)
+    restarts = simulation.status.restarts.model_copy(update={"infrastructure": lost})
+    simulation.status = simulation.status.model_copy(update={"restarts": restarts})
+    simulation.round()
+    assert simulation.status.phase == phase
+    assert ("maxInfrastructureRestarts=2" in simulation.status.message) == (phase == "Failed")
+
+
 @pytest.mark.parametrize("code", [2, 126, 127])
 def test_an_exit_code_that_no_retry_mends_fails_the_job(job: Simulation, code: int) -> None:
     job.fail(job.workers()[0], exit_code=code)

@@ -14,7 +14,6 @@ ASKED_FOR: dict[str, Any] = {
     "elasticPolicy.scaleUpPolicy": "Never",
     "elasticPolicy.scaleUpDelaySeconds": 5,
     "elasticPolicy.minSecondsBetweenResizes": 5,
-    "restartPolicy.maxInfrastructureRestarts": 3,
     "restartPolicy.windowSeconds": 60,
     "failurePolicy.rules": [{"name": "a", "action": "FailJob"}],
     "checkpoint.memorySnapshotSteps": 5,

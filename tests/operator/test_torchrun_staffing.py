@@ -117,8 +117,27 @@ def test_without_its_store_the_next_attempt_begins_with_new_workers(job: Simulat
     job.settle(5)
     assert names_of(job) == ["gpt-w0-2", "gpt-w1-2", "gpt-w2-2"]
     assert job.status.phase == "Running"
-    assert job.status.pod_failures == 0
+    assert job.status.pod_failures == (how == "failed"), "another one would have to wait"
     assert job.status.restart_count == job.status.restarts.infrastructure == 1
+
+
+def test_a_store_that_keeps_failing_is_made_ever_less_often_and_fails_the_job_in_the_end() -> None:
+    simulation = Simulation(spec=make_torchrun_spec(restartPolicy={"maxRestarts": 5, "backoffSeconds": 10}))
+    for _ in range(60):
+        simulation.round()
+        for pod in list(simulation.pods.values()):
+            if pod.role == "store" and pod.phase == "Pending":
+                simulation.fail(pod, exit_message="ModuleNotFoundError: No module named 'torch'")
+        simulation.tick(2)
+    assert simulation.status.coordinator_term <= 6, "10, 20, 40, 80 s of pauses after the third"
+    for _ in range(300):
+        simulation.round()
+        for pod in list(simulation.pods.values()):
+            if pod.role == "store" and pod.phase == "Pending":
+                simulation.fail(pod)
+        simulation.tick(2)
+    assert simulation.status.phase == "Failed"
+    assert "6 pods in a row failed" in simulation.status.message
 
 
 def test_a_store_on_a_node_that_is_not_ready_is_given_up(job: Simulation) -> None:

@@ -70,6 +70,11 @@ class Job:
         body = json.dumps({"spec": spec})
         self.kubectl("patch", "trainingjob", self.name, "-n", self.namespace, "--type=merge", "-p", body)
 
+    def suspend(self) -> None:
+        """Have it save and give its pods back; returns when it has."""
+        self.patch(suspend=True)
+        self.wait_for_condition("Suspended", seconds=90)
+
     def delete(self) -> None:
         """Delete it and wait until its pods are gone."""
         self.kubectl("delete", "trainingjob", self.name, "-n", self.namespace, "--ignore-not-found", "--wait=true")

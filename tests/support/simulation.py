@@ -20,6 +20,7 @@ from regroup_operator.plan import (
     CreateWorker,
     DeleteJob,
     DeletePod,
+    EnsureDisruptionBudget,
     EnsureService,
     Plan,
     PutDesired,
@@ -67,8 +68,11 @@ class Simulation:
     status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
     pods: dict[str, Pod] = field(default_factory=dict)
     service: Service | None = None
+    disruption_budget: int | None = None
     claim: Claim | None = field(default_factory=lambda: Claim("shared"))
     dead_nodes: set[str] = field(default_factory=set)
+    unready_nodes: set[str] = field(default_factory=set)
+    """Nodes that Kubernetes has given up."""
     watched: dict[str, bool] = field(default_factory=dict)
     """Suspected node -> whether its lease was seen to move since."""
     failures: int = 0
@@ -107,6 +111,7 @@ class Simulation:
             pods=tuple(self.pods.values()),
             service=self.service,
             network_policy=True,
+            disruption_budget=self.disruption_budget,
             claim=self.claim,
             nodes={name: self._node(name) for name in self._nodes_looked_at()},
             coordinator=self._view(),
@@ -179,8 +184,9 @@ class Simulation:
         return [pod for pod in Observed(pods=tuple(self.pods.values())).workers if pod.alive]
 
     def coordinator(self) -> Pod | None:
-        """The live coordinator pod."""
-        return next((pod for pod in self.pods.values() if pod.role == names.COORDINATOR and pod.alive), None)
+        """The coordinator pod that leads; one that is asked to go leads until it is gone."""
+        pods = [pod for pod in self.pods.values() if pod.role == names.COORDINATOR]
+        return next((pod for pod in pods if pod.alive or pod.phase == "Running"), None)
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
@@ -193,11 +199,13 @@ class Simulation:
     def _nodes_looked_at(self) -> set[str]:
         silent = {pod.node for pod in self.pods.values() if pod.terminating or pod.uid in self.silent_since}
         leading = {pod.node for pod in self.pods.values() if pod.role == names.COORDINATOR and self.failures}
-        looked_at = {name for name in {*silent, *leading, *self.status.suspected_nodes} if name}
+        looked_at = {name for name in {*silent, *leading, *self.unready_nodes, *self.status.suspected_nodes} if name}
         self.watched = {name: self.watched.get(name, False) for name in looked_at}
         return looked_at
 
     def _node(self, name: str) -> Node:
+        if name in self.unready_nodes:
+            return Node(name, ready=False, not_ready_seconds=10)
         return Node(name, lease_renewed=self.watched.get(name, False))
 
     def _view(self) -> CoordinatorView:
@@ -230,6 +238,8 @@ class Simulation:
         match action:
             case EnsureService(term):
                 self.service = Service(term, "198.19.0.1")
+            case EnsureDisruptionBudget(fewest):
+                self.disruption_budget = fewest
             case CreateCoordinator(term, excluded):
                 self._create(names.coordinator("gpt", term), names.COORDINATOR, -1, term, excluded)
                 self.revision, self.failures, self.verdict = self.generation, 0, None

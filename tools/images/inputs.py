@@ -9,6 +9,9 @@ from pathlib import Path
 TARGETS = ("operator", "trainer")
 _FILES = ("Dockerfile", ".dockerignore", "pyproject.toml", "LICENSE", "README.md", "requirements/build.txt",
           "tools/install_dependencies.sh", "tools/slim_torch.sh")  # fmt: skip
+_FILES_OF = {
+    "operator": ("tools/vendor_agent.sh", "requirements/injected-ranks.txt", "requirements/injected-agent.txt")
+}
 _SOURCES = ("operator", "trainer", "client")
 
 
@@ -27,6 +30,7 @@ def input_files(root: Path, target: str) -> Iterator[Path]:
     """Yield the files that the Dockerfile reads for `target`, in a fixed order."""
     yield from (root / name for name in _FILES)
     yield root / "requirements" / f"{target}.txt"
+    yield from (root / name for name in _FILES_OF.get(target, ()))
     for folder in _SOURCES:
         yield from sorted(path for path in (root / folder).rglob("*") if path.is_file() and _is_source(path))
 

@@ -637,6 +637,8 @@ class AgentEnvironment(Environment):
     metrics_port: int = AGENT_METRICS_PORT
     """0: any free port."""
     termination_log: str = "/dev/termination-log"
+    start: str = ""
+    """Script that starts our modules in an image that does not have them (`agent/start.py`); empty: they are there."""
     entry: str = "regroup_trainer.rank"
     """Module whose `run(assignment, channel) -> int` is the life of a rank."""
 

@@ -12,4 +12,5 @@
 - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, create]}
 - {apiGroups: [""], resources: [events], verbs: [create]}
 - {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [get, create, patch]}
+- {apiGroups: [policy], resources: [poddisruptionbudgets], verbs: [get, create, patch]}
 {{- end }}

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from tests.support.waiting import wait_until
 from tests.trainer.coordinator.simulation import make_desired
 
 WARM_SECONDS = 150.0
+AGENT = (sys.executable, "-m", "regroup_trainer.agent")
 
 
 @dataclass
@@ -36,8 +37,10 @@ class Site:
     url: str = ""
     agents: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def start_agent(self, token: str = "") -> subprocess.Popen[str]:
-        """An agent whose ranks do what the job's name says."""
+    def start_agent(
+        self, token: str = "", command: Sequence[str | Path] = AGENT, **changes: str
+    ) -> subprocess.Popen[str]:
+        """An agent whose ranks do what the job's name says; `changes` are of its environment."""
         token_file = self.folder / "token"
         token_file.write_text(token or self.token)
         environment = AgentEnvironment(
@@ -53,9 +56,8 @@ class Site:
             metrics_port=0,
             termination_log=str(self.folder / "termination"),
             entry="tests.trainer.agent.tiny_rank",
-        )
+        ).model_copy(update=changes)
         variables = {**os.environ, **environment.variables()}
-        command = [sys.executable, "-m", "regroup_trainer.agent"]
         agent = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
         self.agents.append(agent)
         return agent

@@ -293,6 +293,18 @@ def test_one_worker_may_leave_without_loss() -> None:
     assert job.core.state.account.ledger().lost_steps == 0
 
 
+def test_a_worker_that_leaves_keeps_its_place_until_the_agreed_end_though_its_replacement_is_there() -> None:
+    job, agents = start()
+    job.ask_to_leave(agents[0])
+    replacement = job.add_agent(0)
+    job.wait(2.0)
+    assert agents[0].exit_code == 0
+    assert job.indices == [1, 2, 0]
+    assert replacement.ranks_run
+    ledger = job.core.state.account.ledger()
+    assert (ledger.lost_steps, ledger.restarts) == (0, {"preemption": 1})
+
+
 def test_when_all_leave_the_state_is_saved_and_the_job_goes_on_later() -> None:
     job, agents = start()
     for agent in agents:

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.agent.line import Line, RejectedError
-from regroup_trainer.contract import Begin, CoordinatorStatus, Hello, Lost, coordinator_message
+from regroup_trainer.contract import Begin, CoordinatorStatus, Hello, Leaving, Lost, coordinator_message
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.server import Server
 from tests.support.waiting import wait_until
@@ -34,6 +34,7 @@ class Setup:
     """A running coordinator and a session with its token."""
 
     core: Coordinator
+    server: Server
     url: str
     session: aiohttp.ClientSession
 
@@ -57,7 +58,7 @@ async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
     await listener.start_server()
     ticking = asyncio.create_task(server.run())
     async with aiohttp.ClientSession(headers=BEARER) as session:
-        yield Setup(core, f"http://{listener.host}:{listener.port}", session)
+        yield Setup(core, server, f"http://{listener.host}:{listener.port}", session)
     ticking.cancel()
     await listener.close()
 
@@ -160,6 +161,28 @@ async def test_heartbeats_keep_a_member_and_the_operators_word_ends_it(setup: Se
     assert await asyncio.to_thread(unknown.wait, 5)
     heartbeat.stop()
     await asyncio.to_thread(heartbeat.join, 5)
+    await socket.close()
+
+
+async def test_a_coordinator_that_is_to_go_waits_for_those_who_leave(setup: Setup) -> None:
+    socket = await setup.join(make_hello())
+    await socket.send_str(Leaving(reason="drained").model_dump_json())
+    members = setup.core.state.members
+    await asyncio.to_thread(wait_until, "its word", lambda: "uid-0" in members and members["uid-0"].leaving)
+    handing_over = asyncio.create_task(setup.server.hand_over(0.01))
+    assert not (await asyncio.wait({handing_over}, timeout=0.2))[0]
+    lost = Lost(members=("uid-0",), reason="its pod is gone").model_dump_json()
+    async with setup.session.post(f"{setup.url}/v1/lost", data=lost) as response:
+        assert response.status == 204
+    await asyncio.wait_for(handing_over, 5)
+    await socket.close()
+
+
+async def test_a_coordinator_that_is_to_go_leaves_those_who_stay_to_its_successor(setup: Setup) -> None:
+    await asyncio.wait_for(setup.server.hand_over(60), 5)
+    socket = await setup.join(make_hello())
+    await asyncio.to_thread(wait_until, "a member", lambda: setup.core.state.members)
+    await asyncio.wait_for(setup.server.hand_over(0.01), 5)
     await socket.close()
 
 

@@ -76,7 +76,7 @@ class Agent:
         self._memory = Memory(environment)
         self._forwarder = Forwarder()
         self._metrics = AgentMetrics(environment.namespace, environment.job)
-        self._template = TemplateProcess(self._on_news, self._on_template_end)
+        self._template = TemplateProcess(self._on_news, self._on_template_end, environment.start)
         self._line = Line(environment.coordinator_url, token, self._memory.hello, self._on_message)
         loop = asyncio.get_running_loop()
         self._heartbeat = Heartbeat(

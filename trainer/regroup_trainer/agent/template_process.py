@@ -24,9 +24,10 @@ _LINE_BYTES = 1 << 20
 
 
 class TemplateProcess:
-    """A running template. `on_news` is called for each message, `on_end` when it is gone."""
+    """A running template. `on_news` is called for each message, `on_end` when it is gone; `script` may start it."""
 
-    def __init__(self, on_news: Callable[[TemplateNews], None], on_end: Callable[[], None]) -> None:
+    def __init__(self, on_news: Callable[[TemplateNews], None], on_end: Callable[[], None], script: str = "") -> None:
+        self._script = script
         self._on_news = on_news
         self._on_end = on_end
         self._process: subprocess.Popen[bytes] | None = None
@@ -38,7 +39,8 @@ class TemplateProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             safe = ["-P"] if sys.flags.safe_path else []  # as the agent itself was started
-            command = [sys.executable, *safe, "-m", "regroup_trainer.agent.template"]
+            command = [sys.executable, *([self._script] if self._script else [*safe, "-m"])]
+            command.append("regroup_trainer.agent.template")
             arguments = ["--control", str(theirs.fileno()), "--parent", str(os.getpid())]
             self._process = subprocess.Popen(  # noqa: ASYNC220 - exec takes a millisecond, and happens once
                 [*command, *arguments, "--entry", entry, "--directory", str(directory)],

@@ -18,8 +18,8 @@ from regroup_trainer.contract import CoordinatorEnvironment
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.server import Server
 
-GRACE_SECONDS = 20.0
-"""After SIGTERM the coordinator serves its agents so long: they need it to agree on a last step."""
+HAND_OVER_SECONDS = 3.0
+"""After SIGTERM: agents that are to go as well have said so by then. The others wait for a successor."""
 EXIT_USAGE = 2
 
 log = logging.getLogger("regroup_trainer.coordinator")
@@ -53,18 +53,12 @@ async def _serve(server: Server, environment: CoordinatorEnvironment) -> None:
     going = asyncio.create_task(asked_to_go.wait())
     await asyncio.wait({ticking, going}, return_when=asyncio.FIRST_COMPLETED)
     if going.done():
-        await _let_agents_go(server)
+        log.info("asked to go; waiting for the agents that go as well")
+        await server.hand_over(HAND_OVER_SECONDS)
     ticking.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await ticking
     await runner.cleanup()
-
-
-async def _let_agents_go(server: Server) -> None:
-    log.info("asked to go; waiting for the agents")
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(GRACE_SECONDS):
-            await server.deserted()
 
 
 if __name__ == "__main__":

@@ -47,8 +47,12 @@ def _dismissal(state: State, hello: Hello) -> Exit | None:
 
 
 def _enroll(state: State, hello: Hello, now: float) -> None:
-    """The newest agent of an index holds it: the operator makes a replacement only for one that is gone."""
-    for rival in [m for m in state.members.values() if m.hello.index == hello.index and m.name != hello.member]:
+    """The newest agent of an index holds it: the operator makes a replacement only for one that is gone, or going.
+
+    One that was asked to leave is still needed for the agreed end of its world; it is let go after that.
+    """
+    same = [m for m in state.members.values() if m.hello.index == hello.index and m.name != hello.member]
+    for rival in [m for m in same if m.leaving is None]:
         state.replaced.add(rival.name)
         state.lose(rival, f"replaced by {hello.pod}", now)
     known = state.members.get(hello.member)

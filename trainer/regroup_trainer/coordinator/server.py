@@ -65,10 +65,25 @@ class Server:
         app.router.add_get("/metrics", self._metrics)
         return app
 
-    async def deserted(self) -> None:
-        """Wait until no agent is connected."""
-        async with self._news:
-            await self._news.wait_for(lambda: not self._connections)
+    async def hand_over(self, seconds: float) -> None:
+        """Lead on while agents leave, who need a coordinator for their last step; the grace of the pod is the limit.
+
+        Agents that are to go as well have said so within `seconds`; the others find a successor.
+        """
+        await self._pass(seconds)
+        if self._somebody_leaves():
+            async with self._news:
+                await self._news.wait_for(lambda: not self._somebody_leaves())
+            await self._pass(seconds)  # so that the operator hears how it went
+
+    async def _pass(self, seconds: float) -> None:
+        """Let time pass, unless no agent is connected."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds), self._news:
+                await self._news.wait_for(lambda: not self._connections)
+
+    def _somebody_leaves(self) -> bool:
+        return any(member.leaving is not None for member in self._core.state.members.values())
 
     async def run(self) -> None:
         """Tick until cancelled."""

@@ -1,0 +1,41 @@
+"""The operator's start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from regroup_operator.__main__ import may_watch_nodes
+from regroup_operator.cluster import Cluster
+from regroup_operator.errors import ClusterError
+
+
+class Server(Cluster):
+    """An API server that says one thing after the other."""
+
+    def __init__(self, *answers: bool | int) -> None:
+        self.answers = list(answers)
+        """Whether a right is ours, or an HTTP status; 0: no answer at all."""
+
+    async def may(self, *_: Any, **__: Any) -> bool:
+        answer = self.answers.pop(0)
+        if isinstance(answer, bool):
+            return answer
+        raise ClusterError("POST", "/apis/authorization.k8s.io/v1", answer, "no answer")
+
+
+@pytest.mark.parametrize(("answers", "may"), [((True, True), True), ((True, False), False), ((False,), False)])
+async def test_both_nodes_and_their_leases_must_be_ours_to_read(answers: tuple[bool, ...], may: bool) -> None:
+    assert await may_watch_nodes(Server(*answers)) is may
+
+
+async def test_a_start_waits_for_an_api_server_that_is_away() -> None:
+    server = Server(0, 0, True, 0, True, True)
+    assert await may_watch_nodes(server, pause=0) is True
+    assert server.answers == []
+
+
+async def test_a_refusal_is_an_error_at_once() -> None:
+    with pytest.raises(ClusterError):
+        await may_watch_nodes(Server(401), pause=0)
