@@ -34,13 +34,14 @@ class Nodes:
 
     count: int
     _cluster: str = field(default_factory=lambda: f"b{os.getpid()}")
-    _block: network.Block = field(default_factory=lambda: last_free_block())
+    _block: network.Block = field(init=False)
     _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __enter__(self) -> Self:
         if os.geteuid():
             sys.exit("The nodes of this benchmark are network namespaces: run it as root.")
         remove_leftovers()
+        self._block = last_free_block()
         network.create(self._cluster, self._block, self.count)
         return self
 
@@ -103,6 +104,10 @@ class Nodes:
     def cut(self, node: int) -> None:
         """Pull its cable: nothing reaches it, and nobody is told."""
         network.set_link(self._cluster, node, up=False)
+
+    def plug(self, node: int) -> None:
+        """Undo `cut`."""
+        network.set_link(self._cluster, node, up=True)
 
     def deafen(self, node: int) -> None:
         """Cut it off one way: what it says is heard, what it is told is not."""

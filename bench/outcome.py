@@ -85,11 +85,21 @@ def final(steps: Sequence[Step]) -> dict[int, Step]:
 
 
 def loss_difference(steps: Sequence[Step], undisturbed: Mapping[int, float]) -> float | None:
-    """The largest relative difference of a step's loss from that of a run without a fault; None without a common one."""
+    """The largest relative difference of a step's loss from that of a run without a fault; None without common ones."""
     found = [(step.loss, undisturbed[number]) for number, step in final(steps).items() if number in undisturbed]
     return max((abs(loss - other) / abs(other) for loss, other in found), default=None)
 
 
-def pace(steps: Sequence[Step]) -> float:
-    """Median seconds between two steps."""
-    return statistics.median(later.time - step.time for step, later in pairwise(steps))
+LONGEST = 3.0
+"""A step that lasts so many median ones was waiting for more than itself."""
+
+
+def useful_seconds(steps: Sequence[Step]) -> tuple[float, int]:
+    """Time of the steps that the final history consists of, and how many others there were.
+
+    A step lasts from the end of the one before it in its own world; LONGEST bounds it.
+    """
+    durations = [(later, later.time - step.time) for step, later in pairwise(steps) if step.world == later.world]
+    longest = LONGEST * statistics.median(seconds for _, seconds in durations)
+    kept = set(final(steps).values())
+    return sum(min(seconds, longest) for step, seconds in durations if step in kept), len(steps) - len(kept)

@@ -2,42 +2,43 @@
 
     make bench NAME=recovery [ARGS="--quick | --case CASE | --subject SUBJECT"]
 
-Three nodes with a rank each, and a spare one: network namespaces on one bridge, so it needs root. All subjects train the
-same tiny GPT on the same samples in the same order with a constant global batch, and save every 20 steps; 10 steps after
-a save the fault comes. What is dead is replaced as an operator would, with the same delays for all.
+Three nodes with a rank each, and a spare one: network namespaces on one bridge, so it needs root. All subjects train
+the same tiny GPT on the same samples in the same order with a constant global batch, and save every 20 steps; 10 steps
+after a save the fault comes. What is dead is replaced as an operator would, with the same delays for all.
 
 - `rank-kill`: SIGKILL to rank 0. `pod-kill`: to the agent and the rank of rank 0's node.
 - `rank0-node-loss`: power loss of rank 0's node: its link goes down first, so that nobody hears of the end.
 - `node-frozen`: all that runs on rank 0's node is stopped (SIGSTOP). `network-cut`: its link goes down, it runs on.
 - `one-way-cut`: what it sends arrives, what is sent to it does not.
 - `hang`: rank 0 is stuck in its user's code.
-- `coordinator-kill`: SIGKILL to what the workers meet at: coordinator, store, lighthouse; with stock settings torchrun's
-  store is in its first agent.
+- `coordinator-kill`: SIGKILL to what the workers meet at: coordinator, store, lighthouse; with stock settings
+  torchrun's store is in its first agent.
 - `join`: a third worker comes to two. `shrink`: two are wanted instead of three. `sigterm`: SIGTERM to the worker of
   rank 0. Where the agents know no planned shrink, it is SIGTERM to the third.
 
 `recovered` is 1 where 20 more steps were committed within a minute, else 0. `detect_seconds`: until the first survivor
-acts. `down_seconds`: from the fault to the next step of the world that follows; for the planned changes between the last
-step of the one and the first of the next; where the same world goes on, what the longest pause in ten seconds is longer
-than those before. A step is committed that is in the final history; `lost_steps` were done twice. `loss_difference`: the
-largest relative one from an undisturbed run of the same subject, step by step.
+acts. `down_seconds`: from the fault to the next step of the world that follows; for the planned changes between the
+last step of the one and the first of the next; where the same world goes on, what the longest pause in ten seconds is
+longer than those before. A step is committed that is in the final history; `lost_steps` were done twice.
+`loss_difference`: the largest relative one from an undisturbed run of the same subject, step by step.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
-from bench import stuck
-from bench.harness import Plan, Values, command
+from bench import recovery_torchft, stuck
+from bench.harness import RESULTS, Plan, Values, command
 from bench.nodes import Nodes, send
-from bench.outcome import FAILED, NOT_INSTALLED, UNITS, Fault, after_world, loss_difference, same_world
+from bench.outcome import FAILED, NOT_INSTALLED, UNITS, Fault, Step, after_world, loss_difference, same_world
 from bench.recovery_regroup import Regroup
 from bench.recovery_settings import (
     BEYOND,
@@ -48,7 +49,8 @@ from bench.recovery_settings import (
     SILENCE_SECONDS,
     WORKERS,
 )
-from bench.recovery_subject import SPARE, Subject
+from bench.recovery_subject import NODES, Subject
+from bench.recovery_torchft import Torchft
 from bench.recovery_torchrun import FT, STOCK, TUNED, Torchrun
 from regroup_operator.torchrun import SETTINGS
 
@@ -61,6 +63,10 @@ UNDISTURBED_STEPS = 600
 POLL_SECONDS = 0.005
 
 T = TypeVar("T")
+COURSE = RESULTS / "recovery_course.json"
+DRAWN = ("rank0-node-loss", "regroup")
+SHOWN_SECONDS = 3.0
+
 Strike = Callable[[Subject, int, int], None]
 """Subject, node and process id of rank 0."""
 
@@ -113,14 +119,16 @@ SUBJECTS: dict[str, Callable[[Nodes, Path, int], Subject]] = {
     "torchrun": lambda nodes, folder, workers: Torchrun(nodes, folder, workers, STOCK),
     "torchrun-tuned": lambda nodes, folder, workers: Torchrun(nodes, folder, workers, TUNED),
     "ft_launcher": lambda nodes, folder, workers: Torchrun(nodes, folder, workers, FT),
+    "torchft": Torchft,
 }
-NEEDS = {"ft_launcher": "nvidia_resiliency_ext"}
+NEEDS = {"ft_launcher": "nvidia_resiliency_ext", "torchft": "torchft"}
 """Subject -> a package that is not ours."""
 DETECTORS = {
     "regroup": f"heartbeat {HEARTBEAT_SECONDS} s, lost after {SILENCE_SECONDS} s, hang after {PROGRESS_SECONDS} s",
     "torchrun": "defaults, with --local-addr",
     "torchrun-tuned": f"{SETTINGS}; collectives time out after {PROGRESS_SECONDS} s",
     "ft_launcher": f"{SETTINGS}; heartbeat timeout {PROGRESS_SECONDS} s",
+    "torchft": recovery_torchft.SETTINGS,
 }
 
 
@@ -146,7 +154,7 @@ def measure(case: str, subject: str) -> Values:
     # What a killed process had started dies a moment after it, and may still write.
     with (
         tempfile.TemporaryDirectory(prefix="regroup-bench-", ignore_cleanup_errors=True) as folder,
-        Nodes(SPARE) as nodes,
+        Nodes(NODES) as nodes,
     ):
         training = SUBJECTS[subject](nodes, Path(folder), workers)
         wait(training, START_SECONDS, lambda: True if is_at_risk(training, workers) else None)
@@ -157,7 +165,17 @@ def measure(case: str, subject: str) -> Values:
             return FAILED
         noticed = None if fault.planned else training.detected(fault.time)
         difference = loss_difference(training.steps, reference)
-        return {**found, "detect_seconds": noticed and noticed - fault.time, "loss_difference": difference}
+        found = {**found, "detect_seconds": noticed and noticed - fault.time, "loss_difference": difference}
+        if (case, subject) == DRAWN:
+            keep(training.steps, fault, found)
+        return found
+
+
+def keep(steps: Sequence[Step], fault: Fault, found: Values) -> None:
+    """Write the course of a recovery, for the picture."""
+    near = [step for step in steps if -SHOWN_SECONDS < step.time - fault.time < 2 * SHOWN_SECONDS]
+    points = [[round(step.time - fault.time, 4), step.step, step.world] for step in near]
+    COURSE.write_text(json.dumps({**found, "steps": points}) + "\n")
 
 
 @cache
@@ -165,7 +183,7 @@ def undisturbed(subject: str) -> dict[int, float]:
     """Step -> loss of a run to which nothing happens."""
     with (
         tempfile.TemporaryDirectory(prefix="regroup-bench-", ignore_cleanup_errors=True) as folder,
-        Nodes(SPARE) as nodes,
+        Nodes(NODES) as nodes,
     ):
         training = SUBJECTS[subject](nodes, Path(folder), WORKERS)
         wait(training, 2 * START_SECONDS, lambda: len(training.steps) >= UNDISTURBED_STEPS or None)

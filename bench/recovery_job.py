@@ -100,7 +100,7 @@ def heartbeats() -> Callable[[], None]:
 
     client: Any = RankMonitorClient()
     client.init_workload_monitoring()
-    return lambda: client.send_heartbeat()  # type: ignore[no-any-return]
+    return client.send_heartbeat  # type: ignore[no-any-return]
 
 
 def load(snapshot: Path, model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> int:
@@ -121,8 +121,8 @@ def save(snapshot: Path, model: DistributedDataParallel, optimizer: torch.optim.
 
 
 def note(folder: Path, step: int, size: int, loss: float) -> None:
-    """A line for a committed step; the process id of rank 0 tells the worlds apart."""
-    line = json.dumps({"step": step, "size": size, "time": time.time(), "loss": loss})
+    """A line for a committed step; the process id of rank 0 and the size tell the worlds apart."""
+    line = json.dumps({"step": step, "size": size, "world": f"{os.getpid()}-{size}", "time": time.time(), "loss": loss})
     with (folder / f"steps-{os.getpid()}.jsonl").open("a") as file:
         file.write(line + "\n")
 

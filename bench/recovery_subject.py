@@ -18,8 +18,8 @@ from bench.nodes import CONTROL, Nodes
 from bench.outcome import Step
 from bench.recovery_settings import REPLACE_NODE_SECONDS, REPLACE_SECONDS, WORKERS
 
-SPARE = WORKERS + 1
-"""The node that has no worker at first."""
+NODES = WORKERS + 1
+"""One of them has no worker at first."""
 
 
 @dataclass
@@ -56,31 +56,42 @@ class Subject(ABC):
     def keep(self) -> None:
         """Start what is not there and is due."""
         now = time.monotonic()
-        if self.has_control and self._is_due(None, self.control is not None and self.control.poll() is None, now):
+        if self.has_control and self._is_due(None, self.control, now):
             self.control = self.start_control()
         for index in range(self.wanted):
             worker = self.workers.get(index)
-            here = worker is not None and worker.runs() and worker.node not in self._lost_nodes
-            if self._is_due(index, here, now):
-                node = SPARE if index + 1 in self._lost_nodes else index + 1
+            if worker is not None and worker.runs() and worker.node not in self._lost_nodes:
+                continue
+            node = self._free_node(index)
+            if node is not None and self._is_due(index, worker.process if worker else None, now):
                 self.workers[index] = Worker(node, self.start_worker(index, node))
 
-    def _is_due(self, what: int | None, here: bool, now: float) -> bool:
-        """Whether to start it now; it is new, or was missed for long enough."""
-        if here:
+    def _is_due(self, what: int | None, former: subprocess.Popen[bytes] | None, now: float) -> bool:
+        """Whether to start it: it is new, or was missed for long enough."""
+        lost = self._lost_nodes.get(self.workers[what].node) if what in self.workers else None
+        if former is not None and former.poll() is None and lost is None:
             return False
-        is_new = (self.control if what is None else self.workers.get(what)) is None
-        lost = None if what is None else self._lost_nodes.get(what + 1)
         since = now + REPLACE_SECONDS if lost is None else lost + REPLACE_NODE_SECONDS
-        due = self._due.setdefault(what, 0.0 if is_new else since)
+        due = self._due.setdefault(what, since if former is not None else now)
         if now < due:
             return False
         del self._due[what]
         return True
 
+    def _free_node(self, index: int) -> int | None:
+        """Where to start a worker: its first node, else another that nobody is on."""
+        taken = {worker.node for other, worker in self.workers.items() if other != index and worker.runs()}
+        candidates = [index + 1, *range(1, self.nodes.count + 1)]
+        return next((node for node in candidates if node not in taken and node not in self._lost_nodes), None)
+
     def lose(self, node: int) -> None:
         """Give a node up."""
         self._lost_nodes[node] = time.monotonic()
+
+    def regain(self, node: int) -> None:
+        """A node that lost power is there again, empty."""
+        self.nodes.plug(node)
+        self._lost_nodes.pop(node, None)
 
     @abstractmethod
     def start_worker(self, index: int, node: int) -> subprocess.Popen[bytes]:

@@ -109,20 +109,20 @@ class Torchrun(Subject):
         """Read what rank 0 has noted; see whether ranks have ended."""
         if self._noticed is None and any(not Path("/proc", str(pid)).exists() for pid in self._ranks):
             self._noticed = time.time()
-        for path, line in self.new_lines("steps-*.jsonl"):
+        for _, line in self.new_lines("steps-*.jsonl"):
             note: Any = line
             self._world = note["size"]
-            self._steps.append(Step(path.stem, note["step"], note["time"], note["loss"]))
+            self._steps.append(Step(note["world"], note["step"], note["time"], note["loss"]))
 
     def watch(self, struck: int) -> None:
-        """A fault is noticed when the first rank on another node is ended: its collective failed, or its agent did it."""
+        """A fault is noticed when the first rank on another node ends: its collective failed, or its agent did it."""
         nodes = [node for node in range(1, self.nodes.count + 1) if node != struck]
         running = [item for node in nodes for item in self.nodes.processes(node).items()]
         self._ranks = {pid for pid, name in running if name.startswith("rank-")}
 
     def detected(self, since: float) -> float | None:
         """As `watch` says."""
-        return self._noticed
+        return self._noticed if self._noticed is not None and self._noticed > since else None
 
     def world_size(self) -> int:
         """As rank 0 noted last."""
