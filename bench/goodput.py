@@ -17,19 +17,17 @@ from __future__ import annotations
 import itertools
 import random
 import signal
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench import recovery
 from bench.harness import Plan, Values, command
-from bench.nodes import Nodes, send
+from bench.nodes import send
 from bench.outcome import useful_seconds
 from bench.recovery_settings import WORKERS
-from bench.recovery_subject import NODES, Subject
+from bench.recovery_subject import Subject
 
 SUBJECTS = ("regroup", "torchrun-tuned")
 UNITS = {"goodput": "ratio", "lost_steps": "steps", "faults": "count"}
@@ -92,12 +90,7 @@ def measure(case: str, subject: str) -> Values:
     """One trace."""
     course = COURSES[case]
     failures = list(trace(next(_runs[subject]), course))
-    # What a killed process had started dies a moment after it, and may still write.
-    with (
-        tempfile.TemporaryDirectory(prefix="regroup-bench-", ignore_cleanup_errors=True) as folder,
-        Nodes(NODES) as nodes,
-    ):
-        training = recovery.SUBJECTS[subject](nodes, Path(folder), WORKERS)
+    with recovery.start(subject, WORKERS) as training:
         at_risk = recovery.is_at_risk
         recovery.wait(training, recovery.START_SECONDS, lambda: True if at_risk(training, WORKERS) else None)
         begun = time.time()

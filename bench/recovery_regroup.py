@@ -16,11 +16,11 @@ from bench.outcome import Step
 from bench.recovery_settings import (
     GLOBAL_BATCH,
     HEARTBEAT_SECONDS,
-    HERE,
     LEAST_WORKERS,
     MICRO_BATCH,
     MODEL,
     PROGRESS_SECONDS,
+    PYTHON_PATH,
     SAMPLES,
     SAVE_EVERY,
     SEQUENCE_LENGTH,
@@ -116,7 +116,7 @@ class Regroup(Subject):
             termination_log=str(self.folder / f"{name}.termination"),
             entry=ENTRY,
         )
-        variables = {**environment.variables(), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+        variables = {**environment.variables(), "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHON_PATH}
         return self.nodes.start(
             node, [sys.executable, "-m", "regroup_trainer.agent"], variables, self.folder / f"{name}.log"
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from regroup_trainer.config import ModelConfig
 
-HERE = Path(__file__).resolve().parent.parent
-"""Where `bench` can be imported from."""
+PYTHON_PATH = os.pathsep.join(
+    filter(None, (str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")))
+)
+"""Where `bench` can be imported from, and what the caller has besides: peers that are not in this environment."""
 
 MODEL = ModelConfig(preset="tiny")
 GLOBAL_BATCH = 12

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.nodes import CONTROL, Nodes
-from bench.recovery_settings import HERE, LEAST_WORKERS, PROGRESS_SECONDS, SILENCE_SECONDS
+from bench.recovery_settings import LEAST_WORKERS, PROGRESS_SECONDS, SILENCE_SECONDS
 from bench.recovery_torchrun import STOCK, TORCHRUN, Torchrun
 
 PORT = 29510
 JOIN_SECONDS = 1.0
 """The lighthouse waits so long for more replicas once there are enough."""
-JOB = HERE / "bench" / "torchft_job.py"
+JOB = Path(__file__).with_name("torchft_job.py")
 LIGHTHOUSE = f"""
 import time
 from torchft.coordination import LighthouseServer

@@ -13,7 +13,7 @@ from typing import Any
 from bench import recovery_job
 from bench.nodes import CONTROL, Nodes
 from bench.outcome import Step
-from bench.recovery_settings import HERE, LEAST_WORKERS, PROGRESS_SECONDS, SAVE_EVERY, WORKERS
+from bench.recovery_settings import LEAST_WORKERS, PROGRESS_SECONDS, PYTHON_PATH, SAVE_EVERY, WORKERS
 from bench.recovery_subject import Subject
 from regroup_operator.torchrun import OWN_STORES, SETTINGS, store_command
 
@@ -97,7 +97,7 @@ class Torchrun(Subject):
 
     def _variables(self) -> dict[str, str]:
         own_stores = OWN_STORES if self._launcher.own_store else {}
-        return {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(HERE), **own_stores}
+        return {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": PYTHON_PATH, **own_stores}
 
     def kill_control(self) -> None:
         """The store; in the stock settings it is a part of the first worker's agent."""
