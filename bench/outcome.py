@@ -42,6 +42,10 @@ class Fault:
     """Nothing broke: the world was asked to change."""
 
 
+WARM_STEPS = 5
+"""The first of a world build what the others use."""
+
+
 def after_world(steps: Sequence[Step], fault: Fault, enough: int) -> dict[str, float | None] | None:
     """Down time and lost steps where another world followed; None while it has committed fewer than `enough` steps.
 
@@ -61,15 +65,15 @@ def after_world(steps: Sequence[Step], fault: Fault, enough: int) -> dict[str, f
 
 def same_world(steps: Sequence[Step], fault: Fault, until: float, enough: int) -> dict[str, float | None] | None:
     """The same where the world lived on until the time `until`: down time is what the longest pause between two steps
-    was longer than before the fault. None when it did not go on.
+    was longer than the longest before the fault. None when it did not go on.
     """
-    usual = [later.time - step.time for step, later in pairwise(steps) if later.time <= fault.time]
+    gaps = [(later.time, later.time - step.time) for step, later in pairwise(steps)]
+    usual = max(gap for end, gap in gaps[WARM_STEPS:] if end <= fault.time)
     watched = [step for step in steps if step.time > fault.time]
-    if len(watched) < enough or until - watched[-1].time > max(usual) + 1.0:
+    if len(watched) < enough or until - watched[-1].time > usual + 1.0:
         return None
-    gaps = [later.time - step.time for step, later in pairwise([step for step in steps if step.time <= until])]
-    longest = max(gaps[len(usual) :])
-    return {"recovered": 1.0, "down_seconds": max(0.0, longest - max(usual)), "lost_steps": 0.0}
+    longest = max(gap for end, gap in gaps if fault.time < end <= until)
+    return {"recovered": 1.0, "down_seconds": max(0.0, longest - usual), "lost_steps": 0.0}
 
 
 def final(steps: Sequence[Step]) -> dict[int, Step]:

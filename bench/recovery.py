@@ -16,13 +16,13 @@ after a save the fault comes. What is dead is replaced as an operator would, wit
 - `join`: a third worker comes to two. `shrink`: two are wanted instead of three. `sigterm`: SIGTERM to the worker of
   rank 0. Where the agents know no planned shrink, it is SIGTERM to the third.
 
-`recovered` is 1 where 20 more steps were committed within a minute, else 0; a peer that did not recover twice is not run
-again. `detect_seconds`: until the first survivor acts. `down_seconds`: from the fault to the next step of the world
+`recovered` is 1 where 20 more steps were committed within a minute, else 0; a peer that did not recover twice is not
+run again. `detect_seconds`: until the first survivor acts. `down_seconds`: from the fault to the next step of the world
 that follows; for the planned changes between the last step of the one and the first of the next; where the same world
 goes on, what the longest pause in ten seconds is longer than those before. A step is committed that is in the final
 history; `lost_steps` were done twice. `loss_difference`: the largest relative one from an undisturbed run of the same
-subject, step by step. `installed` is 0 where a peer is not: `pip install torchft nvidia-resiliency-ext`, or elsewhere and
-named by PYTHONPATH.
+subject, step by step. `installed` is 0 where a peer is not: `pip install torchft nvidia-resiliency-ext`, or elsewhere
+and named by PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from bench import recovery_torchft, stuck
 from bench.harness import RESULTS, Plan, Values, command
 from bench.nodes import Nodes, send
 from bench.outcome import FAILED, NOT_INSTALLED, UNITS, Fault, Step, after_world, loss_difference, same_world
-from bench.recovery_regroup import Regroup
+from bench.recovery_regroup import POLICY, Regroup
 from bench.recovery_settings import (
     BEYOND,
     HEARTBEAT_SECONDS,
@@ -129,7 +129,9 @@ SUBJECTS: dict[str, Callable[[Nodes, Path, int], Subject]] = {
 NEEDS = {"ft_launcher": "nvidia_resiliency_ext", "torchft": "torchft"}
 """Subject -> a package that is not ours."""
 DETECTORS = {
-    "regroup": f"heartbeat {HEARTBEAT_SECONDS} s, lost after {SILENCE_SECONDS} s, hang after {PROGRESS_SECONDS} s",
+    "regroup": (
+        f"{POLICY!r}; heartbeat {HEARTBEAT_SECONDS} s, lost after {SILENCE_SECONDS} s, hang after {PROGRESS_SECONDS} s"
+    ),
     "torchrun": "defaults, with --local-addr",
     "torchrun-tuned": f"{SETTINGS}; collectives time out after {PROGRESS_SECONDS} s",
     "ft_launcher": f"{SETTINGS}; heartbeat timeout {PROGRESS_SECONDS} s",

@@ -39,6 +39,7 @@ LOOK_SECONDS = 0.1
 """Between two questions to the coordinator."""
 STEPS = 10**6
 ENTRY = "bench.recovery_rank"
+POLICY = CheckpointPolicy(interval_steps=SAVE_EVERY)
 
 
 def desired(folder: Path, workers: int, strategy: Literal["ddp", "fsdp"]) -> Desired:
@@ -67,7 +68,7 @@ def desired(folder: Path, workers: int, strategy: Literal["ddp", "fsdp"]) -> Des
         max_restarts=-1,
         max_hang_restarts=-1,
         train=train,
-        checkpoint=CheckpointPolicy(interval_steps=SAVE_EVERY),
+        checkpoint=POLICY,
         directory=str(folder / "job"),
     )
 

@@ -11,7 +11,7 @@ from bench.nodes import CONTROL, Nodes
 from bench.recovery_settings import LEAST_WORKERS, PROGRESS_SECONDS, SILENCE_SECONDS
 from bench.recovery_torchrun import STOCK, TORCHRUN, Torchrun
 
-PORT = 29510
+PORT, STORE_PORT = 29510, 29400
 JOIN_SECONDS = 1.0
 """The lighthouse waits so long for more replicas once there are enough."""
 JOB = Path(__file__).with_name("torchft_job.py")
@@ -50,7 +50,8 @@ class Torchft(Torchrun):
         address = self.nodes.address(node)
         lighthouse = f"http://{self.nodes.address(CONTROL)}:{PORT}"
         command = [sys.executable, "-m", TORCHRUN, "--nnodes=1", "--nproc-per-node=1", "--rdzv-backend=c10d"]
-        command += [f"--rdzv-endpoint={address}:0", f"--local-addr={address}", "--max-restarts=100", str(JOB)]
+        command += [f"--rdzv-endpoint={address}:{STORE_PORT}", "--rdzv-conf=is_host=1", f"--local-addr={address}"]
+        command += ["--max-restarts=100", str(JOB)]
         command += [str(self.folder), f"replica-{index}", address, lighthouse, str(PROGRESS_SECONDS)]
         return self.nodes.start(node, command, self._variables(), self.folder / f"w{index}.log")
 

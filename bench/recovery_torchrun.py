@@ -42,10 +42,10 @@ FT = Launcher(
     rendezvous=SETTINGS,
     own_store=True,
     options=(
-        "--ft-param-initial_rank_heartbeat_timeout=60",
-        f"--ft-param-rank_heartbeat_timeout={PROGRESS_SECONDS}",
-        "--ft-param-workload_check_interval=0.5",
-        "--ft-param-enable-nic-monitor=False",
+        "--ft-initial-rank-heartbeat-timeout=60",
+        f"--ft-rank-heartbeat-timeout={PROGRESS_SECONDS}",
+        "--ft-workload-check-interval=0.5",
+        "--ft-enable-nic-monitor=False",
     ),
 )
 
@@ -85,7 +85,8 @@ class Torchrun(Subject):
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint={self.nodes.address(host)}:{PORT}",
             f"--rdzv-id=bench-{self._attempt}",
-            *([f"--rdzv-conf={launcher.rendezvous}"] if launcher.rendezvous else []),
+            # Its own address tells a worker in a pod whether it is the host; that of a namespace resolves to nothing.
+            f"--rdzv-conf={launcher.rendezvous or f'is_host={int(node == host)}'}",
             f"--local-addr={self.nodes.address(node)}",
             "--max-restarts=100",
             *launcher.options,
