@@ -193,7 +193,11 @@ def start(subject: str, workers: int) -> Iterator[Subject]:
         tempfile.TemporaryDirectory(prefix="regroup-bench-", ignore_cleanup_errors=True) as folder,
         Nodes(NODES) as nodes,
     ):
-        yield SUBJECTS[subject](nodes, Path(folder), workers)
+        training = SUBJECTS[subject](nodes, Path(folder), workers)
+        try:
+            yield training
+        finally:
+            training.close()
 
 
 def keep(steps: Sequence[Step], fault: Fault, found: Values) -> None:

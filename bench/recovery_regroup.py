@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import subprocess
 import sys
+import threading
 import time
-import urllib.error
 import urllib.request
 import uuid
 from pathlib import Path
@@ -34,9 +35,9 @@ from regroup_trainer.contract import AgentEnvironment, CoordinatorEnvironment, C
 
 TOKEN = "bench"
 PORT = 8471
-ANSWER_SECONDS = 0.3
-LOOK_SECONDS = 0.1
-"""Between two questions to the coordinator."""
+WAIT_SECONDS = 5.0
+"""The coordinator is asked for what is new; it answers after this time at the latest."""
+RETRY_SECONDS = 0.1
 STEPS = 10**6
 ENTRY = "bench.recovery_rank"
 POLICY = CheckpointPolicy(interval_steps=SAVE_EVERY)
@@ -83,8 +84,9 @@ class Regroup(Subject):
         self._desired = desired(folder, workers, strategy)
         self._term = self._incarnation = 0
         self._status: CoordinatorStatus | None = None
-        self._asked = 0.0
         self._url = f"http://{nodes.address(CONTROL)}:{PORT}"
+        self._ended = threading.Event()
+        threading.Thread(target=self._listen, daemon=True).start()
 
     def start_control(self) -> subprocess.Popen[bytes]:
         """The coordinator of the next term."""
@@ -131,15 +133,11 @@ class Regroup(Subject):
         self._ask("PUT", "/v1/desired", self._desired.model_dump_json().encode())
 
     def look(self) -> None:
-        """Read the history; ask the coordinator now and then."""
+        """Read the history."""
         now = time.time()
         for path, line in self.new_lines("job/history/*.jsonl"):
             loss: Any = line["loss"]
             self._steps.append(Step(path.stem, int(str(line["step"])), now, float(loss)))
-        if now - self._asked > LOOK_SECONDS:
-            answer = self._ask("GET", "/v1/status")
-            self._status = CoordinatorStatus.model_validate_json(answer) if answer else None
-            self._asked = time.time()
 
     def world_size(self) -> int:
         """As the coordinator says."""
@@ -151,12 +149,25 @@ class Regroup(Subject):
         recoveries = self._status.recoveries if self._status else ()
         return next((recovery.time for recovery in recoveries if recovery.time > since), None)
 
+    def close(self) -> None:
+        """Ask no more."""
+        self._ended.set()
+
+    def _listen(self) -> None:
+        """Ask for what is new all the time, as the operator does."""
+        while not self._ended.is_set():
+            after = self._status.sequence if self._status else -1
+            answer = self._ask("GET", f"/v1/status?after={after}&wait={WAIT_SECONDS}")
+            self._status = CoordinatorStatus.model_validate_json(answer) if answer else None
+            if answer is None:
+                self._ended.wait(RETRY_SECONDS)
+
     def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes | None:
         """The coordinator's answer; None when it does not answer."""
         request = urllib.request.Request(self._url + path, body, {"Authorization": f"Bearer {TOKEN}"}, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
+            with urllib.request.urlopen(request, timeout=2 * WAIT_SECONDS) as answer:
                 found: bytes = answer.read()
-        except (urllib.error.URLError, TimeoutError, OSError):
+        except (OSError, http.client.HTTPException):
             return None
         return found

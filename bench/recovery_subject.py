@@ -101,6 +101,9 @@ class Subject(ABC):
         """Start what is on the control plane."""
         raise NotImplementedError
 
+    def close(self) -> None:  # noqa: B027 - most have nothing to end
+        """The run is over; the nodes will end what is on them."""
+
     def kill_control(self) -> None:
         """SIGKILL to what the workers meet at."""
         self.nodes.kill(CONTROL)
