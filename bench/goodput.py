@@ -26,6 +26,7 @@ from bench import recovery
 from bench.harness import Plan, Values, command
 from bench.nodes import send
 from bench.outcome import useful_seconds
+from bench.recovery_faults import lose_node
 from bench.recovery_settings import WORKERS
 from bench.recovery_subject import Subject
 
@@ -129,7 +130,7 @@ def strike(training: Subject, failure: Failure) -> int | None:
     elif failure.kind == "pod":
         training.nodes.kill(worker.node)
     else:
-        recovery.lose_node(training, worker.node, 0)
+        lose_node(training, worker.node, 0)
     return worker.node
 
 

@@ -28,7 +28,6 @@ and named by PYTHONPATH.
 from __future__ import annotations
 
 import json
-import signal
 import tempfile
 import time
 from collections import Counter
@@ -39,10 +38,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
-from bench import recovery_torchft, stuck
+from bench import recovery_torchft
 from bench.harness import RESULTS, Plan, Values, command
-from bench.nodes import Nodes, send
+from bench.nodes import Nodes
 from bench.outcome import FAILED, NOT_INSTALLED, UNITS, Fault, Step, after_world, loss_difference, same_world
+from bench.recovery_faults import CASES, LIVES_ON, strike
 from bench.recovery_regroup import POLICY, Regroup
 from bench.recovery_settings import (
     BEYOND,
@@ -71,52 +71,6 @@ T = TypeVar("T")
 COURSE = RESULTS / "recovery_course.json"
 DRAWN = ("rank0-node-loss", "regroup")
 SHOWN_SECONDS = 3.0
-
-Strike = Callable[[Subject, int, int], None]
-"""Subject, node and process id of rank 0."""
-
-
-def lose_node(subject: Subject, node: int, _pid: int) -> None:
-    """No power."""
-    subject.nodes.cut(node)
-    subject.nodes.kill(node)
-    subject.lose(node)
-
-
-def freeze_node(subject: Subject, node: int, _pid: int) -> None:
-    """All stopped."""
-    subject.nodes.freeze(node)
-    subject.lose(node)
-
-
-def cut_node(subject: Subject, node: int, _pid: int) -> None:
-    """No network."""
-    subject.nodes.cut(node)
-    subject.lose(node)
-
-
-def deafen_node(subject: Subject, node: int, _pid: int) -> None:
-    """No network in one direction."""
-    subject.nodes.deafen(node)
-    subject.lose(node)
-
-
-CASES: dict[str, Strike] = {
-    "rank-kill": lambda _subject, _node, pid: send(pid, signal.SIGKILL),
-    "pod-kill": lambda subject, node, _pid: subject.nodes.kill(node),
-    "rank0-node-loss": lose_node,
-    "node-frozen": freeze_node,
-    "network-cut": cut_node,
-    "one-way-cut": deafen_node,
-    "hang": lambda _subject, _node, pid: send(pid, stuck.SIGNAL),
-    "coordinator-kill": lambda subject, _node, _pid: subject.kill_control(),
-    "join": lambda subject, _node, _pid: subject.scale(WORKERS),
-    "shrink": lambda subject, _node, _pid: subject.scale(LEAST_WORKERS),
-    "sigterm": lambda subject, node, _pid: subject.terminate(node),
-}
-PLANNED = ("join", "shrink", "sigterm")
-LIVES_ON = ("coordinator-kill",)
-"""Where it may be that nothing happens to the world."""
 
 SUBJECTS: dict[str, Callable[[Nodes, Path, int], Subject]] = {
     "regroup": Regroup,
@@ -162,7 +116,8 @@ def measure(case: str, subject: str) -> Values:
         return NOT_INSTALLED
     if _gone[case, subject] >= ENOUGH_FAILURES and not subject.startswith("regroup"):
         return {}
-    found = recover(case.removesuffix("-quick"), subject, undisturbed(subject, case.endswith("-quick")))
+    reference = undisturbed(subject, case.endswith("-quick"))
+    found = recover(case.removesuffix("-quick"), subject, reference) if reference else FAILED
     _gone[case, subject] += found["recovered"] == 0.0
     return found
 
@@ -209,10 +164,13 @@ def keep(steps: Sequence[Step], fault: Fault, found: Values) -> None:
 
 @cache
 def undisturbed(subject: str, quick: bool) -> dict[int, float]:
-    """Step -> loss of a run to which nothing happens."""
+    """Step -> loss of a run to which nothing happens; empty where it does not even train."""
     steps = QUICK_UNDISTURBED_STEPS if quick else UNDISTURBED_STEPS
     with start(subject, WORKERS) as training:
-        wait(training, 2 * START_SECONDS, lambda: len(training.steps) >= steps or None)
+        try:
+            wait(training, 2 * START_SECONDS, lambda: len(training.steps) >= steps or None)
+        except TimeoutError:
+            return {}
         return {step.step: step.loss for step in training.steps}
 
 
@@ -233,15 +191,6 @@ def is_at_risk(training: Subject, workers: int) -> bool:
     """Whether the whole world trains, and has steps beyond the newest save."""
     newest = training.steps[-1].step if training.steps else 0
     return newest > SAVE_EVERY and newest % SAVE_EVERY >= BEYOND and training.world_size() == workers
-
-
-def strike(training: Subject, case: str) -> Fault:
-    """Do it."""
-    node, pid = training.node_of(0)
-    training.watch(node)
-    fault = Fault(time.time(), case in PLANNED)
-    CASES[case](training, node, pid)
-    return fault
 
 
 def outcome(training: Subject, fault: Fault, case: str) -> Values | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bench.recovery import CASES, DETECTORS, SUBJECTS, main, settings
+from bench.recovery import DETECTORS, SUBJECTS, main, settings
+from bench.recovery_faults import CASES
 from bench.recovery_settings import SAVE_EVERY
 
 pytestmark = pytest.mark.cluster
