@@ -25,6 +25,8 @@ CONTROL = 0
 """The number of the control plane; nodes are counted from 1."""
 DEAF = "add table inet bench; add chain inet bench input { type filter hook input priority 0; policy drop; }"
 """For nft: nothing that is sent to a node arrives, what it sends does."""
+NAMED = ("unshare", "--uts", "sh", "-c", 'echo "$0" > /proc/sys/kernel/hostname; exec "$@"')
+"""Before an address and a command line: runs it on a host of this name."""
 KILL_SECONDS = 60.0
 
 
@@ -63,10 +65,10 @@ class Nodes:
     def start(
         self, node: int, argv: Sequence[str], environment: Mapping[str, str], log: Path
     ) -> subprocess.Popen[bytes]:
-        """Start a program; it dies with us at the latest."""
+        """Start a program; it dies with us at the latest. The name of its host is the address, which resolves."""
         with log.open("ab") as out:
             process = subprocess.Popen(
-                ["nsenter", f"--net={self._path(node)}", *argv],
+                ["nsenter", f"--net={self._path(node)}", *NAMED, self.address(node), *argv],
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=out,

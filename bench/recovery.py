@@ -21,8 +21,8 @@ run again. `detect_seconds`: until the first survivor acts. `down_seconds`: from
 that follows; for the planned changes between the last step of the one and the first of the next; where the same world
 goes on, what the longest pause in ten seconds is longer than those before. A step is committed that is in the final
 history; `lost_steps` were done twice. `loss_difference`: the largest relative one from an undisturbed run of the same
-subject, step by step. `installed` is 0 where a peer is not: `pip install torchft nvidia-resiliency-ext`, or elsewhere
-and named by PYTHONPATH.
+subject, step by step. `installed` is 0 where a peer is not: `pip install torchft-nightly nvidia-resiliency-ext`, or
+elsewhere and named by PYTHONPATH.
 """
 
 from __future__ import annotations

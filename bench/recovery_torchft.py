@@ -50,8 +50,8 @@ class Torchft(Torchrun):
         address = self.nodes.address(node)
         lighthouse = f"http://{self.nodes.address(CONTROL)}:{PORT}"
         command = [sys.executable, "-m", TORCHRUN, "--nnodes=1", "--nproc-per-node=1", "--rdzv-backend=c10d"]
-        command += [f"--rdzv-endpoint={address}:{STORE_PORT}", "--rdzv-conf=is_host=1", f"--local-addr={address}"]
-        command += ["--max-restarts=100", str(JOB)]
+        command += [f"--rdzv-endpoint={address}:{STORE_PORT}", f"--local-addr={address}", "--max-restarts=100"]
+        command += [str(JOB)]
         command += [str(self.folder), f"replica-{index}", address, lighthouse, str(PROGRESS_SECONDS)]
         return self.nodes.start(node, command, self._variables(), self.folder / f"w{index}.log")
 

@@ -85,8 +85,7 @@ class Torchrun(Subject):
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint={self.nodes.address(host)}:{PORT}",
             f"--rdzv-id=bench-{self._attempt}",
-            # Its own address tells a worker in a pod whether it is the host; that of a namespace resolves to nothing.
-            f"--rdzv-conf={launcher.rendezvous or f'is_host={int(node == host)}'}",
+            *([f"--rdzv-conf={launcher.rendezvous}"] if launcher.rendezvous else []),
             f"--local-addr={self.nodes.address(node)}",
             "--max-restarts=100",
             *launcher.options,

@@ -107,3 +107,10 @@ def test_a_process_is_found_by_its_name(nodes: Nodes, tmp_path: Path) -> None:
     wait_until(lambda: nodes.find("rank-7") is not None, 20, "The start of the process")
     assert nodes.find("rank-7") == (2, process.pid)
     assert nodes.find("rank-8") is None
+
+
+def test_the_name_of_a_host_is_its_address(nodes: Nodes, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    program = "import socket; print(socket.gethostbyname(socket.gethostname()))"
+    assert nodes.start(2, [sys.executable, "-c", program], {}, log).wait(20) == 0
+    assert log.read_text().strip() == nodes.address(2) != nodes.address(1)
