@@ -26,7 +26,7 @@ from bench.recovery_regroup import desired
 from bench.recovery_settings import HEARTBEAT_SECONDS, SILENCE_SECONDS, WORKERS
 from regroup.local import LocalRun
 from regroup.processes import dies_with
-from regroup_trainer.contract import CoordinatorStatus
+from regroup_trainer.contract import CoordinatorStatus, GenerationNumber
 
 BUSY = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
 UNITS = {"losses": "count", "steps": "steps", "minutes": "min"}
@@ -37,7 +37,7 @@ class Watch:
     """Notes generations; the first whole one is the one that should stay."""
 
     begun: float | None = None
-    generations: set[tuple[int, int]] = field(default_factory=set)
+    generations: set[GenerationNumber] = field(default_factory=set)
     steps: int = 0
 
     def look(self, status: CoordinatorStatus) -> None:
@@ -45,7 +45,7 @@ class Watch:
         if self.begun is None and status.world_size == WORKERS and status.phase == "running":
             self.begun = time.monotonic()
         if self.begun is not None and status.generation is not None:
-            self.generations.add(tuple(status.generation))
+            self.generations.add(status.generation)
             self.steps = status.progress.step if status.progress else self.steps
 
     @property

@@ -103,7 +103,8 @@ def measure(case: str, subject: str) -> Values:
 
 def play(training: Subject, failures: list[Failure], begun: float, seconds: float) -> None:
     """Let the failures happen."""
-    ahead, dark = list(failures), dict[int, float]()
+    ahead = list(failures)
+    dark: dict[int, float] = {}
     while (now := time.time() - begun) < seconds:
         if ahead and ahead[0].at <= now:
             failure = ahead.pop(0)

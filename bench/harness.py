@@ -77,7 +77,8 @@ def collect(plan: Plan, measure: Measure, tell: Callable[[str], None]) -> list[R
 
 def rows(plan: Plan, case: str, subject: str, runs: Sequence[Values]) -> list[Row]:
     """A row for each metric that at least one run has."""
-    made, told = [], plan.settings(case, subject)
+    told = plan.settings(case, subject)
+    made: list[Row] = []
     for metric, unit in plan.units.items():
         values = [value for run in runs if (value := run.get(metric)) is not None]
         if values:

@@ -19,12 +19,13 @@ from typing import Self
 
 from devcluster import network
 from devcluster.processes import run
-from regroup.processes import dies_with
 
 CONTROL = 0
 """The number of the control plane; nodes are counted from 1."""
 DEAF = "add table inet bench; add chain inet bench input { type filter hook input priority 0; policy drop; }"
 """For nft: nothing that is sent to a node arrives, what it sends does."""
+MORTAL = ("setpriv", "--pdeathsig", "KILL")
+"""Before a command line: it dies with us. A preexec_fn would do the same, but not where there are threads."""
 NAMED = ("unshare", "--uts", "sh", "-c", 'echo "$0" > /proc/sys/kernel/hostname; exec "$@"')
 """Before an address and a command line: runs it on a host of this name."""
 KILL_SECONDS = 60.0
@@ -68,13 +69,12 @@ class Nodes:
         """Start a program; it dies with us at the latest. The name of its host is the address, which resolves."""
         with log.open("ab") as out:
             process = subprocess.Popen(
-                ["nsenter", f"--net={self._path(node)}", *NAMED, self.address(node), *argv],
+                [*MORTAL, "nsenter", f"--net={self._path(node)}", *NAMED, self.address(node), *argv],
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509 - one prctl and one getppid, both already resolved
             )
         self._started.append(process)
         return process

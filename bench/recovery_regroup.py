@@ -136,8 +136,8 @@ class Regroup(Subject):
         """Read the history."""
         now = time.time()
         for path, line in self.new_lines("job/history/*.jsonl"):
-            loss: Any = line["loss"]
-            self._steps.append(Step(path.stem, int(str(line["step"])), now, float(loss)))
+            note: Any = line
+            self._steps.append(Step(path.stem, note["step"], now, note["loss"]))
 
     def world_size(self) -> int:
         """As the coordinator says."""
