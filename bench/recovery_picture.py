@@ -37,7 +37,7 @@ def worlds(steps: list[list[Any]]) -> list[tuple[str, list[list[Any]]]]:
     """The steps by the world that committed them: its name, and [seconds, step, world] of each."""
     ends = [index for index, (one, other) in enumerate(pairwise(steps), 1) if one[2] != other[2]]
     parts = [steps[start:end] for start, end in pairwise([0, *ends, len(steps)])]
-    return [(f"generation {part[0][2].replace('-', '.')}", part) for part in parts]
+    return [(f"generation {part[0][2]}", part) for part in parts]
 
 
 def mark(axes: Axes, seconds: float, text: str, color: str) -> None:

@@ -31,7 +31,13 @@ from bench.recovery_settings import (
 )
 from bench.recovery_subject import Subject
 from regroup_trainer.config import CheckpointPolicy, DataConfig, ParallelismConfig, TrainConfig, TrainingConfig
-from regroup_trainer.contract import AgentEnvironment, CoordinatorEnvironment, CoordinatorStatus, Desired
+from regroup_trainer.contract import (
+    AgentEnvironment,
+    CoordinatorEnvironment,
+    CoordinatorStatus,
+    Desired,
+    GenerationNumber,
+)
 
 TOKEN = "bench"
 PORT = 8471
@@ -83,6 +89,7 @@ class Regroup(Subject):
         self._token.write_text(TOKEN)
         self._desired = desired(folder, workers, strategy)
         self._term = self._incarnation = 0
+        self._known: set[tuple[GenerationNumber, int]] = set()
         self._status: CoordinatorStatus | None = None
         self._url = f"http://{nodes.address(CONTROL)}:{PORT}"
         self._ended = threading.Event()
@@ -133,11 +140,14 @@ class Regroup(Subject):
         self._ask("PUT", "/v1/desired", self._desired.model_dump_json().encode())
 
     def look(self) -> None:
-        """Read the history."""
+        """Read the history; a generation may repeat lines of the one before."""
         now = time.time()
-        for path, line in self.new_lines("job/history/*.jsonl"):
+        for _, line in self.new_lines("job/history/*.jsonl"):
             note: Any = line
-            self._steps.append(Step(path.stem, note["step"], now, note["loss"]))
+            key = GenerationNumber(*note["generation"]), note["step"]
+            if key not in self._known:
+                self._known.add(key)
+                self._steps.append(Step(str(key[0]), key[1], now, note["loss"]))
 
     def world_size(self) -> int:
         """As the coordinator says."""
