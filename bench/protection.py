@@ -23,10 +23,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench import protection_job
 from bench.harness import Plan, Values, command
 from bench.paired import median_interval
-from bench.protection_job import pipe
 from regroup.local import RANK_ENTRY
 from regroup.processes import (
     ADDRESS,
@@ -47,6 +45,7 @@ PAIRS, STEPS = 21, 60
 QUICK_PAIRS, QUICK_STEPS = 6, 5
 START_SECONDS, BLOCK_SECONDS = 180.0, 120.0
 ROOT = Path(__file__).resolve().parent.parent
+JOB = str(Path(__file__).with_name("protection_job.py"))
 UNITS = {"step_time_ratio": "ratio", "ratio_low": "ratio", "ratio_high": "ratio", "pairs": "count"}
 
 
@@ -116,6 +115,11 @@ def block(folder: Path, subject: str, number: int, living: list[subprocess.Popen
     raise TimeoutError(f"block {number} of {subject} did not end")
 
 
+def pipe(folder: Path, subject: str, rank: int) -> Path:
+    """By which a rank is told that it is its turn."""
+    return folder / f"{subject}-{rank}.pipe"
+
+
 def told(path: Path) -> bool:
     """Begin the block of a rank; False while it does not wait for that."""
     try:
@@ -151,7 +155,7 @@ def protected(folder: Path, arguments: tuple[str, ...]) -> Iterator[list[LocalPr
         max_replicas=RANKS,
         progress_timeout_seconds=3600,  # it waits for its turns
         train=TrainConfig(),
-        script=(protection_job.__file__, ON, *arguments),
+        script=(JOB, ON, *arguments),
         directory=str(folder / "job"),
     )
     guards = [start_coordinator(place, 1, desired), *(start_agent(place, index, index) for index in range(RANKS))]
@@ -170,7 +174,7 @@ def bare(folder: Path, arguments: tuple[str, ...]) -> Iterator[list[subprocess.P
     with (folder / "bare.log").open("ab") as log:
         ranks = [
             subprocess.Popen(
-                [sys.executable, protection_job.__file__, OFF, *arguments],
+                [sys.executable, JOB, OFF, *arguments],
                 env={**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stdout=log,
                 stderr=log,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from bench.protection import pipe
 from bench.throughput_job import SUBJECTS
 
 WARM_STEPS = 5
@@ -46,11 +47,6 @@ class Turns:
         if self._results is not None:
             with self._results.open("a") as file:
                 file.write(f"{seconds}\n")
-
-
-def pipe(folder: Path, subject: str, rank: int) -> Path:
-    """By which a rank is told that it is its turn."""
-    return folder / f"{subject}-{rank}.pipe"
 
 
 def main(subject: str, strategy: str, blocks: int, steps: int, folder: Path) -> None:

@@ -14,7 +14,7 @@ from bench.recovery_torchrun import STOCK, TORCHRUN, Torchrun
 PORT, STORE_PORT = 29510, 29400
 JOIN_SECONDS = 1.0
 """The lighthouse waits so long for more replicas once there are enough."""
-JOB = Path(__file__).with_name("torchft_job.py")
+JOB = str(Path(__file__).with_name("torchft_job.py"))
 LIGHTHOUSE = f"""
 import time
 from torchft.coordination import LighthouseServer
@@ -51,8 +51,7 @@ class Torchft(Torchrun):
         lighthouse = f"http://{self.nodes.address(CONTROL)}:{PORT}"
         command = [sys.executable, "-m", TORCHRUN, "--nnodes=1", "--nproc-per-node=1", "--rdzv-backend=c10d"]
         command += [f"--rdzv-endpoint={address}:{STORE_PORT}", f"--local-addr={address}", "--max-restarts=100"]
-        command += [str(JOB)]
-        command += [str(self.folder), f"replica-{index}", address, lighthouse, str(PROGRESS_SECONDS)]
+        command += [JOB, str(self.folder), f"replica-{index}", address, lighthouse, str(PROGRESS_SECONDS)]
         return self.nodes.start(node, command, self._variables(), self.folder / f"w{index}.log")
 
     def look(self) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import recovery_job
 from bench.nodes import CONTROL, Nodes
 from bench.outcome import Step
 from bench.recovery_settings import LEAST_WORKERS, PROGRESS_SECONDS, PYTHON_PATH, SAVE_EVERY, WORKERS
@@ -18,6 +17,7 @@ from bench.recovery_subject import Subject
 from regroup_operator.torchrun import OWN_STORES, SETTINGS, store_command
 
 PORT = 29400
+JOB = str(Path(__file__).with_name("recovery_job.py"))
 TORCHRUN = "torch.distributed.run"
 FT_LAUNCHER = "nvidia_resiliency_ext.fault_tolerance.launcher"
 
@@ -89,7 +89,7 @@ class Torchrun(Subject):
             f"--local-addr={self.nodes.address(node)}",
             "--max-restarts=100",
             *launcher.options,
-            recovery_job.__file__,
+            JOB,
             str(self.folder),
             str(SAVE_EVERY),
             str(launcher.collective_seconds),
