@@ -13,7 +13,7 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,8 @@ class Row:
     max: float
     runs: int
     """That had a value."""
+    settings: str = ""
+    """What the figure depends on besides machine and versions."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Plan:
     units: Mapping[str, str]
     """Metric -> unit, in the order of the table."""
     runs: int
+    settings: Callable[[str, str], str] = lambda _case, _subject: ""
+    """Case, subject -> what a row's figures depend on."""
 
 
 def collect(plan: Plan, measure: Measure, tell: Callable[[str], None]) -> list[Row]:
@@ -73,12 +77,13 @@ def collect(plan: Plan, measure: Measure, tell: Callable[[str], None]) -> list[R
 
 def rows(plan: Plan, case: str, subject: str, runs: Sequence[Values]) -> list[Row]:
     """A row for each metric that at least one run has."""
-    made = []
+    told = plan.settings(case, subject)
+    made: list[Row] = []
     for metric, unit in plan.units.items():
         values = [value for run in runs if (value := run.get(metric)) is not None]
         if values:
             middle = statistics.median(values)
-            made.append(Row(case, subject, metric, unit, min(values), middle, max(values), len(values)))
+            made.append(Row(case, subject, metric, unit, min(values), middle, max(values), len(values), told))
     return made
 
 
@@ -94,9 +99,19 @@ def table(name: str, found: Sequence[Row]) -> Table:
         drawn.add_column(column, no_wrap=True)
     for column in ("min", "median", "max", "runs"):
         drawn.add_column(column, justify="right")
+    if any(row.settings for row in found):
+        drawn.add_column("settings", overflow="fold")
     for row in found:
         figures = (f"{value:.3g}" for value in (row.min, row.median, row.max))
-        drawn.add_row(row.case, row.subject, row.metric, row.unit, *figures, str(row.runs))
+        drawn.add_row(
+            row.case,
+            row.subject,
+            row.metric,
+            row.unit,
+            *figures,
+            str(row.runs),
+            *([row.settings] if row.settings else []),
+        )
     return drawn
 
 
@@ -146,17 +161,27 @@ def command(plan_of: Callable[[bool], Plan], measure: Measure) -> click.Command:
     @click.option("--quick", is_flag=True, help="A smoke run of under a minute; its figures prove nothing.")
     @click.option("--runs", type=click.IntRange(1), help="Runs of each case and subject.")
     @click.option("--case", "only", help="Only this case.")
+    @click.option("--subject", "alone", help="Only this subject.")
     @click.option("--output", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the results.")
-    def main(quick: bool, runs: int | None, only: str | None, output: Path) -> None:
+    def main(quick: bool, runs: int | None, only: str | None, alone: str | None, output: Path) -> None:
         plan = plan_of(quick)
-        cases = [case for case in plan.cases if only in (None, case)]
-        if not cases:
-            sys.exit(f"no case {only!r}: there is {', '.join(plan.cases)}")
-        plan = Plan(plan.name, cases, plan.subjects, plan.units, runs or plan.runs)
+        cases, subjects = chosen("case", only, plan.cases), chosen("subject", alone, plan.subjects)
+        plan = replace(plan, cases=cases, subjects=subjects, runs=runs or plan.runs)
         terminal = Console(highlight=False)
         console = Console(highlight=False, width=max(terminal.width, TABLE_WIDTH))
-        found = collect(plan, measure, lambda line: console.print(line, style="dim", soft_wrap=True))
+        found: list[Row] = []
+        for case in cases:  # a long benchmark that is interrupted keeps the cases that it has measured
+            one = replace(plan, cases=(case,))
+            found += collect(one, measure, lambda line: console.print(line, style="dim", soft_wrap=True))
+            file = write(output, plan.name, found, quick=quick)
         console.print(table(plan.name, found))
-        console.print(f"written to {write(output, plan.name, found, quick=quick)}", soft_wrap=True)
+        console.print(f"written to {file}", soft_wrap=True)
 
     return main
+
+
+def chosen(kind: str, only: str | None, names: Sequence[str]) -> Sequence[str]:
+    """All, or the one that is asked for."""
+    if only is not None and only not in names:
+        sys.exit(f"no {kind} {only!r}: there is {', '.join(names)}")
+    return names if only is None else (only,)

@@ -1,9 +1,11 @@
-"""What a kill did to a training, from the steps that it committed. Pure."""
+"""What a fault did to a training, from the steps that it committed. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True)
@@ -11,29 +13,97 @@ class Step:
     """A committed step."""
 
     world: str
-    """Which world made it: another one begins anew from a saved step."""
+    """Which world made it."""
     step: int
     time: float
     """Seconds since the epoch."""
+    loss: float = 0.0
 
 
-UNITS = {"recovered": "ratio", "detect_seconds": "s", "down_seconds": "s", "lost_steps": "steps"}
-
-
-def outcome(steps: Sequence[Step], killed: float, enough: int) -> dict[str, float | None] | None:
-    """Down time and lost steps of a kill at time `killed`; None while fewer than `enough` steps followed it.
-
-    A step that was under way may still be committed by the old world: down time counts to the first step of a new world
-    where there is one.
-    """
-    before = [step for step in steps if step.time <= killed]
-    after = [step for step in steps if step.time > killed]
-    renewed = [step for step in after if step.world != before[-1].world]
-    follow = renewed or after
-    if len(follow) < enough:
-        return None
-    lost = max(0, before[-1].step - follow[0].step + 1) if renewed else 0
-    return {"recovered": 1.0, "down_seconds": follow[0].time - killed, "lost_steps": float(lost)}
-
-
+UNITS = {
+    "recovered": "ratio",
+    "detect_seconds": "s",
+    "down_seconds": "s",
+    "lost_steps": "steps",
+    "loss_difference": "ratio",
+    "installed": "ratio",
+}
 FAILED: dict[str, float | None] = {"recovered": 0.0, "down_seconds": None, "lost_steps": None}
+NOT_INSTALLED: dict[str, float | None] = {"installed": 0.0}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What was done to the training."""
+
+    time: float
+    """Seconds since the epoch."""
+    planned: bool = False
+    """Nothing broke: the world was asked to change."""
+
+
+WARM_STEPS = 5
+"""The first of a world build what the others use."""
+
+
+def after_world(steps: Sequence[Step], fault: Fault, enough: int) -> dict[str, float | None] | None:
+    """Down time and lost steps where another world followed; None while it has committed fewer than `enough` steps.
+
+    Down time counts from the fault to the first step of the new world; after a planned change, from the last step of
+    the old one, which trained until then. A step is lost that was committed and then done again.
+    """
+    before = [step for step in steps if step.time <= fault.time]
+    renewed = [step for step in steps if step.time > fault.time and step.world != before[-1].world]
+    if len(renewed) < enough:
+        return None
+    first = renewed[0]
+    old = [step for step in steps if step.world == before[-1].world and step.time <= first.time]
+    since = old[-1].time if fault.planned else fault.time
+    lost = max(0, old[-1].step - first.step + 1)
+    return {"recovered": 1.0, "down_seconds": first.time - since, "lost_steps": float(lost)}
+
+
+def same_world(steps: Sequence[Step], fault: Fault, until: float, enough: int) -> dict[str, float | None] | None:
+    """The same where the world lived on until the time `until`: down time is what the longest pause between two steps
+    was longer than the longest before the fault. None when it did not go on.
+    """
+    gaps = [(later.time, later.time - step.time) for step, later in pairwise(steps)]
+    usual = max(gap for end, gap in gaps[WARM_STEPS:] if end <= fault.time)
+    watched = [step for step in steps if step.time > fault.time]
+    if len(watched) < enough or until - watched[-1].time > usual + 1.0:
+        return None
+    longest = max(gap for end, gap in gaps if fault.time < end <= until)
+    return {"recovered": 1.0, "down_seconds": max(0.0, longest - usual), "lost_steps": 0.0}
+
+
+def final(steps: Sequence[Step]) -> dict[int, Step]:
+    """The history that the state of the run consists of: a world undoes what others had done beyond its beginning."""
+    kept: list[Step] = []
+    world = ""
+    for step in sorted(steps, key=lambda one: one.time):
+        if step.world != world:
+            world = step.world
+            kept = [one for one in kept if one.step < step.step]
+        kept.append(step)
+    return {step.step: step for step in kept}
+
+
+def loss_difference(steps: Sequence[Step], undisturbed: Mapping[int, float]) -> float | None:
+    """The largest relative difference of a step's loss from that of a run without a fault; None without common ones."""
+    found = [(step.loss, undisturbed[number]) for number, step in final(steps).items() if number in undisturbed]
+    return max((abs(loss - other) / abs(other) for loss, other in found), default=None)
+
+
+LONGEST = 3.0
+"""A step that lasts so many median ones was waiting for more than itself."""
+
+
+def useful_seconds(steps: Sequence[Step]) -> tuple[float, int]:
+    """Time of the steps that the final history consists of, and how many others there were.
+
+    A step lasts from the end of the one before it in its own world; LONGEST bounds it.
+    """
+    durations = [(later, later.time - step.time) for step, later in pairwise(steps) if step.world == later.world]
+    longest = LONGEST * statistics.median(seconds for _, seconds in durations)
+    kept = set(final(steps).values())
+    return sum(min(seconds, longest) for step, seconds in durations if step in kept), len(steps) - len(kept)

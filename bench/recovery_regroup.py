@@ -1,117 +1,183 @@
-"""Subject `regroup` of bench/recovery.py: the local mode, observed through the files of its run."""
+"""Subjects `regroup` and `regroup-fsdp` of bench/recovery.py: the real coordinator, agents and ranks."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
+import http.client
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable
+import urllib.request
+import uuid
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Literal
 
-from bench.outcome import FAILED, Step, outcome
-from regroup.local import LocalRun
-from regroup_trainer.config import CheckpointPolicy, ModelConfig, TrainConfig, TrainingConfig
-from regroup_trainer.contract import Desired
+from bench.nodes import CONTROL, Nodes
+from bench.outcome import Step
+from bench.recovery_settings import (
+    GLOBAL_BATCH,
+    HEARTBEAT_SECONDS,
+    LEAST_WORKERS,
+    MICRO_BATCH,
+    MODEL,
+    PROGRESS_SECONDS,
+    PYTHON_PATH,
+    SAMPLES,
+    SAVE_EVERY,
+    SEQUENCE_LENGTH,
+    SILENCE_SECONDS,
+    VOCABULARY,
+    WORKERS,
+)
+from bench.recovery_subject import Subject
+from regroup_trainer.config import CheckpointPolicy, DataConfig, ParallelismConfig, TrainConfig, TrainingConfig
+from regroup_trainer.contract import (
+    AgentEnvironment,
+    CoordinatorEnvironment,
+    CoordinatorStatus,
+    Desired,
+    GenerationNumber,
+)
 
-T = TypeVar("T")
-SAVE_EVERY = 20
-BEYOND = 10
-ENOUGH = 20
-START_SECONDS = 120.0
-RECOVER_SECONDS = 60.0
+TOKEN = "bench"
+PORT = 8471
+WAIT_SECONDS = 5.0
+"""The coordinator is asked for what is new; it answers after this time at the latest."""
+RETRY_SECONDS = 0.1
+STEPS = 10**6
+ENTRY = "bench.recovery_rank"
+POLICY = CheckpointPolicy(interval_steps=SAVE_EVERY)
 
 
-def desired(folder: Path) -> Desired:
-    """Three workers, at least two, that train a tiny model without an end."""
-    training = TrainingConfig(steps=10**6, global_batch_size=6, micro_batch_size=2, sequence_length=64)
+def desired(folder: Path, workers: int, strategy: Literal["ddp", "fsdp"]) -> Desired:
+    """A tiny model without an end."""
+    train = TrainConfig(
+        model=MODEL,
+        data=DataConfig(source="synthetic", samples=SAMPLES, classes=VOCABULARY),
+        parallelism=ParallelismConfig(strategy=strategy),
+        training=TrainingConfig(
+            steps=STEPS,
+            global_batch_size=GLOBAL_BATCH,
+            micro_batch_size=MICRO_BATCH,
+            sequence_length=SEQUENCE_LENGTH,
+        ),
+    )
     return Desired(
         revision=1,
         namespace="bench",
         job="recovery",
-        replicas=3,
-        min_replicas=2,
-        max_replicas=3,
-        train=TrainConfig(model=ModelConfig(preset="tiny"), training=training),
-        checkpoint=CheckpointPolicy(interval_steps=SAVE_EVERY),
-        directory=str(folder),
+        replicas=workers,
+        min_replicas=LEAST_WORKERS,
+        max_replicas=WORKERS,
+        heartbeat_milliseconds=int(HEARTBEAT_SECONDS * 1000),
+        timeout_milliseconds=int(SILENCE_SECONDS * 1000),
+        progress_timeout_seconds=int(PROGRESS_SECONDS),
+        max_restarts=-1,
+        max_hang_restarts=-1,
+        train=train,
+        checkpoint=POLICY,
+        directory=str(folder / "job"),
     )
 
 
-class Observer:
-    """Notes when each step was seen on the volume."""
+class Regroup(Subject):
+    """Agents on the nodes, the coordinator on the control plane."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.steps: list[Step] = []
-        self._read: dict[Path, int] = {}
+    def __init__(self, nodes: Nodes, folder: Path, workers: int, strategy: Literal["ddp", "fsdp"] = "ddp") -> None:
+        super().__init__(nodes, folder, workers)
+        self._token = folder / "token"
+        self._token.write_text(TOKEN)
+        self._desired = desired(folder, workers, strategy)
+        self._term = self._incarnation = 0
+        self._known: set[tuple[GenerationNumber, int]] = set()
+        self._status: CoordinatorStatus | None = None
+        self._url = f"http://{nodes.address(CONTROL)}:{PORT}"
+        self._ended = threading.Event()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def start_control(self) -> subprocess.Popen[bytes]:
+        """The coordinator of the next term."""
+        self._term += 1
+        environment = CoordinatorEnvironment(
+            term=self._term,
+            node="control-plane",
+            token_file=str(self._token),
+            port=PORT,
+            desired=self._desired.model_dump_json(),
+        )
+        command = [sys.executable, "-m", "regroup_trainer.coordinator"]
+        return self.nodes.start(CONTROL, command, environment.variables(), self.folder / "coordinator.log")
+
+    def start_worker(self, index: int, node: int) -> subprocess.Popen[bytes]:
+        """An agent."""
+        self._incarnation += 1
+        name = f"w{index}-{self._incarnation}"
+        environment = AgentEnvironment(
+            coordinator_url=self._url,
+            token_file=str(self._token),
+            namespace="bench",
+            job="recovery",
+            member=str(uuid.uuid4()),
+            index=index,
+            pod=name,
+            node=f"node-{node}",
+            address=self.nodes.address(node),
+            metrics_port=0,
+            termination_log=str(self.folder / f"{name}.termination"),
+            entry=ENTRY,
+        )
+        variables = {**environment.variables(), "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHON_PATH}
+        return self.nodes.start(
+            node, [sys.executable, "-m", "regroup_trainer.agent"], variables, self.folder / f"{name}.log"
+        )
+
+    def scale(self, workers: int) -> None:
+        """As the operator: the wish first; the coordinator ends the agents that are too many."""
+        self._desired = self._desired.model_copy(update={"revision": self._desired.revision + 1, "replicas": workers})
+        for index in [index for index in self.workers if index >= workers]:
+            del self.workers[index]
+        self.wanted = workers
+        self._ask("PUT", "/v1/desired", self._desired.model_dump_json().encode())
 
     def look(self) -> None:
-        """Take over the lines that are new."""
+        """Read the history; a generation may repeat lines of the one before."""
         now = time.time()
-        for path in sorted((self.folder / "history").glob("*.jsonl")):
-            with path.open("rb") as file:
-                file.seek(self._read.get(path, 0))
-                whole = file.read().rpartition(b"\n")[0]
-            self._read[path] = self._read.get(path, 0) + (len(whole) + 1 if whole else 0)
-            self.steps += [Step(path.stem, json.loads(line)["step"], now) for line in whole.splitlines()]
+        for _, line in self.new_lines("job/history/*.jsonl"):
+            note: Any = line
+            key = GenerationNumber(*note["generation"]), note["step"]
+            if key not in self._known:
+                self._known.add(key)
+                self._steps.append(Step(str(key[0]), key[1], now, note["loss"]))
 
-    def announced(self) -> set[Path]:
-        """The generation numbers reserved so far; the next one is reserved when a generation is announced."""
-        return set((self.folder / "lineage").glob("*.claim"))
+    def world_size(self) -> int:
+        """As the coordinator says."""
+        status = self._status
+        return status.world_size if status is not None and status.phase == "running" else 0
 
+    def detected(self, since: float) -> float | None:
+        """The first loss that the coordinator has recorded."""
+        recoveries = self._status.recoveries if self._status else ()
+        return next((recovery.time for recovery in recoveries if recovery.time > since), None)
 
-def measure(case: str, folder: Path) -> dict[str, float | None]:
-    """One kill."""
-    return asyncio.run(_measure(case, folder))
+    def close(self) -> None:
+        """Ask no more."""
+        self._ended.set()
 
+    def _listen(self) -> None:
+        """Ask for what is new all the time, as the operator does."""
+        while not self._ended.is_set():
+            after = self._status.sequence if self._status else -1
+            answer = self._ask("GET", f"/v1/status?after={after}&wait={WAIT_SECONDS}")
+            self._status = CoordinatorStatus.model_validate_json(answer) if answer else None
+            if answer is None:
+                self._ended.wait(RETRY_SECONDS)
 
-async def _measure(case: str, folder: Path) -> dict[str, float | None]:
-    run, observer = LocalRun(desired(folder)), Observer(folder)
-    playing = asyncio.create_task(run.run())
-    try:
-        await _until(lambda: at_risk(observer), observer, playing, START_SECONDS)
-        announced = observer.announced()
-        killed = time.time()
-        _kill(run, case)
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes | None:
+        """The coordinator's answer; None when it does not answer."""
+        request = urllib.request.Request(self._url + path, body, {"Authorization": f"Bearer {TOKEN}"}, method=method)
         try:
-            found = await _until(lambda: outcome(observer.steps, killed, ENOUGH), observer, playing, RECOVER_SECONDS)
-        except TimeoutError:
-            return FAILED
-        times = [path.stat().st_mtime for path in observer.announced() - announced]
-        return {**found, "detect_seconds": min(times) - killed if times else None}
-    finally:
-        playing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await playing
-
-
-def at_risk(observer: Observer) -> bool | None:
-    """Whether there are steps beyond the newest save."""
-    newest = observer.steps[-1].step if observer.steps else 0
-    return newest > SAVE_EVERY and newest % SAVE_EVERY >= BEYOND
-
-
-async def _until(
-    condition: Callable[[], T | None], observer: Observer, playing: asyncio.Task[object], seconds: float
-) -> T:
-    """Wait for a condition. Raises TimeoutError, or what ended the run."""
-    async with asyncio.timeout(seconds):
-        while not (found := condition()):
-            if playing.done():
-                raise RuntimeError(f"the run ended by itself: {playing.result()}")
-            await asyncio.sleep(0.005)
-            observer.look()
+            with urllib.request.urlopen(request, timeout=2 * WAIT_SECONDS) as answer:
+                found: bytes = answer.read()
+        except (OSError, http.client.HTTPException):
+            return None
         return found
-
-
-def _kill(run: LocalRun, case: str) -> None:
-    if case == "coordinator-kill":
-        run.kill_coordinator()
-        return
-    if case == "rank-kill":
-        run.kill_rank(0)
-        return
-    members = run.status.members if run.status else ()
-    run.kill_worker(next(member.index for member in members if member.rank == 0))

@@ -1,148 +1,129 @@
-"""Subjects `torchrun` and `torchrun-tuned` of bench/recovery.py: stock elastic agents with the c10d rendezvous."""
+"""Subjects `torchrun`, `torchrun-tuned` and `ft_launcher` of bench/recovery.py: elastic agents, c10d rendezvous."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from bench import torchrun_job
-from bench.outcome import FAILED, Step, outcome
-from bench.recovery_regroup import BEYOND, ENOUGH, RECOVER_SECONDS, SAVE_EVERY, START_SECONDS
+from bench.nodes import CONTROL, Nodes
+from bench.outcome import Step
+from bench.recovery_settings import LEAST_WORKERS, PROGRESS_SECONDS, PYTHON_PATH, SAVE_EVERY, WORKERS
+from bench.recovery_subject import Subject
+from regroup_operator.torchrun import OWN_STORES, SETTINGS, store_command
 
-WORKERS = 3
-TUNED = (
-    "join_timeout=600,last_call_timeout=1,close_timeout=5,"
-    "read_timeout=60,keep_alive_interval=1,keep_alive_max_attempt=3"
+PORT = 29400
+JOB = str(Path(__file__).with_name("recovery_job.py"))
+TORCHRUN = "torch.distributed.run"
+FT_LAUNCHER = "nvidia_resiliency_ext.fault_tolerance.launcher"
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """One way to start the agents."""
+
+    module: str = TORCHRUN
+    rendezvous: str = ""
+    own_store: bool = False
+    """The store is on the control plane, and not in the first worker."""
+    collective_seconds: float = 0.0
+    """Time limit of a collective; 0: torch's default."""
+    options: tuple[str, ...] = ()
+
+
+STOCK = Launcher()
+TUNED = Launcher(rendezvous=SETTINGS, own_store=True, collective_seconds=PROGRESS_SECONDS)
+FT = Launcher(
+    module=FT_LAUNCHER,
+    rendezvous=SETTINGS,
+    own_store=True,
+    options=(
+        "--ft-initial-rank-heartbeat-timeout=60",
+        f"--ft-rank-heartbeat-timeout={PROGRESS_SECONDS}",
+        "--ft-workload-check-interval=0.5",
+        "--ft-enable-nic-monitor=False",
+    ),
 )
-"""The quickest settings of the rendezvous that recovered reliably."""
-OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""A store for each world: with the shared one a new world reads the addresses of the last one."""
-REPLACE_SECONDS = 1.0
 
 
-@dataclass
-class Agents:
-    """Three torchrun agents; the first hosts the rendezvous, as `--rdzv-endpoint` says. Dead ones come back."""
+class Torchrun(Subject):
+    """Agents on the nodes."""
 
-    folder: Path
-    port: int
-    settings: str = ""
-    environment: dict[str, str] = field(default_factory=dict)
-    running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
-    gone: dict[int, float] = field(default_factory=dict)
+    def __init__(self, nodes: Nodes, folder: Path, workers: int, launcher: Launcher) -> None:
+        super().__init__(nodes, folder, workers)
+        self.has_control = launcher.own_store
+        self._launcher = launcher
+        self._attempt = 0
+        self._world = 0
+        self._ranks: set[int] = set()
+        self._noticed: float | None = None
 
-    def keep(self) -> None:
-        """Start those that are not running, a second after they died."""
-        for index in range(WORKERS):
-            agent = self.running.get(index)
-            if agent is not None and agent.poll() is None:
-                continue
-            died = self.gone.setdefault(index, time.monotonic() if agent else 0.0)
-            if time.monotonic() - died >= REPLACE_SECONDS:
-                self.running[index] = self._start()
-                del self.gone[index]
+    def start_control(self) -> subprocess.Popen[bytes]:
+        """The store of the next attempt, and with it an end of the agents of the last one."""
+        self._attempt += 1
+        for worker in self.workers.values():
+            self.nodes.kill(worker.node)
+        command = store_command(sys.executable, PORT)
+        return self.nodes.start(CONTROL, command, {}, self.folder / "store.log")
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes=2:{WORKERS}", "--nproc-per-node=1"]
-        command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--rdzv-id=bench"]
-        command += [f"--rdzv-conf={self.settings}"] if self.settings else []
-        command += ["--max-restarts=10", torchrun_job.__file__, str(self.folder), str(SAVE_EVERY)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **self.environment}
-        with (self.folder / "torchrun.log").open("ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+    def start_worker(self, index: int, node: int) -> subprocess.Popen[bytes]:
+        """An agent."""
+        return self.nodes.start(node, self._command(node), self._variables(), self.folder / f"w{index}.log")
 
-    def kill(self, index: int) -> None:
-        """Kill an agent and its worker, as the end of a pod does."""
-        for pid in [self.running[index].pid, *children(self.running[index].pid)]:
-            kill(pid)
-        self.running[index].wait()
+    def _command(self, node: int) -> Sequence[str]:
+        launcher, host = self._launcher, CONTROL if self._launcher.own_store else 1
+        return [
+            sys.executable,
+            "-m",
+            launcher.module,
+            f"--nnodes={LEAST_WORKERS}:{WORKERS}",
+            "--nproc-per-node=1",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={self.nodes.address(host)}:{PORT}",
+            f"--rdzv-id=bench-{self._attempt}",
+            *([f"--rdzv-conf={launcher.rendezvous}"] if launcher.rendezvous else []),
+            f"--local-addr={self.nodes.address(node)}",
+            "--max-restarts=100",
+            *launcher.options,
+            JOB,
+            str(self.folder),
+            str(SAVE_EVERY),
+            str(launcher.collective_seconds),
+        ]
 
-    def stop(self) -> None:
-        """End all."""
-        for index in self.running:
-            self.kill(index)
+    def _variables(self) -> dict[str, str]:
+        own_stores = OWN_STORES if self._launcher.own_store else {}
+        return {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": PYTHON_PATH, **own_stores}
 
+    def kill_control(self) -> None:
+        """The store; in the stock settings it is a part of the first worker's agent."""
+        self.nodes.kill(CONTROL if self.has_control else 1)
 
-def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
+    # --- what can be seen --------------------------------------------------------------------------------------------
 
+    def look(self) -> None:
+        """Read what rank 0 has noted; see whether ranks have ended."""
+        if self._noticed is None and any(not Path("/proc", str(pid)).exists() for pid in self._ranks):
+            self._noticed = time.time()
+        for _, line in self.new_lines("steps-*.jsonl"):
+            note: Any = line
+            self._world = note["size"]
+            self._steps.append(Step(note["world"], note["step"], note["time"], note["loss"]))
 
-def kill(pid: int) -> None:
-    """SIGKILL, if it is there."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+    def watch(self, struck: int) -> None:
+        """A fault is noticed when the first rank on another node ends: its collective failed, or its agent did it."""
+        nodes = [node for node in range(1, self.nodes.count + 1) if node != struck]
+        running = [item for node in nodes for item in self.nodes.processes(node).items()]
+        self._ranks = {pid for pid, name in running if name.startswith("rank-")}
 
+    def detected(self, since: float) -> float | None:
+        """As `watch` says."""
+        return self._noticed if self._noticed is not None and self._noticed > since else None
 
-def stock(case: str, folder: Path) -> dict[str, float | None]:
-    """One kill, default settings."""
-    return _measure(case, Agents(folder, _free_port()))
-
-
-def tuned(case: str, folder: Path) -> dict[str, float | None]:
-    """One kill, the best settings."""
-    return _measure(case, Agents(folder, _free_port(), TUNED, OWN_STORE))
-
-
-def _measure(case: str, agents: Agents) -> dict[str, float | None]:
-    try:
-        rank_0 = _wait_at_risk(agents)
-        owner = next((i for i, agent in agents.running.items() if rank_0 in children(agent.pid)), 0)
-        killed = time.time()
-        if case == "rank-kill":
-            kill(rank_0)
-        else:
-            agents.kill(owner if case == "pod-kill" else 0)
-        return _wait_outcome(agents, killed)
-    finally:
-        agents.stop()
-
-
-def steps(folder: Path) -> list[Step]:
-    """What the job has noted."""
-    file = folder / "steps.jsonl"
-    if not file.exists():
-        return []
-    whole = file.read_text().rpartition("\n")[0]
-    return [Step(str(one["world"]), one["step"], one["time"]) for one in map(json.loads, whole.splitlines())]
-
-
-def _wait_at_risk(agents: Agents) -> int:
-    """Wait for steps beyond a save; the process of rank 0. Raises TimeoutError."""
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        agents.keep()
-        done = steps(agents.folder)
-        if done and done[-1].step > SAVE_EVERY and done[-1].step % SAVE_EVERY >= BEYOND:
-            return int(done[-1].world)
-        time.sleep(0.01)
-    raise TimeoutError(f"torchrun did not train within {START_SECONDS:.0f} s: see {agents.folder / 'torchrun.log'}")
-
-
-def _wait_outcome(agents: Agents, killed: float) -> dict[str, float | None]:
-    deadline = time.monotonic() + RECOVER_SECONDS
-    while time.monotonic() < deadline:
-        agents.keep()
-        found = outcome(steps(agents.folder), killed, ENOUGH)
-        if found:
-            return found
-        time.sleep(0.02)
-    return FAILED
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    def world_size(self) -> int:
+        """As rank 0 noted last."""
+        return self._world

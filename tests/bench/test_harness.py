@@ -39,7 +39,7 @@ def test_the_results_hold_rows_machine_and_versions(tmp_path: Path) -> None:
     assert document["machine"]["cores"] >= 1
     assert "python" in document["versions"]
     expected = {"case": "a", "subject": "regroup", "metric": "down_seconds", "unit": "s"}
-    assert document["rows"][0] == {**expected, "min": 1.5, "median": 1.5, "max": 1.5, "runs": 3}
+    assert document["rows"][0] == {**expected, "min": 1.5, "median": 1.5, "max": 1.5, "runs": 3, "settings": ""}
 
 
 def test_a_metric_without_a_value_has_no_row(tmp_path: Path) -> None:

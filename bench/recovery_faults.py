@@ -1,0 +1,68 @@
+"""The cases of bench/recovery.py: what is done to a training."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+from bench import stuck
+from bench.nodes import send
+from bench.outcome import Fault
+from bench.recovery_settings import LEAST_WORKERS, WORKERS
+from bench.recovery_subject import Subject
+
+Strike = Callable[[Subject, int, int], None]
+"""Subject, node and process id of rank 0."""
+
+
+def lose_node(subject: Subject, node: int, _pid: int) -> None:
+    """No power."""
+    subject.nodes.cut(node)
+    subject.nodes.kill(node)
+    subject.lose(node)
+
+
+def freeze_node(subject: Subject, node: int, _pid: int) -> None:
+    """All stopped."""
+    subject.nodes.freeze(node)
+    subject.lose(node)
+
+
+def cut_node(subject: Subject, node: int, _pid: int) -> None:
+    """No network."""
+    subject.nodes.cut(node)
+    subject.lose(node)
+
+
+def deafen_node(subject: Subject, node: int, _pid: int) -> None:
+    """No network in one direction."""
+    subject.nodes.deafen(node)
+    subject.lose(node)
+
+
+CASES: dict[str, Strike] = {
+    "rank-kill": lambda _subject, _node, pid: send(pid, signal.SIGKILL),
+    "pod-kill": lambda subject, node, _pid: subject.nodes.kill(node),
+    "rank0-node-loss": lose_node,
+    "node-frozen": freeze_node,
+    "network-cut": cut_node,
+    "one-way-cut": deafen_node,
+    "hang": lambda _subject, _node, pid: send(pid, stuck.SIGNAL),
+    "coordinator-kill": lambda subject, _node, _pid: subject.kill_control(),
+    "join": lambda subject, _node, _pid: subject.scale(WORKERS),
+    "shrink": lambda subject, _node, _pid: subject.scale(LEAST_WORKERS),
+    "sigterm": lambda subject, node, _pid: subject.terminate(node),
+}
+PLANNED = ("join", "shrink", "sigterm")
+LIVES_ON = ("coordinator-kill",)
+"""Where it may be that nothing happens to the world."""
+
+
+def strike(training: Subject, case: str) -> Fault:
+    """Do it, where rank 0 is."""
+    node, pid = training.node_of(0)
+    training.watch(node)
+    fault = Fault(time.time(), case in PLANNED)
+    CASES[case](training, node, pid)
+    return fault

@@ -1,0 +1,62 @@
+"""Subject `torchft` of bench/recovery.py: a replica group on each node, the lighthouse on the control plane."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.nodes import CONTROL, Nodes
+from bench.recovery_settings import LEAST_WORKERS, PROGRESS_SECONDS, SILENCE_SECONDS
+from bench.recovery_torchrun import STOCK, TORCHRUN, Torchrun
+
+PORT, STORE_PORT = 29510, 29400
+JOIN_SECONDS = 1.0
+"""The lighthouse waits so long for more replicas once there are enough."""
+JOB = str(Path(__file__).with_name("torchft_job.py"))
+LIGHTHOUSE = f"""
+import time
+from torchft.coordination import LighthouseServer
+server = LighthouseServer(
+    bind="[::]:{PORT}",
+    min_replicas={LEAST_WORKERS},
+    join_timeout_ms={JOIN_SECONDS * 1000:.0f},
+    quorum_tick_ms=50,
+    heartbeat_timeout_ms={SILENCE_SECONDS * 1000:.0f},
+)
+while True:
+    time.sleep(1000)
+"""
+SETTINGS = (
+    f"heartbeats lost after {SILENCE_SECONDS} s, join timeout {JOIN_SECONDS} s, "
+    f"collectives time out after {PROGRESS_SECONDS} s"
+)
+
+
+class Torchft(Torchrun):
+    """Replica groups, each under a torchrun of its own."""
+
+    def __init__(self, nodes: Nodes, folder: Path, workers: int) -> None:
+        super().__init__(nodes, folder, workers, STOCK)
+        self.has_control = True
+
+    def start_control(self) -> subprocess.Popen[bytes]:
+        """The lighthouse; the replica groups wait for it."""
+        return self.nodes.start(CONTROL, [sys.executable, "-c", LIGHTHOUSE], {}, self.folder / "lighthouse.log")
+
+    def start_worker(self, index: int, node: int) -> subprocess.Popen[bytes]:
+        """A replica group."""
+        address = self.nodes.address(node)
+        lighthouse = f"http://{self.nodes.address(CONTROL)}:{PORT}"
+        command = [sys.executable, "-m", TORCHRUN, "--nnodes=1", "--nproc-per-node=1", "--rdzv-backend=c10d"]
+        command += [f"--rdzv-endpoint={address}:{STORE_PORT}", f"--local-addr={address}", "--max-restarts=100"]
+        command += [JOB, str(self.folder), f"replica-{index}", address, lighthouse, str(PROGRESS_SECONDS)]
+        return self.nodes.start(node, command, self._variables(), self.folder / f"w{index}.log")
+
+    def look(self) -> None:
+        """A step that was not committed was noticed, too."""
+        super().look()
+        for _, line in self.new_lines("noticed-*.jsonl"):
+            note: Any = line
+            self._noticed = min(self._noticed or note["time"], note["time"])
