@@ -17,7 +17,6 @@ ASKED_FOR: dict[str, Any] = {
     "restartPolicy.maxInfrastructureRestarts": 3,
     "restartPolicy.windowSeconds": 60,
     "failurePolicy.rules": [{"name": "a", "action": "FailJob"}],
-    "checkpoint.memorySnapshotSteps": 5,
     "checkpoint.retentionPolicy": "Delete",
     "resume.policy": "Job",
     "startupDeadlineSeconds": 60,
@@ -121,6 +120,7 @@ TORCHRUN: dict[str, Any] = {
     "checkpoint.keepLast": 1,
     "checkpoint.keepEverySteps": 1000,
     "checkpoint.onTermination": "Skip",
+    "checkpoint.memorySnapshotSteps": 5,
     "resume.policy": "Never",
 }
 
