@@ -42,6 +42,7 @@ from regroup_trainer.coordinator.server import Server
 from regroup_trainer.snapshots.places import FILES, TENSORS, CompletePage, held_file, slot_file
 from tests.support.waiting import wait_until
 from tests.trainer.coordinator.simulation import make_desired
+from tests.trainer.coordinator.test_snapshots import sharded
 
 TOKEN = "t0ken"
 RANKS = 2
@@ -161,7 +162,9 @@ class Site:
 @pytest.fixture
 async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
     now = time.monotonic()
-    desired = make_desired(replicas=2, min_replicas=1, directory=str(tmp_path), timeout_milliseconds=20_000)
+    desired = make_desired(
+        replicas=2, min_replicas=1, train=sharded(100), directory=str(tmp_path), timeout_milliseconds=20_000
+    )
     core = Coordinator(1, "elsewhere", desired, now, time.time() - now)
     site = Site(tmp_path, core)
     monkeypatch.setattr(agents, "TemplateProcess", site.make_template)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from regroup_trainer.config import ParallelismConfig, TrainConfig, TrainingConfig
 from regroup_trainer.contract import (
     CheckpointSaved,
     GenerationNumber,
@@ -21,12 +22,17 @@ SHARDS = 3
 @pytest.fixture
 def job() -> Job:
     """Three workers of one rank each that train; checkpoints are far between."""
-    job = Job(make_desired(steps=100_000), save_every=1_000_000)
+    job = Job(make_desired(train=sharded(100_000)), save_every=1_000_000)
     for index in range(SHARDS):
         job.add_agent(index)
     job.wait(4.0)
     assert job.indices == [0, 1, 2]
     return job
+
+
+def sharded(steps: int) -> TrainConfig:
+    """Ranks that die take their part of the state with them."""
+    return TrainConfig(training=TrainingConfig(steps=steps), parallelism=ParallelismConfig(strategy="fsdp"))
 
 
 def agents(job: Job) -> list[SimulatedAgent]:
