@@ -118,7 +118,8 @@ class Shards:
         content, expected = self._map(shard, name) or self._fetch(shard, name)
         found = SnapshotFile(len(content), xxhash.xxh3_64(content).hexdigest())
         if found != expected:
-            raise SnapshotProblem(f"shard {shard} ({name}) is {found}, not {expected}")
+            what = f"{expected.size} bytes with checksum {expected.checksum}"
+            raise SnapshotProblem(f"shard {shard} ({name}) is not {what}, but {found.size} with {found.checksum}")
         return content
 
     def _map(self, shard: int, name: str) -> tuple[_Memory, SnapshotFile] | None:
