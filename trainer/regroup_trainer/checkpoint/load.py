@@ -29,7 +29,7 @@ class Choice:
     parent: GenerationNumber | None
     """The generation that it continues."""
     path: Path | None
-    """None: from scratch."""
+    """None: from scratch, or from memory."""
     manifest: Manifest | None
     skipped: tuple[SkippedCheckpoint, ...]
     """Newer checkpoints that were not whole; where they are now is known to rank 0."""
