@@ -27,6 +27,7 @@ from regroup_trainer.snapshots.places import CHECKSUM_HEADER, FILES, path_on_age
 PIECE_BYTES = 1 << 20
 RETRY_SECONDS = 0.1
 LONGEST_RETRY_SECONDS = 5.0
+CONNECT_SECONDS = 5.0
 FILES_HEADER = "X-Files"
 NO_MEMORY = (
     "there is no memory for a copy of the neighbour's memory snapshot: raise the memory limit, or set "
@@ -73,7 +74,8 @@ class Sender:
 
     async def _work(self) -> None:
         pause = RETRY_SECONDS
-        async with aiohttp.ClientSession(headers=self._headers) as session:
+        patient = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)  # a shard takes what it takes
+        async with aiohttp.ClientSession(headers=self._headers, timeout=patient) as session:
             while True:
                 number, shard = await self._waiting.get()
                 held = self._vault.get(number, shard)
