@@ -244,8 +244,6 @@ class Checkpoint(CheckpointPolicy):
     """Time that a worker has to save and go when it is asked to. Default 120."""
     retention_policy: Literal["Retain", "Delete"] = "Retain"
     """Whether the claim of `volumeClaimTemplate` outlives the job. Default Retain."""
-    memory_snapshot_steps: NonNegativeInt = 10
-    """Steps between snapshots in memory; 0: none. Default 10."""
 
     @property
     def policy(self) -> CheckpointPolicy:

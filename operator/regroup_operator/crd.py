@@ -48,10 +48,7 @@ FIXED_UNLESS_SUSPENDED = (
     "template",
     *(f"trainer.{section}" for section in ("model", "data", "parallelism", "optimizer", "evaluation")),
     *(f"trainer.training.{field}" for field in _TRAINING),
-    *(
-        f"checkpoint.{field}"
-        for field in ("storage", "onTermination", "terminationGraceSeconds", "memorySnapshotSteps")
-    ),
+    *(f"checkpoint.{field}" for field in ("storage", "onTermination", "terminationGraceSeconds")),
     "resume",
     "cleanPodPolicy",
     "scheduling",

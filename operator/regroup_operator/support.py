@@ -33,7 +33,6 @@ LIMITS = (
     Limit("elasticPolicy.minSecondsBetweenResizes", (None, 0), "a pause between resizes"),
     Limit("restartPolicy.windowSeconds", (None,), "refilling the restart budget"),
     Limit("failurePolicy.rules", ((),), "failure rules of one's own"),
-    Limit("checkpoint.memorySnapshotSteps", (10, 0), "choosing the interval of memory snapshots"),
     Limit("checkpoint.retentionPolicy", ("Retain",), "deleting checkpoints with the job"),
     Limit("resume.policy", ("Latest", "Never", "Step"), "starting from another job's checkpoint"),
     Limit("startupDeadlineSeconds", (None,), "giving pods back when too few can be scheduled"),
@@ -58,6 +57,7 @@ TORCHRUN_LIMITS = (
     Limit("checkpoint.keepLast", (3,), "the script decides what it keeps"),
     Limit("checkpoint.keepEverySteps", (None,), "the script decides what it keeps"),
     Limit("checkpoint.onTermination", ("Save",), "the script decides whether it saves at the end"),
+    Limit("checkpoint.memorySnapshotSteps", (10, 0), "torchrun keeps no state of a script in memory"),
     Limit("resume.policy", ("Latest",), "the script decides what it starts from"),
 )
 """Fields that mean nothing to a job that stock torchrun runs, with the values that it may have all the same."""

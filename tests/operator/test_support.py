@@ -16,7 +16,6 @@ ASKED_FOR: dict[str, Any] = {
     "elasticPolicy.minSecondsBetweenResizes": 5,
     "restartPolicy.windowSeconds": 60,
     "failurePolicy.rules": [{"name": "a", "action": "FailJob"}],
-    "checkpoint.memorySnapshotSteps": 5,
     "checkpoint.retentionPolicy": "Delete",
     "resume.policy": "Job",
     "startupDeadlineSeconds": 60,
@@ -120,6 +119,7 @@ TORCHRUN: dict[str, Any] = {
     "checkpoint.keepLast": 1,
     "checkpoint.keepEverySteps": 1000,
     "checkpoint.onTermination": "Skip",
+    "checkpoint.memorySnapshotSteps": 5,
     "resume.policy": "Never",
 }
 

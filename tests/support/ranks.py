@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -33,6 +33,8 @@ from regroup_trainer.contract import (
     Progress,
     RankReport,
     Restored,
+    SnapshotsOff,
+    SnapshotTaken,
     rank_report,
 )
 
@@ -126,6 +128,14 @@ class RankOutcome:
         return self.of(CheckpointFailed)
 
     @property
+    def snapshots(self) -> list[SnapshotTaken]:
+        return self.of(SnapshotTaken)
+
+    @property
+    def snapshots_off(self) -> list[SnapshotsOff]:
+        return self.of(SnapshotsOff)
+
+    @property
     def evaluated(self) -> list[Evaluated]:
         return self.of(Evaluated)
 
@@ -189,8 +199,12 @@ class Template:
         entry: str = _PLAIN,
         options: dict[str, Any] | None = None,
         decisions: dict[int, Decision] | None = None,
+        snapshots: Sequence[tuple[Path, int]] = (),
     ) -> list[RankOutcome]:
-        """Run all ranks of a generation to their end; `entry` gets `options`, rank 0 hears `decisions` by step."""
+        """Run all ranks of a generation to their end; `entry` gets `options`, rank 0 hears `decisions` by step.
+
+        `snapshots` are the folder that each shares with its agent, and the slot that is free there.
+        """
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         self._worlds += 1
@@ -202,6 +216,9 @@ class Template:
         assignments = [
             Assignment(record=record, rank=rank, local_rank=0, channel="") for rank in range(record.world_size)
         ]
+        for rank, (folder_of_rank, slot) in enumerate(snapshots):
+            update = {"snapshots": str(folder_of_rank), "free_slot": slot}
+            assignments[rank] = assignments[rank].model_copy(update=update)
         request = {
             "folder": str(folder),
             "entry": entry,

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from regroup_trainer.contract import Assignment, CheckpointFailed, Progress, RankReport
+from regroup_trainer.contract import Assignment, CheckpointFailed, Progress, RankReport, SnapshotTaken
 from tests.support.ranks import RecordingChannel
 
 Options = dict[str, Any]
@@ -44,6 +44,23 @@ def die_after_step(assignment: Assignment, options: Options, channel: RecordingC
     """One rank is killed after a step."""
     if assignment.rank == options["rank"]:
         _after_step(channel, options["step"], lambda: os.kill(os.getpid(), signal.SIGKILL))
+    return _run(assignment, channel)
+
+
+def die_with_snapshot(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """One rank is killed after a step, but not before every rank has told of its part of a snapshot."""
+    whole, send = threading.Event(), channel.send
+
+    def send_and_act(report: RankReport) -> None:
+        send(report)
+        if isinstance(report, SnapshotTaken):
+            whole.set()
+        if isinstance(report, Progress) and report.step == options["step"]:
+            assert whole.wait(100)
+            if assignment.rank == options["rank"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    channel.send = send_and_act  # type: ignore[method-assign]
     return _run(assignment, channel)
 
 
@@ -234,3 +251,17 @@ def in_own_network(assignment: Assignment, options: Options, channel: RecordingC
     code = _run(assignment.model_copy(update={"record": record}), channel)
     del store
     return code
+
+
+def without_memory(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """The container's limit is nearly reached."""
+    from regroup_trainer.snapshots import writer
+
+    writer.available_bytes = lambda: 1000
+    return _run(assignment, channel)
+
+
+def in_environment(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """As the agent's own."""
+    os.environ.update(options)
+    return _run(assignment, channel)

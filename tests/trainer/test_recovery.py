@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from regroup_trainer.contract import Kept, Rung
+from regroup_trainer.contract import GenerationNumber, Kept, Rung, SnapshotNumber
 from regroup_trainer.recovery import Holding, Situation, choose_rung
 
-ALL = frozenset({0, 1})
+
+def number(step: int, n: int = 1, shards: int = 2) -> SnapshotNumber:
+    return SnapshotNumber(step, GenerationNumber(1, n), shards)
 
 
 def make_holding(
@@ -17,7 +19,7 @@ def make_holding(
     return Holding(
         member,
         live=(Kept(step=step, prepared=prepared, shard=shard, shards=of),) if step is not None else (),
-        snapshots=frozenset({(snapshot, shard)}) if snapshot is not None else frozenset(),
+        snapshots=frozenset({(number(snapshot), shard)}) if snapshot is not None else frozenset(),
     )
 
 
@@ -53,13 +55,23 @@ def test_a_lagging_replica_does_not_prevent_the_first_rung() -> None:
 
 
 def test_snapshots_of_two_steps_use_the_newest_whole_one() -> None:
-    kept = frozenset({(40, 0), (40, 1), (50, 0)})
+    kept = frozenset({(number(40), 0), (number(40), 1), (number(50), 0)})
     situation = Situation((Holding("a", snapshots=kept),), shards=2, started=True)
-    assert choose_rung(situation) == ("L1", "memory snapshots of step 40 are complete")
+    assert choose_rung(situation) == ("L1", "the memory snapshot of step 40 is whole")
+
+
+def test_shards_of_two_generations_make_no_snapshot() -> None:
+    kept = frozenset({(number(40, n=1), 0), (number(40, n=2), 1)})
+    assert choose_rung(Situation((Holding("a", snapshots=kept),), shards=2, started=True))[0] == "L2"
+
+
+def test_the_parts_of_a_snapshot_are_those_of_the_world_that_took_it() -> None:
+    kept = frozenset((number(40, shards=3), shard) for shard in range(3))
+    assert choose_rung(Situation((Holding("a", snapshots=kept),), shards=1, started=True))[0] == "L1"
 
 
 def test_a_rung_that_failed_falls_to_the_next() -> None:
-    situation = Situation((make_holding("a", 0),), shards=1, started=True)
+    situation = Situation((make_holding("a", 0), make_holding("b", 1)), shards=2, started=True)
     assert [choose_rung(situation, excluded)[0] for excluded in ((), ("L0",), ("L0", "L1"))] == ["L0", "L1", "L2"]
 
 

@@ -34,7 +34,7 @@ class Sender(Protocol):
     """Takes reports."""
 
     def send(self, report: RankReport) -> None:
-        """Tell the agent. Never raises: a rank without an agent is about to be killed anyway."""
+        """Tell the agent, from any thread. Never raises: a rank without an agent is about to be killed anyway."""
 
 
 class Channel(Sender, Protocol):
@@ -80,11 +80,12 @@ class AgentChannel:
         except OSError:
             self._socket.close()
             raise
+        self._sending = threading.Lock()
         threading.Thread(target=self._listen, name="orders", daemon=True).start()
 
     def send(self, report: RankReport) -> None:
         """Tell the agent."""
-        with contextlib.suppress(OSError):
+        with self._sending, contextlib.suppress(OSError):
             self._socket.sendall(report.model_dump_json().encode() + b"\n")
 
     def committed(self, step: int, time: float) -> bool:

@@ -369,6 +369,8 @@ class CheckpointPolicy(Section):
     """Checkpoints at multiples of this step stay for ever."""
     on_termination: Literal["Save", "Skip"] = "Save"
     """Whether suspend and deletion save first."""
+    memory_snapshot_steps: NonNegativeInt = 10
+    """Steps between snapshots in memory; 0: none."""
 
     @model_validator(mode="after")
     def _one_interval(self) -> Self:

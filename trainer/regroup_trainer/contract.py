@@ -4,8 +4,10 @@ Torch-free and Kubernetes-free. Every message is one JSON object; `kind` names i
 misread raises PROTOCOL_VERSION: peers of another version are refused in the hello, never half understood.
 
     operator    --HTTP-->       coordinator    Desired, Lost; CoordinatorStatus
-    agent       --WebSocket-->  coordinator    Hello, RankReport, RankExit, Stack, Leaving
-                                               / Welcome, Refused, Begin, Decide, LeaveWorld, Diagnose, Exit
+    agent       --WebSocket-->  coordinator    Hello, RankReport, RankExit, Stack, HeldSnapshots, Leaving
+                                               / Welcome, Refused, Begin, Decide, LeaveWorld, Diagnose,
+                                               SnapshotComplete, Exit
+    agent       --HTTP-->       other agents   memory snapshots
     rank        --socket-->     its agent      RankReport / Decide, LeaveWorld, Enter
 """
 
@@ -56,6 +58,25 @@ class GenerationNumber(NamedTuple):
         return cls(int(term), int(n))
 
 
+class SnapshotNumber(NamedTuple):
+    """One memory snapshot of the whole state; the newest compares highest."""
+
+    step: int
+    generation: GenerationNumber
+    """Whose ranks took it: another one's of the same step is another snapshot."""
+    shards: int
+    """Of how many parts it consists."""
+
+    def __str__(self) -> str:
+        return f"{self.step}-{self.generation.term}-{self.generation.n}-{self.shards}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The inverse of `str`. Raises ValueError when `text` is not four integers joined by dashes."""
+        step, term, n, shards = map(int, text.split("-"))
+        return cls(step, GenerationNumber(term, n), shards)
+
+
 Rung = Literal["start", "L0", "L1", "L2"]
 """Where a generation's state comes from: nowhere yet, live peers, memory snapshots, a verified checkpoint."""
 Cause = Literal["application", "infrastructure", "hang", "preemption", "resize"]
@@ -66,13 +87,15 @@ class Decision(IntEnum):
     """What the ranks do together at the start of the next step; carried in the commit vector as a small number."""
 
     CONTINUE = 0
-    SAVE = 1
+    SNAPSHOT = 1
+    """Copy the state into memory that outlives the ranks, and go on."""
+    SAVE = 2
     """Save a checkpoint and go on."""
-    LEAVE = 2
+    LEAVE = 3
     """End this generation; another world follows. The state stays in memory where it can, else it is saved."""
-    RELOAD = 3
+    RELOAD = 4
     """Save, end this generation; another world follows, from the checkpoint."""
-    STOP = 4
+    STOP = 5
     """Save (if the policy says so), end this generation; none follows."""
 
 
@@ -167,6 +190,16 @@ class MemberRecord(Message):
     """Rank processes of this member: first_rank, first_rank + 1, ..."""
     address: Name = ""
     """Where its ranks are reached by the others."""
+    endpoint: Name = ""
+    """host:port of its agent, where others keep and fetch snapshots."""
+
+
+class SnapshotSource(Message):
+    """A memory snapshot and where it is."""
+
+    number: SnapshotNumber
+    places: tuple[Name, ...]
+    """host:port of an agent that holds it, by shard."""
 
 
 class GenerationRecord(Message):
@@ -182,6 +215,8 @@ class GenerationRecord(Message):
     store: Name
     """host:port of the c10d store in the pod of rank 0, used by this generation only."""
     desired: Desired
+    snapshot: SnapshotSource | None = None
+    """The newest whole memory snapshot: kept until a newer one is whole; on rung L1 the state comes from it."""
 
     @property
     def world_size(self) -> int:
@@ -201,6 +236,10 @@ class Assignment(Message):
     local_rank: int
     channel: Text
     """Path of its agent's Unix socket."""
+    snapshots: Text = ""
+    """Folder through which it shares memory with its agent; empty where there is none."""
+    free_slot: int = 0
+    """Which of its two places there it may write first."""
 
 
 # --- rank -> agent -> coordinator ------------------------------------------------------------------------------------
@@ -237,6 +276,8 @@ class Restored(Report):
     """The kernel that computes the attention, as `model.attention` names it; empty where there is none."""
     total_steps: int | None = None
     """Steps in all, where the user's own script says so and not the configuration."""
+    fallen: Text = ""
+    """Why a memory snapshot did not serve that was to; empty when it did."""
 
 
 class Progress(Report):
@@ -279,6 +320,31 @@ class Busy(Report):
     kind: Literal["busy"] = "busy"
     doing: Literal["save", "evaluation"]
     step: int
+
+
+class SnapshotFile(NamedTuple):
+    """One file of a part of a memory snapshot."""
+
+    size: int
+    checksum: str
+    """xxh3_64, hexadecimal."""
+
+
+class SnapshotTaken(Report):
+    """A rank has copied its part of a memory snapshot; for its agent alone."""
+
+    kind: Literal["snapshot_taken"] = "snapshot_taken"
+    number: SnapshotNumber
+    shard: int
+    slot: int
+    files: dict[Name, SnapshotFile]
+
+
+class SnapshotsOff(Report):
+    """This generation takes no memory snapshots."""
+
+    kind: Literal["snapshots_off"] = "snapshots_off"
+    why: Text
 
 
 class CheckpointSaved(Report):
@@ -335,7 +401,16 @@ class Finished(Report):
 
 
 RankReport = Annotated[
-    Restored | Progress | Evaluated | Busy | CheckpointSaved | CheckpointFailed | Standing | Finished,
+    Restored
+    | Progress
+    | Evaluated
+    | Busy
+    | SnapshotTaken
+    | SnapshotsOff
+    | CheckpointSaved
+    | CheckpointFailed
+    | Standing
+    | Finished,
     Field(discriminator="kind"),
 ]
 rank_report: TypeAdapter[RankReport] = TypeAdapter(RankReport)
@@ -362,6 +437,20 @@ class Stack(Report):
     """As faulthandler writes it, all threads, innermost call first; empty when the rank did not answer."""
 
 
+class HeldSnapshot(Message):
+    """What an agent holds of a memory snapshot, whole and with the right checksums."""
+
+    number: SnapshotNumber
+    shards: tuple[int, ...]
+
+
+class HeldSnapshots(Message):
+    """All that an agent holds now; sent when it changes."""
+
+    kind: Literal["held_snapshots"] = "held_snapshots"
+    snapshots: tuple[HeldSnapshot, ...]
+
+
 class Hello(Message):
     """An agent's first word, at the start and after every lost connection."""
 
@@ -383,6 +472,9 @@ class Hello(Message):
     checkpoint: CheckpointSaved | None = None
     ended: tuple[RankExit | Finished | Standing, ...] = ()
     """How the ranks' part in the current generation has ended."""
+    endpoint: Name = ""
+    """host:port of its HTTP endpoint."""
+    snapshots: tuple[HeldSnapshot, ...] = ()
 
 
 class Leaving(Message):
@@ -397,10 +489,12 @@ AgentMessage = Annotated[
     | Leaving
     | RankExit
     | Stack
+    | HeldSnapshots
     | Restored
     | Progress
     | Evaluated
     | Busy
+    | SnapshotsOff
     | CheckpointSaved
     | CheckpointFailed
     | Standing
@@ -467,6 +561,13 @@ class Diagnose(Message):
     generation: GenerationNumber
 
 
+class SnapshotComplete(Message):
+    """All shards of it are held, each by two members where there are two: what is older may go."""
+
+    kind: Literal["snapshot_complete"] = "snapshot_complete"
+    number: SnapshotNumber
+
+
 class Exit(Message):
     """End the agent with this code: the job has ended, or goes on without it."""
 
@@ -476,7 +577,7 @@ class Exit(Message):
 
 
 CoordinatorMessage = Annotated[
-    Welcome | Refused | Begin | Decide | LeaveWorld | Diagnose | Exit, Field(discriminator="kind")
+    Welcome | Refused | Begin | Decide | LeaveWorld | Diagnose | SnapshotComplete | Exit, Field(discriminator="kind")
 ]
 coordinator_message: TypeAdapter[CoordinatorMessage] = TypeAdapter(CoordinatorMessage)
 

@@ -26,6 +26,8 @@ from regroup_trainer.contract import Assignment, Busy, Decision, Evaluated, Fini
 from regroup_trainer.history import CommittedStep, History, last_step
 from regroup_trainer.offers import Agreement
 from regroup_trainer.reporting import Reporter
+from regroup_trainer.snapshots.reader import MemoryReader
+from regroup_trainer.snapshots.writer import MemorySnapshots
 from regroup_trainer.state import TrainState
 from regroup_trainer.step import StepResult
 from regroup_trainer.world import World
@@ -56,13 +58,16 @@ class Engine:
         self, assignment: Assignment, world: World, channel: Channel, identity: RunIdentity, trail: Trail | None = None
     ) -> None:
         """`trail` is what this rank remembers, where its state may outlive the generation; None where it may not."""
+        self._assignment = assignment
         self._record = assignment.record
         self._policy = assignment.record.desired.checkpoint
         self.world = world
         self._channel = channel
         self._identity = identity
         self._layout = Layout(Path(assignment.record.desired.directory))
-        self._restorer = Restorer(self._layout, self._record, world, identity)
+        source = self._record.snapshot
+        memory = MemoryReader(assignment, source) if source else None
+        self._restorer = Restorer(self._layout, self._record, world, identity, memory)
         self._history: History | None = None
         self._told_at = 0.0
         self._ending = Decision.CONTINUE
@@ -81,20 +86,20 @@ class Engine:
         errors when a peer is lost.
         """
         choice = self._restorer.restore(state)
-        manifest = choice.manifest
         restored = Restored(
             generation=self._record.number,
             rank=self.world.rank,
             step=state.position.step,
-            rung="L2" if manifest else "start",
+            rung=choice.rung,
+            fallen=choice.fallen[:4096],
             seconds=time.monotonic() - since,
         )
         if self.world.leads:
             path = str(choice.path) if choice.path else None
             restored = restored.model_copy(update={"path": path, "skipped": choice.skipped})
-        last_save = time.monotonic() - max(0.0, time.time() - manifest.time) if manifest else None
+        last_save = time.monotonic() - max(0.0, time.time() - choice.saved.time) if choice.saved else None
         self._start(state, self._described(restored, state, total_steps, attention))
-        self._open(state, manifest.step if manifest else None, last_save)
+        self._open(state, choice.manifest.step if choice.manifest and choice.path else None, last_save)
 
     def may_take_over(self, agreement: Agreement) -> bool:
         """Whether the state that lives in the ranks is the newest of the run. Raises as `take_over` does."""
@@ -129,7 +134,9 @@ class Engine:
 
     def give_up(self) -> None:
         """The generation broke: end what goes on beside it."""
-        self._checkpointer.give_up(state_lives_on=self.trail is not None)
+        lives_on = self.trail is not None
+        self._checkpointer.give_up(state_lives_on=lives_on)
+        self._snapshots.close(wait=not lives_on)
         self._remember()
 
     def decide(self) -> Decision:
@@ -143,14 +150,19 @@ class Engine:
         self._ending = max([self._ending, *(decision for decision in told if decision >= Decision.LEAVE)])
         if self._ending == Decision.LEAVE and self.trail is not None and self._checkpointer.saving:
             return Decision.CONTINUE  # until the save has ended: who joins or leaves shall not wait for the volume
-        due = Decision.SAVE if self._checkpointer.due() else Decision.CONTINUE
-        return max([self._ending, due, *told])
+        return max([self._ending, self._due(), *told])
+
+    def _due(self) -> Decision:
+        if self._checkpointer.due():
+            return Decision.SAVE
+        return Decision.SNAPSHOT if self._snapshots.due() else Decision.CONTINUE
 
     def committed(self, result: StepResult, rate: float) -> None:
         """Note a step of all ranks, made with learning rate `rate`."""
         self.note(result)
         self.reporter.step(result, rate)
         self._checkpointer.after_step()
+        self._snapshots.after_step()
 
     def note(self, result: StepResult) -> None:
         """Keep a step of all ranks in the history."""
@@ -197,6 +209,8 @@ class Engine:
                 return "stop"
             case Decision.SAVE:
                 self._checkpointer.begin()
+            case Decision.SNAPSHOT:
+                self._snapshots.begin()
             case Decision.CONTINUE:
                 pass
         return None
@@ -208,6 +222,7 @@ class Engine:
     def finish(self, ending: Ending, kept: Kept | None = None) -> None:
         """Leave the world in order, and tell so; `kept` is what lives on in this process."""
         self._checkpointer.finish()
+        self._snapshots.close(wait=True)
         self._remember()
         worlds.leave()
         number, step = self._record.number, self._state.position.step
@@ -228,6 +243,7 @@ class Engine:
     def _open(self, state: TrainState, saved_step: int | None, last_save: float | None) -> None:
         saver = Saver(self._layout, self._record.number, self.world, self._identity, self._settle)
         self._checkpointer = Checkpointer(saver, state, self._policy, self.reporter, saved_step, last_save)
+        self._snapshots = MemorySnapshots(self._assignment, saver, state, self._checkpointer.plan, self._channel)
 
     def _described(self, report: Restored, state: TrainState, total_steps: int | None, attention: str) -> Restored:
         if not self.world.leads:

@@ -6,11 +6,12 @@ that reports nothing but its life has no state to offer, so the checkpoint rung 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from regroup_trainer.config import ParallelismConfig
-from regroup_trainer.contract import Kept, Rung
+from regroup_trainer.contract import Kept, Rung, SnapshotNumber
 
 
 def outlives_its_world(layout: ParallelismConfig) -> bool:
@@ -30,8 +31,8 @@ class Holding:
     """It was not part of the last generation."""
     live: tuple[Kept, ...] = ()
     """What its rank processes that live, and left the old world in order, keep in their memory."""
-    snapshots: frozenset[tuple[int, int]] = frozenset()
-    """(step, shard) of complete, checksummed memory snapshots, own or kept for a neighbour."""
+    snapshots: frozenset[tuple[SnapshotNumber, int]] = frozenset()
+    """Shards of memory snapshots that it holds whole, own or kept for a neighbour."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,16 @@ def _lives_in_peers(situation: Situation) -> str | None:
     return f"every shard lives at step {step}"
 
 
+def newest_snapshot(members: Iterable[Holding]) -> SnapshotNumber | None:
+    """The newest memory snapshot of which members hold every shard."""
+    kept: frozenset[tuple[SnapshotNumber, int]] = frozenset().union(*(holding.snapshots for holding in members))
+    held = Counter(number for number, _ in kept)
+    return max((number for number, shards in held.items() if shards == number.shards), default=None)
+
+
 def _is_in_snapshots(situation: Situation) -> str | None:
-    kept: frozenset[tuple[int, int]] = frozenset().union(*(holding.snapshots for holding in situation.members))
-    whole = [
-        step
-        for step in {step for step, _ in kept}
-        if len({shard for kept_step, shard in kept if kept_step == step}) == situation.shards
-    ]
-    return f"memory snapshots of step {max(whole)} are complete" if whole else None
+    newest = newest_snapshot(situation.members)
+    return f"the memory snapshot of step {newest.step} is whole" if newest else None
 
 
 def _is_on_the_volume(_situation: Situation) -> str | None:

@@ -22,6 +22,7 @@ from regroup_trainer.contract import (
     Finished,
     GenerationNumber,
     GenerationRecord,
+    HeldSnapshots,
     Kept,
     LeaveWorld,
     Leaving,
@@ -30,6 +31,8 @@ from regroup_trainer.contract import (
     RankExit,
     Report,
     Restored,
+    SnapshotComplete,
+    SnapshotNumber,
     Stack,
     Standing,
     Verdict,
@@ -88,6 +91,8 @@ class SimulatedAgent:
     answers: bool = True
     """Whether it tells where its rank is."""
     exit_code: int | None = None
+    told_complete: SnapshotNumber | None = None
+    """The newest snapshot of which it was told that it is complete everywhere."""
     undelivered: list[CoordinatorMessage] = field(default_factory=list)
     """Sent to it over a connection whose network is gone: TCP delivers it when the network is back."""
 
@@ -195,7 +200,7 @@ class Job:
         """SIGTERM."""
         self.say(agent, Leaving(reason="SIGTERM"))
 
-    def say(self, agent: SimulatedAgent, message: Report | Leaving) -> None:
+    def say(self, agent: SimulatedAgent, message: Report | Leaving | HeldSnapshots) -> None:
         """A message of an agent arrives, if it can."""
         if isinstance(message, Report):
             agent.memory.note(message)
@@ -372,6 +377,8 @@ class Job:
                 for rank in agent.memory.local_ranks():
                     text = agent.stuck_in or STUCK_IN_COLLECTIVE
                     self.say(agent, Stack(generation=message.generation, rank=rank, text=text))
+            case SnapshotComplete(number=number):
+                agent.told_complete = number
             case Exit(code=code):
                 agent.alive, agent.connected, agent.exit_code = False, False, code
                 self._do(self.core.closed(agent.name, self.now))
@@ -389,7 +396,9 @@ class Job:
         agent.stands = False
 
     def _state_for(self, record: GenerationRecord) -> int:
-        """What the ranks of a world agree on: the newest state that one of them keeps, else the checkpoint."""
+        """What the ranks of a world agree on: the newest state that one of them keeps, else snapshot or checkpoint."""
+        if record.rung == "L1" and record.snapshot is not None:
+            return record.snapshot.number.step
         members = [self.agents[place.member] for place in record.members if place.member in self.agents]
         kept = [agent.step for agent in members if agent.stands and agent.alive]
         return max(kept) if kept and record.rung == "L0" else self.saved_step

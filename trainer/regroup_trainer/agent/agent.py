@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from regroup_trainer.agent import stacks
-from regroup_trainer.agent.endpoint import start_endpoint
+from regroup_trainer.agent.endpoint import port_of, start_endpoint
 from regroup_trainer.agent.forwarding import PROGRESS_SECONDS, Forwarder
 from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.agent.line import Line, RejectedError
 from regroup_trainer.agent.memory import Memory
 from regroup_trainer.agent.metrics import AgentMetrics
 from regroup_trainer.agent.rank_sockets import RankSockets
+from regroup_trainer.agent.snapshots import Snapshots
 from regroup_trainer.agent.template_process import TemplateProcess
 from regroup_trainer.agent.template_protocol import (
     ForkRank,
@@ -48,10 +49,14 @@ from regroup_trainer.contract import (
     Finished,
     GenerationNumber,
     GenerationRecord,
+    HeldSnapshots,
     LeaveWorld,
     Leaving,
     RankExit,
     RankReport,
+    SnapshotComplete,
+    SnapshotsOff,
+    SnapshotTaken,
     Welcome,
 )
 
@@ -73,6 +78,7 @@ class Agent:
 
     def __init__(self, environment: AgentEnvironment, token: str) -> None:
         self._environment = environment
+        self._token = token
         self._memory = Memory(environment)
         self._forwarder = Forwarder()
         self._metrics = AgentMetrics(environment.namespace, environment.job)
@@ -87,6 +93,7 @@ class Agent:
             on_unknown=lambda: loop.call_soon_threadsafe(self._line.reconnect),
         )
         self._sockets: RankSockets | None = None
+        self._snapshots: Snapshots | None = None
         self._result: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._warm = asyncio.Event()
         self._leaving = ""
@@ -100,7 +107,9 @@ class Agent:
         """Live until the coordinator, a signal or a failure ends this member."""
         self._listen_to_signals()
         with tempfile.TemporaryDirectory(prefix="regroup-") as directory:
-            endpoint = await start_endpoint(self._metrics, self._environment.metrics_port)
+            snapshots = self._snapshots = self._open_snapshots(Path(directory))
+            endpoint = await start_endpoint(self._metrics, snapshots.keeper, self._environment.metrics_port)
+            self._memory.endpoint = f"{self._environment.address}:{port_of(endpoint, self._environment.address)}"
             working = asyncio.create_task(self._work(Path(directory)))
             ends: list[asyncio.Future[Any]] = [working, self._result]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -110,11 +119,21 @@ class Agent:
             with contextlib.suppress(asyncio.CancelledError, RejectedError):
                 await working
             self._template.kill()
+            snapshots.close()
             if self._sockets is not None:
                 self._sockets.close()
             await endpoint.cleanup()
         self._write_termination_log(code)
         return code
+
+    def _open_snapshots(self, directory: Path) -> Snapshots:
+        environment = self._environment
+        return Snapshots(directory, environment.member, environment.ranks, self._token, self._on_snapshots)
+
+    def _on_snapshots(self, news: HeldSnapshots | SnapshotsOff) -> None:
+        if isinstance(news, HeldSnapshots):
+            self._memory.snapshots = news.snapshots
+        self._line.send(news)
 
     def _outcome(self, working: asyncio.Task[None]) -> int:
         error = working.exception()
@@ -157,13 +176,15 @@ class Agent:
                 asyncio.get_running_loop().call_later(FREE_SECONDS, self._give_up_stuck, message.generation)
             case Diagnose() if self._memory.is_current(message.generation):
                 self._diagnosing = asyncio.create_task(self._diagnose())
+            case SnapshotComplete(number=number) if self._snapshots:
+                self._snapshots.complete(number)
             case Exit(code=code, reason=reason):
                 log.info("ends with code %d: %s", code, reason)
                 self._end(code)
 
     def _begin(self, record: GenerationRecord) -> None:
         former, standing = self._memory.record, self._memory.standing()
-        if not self._memory.begin(record) or self._sockets is None:
+        if not self._memory.begin(record) or self._sockets is None or self._snapshots is None:
             return
         ranks = self._memory.local_ranks()
         log.info("generation %s: ranks %s of %d", record.number, list(ranks), record.world_size)
@@ -174,9 +195,16 @@ class Agent:
         self._heartbeat.seconds = record.desired.heartbeat_milliseconds / 1000
         self._first_failure = None
         self._oom_kills = oom_kills()
-        channel = str(self._sockets.path)
+        free_slots = self._snapshots.begin(record)
         self._assignments = [
-            Assignment(record=record, rank=rank, local_rank=local_rank, channel=channel)
+            Assignment(
+                record=record,
+                rank=rank,
+                local_rank=local_rank,
+                channel=str(self._sockets.path),
+                snapshots=self._snapshots.folder,
+                free_slot=free_slots[local_rank],
+            )
             for local_rank, rank in enumerate(ranks)
         ]
         kept = [a for a in self._assignments if record.rung == "L0" and a.local_rank in standing]
@@ -216,6 +244,9 @@ class Agent:
 
     def _on_report(self, report: RankReport) -> None:
         if not self._memory.is_current(report.generation):
+            return
+        if isinstance(report, SnapshotTaken) and self._snapshots:
+            self._snapshots.take(report)
             return
         self._memory.note(report)
         self._metrics.note(report)

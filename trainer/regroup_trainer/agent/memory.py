@@ -9,6 +9,7 @@ from regroup_trainer.contract import (
     Finished,
     GenerationNumber,
     GenerationRecord,
+    HeldSnapshot,
     Hello,
     Progress,
     RankExit,
@@ -24,6 +25,8 @@ class Memory:
     def __init__(self, environment: AgentEnvironment) -> None:
         self._environment = environment
         self.store = ""
+        self.endpoint = ""
+        self.snapshots: tuple[HeldSnapshot, ...] = ()
         self.record: GenerationRecord | None = None
         self.highest: GenerationNumber | None = None
         self.newest: dict[int, Progress] = {}
@@ -93,6 +96,8 @@ class Memory:
             progress=self.newest[min(self.newest)] if self.newest else None,
             checkpoint=self.checkpoint,
             ended=tuple(self.ended.values()),
+            endpoint=self.endpoint,
+            snapshots=self.snapshots,
         )
 
 

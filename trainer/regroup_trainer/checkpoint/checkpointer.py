@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from regroup_trainer.agreement import lead, until_all
 from regroup_trainer.channel import Sender
 from regroup_trainer.checkpoint.parts import Parts, Store
+from regroup_trainer.checkpoint.plan import StatePlan
 from regroup_trainer.checkpoint.save import Published, Save, Saver
 from regroup_trainer.checkpoint.schedule import SaveTimer, due_by_steps
 from regroup_trainer.checkpoint.snapshot import Snapshot
@@ -93,8 +94,7 @@ class Checkpointer:
 
     def after_step(self) -> None:
         """Call after every step: prepares the first save, tells what became of the last."""
-        if self._snapshot is None:  # not before the first step: that should come soon, and makes the optimizer's state
-            self._snapshot = Snapshot(self._state, self._saver.world.device)
+        self._plan_once()  # not before the first step: that should come soon, and makes the optimizer's state
         if self._save and self._save.done:
             self._collect()
 
@@ -103,12 +103,15 @@ class Checkpointer:
         self._finish()
         self._blocking = 0.0
         with self._standing_still():
-            if self._snapshot is None or not self._snapshot.fits():
-                self._snapshot = Snapshot(self._state, self._saver.world.device)
+            snapshot = self._fitting()
             self._saves += 1
             self._begun_step = self._state.position.step
-            self._save = Save(self._saver, self._snapshot, self._parts, self._saves, self._state.position, self._policy)
+            self._save = Save(self._saver, snapshot, self._parts, self._saves, self._state.position, self._policy)
         self._timer.restart()
+
+    def plan(self) -> StatePlan:
+        """What this rank stores of the state as it is now."""
+        return self._fitting().plan
 
     def save_durably(self) -> bool:
         """Save the present step unless that is done; whether it is on the volume now. A failure is told."""
@@ -141,6 +144,16 @@ class Checkpointer:
         if self._save:
             self._save.wait_for_copy()
             self._save.give_up(0.0 if state_lives_on else _GRACE_SECONDS)
+
+    def _plan_once(self) -> Snapshot:
+        if self._snapshot is None:
+            self._snapshot = Snapshot(StatePlan(self._state), self._saver.world.device)
+        return self._snapshot
+
+    def _fitting(self) -> Snapshot:
+        if self._snapshot is not None and not self._snapshot.plan.fits():
+            self._snapshot = None
+        return self._plan_once()
 
     def _before_update(self, _optimizer: Optimizer, _args: object, _kwargs: object) -> None:
         if self._save is None:

@@ -11,6 +11,8 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from regroup_trainer.checkpoint.parts import Part
 
 Places = dict[MetadataIndex, _StorageInfo]
+Owners = dict[str, int]
+"""Name of each object that is not a tensor -> the rank that stores it."""
 
 
 def tensor_file(rank: int) -> str:
@@ -35,11 +37,19 @@ def place_objects(objects: dict[str, bytes]) -> dict[str, tuple[int, int]]:
 class Description:
     """Rank 0's: the plan of all ranks, and where their tensors lie."""
 
-    def __init__(self, metadata: Metadata, tensors: Sequence[Places]) -> None:
+    def __init__(self, metadata: Metadata, tensors: Sequence[Places], owners: Sequence[Owners]) -> None:
         self._metadata = metadata
         self._metadata.version = CURRENT_DCP_VERSION
         self._tensors = {index: place for of_rank in tensors for index, place in of_rank.items()}
+        self._owners = {name: rank for of_rank in owners for name, rank in of_rank.items()}
         self._made: tuple[Places, bytes] | None = None
+        self._pickled: bytes | None = None
+
+    def pickled(self) -> bytes:
+        """(metadata, places of tensors, owners of objects), which are the same in every copy of the state."""
+        if self._pickled is None:
+            self._pickled = pickle.dumps((self._metadata, self._tensors, self._owners))
+        return self._pickled
 
     def content(self, parts: Sequence[Part]) -> bytes:
         """The file for these parts. Made once for objects of the same length: pickling holds up other threads."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,16 +29,16 @@ class Image:
     """Memory for tensors of these types and shapes, allocated once and used again by each save.
 
     It begins at a page boundary and ends at one, so that it can be written past the page cache. With `pinned`, a GPU
-    copies into it while it computes.
+    copies into it while it computes. `allocate` gives memory of so many bytes.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], pinned: bool) -> None:
+    def __init__(
+        self, tensors: Sequence[Tensor], pinned: bool, allocate: Callable[[int], mmap.mmap] | None = None
+    ) -> None:
         frames = [frame_of(tensor.dtype, tensor.shape) for tensor in tensors]
-        self.spans = tuple(_lay_out(frames))
-        self.size = self.spans[-1].offset + self.spans[-1].length if self.spans else 0
-        self._memory = mmap.mmap(-1, max(1, _rounded_up(self.size, mmap.PAGESIZE)), flags=_PRIVATE)
-        with contextlib.suppress(OSError):  # a kernel without huge pages
-            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self.spans = lay_out(tensors)
+        self.size = size_of(self.spans)
+        self._memory = (allocate or _private)(allocated(self.size))
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._pinned = pinned
         self.slots = [
@@ -48,7 +48,7 @@ class Image:
 
     def warm(self) -> None:
         """Touch all pages and write what never changes; takes a second per few GiB."""
-        self._bytes.zero_()
+        self._bytes[:: mmap.PAGESIZE] = 0
         if self._pinned:
             _pin(self, self._bytes)
         for frame, span in zip(self._frames, self.spans, strict=True):
@@ -65,15 +65,31 @@ class Image:
         return self._bytes[start : start + frame.data_bytes].view(tensor.dtype).view(tensor.shape)
 
 
-_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-
-
-def _lay_out(frames: Sequence[Frame]) -> list[Span]:
+def lay_out(tensors: Sequence[Tensor]) -> tuple[Span, ...]:
+    """Where tensors of these types and shapes lie in a file."""
     spans, offset = [], 0
-    for frame in frames:
-        spans.append(Span(offset, frame.length))
-        offset = _rounded_up(offset + frame.length, _ALIGNMENT)
-    return spans
+    for tensor in tensors:
+        length = frame_of(tensor.dtype, tensor.shape).length
+        spans.append(Span(offset, length))
+        offset = _rounded_up(offset + length, _ALIGNMENT)
+    return tuple(spans)
+
+
+def size_of(spans: Sequence[Span]) -> int:
+    """Bytes of the file."""
+    return spans[-1].offset + spans[-1].length if spans else 0
+
+
+def allocated(size: int) -> int:
+    """Bytes of the memory for a file of this size: whole pages, at least one."""
+    return _rounded_up(max(1, size), mmap.PAGESIZE)
+
+
+def _private(size: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def _rounded_up(value: int, unit: int) -> int:

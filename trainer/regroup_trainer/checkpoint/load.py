@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -13,10 +13,11 @@ from regroup_trainer.agreement import from_all, lead
 from regroup_trainer.checkpoint import catalog, lineage
 from regroup_trainer.checkpoint.catalog import Candidate
 from regroup_trainer.checkpoint.layout import Layout, Manifest, RunIdentity
-from regroup_trainer.checkpoint.selection import nothing_whole, select
+from regroup_trainer.checkpoint.selection import Selection, nothing_whole, select
 from regroup_trainer.checkpoint.storage import put_back, tensors_of
-from regroup_trainer.contract import GenerationNumber, GenerationRecord, SkippedCheckpoint
+from regroup_trainer.contract import GenerationNumber, GenerationRecord, Rung, SkippedCheckpoint
 from regroup_trainer.errors import ConfigurationError, StorageError
+from regroup_trainer.snapshots.reader import MemoryReader
 from regroup_trainer.state import Position, TrainState
 from regroup_trainer.world import World
 
@@ -28,10 +29,16 @@ class Choice:
     parent: GenerationNumber | None
     """The generation that it continues."""
     path: Path | None
-    """None: from scratch."""
+    """None: from scratch, or from memory."""
     manifest: Manifest | None
     skipped: tuple[SkippedCheckpoint, ...]
     """Newer checkpoints that were not whole; where they are now is known to rank 0."""
+    rung: Rung = "L2"
+    """Where the state came from."""
+    fallen: str = ""
+    """Why not from memory, where that was chosen."""
+    saved: Manifest | None = None
+    """Of the newest checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +49,19 @@ class Restorer:
     record: GenerationRecord
     world: World
     identity: RunIdentity
+    memory: MemoryReader | None = None
+    """Of the memory snapshot that was chosen, on rung L1."""
 
     def restore(self, state: TrainState) -> Choice:
-        """Choose, verify and load a checkpoint into `state`, then note on the volume that the generation begins.
+        """Load the memory snapshot, or a checkpoint, into `state`; then note on the volume that the generation begins.
 
         Raises StorageError, CheckpointError, ConfigurationError; FencedError when a newer generation has
         begun; c10d's errors when a peer is lost.
         """
         require_writable(self.layout, f"{self.record.number}-{self.world.rank}")
-        choice = self._choose()
-        if choice.manifest and choice.path:
-            require_fitting(choice.manifest, self.identity)
-            load(state, choice.path, choice.manifest)
+        selection = lead(lambda: select(self.layout, self.record))
+        found = self._from_memory(state, selection)
+        choice = self._from_volume(state, selection, found) if isinstance(found, str) else found
         lead(lambda: self._begin(choice.parent, choice.manifest.step if choice.manifest else 0))
         return choice
 
@@ -71,18 +79,37 @@ class Restorer:
         """
         lead(lambda: self._begin(parent, step))
 
-    def _choose(self) -> Choice:
+    def _from_memory(self, state: TrainState, selection: Selection) -> Choice | str:
+        """Why not; empty when it was not chosen."""
+        if self.memory is None or selection.without_memory:
+            return selection.without_memory if self.memory else ""
+        contents = self.memory.open()
+        if isinstance(contents, str):
+            return contents
+        require_fitting(contents.manifest, self.identity)
+        saved = next((found.manifest for found in selection.candidates if found.manifest), None)
+        problem = self.memory.load(state, contents)
+        return problem or Choice(selection.parent, None, contents.manifest, (), "L1", saved=saved)
+
+    def _from_volume(self, state: TrainState, selection: Selection, fallen: str) -> Choice:
+        choice = replace(self._choose(selection), fallen=fallen)
+        if choice.manifest and choice.path:
+            require_fitting(choice.manifest, self.identity)
+            load(state, choice.path, choice.manifest)
+        return choice
+
+    def _choose(self, selection: Selection) -> Choice:
         """Walk back from the newest checkpoint that counts to the first whole one."""
-        selection = lead(lambda: select(self.layout, self.record))
         skipped: list[SkippedCheckpoint] = []
         for candidate in selection.candidates:
             problem = candidate.problem or self._verify(candidate)
             if not problem:
-                return Choice(selection.parent, candidate.path, candidate.manifest, tuple(skipped))
+                manifest = candidate.manifest
+                return Choice(selection.parent, candidate.path, manifest, tuple(skipped), saved=manifest)
             skipped.append(SkippedCheckpoint(path=str(self._set_aside(candidate)), why=problem))
         if not selection.scratch:
             raise nothing_whole(self.layout)
-        return Choice(selection.parent, None, None, ())
+        return Choice(selection.parent, None, None, (), "start")
 
     def _verify(self, candidate: Candidate) -> str:
         """Compare the files with the manifest, each rank a part of them; empty when all are whole."""

@@ -161,7 +161,7 @@ class Save:
         return Published(manifest, time.monotonic() - self._start, self._prune())
 
     def _write_metadata(self, parts: list[Part]) -> FileRecord:
-        description, path = self._snapshot.description, self.directory / _METADATA
+        description, path = self._snapshot.plan.description, self.directory / _METADATA
         assert description is not None, "rank 0 publishes, and has it"
         path.write_bytes(description.content(parts))
         durable.sync(path)

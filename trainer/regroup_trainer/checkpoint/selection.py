@@ -8,7 +8,7 @@ from regroup_trainer.checkpoint import catalog, lineage
 from regroup_trainer.checkpoint.catalog import Candidate
 from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.config import ResumePolicy
-from regroup_trainer.contract import GenerationNumber, GenerationRecord
+from regroup_trainer.contract import GenerationNumber, GenerationRecord, SnapshotNumber
 from regroup_trainer.errors import CheckpointError, ConfigurationError
 
 
@@ -22,6 +22,8 @@ class Selection:
     """To be tried in this order."""
     scratch: bool
     """Whether to start from scratch when none of them is whole."""
+    without_memory: str
+    """Why the memory snapshot that the record names must not be used; empty when it may."""
 
 
 def select(layout: Layout, record: GenerationRecord) -> Selection:
@@ -31,15 +33,30 @@ def select(layout: Layout, record: GenerationRecord) -> Selection:
     links = lineage.chain(records, parent)
     policy = policy_in_force(links, record.desired.resume)
     ours = tuple(found for found in catalog.published(layout) if catalog.on_lineage(found, links))
+    without = _without_memory(record.snapshot.number, policy, ours, links) if record.snapshot else ""
     match policy.policy:
         case "Latest":
-            return Selection(parent, ours, scratch=not ours and not catalog.has_corrupt(layout))
+            return Selection(parent, ours, not ours and not catalog.has_corrupt(layout), without)
         case "Never":
-            return Selection(parent, (), scratch=True)
+            return Selection(parent, (), True, without)
         case "Step":
-            return Selection(parent, _of_step(ours, policy.step), scratch=False)
+            return Selection(parent, _of_step(ours, policy.step), False, without)
         case "Job":
             raise ConfigurationError("resume.policy: 'Job' is not supported yet: use Latest, Never or Step")
+
+
+def _without_memory(
+    number: SnapshotNumber,
+    policy: ResumePolicy,
+    candidates: tuple[Candidate, ...],
+    links: tuple[lineage.LineageRecord, ...],
+) -> str:
+    if policy.policy != "Latest":
+        return f"resume.policy is {policy.policy}"
+    if not lineage.counts(number.step, number.generation, links):
+        return f"the memory snapshot of step {number.step} is of generation {number.generation}, an abandoned line"
+    newest = next((found.step for found in candidates if found.manifest), 0)
+    return f"the checkpoint of step {newest} is newer" if newest > number.step else ""
 
 
 def policy_in_force(links: tuple[lineage.LineageRecord, ...], wanted: ResumePolicy) -> ResumePolicy:

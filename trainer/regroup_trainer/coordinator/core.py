@@ -7,7 +7,20 @@ a restarted coordinator comes to the same decisions from its agents' hellos.
 
 from __future__ import annotations
 
-from regroup_trainer.contract import Begin, Desired, GenerationNumber, Hello, Leaving, Lost, Report, Rung, Verdict
+from dataclasses import replace
+
+from regroup_trainer.contract import (
+    Begin,
+    Desired,
+    GenerationNumber,
+    HeldSnapshots,
+    Hello,
+    Leaving,
+    Lost,
+    Report,
+    Rung,
+    Verdict,
+)
 from regroup_trainer.coordinator import stragglers
 from regroup_trainer.coordinator.adoption import adopt
 from regroup_trainer.coordinator.claimed_numbers import ClaimedNumbers
@@ -19,6 +32,7 @@ from regroup_trainer.coordinator.hangs import watch
 from regroup_trainer.coordinator.membership import expired, restart_deadlines
 from regroup_trainer.coordinator.reports import hear
 from regroup_trainer.coordinator.restarts import Restarts
+from regroup_trainer.coordinator.snapshots import failed_rungs, repeat_complete, source_of, tell_complete, usable
 from regroup_trainer.coordinator.state import State
 from regroup_trainer.coordinator.world import Break, World
 from regroup_trainer.recovery import Holding, Situation, choose_rung
@@ -109,10 +123,15 @@ class Coordinator:
             if not self.state.members and self.state.world is None:
                 self._adopt_until = max(self._adopt_until, now + self.state.desired.timeout_milliseconds / 1000)
             greet(self.state, self._numbers, message, now)
+            repeat_complete(self.state, message.member)
+            tell_complete(self.state)
         elif (member := self.state.members.get(name)) is not None:
             member.heard = now
             if isinstance(message, Leaving):
                 member.leaving = message.reason
+            elif isinstance(message, HeldSnapshots):
+                member.snapshots = message.snapshots
+                tell_complete(self.state)
             elif isinstance(message, Report):
                 hear(self.state, message, member, now)
         return self._advance(now)
@@ -194,8 +213,10 @@ class Coordinator:
     def _begin(self, chosen: tuple[Hello, ...], number: GenerationNumber, now: float) -> None:
         state, before = self.state, self.state.world
         end = end_of(state, before, now)
-        because = self._rung(chosen, before, end)
-        record = make_record(number, state.lineage, chosen, state.desired, because)
+        held = self._held(chosen, before)
+        because = self._rung(held, before, end)
+        snapshot = source_of(state, held) if because[0] in ("L0", "L1") else None
+        record = make_record(number, state.lineage, chosen, state.desired, because, snapshot)
         state.account.spend("pending" if before is None else "idle", now)
         state.world = World(record, begun=now, heard=now, moved=now, before=state.committed, follows=end)
         if end is not None and before is not None:
@@ -208,9 +229,16 @@ class Coordinator:
         state.tell(now, "WorldFormed", text)
         self._reserve(now)
 
-    def _rung(self, chosen: tuple[Hello, ...], before: World | None, end: Break | None) -> tuple[Rung, str]:
-        holdings = tuple(_holding(hello, before) for hello in chosen)
-        rung, why = choose_rung(Situation(holdings, shards=1, started=self.state.lineage is not None))
+    def _held(self, chosen: tuple[Hello, ...], before: World | None) -> list[Holding]:
+        """What is in the memory of the members of the next world, and of those who will be none but live."""
+        members = [_holding(hello, before) for hello in chosen]
+        names = {holding.member for holding in members}
+        others = [Holding(name, joined=True) for name in self.state.members if name not in names]
+        return [replace(held, snapshots=usable(self.state, held.member)) for held in (*members, *others)]
+
+    def _rung(self, held: list[Holding], before: World | None, end: Break | None) -> tuple[Rung, str]:
+        situation = Situation(tuple(held), shards=1, started=self.state.lineage is not None)
+        rung, why = choose_rung(situation, excluded=failed_rungs(before))
         return rung, f"{end.message if end else 'the workers are there'}; state: {why}"[:4096]
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from regroup_trainer.contract import Desired, GenerationNumber, GenerationRecord, Hello, MemberRecord, Rung
+from regroup_trainer.contract import (
+    Desired,
+    GenerationNumber,
+    GenerationRecord,
+    Hello,
+    MemberRecord,
+    Rung,
+    SnapshotSource,
+)
 
 
 def wanted_workers(desired: Desired) -> int:
@@ -65,6 +73,7 @@ def make_record(
     chosen: Sequence[Hello],
     desired: Desired,
     because: tuple[Rung, str],
+    snapshot: SnapshotSource | None = None,
 ) -> GenerationRecord:
     """The agreed world: ranks are numbered through the members; the store is that of rank 0's pod."""
     rung, reason = because
@@ -80,6 +89,7 @@ def make_record(
                 first_rank=first_rank,
                 ranks=hello.ranks,
                 address=hello.store.rpartition(":")[0],
+                endpoint=hello.endpoint,
             )
         )
         first_rank += hello.ranks
@@ -91,6 +101,7 @@ def make_record(
         members=tuple(places),
         store=chosen[0].store,
         desired=desired,
+        snapshot=snapshot,
     )
 
 

@@ -56,7 +56,7 @@ def _enroll(state: State, hello: Hello, now: float) -> None:
         state.replaced.add(rival.name)
         state.lose(rival, f"replaced by {hello.pod}", now)
     known = state.members.get(hello.member)
-    member = Member(hello=hello, heard=now)
+    member = Member(hello=hello, heard=now, snapshots=hello.snapshots)
     if known is not None:
         member.leaving, member.step = known.leaving, known.step
     state.members[hello.member] = member

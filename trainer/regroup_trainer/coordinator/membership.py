@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from regroup_trainer.contract import Desired, Hello
+from regroup_trainer.contract import Desired, HeldSnapshot, Hello
 
 SUSPECT_HEARTBEATS = 2
 """Missed heartbeats that make a member suspect."""
@@ -34,6 +34,8 @@ class Member:
     leaving: str | None = None
     """Why it asked to go."""
     step: int = 0
+    snapshots: tuple[HeldSnapshot, ...] = ()
+    """What its agent holds in memory."""
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from regroup_trainer.contract import (
     RankExit,
     Report,
     Restored,
+    SnapshotsOff,
     Stack,
     Standing,
     Verdict,
@@ -53,6 +54,8 @@ def _take_over(state: State, report: Report, world: World, now: float) -> None:
             text = f"checkpoint of step {report.step} failed ({report.stage}): {report.error}"
             state.failed_save = text
             state.tell(now, "CheckpointFailed", text, "Warning")
+        case SnapshotsOff():
+            state.tell(now, "SnapshotsOff", report.why, "Warning")
         case Evaluated():
             state.evaluation = report
         case Standing():
@@ -68,6 +71,9 @@ def _restored(state: State, report: Restored, world: World, now: float) -> None:
     state.know_lineage(world.number)
     if report.rank != 0:
         return
+    state.resumed.append((report.generation, report.step))
+    if report.fallen:
+        state.tell(now, "SnapshotPassedOver", f"the state comes from {report.rung}: {report.fallen}", "Warning")
     state.account.restored(world.before is None, report.seconds, now)
     lost = state.recoveries.restored(report, world.before)
     if world.before is not None and lost:

@@ -47,6 +47,8 @@ class State:
         self.committed: LastCommit | None = None
         self.progress: Progress | None = None
         self.checkpoint: CheckpointSaved | None = None
+        self.resumed: list[tuple[GenerationNumber, int]] = []
+        """Generations and the steps from which they resumed, as far as this process has seen it."""
         self.failed_save = ""
         """What went wrong with the last save; empty when it was good."""
         self.evaluation: Evaluated | None = None

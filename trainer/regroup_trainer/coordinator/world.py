@@ -15,6 +15,7 @@ from regroup_trainer.contract import (
     Progress,
     RankExit,
     Restored,
+    SnapshotNumber,
     Stack,
 )
 from regroup_trainer.coordinator.pace import Pace
@@ -92,6 +93,8 @@ class World:
     """Their answers."""
     looked: float = 0.0
     """When stragglers were last looked for."""
+    snapshot: SnapshotNumber | None = None
+    """The newest of its memory snapshots that is complete everywhere, and said so."""
     broken: Break | None = None
     dissolved: bool = False
     """Broken, and its ranks were told to leave it."""

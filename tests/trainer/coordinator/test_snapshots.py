@@ -1,0 +1,163 @@
+"""Which memory snapshots the coordinator lets the next generation resume from, in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from regroup_trainer.config import ParallelismConfig, TrainConfig, TrainingConfig
+from regroup_trainer.contract import (
+    CheckpointSaved,
+    GenerationNumber,
+    HeldSnapshot,
+    HeldSnapshots,
+    RankExit,
+    Restored,
+    SnapshotNumber,
+)
+from tests.trainer.coordinator.simulation import Job, SimulatedAgent, make_desired
+
+SHARDS = 3
+
+
+@pytest.fixture
+def job() -> Job:
+    """Three workers of one rank each that train; checkpoints are far between."""
+    job = Job(make_desired(train=sharded(100_000)), save_every=1_000_000)
+    for index in range(SHARDS):
+        job.add_agent(index)
+    job.wait(4.0)
+    assert job.indices == [0, 1, 2]
+    return job
+
+
+def sharded(steps: int) -> TrainConfig:
+    """Ranks that die take their part of the state with them."""
+    return TrainConfig(training=TrainingConfig(steps=steps), parallelism=ParallelismConfig(strategy="fsdp"))
+
+
+def agents(job: Job) -> list[SimulatedAgent]:
+    """Of the current world, in rank order."""
+    return [job.agents[place.member] for place in job.record.members]
+
+
+def keep(job: Job, agent: SimulatedAgent, step: int, *shards: int) -> SnapshotNumber:
+    """An agent holds these shards of the current world's snapshot, and nothing else."""
+    number = SnapshotNumber(step, job.record.number, SHARDS)
+    job.say(agent, HeldSnapshots(snapshots=(HeldSnapshot(number=number, shards=shards),)))
+    return number
+
+
+def keep_all(job: Job, step: int) -> SnapshotNumber:
+    """Each agent holds its own shard and a copy of that of the one before it."""
+    for rank, agent in enumerate(agents(job)):
+        number = keep(job, agent, step, rank, (rank - 1) % SHARDS)
+    return number
+
+
+def test_a_snapshot_is_complete_when_two_members_hold_each_shard(job: Job) -> None:
+    first, second, third = agents(job)
+    keep(job, first, 10, 0, 2)
+    keep(job, second, 10, 1, 0)
+    keep(job, third, 10, 2)
+    assert [agent.told_complete for agent in agents(job)] == [None] * 3
+    number = keep(job, third, 10, 2, 1)
+    assert [agent.told_complete for agent in agents(job)] == [number] * 3
+
+
+def test_whoever_was_away_hears_of_it_later(job: Job) -> None:
+    first = agents(job)[0]
+    number = keep_all(job, 10)
+    first.told_complete = None
+    job.disconnect(first)
+    job.wait(0.2)
+    assert first.told_complete == number
+
+
+def test_a_dead_rank_costs_the_steps_since_the_snapshot(job: Job) -> None:
+    keep_all(job, job.step - 5)
+    second = agents(job)[1]
+    expected, before = job.step - 5, job.record.number
+    job.fail_rank(second)
+    job.wait(2.0)
+    assert job.record.number > before
+    assert (job.record.rung, job.record.snapshot and job.record.snapshot.number.step) == ("L1", expected)
+    (recovery,) = job.core.state.recoveries.records()
+    assert (recovery.rung, recovery.resumed_from_step, recovery.lost_steps) == ("L1", expected, 5)
+
+
+def test_a_lost_member_is_replaced_by_its_neighbours_copy(job: Job) -> None:
+    number = keep_all(job, 10)
+    third = agents(job)[2]
+    job.crash(third)
+    job.wait(4.0)
+    assert job.record.rung == "L1"
+    source = job.record.snapshot
+    assert source is not None
+    assert source.number == number
+    assert len(source.places) == SHARDS
+
+
+def test_two_lost_members_leave_a_shard_missing_and_the_state_to_the_checkpoint(job: Job) -> None:
+    keep_all(job, 10)
+    _, second, third = agents(job)
+    job.crash(second)
+    job.crash(third)
+    job.wait(1.0)
+    job.add_agent(1)
+    job.add_agent(2)
+    job.wait(8.0)
+    assert job.record.rung == "L2"
+    assert job.record.snapshot is None
+
+
+def test_a_newer_checkpoint_goes_before_memory(job: Job) -> None:
+    first, second, _ = agents(job)
+    keep_all(job, 10)
+    saved = CheckpointSaved(
+        generation=job.record.number, rank=0, step=11, path="p", size_bytes=1, seconds=1, blocking_seconds=0, time=1
+    )
+    job.say(first, saved)
+    job.fail_rank(second)
+    job.wait(2.0)
+    assert job.record.rung == "L2"
+
+
+def test_what_lies_beyond_the_step_of_a_later_generation_is_of_an_abandoned_line(job: Job) -> None:
+    """Its members go on holding it; another generation began at a lower step."""
+    number = keep_all(job, 50)
+    _, second, _ = agents(job)
+    job.core.state.resumed.append((GenerationNumber(1, 99), 20))
+    job.fail_rank(second)
+    job.wait(2.0)
+    assert number.step == 50
+    assert job.record.rung == "L2"
+
+
+def test_a_snapshot_that_could_not_even_be_read_is_not_tried_again(job: Job) -> None:
+    keep_all(job, 10)
+    _, second, _ = agents(job)
+    before = job.record.number
+    job.fail_rank(second)
+    while job.record.number == before:
+        job.wait(0.1)
+    assert job.record.rung == "L1"
+    job.core.state.world.restored.clear()  # type: ignore[union-attr] # as if they had died while they read
+    failing, begun = agents(job)[0], job.record.number
+    job.say(failing, RankExit(generation=begun, rank=0, exit_code=1, cause="error"))
+    while job.record.number == begun:
+        job.wait(0.1)
+    assert job.record.rung == "L2"
+
+
+def test_the_recovery_says_where_the_state_came_from_in_the_end(job: Job) -> None:
+    keep_all(job, 10)
+    _, second, _ = agents(job)
+    before = job.record.number
+    job.fail_rank(second)
+    while job.record.number == before:
+        job.wait(0.05)
+    assert job.record.rung == "L1"
+    first = agents(job)[0]
+    job.say(first, Restored(generation=job.record.number, rank=0, step=5, rung="L2", fallen="shard 1 is damaged"))
+    assert job.core.state.recoveries.records()[-1].rung == "L2"
+    assert any(event.reason == "SnapshotPassedOver" for event in job.core.state.journal.events())
