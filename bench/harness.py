@@ -170,6 +170,7 @@ def command(plan_of: Callable[[bool], Plan], measure: Measure) -> click.Command:
         terminal = Console(highlight=False)
         console = Console(highlight=False, width=max(terminal.width, TABLE_WIDTH))
         found: list[Row] = []
+        file = output
         for case in cases:  # a long benchmark that is interrupted keeps the cases that it has measured
             one = replace(plan, cases=(case,))
             found += collect(one, measure, lambda line: console.print(line, style="dim", soft_wrap=True))

@@ -35,4 +35,4 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 def _at_most(successes: int, count: int) -> float:
     """Probability of no more heads than that."""
-    return sum(math.comb(count, number) for number in range(successes + 1)) / 2**count
+    return float(sum(math.comb(count, number) for number in range(successes + 1)) / 2**count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def talk(nodes: Nodes, folder: Path) -> tuple[Path, Path]:
         arguments = [nodes.address(node), nodes.address(3 - node)]
         nodes.start(node, [sys.executable, "-c", TALK, *arguments], {}, log)
     for log in logs:
-        wait_until(lambda log=log: hears(log), 20, "The first words")
+        wait_until(partial(hears, log), 20, "The first words")
     return logs
 
 

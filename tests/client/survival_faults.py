@@ -8,9 +8,8 @@ import signal
 
 from regroup_trainer import rank, step
 from regroup_trainer.channel import Channel
-from regroup_trainer.commit import Commit
+from regroup_trainer.commit import Commit, Contribution
 from regroup_trainer.contract import Assignment
-from regroup_trainer.step import Contribution
 from regroup_trainer.world import World
 
 STEP = 30
