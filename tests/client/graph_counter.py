@@ -8,11 +8,17 @@ from torch._dynamo.utils import counters
 
 from regroup_trainer import rank
 from regroup_trainer.channel import Channel
-from regroup_trainer.contract import Assignment
+from regroup_trainer.contract import Assignment, Finished, RankReport
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
-    """Train, then count."""
-    code = rank.run(assignment, channel)
-    print(f"graphs: {counters['stats']['unique_graphs']}", file=sys.stderr, flush=True)
-    return code
+    """Train; the count comes before the last word, after which the process may be killed."""
+    send = channel.send
+
+    def count_and_send(report: RankReport) -> None:
+        if isinstance(report, Finished):
+            print(f"graphs: {counters['stats']['unique_graphs']}", file=sys.stderr, flush=True)
+        send(report)
+
+    channel.send = count_and_send  # type: ignore[method-assign]
+    return rank.run(assignment, channel)
