@@ -237,7 +237,7 @@ class Template:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.close()
-        self._process.wait(10)
+        self._process.wait(60)  # on a busy machine an interpreter takes its time to end
         self._process.stdout.close()
 
 
