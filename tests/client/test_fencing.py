@@ -15,7 +15,6 @@ from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.config import CheckpointPolicy
 from regroup_trainer.contract import CoordinatorStatus
 from tests.client.local_job import at_step, make_run, play, require_whole_history, world_of
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 ENDLESS = 1_000_000
@@ -27,7 +26,6 @@ class Freezer:
     def __init__(self) -> None:
         self.member = ""
         self._agent = 0
-        self._log = Path()
         self._below: list[int] = []
         self.rank = 0
         """Process id."""
@@ -38,18 +36,14 @@ class Freezer:
         agent = run.agents[place.index]
         self.member = place.member
         self._agent, self.rank = agent.popen.pid, find_rank(agent, 0) or 0
-        self._log = agent.log
         self._below = descendants(self._agent)
         for pid in [self._agent, *self._below]:
             os.kill(pid, signal.SIGSTOP)
 
     def thaw(self, _run: LocalRun) -> None:
-        """The rank first: nobody holds it back from what it was about to do."""
-        for pid in [self.rank, *self._below]:
+        """The rank first: its agent is the last to hear that it is to hold it back."""
+        for pid in [self.rank, *self._below, self._agent]:
             os.kill(pid, signal.SIGCONT)
-        lost = "rank 0 lost its world"
-        wait_until("the rank to notice that its world is over", lambda: lost in self._log.read_text(), seconds=60)
-        os.kill(self._agent, signal.SIGCONT)
 
     def is_back(self, status: CoordinatorStatus) -> bool:
         """Whether it trains again, in a world of all."""
