@@ -99,19 +99,9 @@ def table(name: str, found: Sequence[Row]) -> Table:
         drawn.add_column(column, no_wrap=True)
     for column in ("min", "median", "max", "runs"):
         drawn.add_column(column, justify="right")
-    if any(row.settings for row in found):
-        drawn.add_column("settings", overflow="fold")
     for row in found:
         figures = (f"{value:.3g}" for value in (row.min, row.median, row.max))
-        drawn.add_row(
-            row.case,
-            row.subject,
-            row.metric,
-            row.unit,
-            *figures,
-            str(row.runs),
-            *([row.settings] if row.settings else []),
-        )
+        drawn.add_row(row.case, row.subject, row.metric, row.unit, *figures, str(row.runs))
     return drawn
 
 
@@ -176,6 +166,8 @@ def command(plan_of: Callable[[bool], Plan], measure: Measure) -> click.Command:
             found += collect(one, measure, lambda line: console.print(line, style="dim", soft_wrap=True))
             file = write(output, plan.name, found, quick=quick)
         console.print(table(plan.name, found))
+        for line in dict.fromkeys(f"{row.subject}: {row.settings}" for row in found if row.settings):
+            console.print(line, style="dim", soft_wrap=True)
         console.print(f"written to {file}", soft_wrap=True)
 
     return main
