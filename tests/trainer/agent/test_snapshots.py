@@ -52,7 +52,7 @@ RANKS = 2
 class PretendedTemplate:
     """Starts ranks that restore their state, make ten steps and take a snapshot."""
 
-    def __init__(self, on_news: Callable[[TemplateNews], None], _on_end: Callable[[], None]) -> None:
+    def __init__(self, on_news: Callable[[TemplateNews], None], _on_end: Callable[[], None], _script: str = "") -> None:
         self._on_news = on_news
         self._ranks: list[asyncio.Task[None]] = []
         self.pid = None
