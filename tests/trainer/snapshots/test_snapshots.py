@@ -194,7 +194,7 @@ def test_a_damaged_shard_leaves_the_state_to_the_checkpoint_and_says_why(make_jo
     outcomes = job.go_on(number)
     restored = outcomes[0].restored
     assert (restored.rung, restored.step) == ("L2", 2)
-    assert "rank 1: shard 1 (tensors) is not " in restored.fallen
+    assert "shard 1 (tensors) is not " in restored.fallen
 
 
 def test_a_snapshot_of_an_abandoned_line_is_never_used(make_job: Any) -> None:
