@@ -31,13 +31,8 @@ from bench.recovery_settings import (
 )
 from bench.recovery_subject import Subject
 from regroup_trainer.config import CheckpointPolicy, DataConfig, ParallelismConfig, TrainConfig, TrainingConfig
-from regroup_trainer.contract import (
-    AgentEnvironment,
-    CoordinatorEnvironment,
-    CoordinatorStatus,
-    Desired,
-    GenerationNumber,
-)
+from regroup_trainer.contract import CoordinatorStatus, Desired, GenerationNumber
+from regroup_trainer.environment import AgentEnvironment, CoordinatorEnvironment
 
 TOKEN = "bench"
 PORT = 8471

@@ -57,10 +57,11 @@ CHECKS = (
         lambda facts: f"{facts.loss_of_node.down_seconds:.2f} s after the plug was pulled",
     ),
     Check(
-        "The restart came from the newest checkpoint",
-        lambda facts: facts.loss_of_node.resumed_from == facts.loss_of_node.newest_checkpoint,
+        "The restart came from the newest checkpoint, or from memory that was newer",
+        lambda facts: facts.loss_of_node.resumed_from >= facts.loss_of_node.newest_checkpoint,
         lambda facts: (
-            f"step {facts.loss_of_node.resumed_from}; newest on the volume: step {facts.loss_of_node.newest_checkpoint}"
+            f"step {facts.loss_of_node.resumed_from} by rung {facts.recovery.get('rung')}; newest on the volume: step "
+            f"{facts.loss_of_node.newest_checkpoint}"
         ),
     ),
     Check(

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from regroup_trainer.contract import AgentEnvironment, CoordinatorEnvironment, Desired
+from regroup_trainer.contract import Desired
+from regroup_trainer.environment import AgentEnvironment, CoordinatorEnvironment
 
 ADDRESS = "127.0.0.1"
 NODE_OF_COORDINATOR = "local-coordinator"

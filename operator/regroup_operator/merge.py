@@ -12,7 +12,8 @@ from typing import Any
 
 from regroup_operator import names
 from regroup_operator.errors import TemplateError
-from regroup_trainer.contract import ENVIRONMENT_PREFIX, TOKEN_FILE
+from regroup_trainer.contract import TOKEN_FILE
+from regroup_trainer.environment import ENVIRONMENT_PREFIX
 
 MERGE_KEYS = {
     "containers": "name",

@@ -2,7 +2,7 @@
 is told. Pure. The pods of launcher torchrun are `torchrun_workload`'s.
 
 Everything runs as a restricted pod (non-root, no capabilities, default seccomp profile, no API credentials). What a
-pod learns by environment is described by `contract.AgentEnvironment` and `contract.CoordinatorEnvironment`.
+pod learns by environment is described by `environment.AgentEnvironment` and `CoordinatorEnvironment`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,10 @@ from regroup_trainer.contract import (
     COORDINATOR_PORT,
     DIRECTORY_VARIABLE,
     TOKEN_FILE,
-    AgentEnvironment,
-    CoordinatorEnvironment,
     CoordinatorStatus,
     Desired,
 )
+from regroup_trainer.environment import AgentEnvironment, CoordinatorEnvironment
 
 Object = dict[str, Any]
 _TOKEN_KEY = TOKEN_FILE.rsplit("/", 1)[1]

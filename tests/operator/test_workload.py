@@ -11,7 +11,7 @@ from regroup_operator import pods, workload
 from regroup_operator.errors import TemplateError
 from regroup_operator.observed import Job, read_job
 from regroup_operator.settings import Settings
-from regroup_trainer.contract import AgentEnvironment, CoordinatorEnvironment
+from regroup_trainer.environment import AgentEnvironment, CoordinatorEnvironment
 from tests.support.simulation import make_coordinator_status, make_spec
 
 SETTINGS = Settings(trainer_image="trainer:1", coordinator_image="operator:1", key_file=Path("/nowhere"))

@@ -6,9 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from regroup_trainer.contract import (
-    AgentEnvironment,
     Begin,
-    CoordinatorEnvironment,
     CoordinatorStatus,
     Decide,
     Decision,
@@ -27,6 +25,7 @@ from regroup_trainer.contract import (
     rank_report,
 )
 from regroup_trainer.coordinator.formation import make_record
+from regroup_trainer.environment import AgentEnvironment, CoordinatorEnvironment
 from tests.trainer.coordinator.simulation import make_desired
 
 NUMBER = GenerationNumber(2, 7)

@@ -22,7 +22,16 @@ from regroup_trainer.checkpoint.layout import Layout, RunIdentity
 from regroup_trainer.checkpoint.load import Restorer
 from regroup_trainer.checkpoint.save import Saver
 from regroup_trainer.clock import PhaseClock
-from regroup_trainer.contract import Assignment, Busy, Decision, Evaluated, Finished, Kept, Restored
+from regroup_trainer.contract import (
+    Assignment,
+    Busy,
+    Decision,
+    Evaluated,
+    Finished,
+    GenerationNumber,
+    Kept,
+    Restored,
+)
 from regroup_trainer.history import CommittedStep, History, last_step
 from regroup_trainer.offers import Agreement
 from regroup_trainer.reporting import Reporter
@@ -42,8 +51,8 @@ _TRAIL_STEPS = 2000
 class Trail:
     """What outlives a generation in the memory of its ranks, besides the state."""
 
-    lines: deque[CommittedStep] = field(default_factory=lambda: deque(maxlen=_TRAIL_STEPS))
-    """The newest committed steps."""
+    steps: deque[tuple[GenerationNumber, int, StepResult]] = field(default_factory=lambda: deque(maxlen=_TRAIL_STEPS))
+    """The newest committed steps, with their generation and its world size."""
     last_save: float | None = None
     """When (monotonic) the last save was begun."""
 
@@ -173,11 +182,11 @@ class Engine:
                 f"step {result.position.step}: loss or gradients are not finite, the update was skipped",
                 file=sys.stderr,
             )
-        line = self._line(result)
+        number, size = self._record.number, self.world.size
         if self._history is not None:
-            self._history.append(line)
+            self._history.append(self._line(number, size, result))
         if self.trail is not None:
-            self.trail.lines.append(line)
+            self.trail.steps.append((number, size, result))
 
     def evaluating(self) -> None:
         """Call it now and then in an evaluation: without a sign of life a long one would look like a hang."""
@@ -251,13 +260,13 @@ class Engine:
         parameters = sum(parameter.numel() for parameter in state.model.parameters())
         return report.model_copy(update={"parameters": parameters, "total_steps": total_steps, "attention": attention})
 
-    def _line(self, result: StepResult) -> CommittedStep:
+    def _line(self, number: GenerationNumber, world_size: int, result: StepResult) -> CommittedStep:
         count = self._identity.data.global_batch_size
         first = result.position.samples - count
         return CommittedStep(
-            generation=self._record.number,
+            generation=number,
             step=result.position.step,
-            world=self.world.size,
+            world=world_size,
             epoch=first // self._identity.data.samples,
             first=first,
             count=count,
@@ -269,9 +278,9 @@ class Engine:
         """Note what a former rank 0 may not have brought to the volume. Raises StorageError."""
         records = lineage.read(self._layout)
         noted = last_step(self._layout, lineage.chain(records, records[self._record.number].parent))
-        for line in trail.lines:
-            if line.step > noted:
-                history.append(line)
+        for number, size, result in trail.steps:
+            if result.position.step > noted:
+                history.append(self._line(number, size, result))
 
     def _remember(self) -> None:
         if self.trail is not None:

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from regroup_trainer.agent.memory import Memory
-from regroup_trainer.contract import (
-    AgentEnvironment,
-    CheckpointSaved,
-    Finished,
-    GenerationNumber,
-    GenerationRecord,
-    Progress,
-)
+from regroup_trainer.contract import CheckpointSaved, Finished, GenerationNumber, GenerationRecord, Progress
 from regroup_trainer.coordinator.formation import make_record
+from regroup_trainer.environment import AgentEnvironment
 from tests.trainer.coordinator.simulation import make_desired
 from tests.trainer.test_contract import make_hello
 

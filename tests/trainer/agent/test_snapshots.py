@@ -27,7 +27,6 @@ from regroup_trainer.agent.template_protocol import (
     TemplateNews,
 )
 from regroup_trainer.contract import (
-    AgentEnvironment,
     Assignment,
     GenerationRecord,
     Progress,
@@ -39,6 +38,7 @@ from regroup_trainer.contract import (
 )
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.server import Server
+from regroup_trainer.environment import AgentEnvironment
 from regroup_trainer.snapshots.places import FILES, TENSORS, CompletePage, held_file, slot_file
 from tests.support.waiting import wait_until
 from tests.trainer.coordinator.simulation import make_desired

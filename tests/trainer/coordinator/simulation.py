@@ -11,7 +11,6 @@ from typing import Any, Literal
 from regroup_trainer.agent.memory import Memory
 from regroup_trainer.config import ParallelismConfig, TrainConfig, TrainingConfig
 from regroup_trainer.contract import (
-    AgentEnvironment,
     Begin,
     CoordinatorMessage,
     Decide,
@@ -39,6 +38,7 @@ from regroup_trainer.contract import (
 )
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.effects import Claim, Close, Effect, Send
+from regroup_trainer.environment import AgentEnvironment
 from regroup_trainer.recovery import outlives_its_world
 
 TICK = 0.05

@@ -17,13 +17,8 @@ from regroup_trainer.agent.replication import Keeper
 from regroup_trainer.agent.vault import Held, Vault
 from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.layout import Layout
-from regroup_trainer.contract import (
-    AgentEnvironment,
-    GenerationNumber,
-    GenerationRecord,
-    SnapshotNumber,
-    SnapshotSource,
-)
+from regroup_trainer.contract import GenerationNumber, GenerationRecord, SnapshotNumber, SnapshotSource
+from regroup_trainer.environment import AgentEnvironment
 from regroup_trainer.snapshots.places import FILES, TENSORS, held_file
 from tests.support.ranks import FIRST, RankOutcome, Template, generation, train_config
 

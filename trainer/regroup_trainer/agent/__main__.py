@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from regroup_trainer.agent.agent import Agent
-from regroup_trainer.contract import AgentEnvironment
+from regroup_trainer.environment import AgentEnvironment
 
 EXIT_USAGE = 2
 

@@ -39,7 +39,6 @@ from regroup_trainer.agent.template_protocol import (
 )
 from regroup_trainer.agent.termination import oom_kills, rank_exit, termination_message
 from regroup_trainer.contract import (
-    AgentEnvironment,
     Assignment,
     Begin,
     CoordinatorMessage,
@@ -59,6 +58,7 @@ from regroup_trainer.contract import (
     SnapshotTaken,
     Welcome,
 )
+from regroup_trainer.environment import AgentEnvironment
 
 FREE_SECONDS = 1.0
 """A rank that cannot be freed from a world that is over within it is killed, and made anew."""

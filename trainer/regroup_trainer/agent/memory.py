@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from regroup_trainer.contract import (
     PROTOCOL_VERSION,
-    AgentEnvironment,
     CheckpointSaved,
     Finished,
     GenerationNumber,
@@ -17,6 +16,7 @@ from regroup_trainer.contract import (
     Restored,
     Standing,
 )
+from regroup_trainer.environment import AgentEnvironment
 
 
 class Memory:

@@ -14,9 +14,9 @@ from pathlib import Path
 from aiohttp import web
 from pydantic import ValidationError
 
-from regroup_trainer.contract import CoordinatorEnvironment
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.server import Server
+from regroup_trainer.environment import CoordinatorEnvironment
 
 HAND_OVER_SECONDS = 3.0
 """After SIGTERM: agents that are to go as well have said so by then. The others wait for a successor."""

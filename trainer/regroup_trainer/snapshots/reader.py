@@ -27,7 +27,8 @@ from regroup_trainer.checkpoint.description import Places, tensor_file
 from regroup_trainer.checkpoint.frame import frame_of
 from regroup_trainer.checkpoint.layout import Manifest
 from regroup_trainer.checkpoint.storage import put_back, tensors_of
-from regroup_trainer.contract import AgentEnvironment, Assignment, SnapshotFile, SnapshotSource
+from regroup_trainer.contract import Assignment, SnapshotFile, SnapshotSource
+from regroup_trainer.environment import AgentEnvironment
 from regroup_trainer.snapshots.places import CHECKSUM_HEADER, REST, TENSORS, held_file, path_on_agent, read_description
 from regroup_trainer.snapshots.writer import Rest
 from regroup_trainer.state import Position, TrainState
