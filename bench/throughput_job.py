@@ -96,11 +96,15 @@ def regroup(strategy: str, steps: int, tick: Callable[[], None]) -> None:
         tick()
 
 
-def accelerate(_strategy: str, steps: int, tick: Callable[[], None]) -> None:
-    """Hugging Face accelerate; DDP only, its FSDP wants an accelerator."""
-    from accelerate import Accelerator  # type: ignore[import-untyped]
+def accelerate(strategy: str, steps: int, tick: Callable[[], None]) -> None:
+    """Hugging Face accelerate. Raises RuntimeError when it does not shard though it was asked to."""
+    from accelerate import Accelerator, FullyShardedDataParallelPlugin  # type: ignore[import-untyped]
 
-    accelerator = Accelerator(cpu=True)
+    blocks = {"auto_wrap_policy": "transformer_based_wrap", "transformer_cls_names_to_wrap": ["Block"]}
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, **blocks) if strategy == "fsdp" else None
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
+    if plugin and accelerator.distributed_type != "FSDP":
+        raise RuntimeError(f"accelerate takes {accelerator.distributed_type} in place of FSDP2 on CPUs, silently")
     bare_model = make_model()
     loader = DataLoader(Tokens(steps), batch_size=BATCH, shuffle=True)
     model, optimizer, batches = accelerator.prepare(
@@ -114,14 +118,16 @@ def accelerate(_strategy: str, steps: int, tick: Callable[[], None]) -> None:
     accelerator.end_training()
 
 
-def lightning(_strategy: str, steps: int, tick: Callable[[], None]) -> None:
-    """Lightning Fabric; DDP only, its FSDP wants an accelerator."""
+def lightning(strategy: str, steps: int, tick: Callable[[], None]) -> None:
+    """Lightning Fabric; sharded by its ModelParallelStrategy, which is FSDP2."""
     from lightning.fabric import Fabric
+    from lightning.fabric.strategies import ModelParallelStrategy
 
-    fabric = Fabric(accelerator="cpu", devices=RANKS, strategy="ddp")
+    sharded = ModelParallelStrategy(lambda model, _mesh: shard(model), data_parallel_size=RANKS, tensor_parallel_size=1)
+    fabric = Fabric(accelerator="cpu", devices=RANKS, strategy=sharded if strategy == "fsdp" else "ddp")
     fabric.launch()
-    bare_model = make_model()
-    model, optimizer = fabric.setup(bare_model, torch.optim.AdamW(bare_model.parameters(), lr=1e-3))
+    model = fabric.setup(make_model())
+    optimizer = fabric.setup_optimizers(torch.optim.AdamW(model.parameters(), lr=1e-3))
     for batch in fabric.setup_dataloaders(DataLoader(Tokens(steps), batch_size=BATCH, shuffle=True)):
         fabric.backward(loss_of(model, batch))
         optimizer.step()
