@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -123,7 +123,9 @@ def lightning(strategy: str, steps: int, tick: Callable[[], None]) -> None:
     from lightning.fabric import Fabric
     from lightning.fabric.strategies import ModelParallelStrategy
 
-    sharded = ModelParallelStrategy(lambda model, _mesh: shard(model), data_parallel_size=RANKS, tensor_parallel_size=1)
+    sharded = ModelParallelStrategy(
+        lambda model, _mesh: shard(cast(models.Model, model)), data_parallel_size=RANKS, tensor_parallel_size=1
+    )
     fabric = Fabric(accelerator="cpu", devices=RANKS, strategy=sharded if strategy == "fsdp" else "ddp")
     fabric.launch()
     model = fabric.setup(make_model())
