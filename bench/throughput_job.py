@@ -121,7 +121,7 @@ def accelerate(strategy: str, steps: int, tick: Callable[[], None]) -> None:
 def lightning(strategy: str, steps: int, tick: Callable[[], None]) -> None:
     """Lightning Fabric; sharded by its ModelParallelStrategy, which is FSDP2."""
     from lightning.fabric import Fabric
-    from lightning.fabric.strategies import ModelParallelStrategy
+    from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 
     sharded = ModelParallelStrategy(
         lambda model, _mesh: shard(cast(models.Model, model)), data_parallel_size=RANKS, tensor_parallel_size=1
@@ -129,7 +129,7 @@ def lightning(strategy: str, steps: int, tick: Callable[[], None]) -> None:
     fabric = Fabric(accelerator="cpu", devices=RANKS, strategy=sharded if strategy == "fsdp" else "ddp")
     fabric.launch()
     model = fabric.setup(make_model())
-    optimizer = fabric.setup_optimizers(torch.optim.AdamW(model.parameters(), lr=1e-3))
+    optimizer: Any = fabric.setup_optimizers(torch.optim.AdamW(model.parameters(), lr=1e-3))
     for batch in fabric.setup_dataloaders(DataLoader(Tokens(steps), batch_size=BATCH, shuffle=True)):
         fabric.backward(loss_of(model, batch))
         optimizer.step()
