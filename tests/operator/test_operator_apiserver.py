@@ -455,4 +455,6 @@ def test_a_torchrun_job_gets_its_store_first_and_completes_when_its_workers_end_
         kubelets.write(name, {"phase": "Succeeded", "containerStatuses": [{**main, "state": {"terminated": ended}}]})
     wait_until("the end", lambda: condition(namespace, "Complete").get("status") == "True")
     wait_until("the store to go", lambda: "gpt-s1" not in kubelets.pods())
-    assert namespace.read()["status"]["restarts"]["infrastructure"] == 1
+    restarts = namespace.read()["status"]["restarts"]
+    # What a deleted pod counts as depends on whether the operator saw it go, or only that it is gone.
+    assert restarts["infrastructure"] + restarts["preemption"] == 1

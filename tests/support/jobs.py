@@ -89,7 +89,7 @@ class Job:
         self.kubectl("delete", "trainingjob", self.name, "-n", self.namespace, "--ignore-not-found", "--wait=true")
         ours = ("-l", f"regroup.dev/job={self.name}")
         self.kubectl("delete", "pods", "-n", self.namespace, *ours, "--grace-period=1", "--wait=false")
-        wait_until(f"the processes of {self.name} to go", lambda: not any(map(_runs, self.pods())), seconds=90)
+        wait_until(f"the processes of {self.name} to go", lambda: not any(map(_runs, self.pods())), seconds=180)
 
     def pods(self, role: str | None = None) -> list[Json]:
         """Its pods, those on their way out included."""

@@ -166,6 +166,8 @@ async def test_heartbeats_keep_a_member_and_the_operators_word_ends_it(setup: Se
 
 async def test_a_coordinator_that_is_to_go_waits_for_those_who_leave(setup: Setup) -> None:
     socket = await setup.join(make_hello())
+    # Who leaves before there is a world is let go at once.
+    await asyncio.to_thread(wait_until, "a world", lambda: setup.core.state.world)
     await socket.send_str(Leaving(reason="drained").model_dump_json())
     members = setup.core.state.members
     await asyncio.to_thread(wait_until, "its word", lambda: "uid-0" in members and members["uid-0"].leaving)

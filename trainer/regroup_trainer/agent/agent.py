@@ -111,18 +111,20 @@ class Agent:
             endpoint = await start_endpoint(self._metrics, snapshots.keeper, self._environment.metrics_port)
             self._memory.endpoint = f"{self._environment.address}:{port_of(endpoint, self._environment.address)}"
             working = asyncio.create_task(self._work(Path(directory)))
-            ends: list[asyncio.Future[Any]] = [working, self._result]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            self._heartbeat.stop()
-            code = self._result.result() if self._result.done() else self._outcome(working)
-            working.cancel()
-            with contextlib.suppress(asyncio.CancelledError, RejectedError):
-                await working
-            self._template.kill()
-            snapshots.close()
-            if self._sockets is not None:
-                self._sockets.close()
-            await endpoint.cleanup()
+            try:
+                ends: list[asyncio.Future[Any]] = [working, self._result]
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                code = self._result.result() if self._result.done() else self._outcome(working)
+            finally:
+                self._heartbeat.stop()
+                working.cancel()
+                with contextlib.suppress(asyncio.CancelledError, RejectedError):
+                    await working
+                self._template.kill()
+                snapshots.close()
+                if self._sockets is not None:
+                    self._sockets.close()
+                await endpoint.cleanup()
         self._write_termination_log(code)
         return code
 
