@@ -77,6 +77,8 @@ class Session:
         self._state: TrainState | None = None
         self._optimizer: Optimizer | None = None
         self._model: nn.Module | None = None
+        self._done = False
+        """All steps are made, and saved."""
         self._ended = False
         present = launch.present()
         self._alone = present is None
@@ -84,7 +86,7 @@ class Session:
             policy = CheckpointPolicy(interval_steps=save_every_steps)
             self._launch, store = solo.enter(Path(directory) if directory else None, policy)
             self._world = worlds.meet(self._launch.assignment, store)
-            atexit.register(solo.leave)
+            atexit.register(lambda: solo.leave(self._done))
         else:
             self._launch = present
             self._launch.finish = self.finish
@@ -178,6 +180,7 @@ class Session:
         while self.steps < steps:
             yield from self._batches_of_this_world(dataset, training, loader)
         self._protected(lambda run: run.engine.save_result())
+        self._done = True
 
     def _batches_of_this_world(
         self, dataset: Samples, training: TrainingConfig, loader: dict[str, Any]

@@ -6,6 +6,7 @@ another start brings them back.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -57,10 +58,17 @@ def enter(directory: Path | None, policy: CheckpointPolicy) -> tuple[Launch, Sto
     return Launch(assignment, Terminal(record.number, rank)), PrefixStore(str(record.number), meeting)
 
 
-def leave() -> None:
-    """At the end of the process, however it ends: nobody is waited for."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
+def leave(done: bool) -> None:
+    """At the end of the process; those who have `done` all their steps wait for each other, others for nobody.
+
+    A group that is destroyed while peers still use it now and then aborts a process (gloo, torch 2.15).
+    """
+    if not dist.is_initialized():
+        return
+    if done:
+        with contextlib.suppress(RuntimeError):
+            dist.barrier()
+    dist.destroy_process_group()
 
 
 def _agree_on_number(store: Store, rank: int, folder: Path) -> GenerationNumber:
