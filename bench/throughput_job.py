@@ -72,6 +72,7 @@ def bare(strategy: str, steps: int, tick: Callable[[], None]) -> None:
         optimizer.step()
         optimizer.zero_grad()
         tick()
+    dist.barrier()  # else a process now and then aborts at its exit
     dist.destroy_process_group()
 
 
