@@ -16,6 +16,7 @@ from regroup.local import LocalRun, LocalRunError, newest_term
 from regroup.processes import descendants, find_rank
 from regroup_trainer.contract import PEER_LOST_EXIT_CODE, CoordinatorStatus
 from tests.client.local_job import at_step, make_run, make_train, play, require_whole_history, world_of
+from tests.support.processes import runs
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -207,12 +208,4 @@ def test_ctrl_c_saves_and_nothing_is_left_over_when_the_command_is_killed(tmp_pa
     agents = wait_until("the processes", lambda: descendants(again.pid)[2:], seconds=60)
     again.kill()
     again.wait()
-    wait_until("everything to be gone", lambda: not any(_runs(pid) for pid in agents))
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
+    wait_until("everything to be gone", lambda: not any(runs(pid) for pid in agents))

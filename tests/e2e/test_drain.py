@@ -45,6 +45,16 @@ def account(job: Job) -> dict[str, Any]:
     return {"lost": status["goodput"]["lostSteps"], **status["restarts"]}
 
 
+def require_one_preemption_that_cost_nothing(installation: Installation, job: Job) -> None:
+    """Once the job is whole again: by its account and by its history."""
+    job.wait_for_world(3, seconds=180)
+    spent = account(job)
+    assert (spent["lost"], spent["infrastructure"], spent["application"]) == (0, 0, 0)
+    assert spent["preemption"] == 1
+    job.suspend()
+    assert installation.audit(job) == []
+
+
 def test_a_drain_loses_no_step_and_counts_as_preemption(installation: Installation) -> None:
     job = installation.start(make_job("drain", steps=50_000))
     job.wait_until_whole_and_saved()
@@ -54,12 +64,7 @@ def test_a_drain_loses_no_step_and_counts_as_preemption(installation: Installati
         job.wait_for_world(2)
         step = job.step()
         wait_until("training to go on with two workers", lambda: job.step() > step, seconds=60)
-    job.wait_for_world(3, seconds=180)
-    spent = account(job)
-    assert (spent["lost"], spent["infrastructure"], spent["application"]) == (0, 0, 0)
-    assert spent["preemption"] == 1
-    job.suspend()
-    assert installation.audit(job) == []
+    require_one_preemption_that_cost_nothing(installation, job)
 
 
 def test_the_node_of_the_coordinator_is_drained_with_a_worker_on_it(installation: Installation) -> None:
@@ -73,9 +78,4 @@ def test_the_node_of_the_coordinator_is_drained_with_a_worker_on_it(installation
         job.wait_for_world(2)
         step = job.step()
         wait_until("training to go on with two workers", lambda: job.step() > step, seconds=60)
-    job.wait_for_world(3, seconds=180)
-    spent = account(job)
-    assert (spent["lost"], spent["infrastructure"], spent["application"]) == (0, 0, 0)
-    assert spent["preemption"] == 1
-    job.suspend()
-    assert installation.audit(job) == []
+    require_one_preemption_that_cost_nothing(installation, job)

@@ -31,6 +31,7 @@ from regroup_trainer.contract import (
     GenerationNumber,
     Kept,
     Restored,
+    Rung,
 )
 from regroup_trainer.history import CommittedStep, History, last_step
 from regroup_trainer.offers import Agreement
@@ -95,14 +96,7 @@ class Engine:
         errors when a peer is lost.
         """
         choice = self._restorer.restore(state)
-        restored = Restored(
-            generation=self._record.number,
-            rank=self.world.rank,
-            step=state.position.step,
-            rung=choice.rung,
-            fallen=choice.fallen[:4096],
-            seconds=time.monotonic() - since,
-        )
+        restored = self._restored(state, choice.rung, since).model_copy(update={"fallen": choice.fallen[:4096]})
         if self.world.leads:
             path = str(choice.path) if choice.path else None
             restored = restored.model_copy(update={"path": path, "skipped": choice.skipped})
@@ -122,13 +116,7 @@ class Engine:
         Raises StorageError; FencedError when a newer generation has begun; c10d's errors when a peer is lost.
         """
         self._restorer.take_over(agreement.generation, agreement.step)
-        restored = Restored(
-            generation=self._record.number,
-            rank=self.world.rank,
-            step=state.position.step,
-            rung="L0",
-            seconds=time.monotonic() - since,
-        )
+        restored = self._restored(state, "L0", since)
         self._start(state, self._described(restored, state, total_steps, attention))
         if self._history is not None and self.trail is not None:
             self._repeat(self.trail, self._history)
@@ -242,6 +230,10 @@ class Engine:
         own = self.clock.seconds()
         own["step"] = own.get("step", 0.0) - self._checkpointer.seconds_within_steps
         return {**own, **self._checkpointer.seconds}
+
+    def _restored(self, state: TrainState, rung: Rung, since: float) -> Restored:
+        number, rank, step = self._record.number, self.world.rank, state.position.step
+        return Restored(generation=number, rank=rank, step=step, rung=rung, seconds=time.monotonic() - since)
 
     def _start(self, state: TrainState, restored: Restored) -> None:
         self._state = state

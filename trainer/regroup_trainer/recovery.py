@@ -27,8 +27,6 @@ class Holding:
     """What one member of the next world has in its memory."""
 
     member: str
-    joined: bool = False
-    """It was not part of the last generation."""
     live: tuple[Kept, ...] = ()
     """What its rank processes that live, and left the old world in order, keep in their memory."""
     snapshots: frozenset[tuple[SnapshotNumber, int]] = frozenset()
@@ -40,8 +38,6 @@ class Situation:
     """What the choice rests on."""
 
     members: tuple[Holding, ...]
-    shards: int
-    """How many different shards make a memory snapshot of the whole state; 1 when it is replicated."""
     started: bool
     """Whether any generation has had a state before."""
 

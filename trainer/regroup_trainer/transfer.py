@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from regroup_trainer.checkpoint.storage import put_back, tensors_of
 from regroup_trainer.state import Position, TrainState
+from regroup_trainer.step import local
 
 _PIECE_BYTES = 64 << 20
 _CPU = torch.device("cpu")
@@ -64,16 +65,12 @@ def transplant(old: TrainState, new: TrainState) -> TrainState:
     sources = dict(old.model.named_parameters())
     for name, parameter in new.model.named_parameters():
         source = sources[name]
-        _local(parameter).copy_(_local(source))
+        local(parameter).copy_(local(source))
         values = old.optimizer.state.get(source, {})
         new.optimizer.state[parameter] = {key: _placed_as(value, parameter) for key, value in values.items()}
     for there, here in zip(new.optimizer.param_groups, old.optimizer.param_groups, strict=True):
         there.update({key: value for key, value in here.items() if key != "params"})
     return TrainState(new.model, new.optimizer, old.position, old.extra)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _placed_as(value: Any, parameter: Tensor) -> Any:

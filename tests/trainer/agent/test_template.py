@@ -27,6 +27,7 @@ from regroup_trainer.agent.template_protocol import (
 )
 from regroup_trainer.contract import Assignment, GenerationNumber, rank_report
 from regroup_trainer.coordinator.formation import make_record
+from tests.support.processes import runs
 from tests.support.waiting import wait_until
 from tests.trainer.coordinator.simulation import make_desired
 from tests.trainer.test_contract import make_hello
@@ -166,16 +167,9 @@ def test_nothing_survives_the_template(tmp_path: Path) -> None:
         parent.accept().close()
         (rank,) = children(parent.process.pid)
         parent.process.kill()
-        wait_until("the rank to die with its template", lambda: not _runs(rank))
+        wait_until("the rank to die with its template", lambda: not runs(rank))
     finally:
         parent.close()
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def test_prefixed_lines_tell_the_ranks_apart() -> None:

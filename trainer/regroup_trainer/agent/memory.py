@@ -53,7 +53,7 @@ class Memory:
     def local_ranks(self) -> range:
         """The ranks of the current generation that run here."""
         place = self.record.place_of(self._environment.member) if self.record else None
-        return range(place.first_rank, place.first_rank + place.ranks) if place else range(0)
+        return place.own_ranks if place else range(0)
 
     def standing(self) -> dict[int, int]:
         """Place here -> rank of the current generation, of those that wait in their processes for the next one."""

@@ -233,11 +233,11 @@ class Coordinator:
         """What is in the memory of the members of the next world, and of those who will be none but live."""
         members = [_holding(hello, before) for hello in chosen]
         names = {holding.member for holding in members}
-        others = [Holding(name, joined=True) for name in self.state.members if name not in names]
+        others = [Holding(name) for name in self.state.members if name not in names]
         return [replace(held, snapshots=usable(self.state, held.member)) for held in (*members, *others)]
 
     def _rung(self, held: list[Holding], before: World | None, end: Break | None) -> tuple[Rung, str]:
-        situation = Situation(tuple(held), shards=1, started=self.state.lineage is not None)
+        situation = Situation(tuple(held), started=self.state.lineage is not None)
         rung, why = choose_rung(situation, excluded=failed_rungs(before))
         return rung, f"{end.message if end else 'the workers are there'}; state: {why}"[:4096]
 
@@ -246,6 +246,5 @@ def _holding(hello: Hello, before: World | None) -> Holding:
     """What a member brings into the next world."""
     place = before.record.place_of(hello.member) if before else None
     if before is None or place is None:
-        return Holding(hello.member, joined=True)
-    ranks = range(place.first_rank, place.first_rank + place.ranks)
-    return Holding(hello.member, live=tuple(before.kept[rank] for rank in ranks if rank in before.kept))
+        return Holding(hello.member)
+    return Holding(hello.member, live=tuple(before.kept[rank] for rank in place.own_ranks if rank in before.kept))

@@ -76,7 +76,7 @@ def missed_survivor(state: State, world: World, now: float) -> int | None:
         return None
     told = world.kept.keys() | world.exits.keys() | world.finished.keys()
     here = [place for place in world.record.members if place.member in state.members]
-    ranks = [rank for place in here for rank in range(place.first_rank, place.first_rank + place.ranks)]
+    ranks = [rank for place in here for rank in place.own_ranks]
     return next((rank for rank in ranks if rank not in told), None)
 
 

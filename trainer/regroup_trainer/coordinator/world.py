@@ -138,7 +138,7 @@ class World:
 
     def place_of_rank(self, rank: int) -> MemberRecord | None:
         """The member that runs this rank."""
-        return next((p for p in self.record.members if p.first_rank <= rank < p.first_rank + p.ranks), None)
+        return next((p for p in self.record.members if rank in p.own_ranks), None)
 
     def step_seconds(self, report: Progress) -> float:
         """Mean time of a committed step by rank 0's account; 0 when unknown."""
