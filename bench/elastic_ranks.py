@@ -118,7 +118,6 @@ def assignment(request: Request, folder: Path, number: int, port: int, rank: int
     size = request.worlds[number - 1]
     record = GenerationRecord(
         number=GenerationNumber(1, number),
-        parent=GenerationNumber(1, number - 1) if number > 1 else None,
         reason="bench",
         rung="start",
         members=tuple(

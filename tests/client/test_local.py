@@ -84,7 +84,7 @@ def test_a_job_scales_up_and_down_without_losing_a_step_and_trains_while_a_worke
 def test_a_broken_replica_group_waits_until_it_is_whole_again(tmp_path: Path) -> None:
     train = make_train(ENDLESS, strategy="hsdp", shardGroupSize=2)
     run = make_run(tmp_path, ENDLESS, replicas=4, min_replicas=2, replica_group_size=2, train=train)
-    run.replace_seconds = 20.0
+    run.replace_seconds = 8.0
     waiting: list[str] = []
 
     def replace(run: LocalRun) -> None:

@@ -63,14 +63,12 @@ def generation(
     train: TrainConfig,
     *,
     number: GenerationNumber = FIRST,
-    parent: GenerationNumber | None = None,
     checkpoint: dict[str, Any] | None = None,
     resume: dict[str, Any] | None = None,
 ) -> GenerationRecord:
     """A generation of `world_size` members of one rank each; its store is made when it starts."""
     return GenerationRecord(
         number=number,
-        parent=parent,
         reason="test",
         rung="start",
         members=tuple(

@@ -45,7 +45,7 @@ def make_hello(index: int = 0, **changes: object) -> Hello:
     return Hello.model_validate({**fields, **changes})
 
 
-RECORD = make_record(NUMBER, None, (make_hello(0), make_hello(1, ranks=2)), make_desired(), ("start", "first"))
+RECORD = make_record(NUMBER, (make_hello(0), make_hello(1, ranks=2)), make_desired(), ("start", "first"))
 
 
 @pytest.mark.parametrize(

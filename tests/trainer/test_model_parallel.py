@@ -25,8 +25,10 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "tp2": (2, {"tensorParallel": 2}),
     "ddp2-tp2": (4, {"tensorParallel": 2}),
     "fsdp2-tp2": (4, {"strategy": "fsdp", "tensorParallel": 2}),
+    "hsdp4-tp2": (8, {"strategy": "hsdp", "shardGroupSize": 2, "tensorParallel": 2}),
     "pp2": (2, {"pipelineParallel": 2}),
     "fsdp2-pp2": (4, {"strategy": "fsdp", "pipelineParallel": 2}),
+    "hsdp4-pp2": (8, {"strategy": "hsdp", "shardGroupSize": 2, "pipelineParallel": 2}),
     "pp2-interleaved": (2, {"pipelineParallel": 2, "pipelineSchedule": "interleaved"}),
     "tp2-pp2": (4, {"tensorParallel": 2, "pipelineParallel": 2}),
     "cp2": (2, {"contextParallel": 2}),
@@ -60,8 +62,7 @@ def run(
         evaluation={"every_steps": 2, "samples": 7},
         training={"steps": 3, **training},
     )
-    parent = GenerationNumber(1, number - 1) if number > 1 else None
-    record = generation(folder / "job", world, config, number=GenerationNumber(1, number), parent=parent)
+    record = generation(folder / "job", world, config, number=GenerationNumber(1, number))
     outcomes = template.run(
         record,
         entry="tests.trainer.faults:show_state",

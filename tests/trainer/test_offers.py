@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 from hypothesis import given
 
@@ -58,6 +60,16 @@ def test_the_state_of_an_abandoned_generation_does_not_count_however_far_it_came
     agreed = agree([holds(90, generation=OLD), holds(5)])
     assert agreed is not None
     assert (agreed.generation, agreed.step, agreed.transfers) == (NEW, 5, ((1, 0),))
+
+
+def test_generations_that_a_rank_never_trained_in_are_void_for_all() -> None:
+    third, fourth = GenerationNumber(1, 3), GenerationNumber(1, 4)
+    agreed = agree([replace(holds(5), void=frozenset({third})), replace(holds(5), void=frozenset({fourth})), Offer(0)])
+    assert agreed is not None
+    assert agreed.void == {third, fourth}
+    trained = agree([replace(holds(5), void=frozenset({third, fourth})), holds(5, generation=third)])
+    assert trained is not None
+    assert (trained.generation, trained.void) == (third, frozenset({fourth}))
 
 
 OFFERS = st.builds(

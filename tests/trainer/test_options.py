@@ -71,8 +71,8 @@ def test_muon_resumes_in_another_layout(template: Template, tmp_path: Path) -> N
     expected = trained(template, tmp_path / "undisturbed", 1, optimizer=muon).losses
     first = template.run(generation(tmp_path / "moved", 2, train_config(optimizer=muon)), decisions={3: Decision.LEAVE})
     sharded = train_config(optimizer=muon, parallelism={"strategy": "fsdp"})
-    number, parent = GenerationNumber(1, 2), GenerationNumber(1, 1)
-    second = template.run(generation(tmp_path / "moved", 3, sharded, number=number, parent=parent))
+    number = GenerationNumber(1, 2)
+    second = template.run(generation(tmp_path / "moved", 3, sharded, number=number))
     assert second[0].restored.step == 3
     assert first[0].losses + second[0].losses == pytest.approx(expected, rel=1e-3)
 

@@ -26,8 +26,7 @@ STEPS = 6
 
 
 def record(directory: Path, world_size: int, *arguments: str, n: int = 1, **changes: Any) -> GenerationRecord:
-    parent = GenerationNumber(1, n - 1) if n > 1 else None
-    made = generation(directory, world_size, train_config(), number=GenerationNumber(1, n), parent=parent, **changes)
+    made = generation(directory, world_size, train_config(), number=GenerationNumber(1, n), **changes)
     script = (str(PROGRAM), f"--steps={STEPS}", *arguments)
     return made.model_copy(update={"desired": made.desired.model_copy(update={"script": script})})
 

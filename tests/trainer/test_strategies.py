@@ -78,7 +78,6 @@ def chained(
             world,
             train_config(parallelism=parallelism, training=training, **sections),
             number=GenerationNumber(1, number),
-            parent=GenerationNumber(1, number - 1) if number > 1 else None,
         )
         outcomes = template.run(
             record,

@@ -77,7 +77,6 @@ def test_resizes_leave_no_trace_in_the_loss_curve_nor_in_the_samples(
             world_size,
             train_config(parallelism={"strategy": strategy}),
             number=GenerationNumber(1, number),
-            parent=GenerationNumber(1, number - 1) if number > 1 else None,
         )
         leave = {2 * number: Decision.LEAVE} if number < 3 else {5: Decision.LEAVE}
         leader = succeeded(template.run(record, decisions=leave if number < 4 else {}))[0]
@@ -97,9 +96,7 @@ def test_a_lost_rank_costs_the_steps_since_the_checkpoint_and_no_sample(
         options={"rank": 0, "step": 5},
     )
     assert [outcome.exit_code for outcome in lost] == [137, PEER_LOST_EXIT_CODE, PEER_LOST_EXIT_CODE]
-    record = generation(
-        tmp_path, 2, train_config(), number=GenerationNumber(1, 2), parent=GenerationNumber(1, 1), checkpoint=policy
-    )
+    record = generation(tmp_path, 2, train_config(), number=GenerationNumber(1, 2), checkpoint=policy)
     leader = succeeded(template.run(record))[0]
     saved = leader.restored.step
     assert saved in (2, 4)  # a save that is under way dies with its rank

@@ -370,7 +370,7 @@ class CheckpointPolicy(Section):
     on_termination: Literal["Save", "Skip"] = "Save"
     """Whether suspend and deletion save first."""
     memory_snapshot_steps: NonNegativeInt = 10
-    """Steps between snapshots in memory; 0: none."""
+    """Steps between snapshots in memory, of which there are ten a second at most; 0: none."""
 
     @model_validator(mode="after")
     def _one_interval(self) -> Self:

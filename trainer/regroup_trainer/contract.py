@@ -212,8 +212,6 @@ class GenerationRecord(Message):
     """One agreed world."""
 
     number: GenerationNumber
-    parent: GenerationNumber | None
-    """The generation before it on the lineage."""
     reason: Text
     rung: Rung
     members: tuple[MemberRecord, ...]

@@ -10,11 +10,13 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
 from regroup_trainer import world as worlds
+from regroup_trainer.agreement import lead
 from regroup_trainer.channel import Channel
 from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.checkpointer import Checkpointer
@@ -44,6 +46,9 @@ from regroup_trainer.world import World
 
 Ending = Literal["completed", "leave", "stop"]
 _TELL_SECONDS = 1.0
+_MOMENT_SECONDS = 0.1
+_RESULT_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds between attempts to save the last step."""
 _TRAIL_STEPS = 2000
 """So many lines of history can be repeated when rank 0 is lost with what its machine had not written out."""
 
@@ -70,6 +75,7 @@ class Engine:
         """`trail` is what this rank remembers, where its state may outlive the generation; None where it may not."""
         self._assignment = assignment
         self._record = assignment.record
+        self.number = assignment.record.number
         self._policy = assignment.record.desired.checkpoint
         self.world = world
         self._channel = channel
@@ -106,7 +112,7 @@ class Engine:
 
     def may_take_over(self, agreement: Agreement) -> bool:
         """Whether the state that lives in the ranks is the newest of the run. Raises as `take_over` does."""
-        return self._restorer.continues(agreement.generation)
+        return self._restorer.continues(agreement.generation, agreement.void)
 
     def take_over(
         self, state: TrainState, agreement: Agreement, since: float, total_steps: int | None = None, attention: str = ""
@@ -212,9 +218,27 @@ class Engine:
                 pass
         return None
 
-    def save_result(self) -> None:
-        """Save the last step, however often it takes."""
-        self._checkpointer.save_result()
+    def save_result(self) -> Ending:
+        """Save the last step, however often it takes: the result is in memory only, and a full disk can be freed.
+
+        Only a decision that ends the generation ends the trying.
+        """
+        for pause in chain(_RESULT_PAUSES, repeat(_RESULT_PAUSES[-1])):
+            if self._checkpointer.save_durably():
+                break
+            decision = self._wait(pause)
+            if ending := self.act(decision) if decision >= Decision.LEAVE else None:
+                return ending
+        return "completed"
+
+    def _wait(self, seconds: float) -> Decision:
+        """Wait, all ranks alike, unless they are told to end; returns what they are told."""
+        until = time.monotonic() + seconds
+        while True:
+            decision, over = lead(lambda: (self.decide(), time.monotonic() >= until))
+            if over or decision >= Decision.LEAVE:
+                return decision
+            time.sleep(_MOMENT_SECONDS)
 
     def finish(self, ending: Ending, kept: Kept | None = None) -> None:
         """Leave the world in order, and tell so; `kept` is what lives on in this process."""

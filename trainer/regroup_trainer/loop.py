@@ -30,8 +30,7 @@ class Loop:
                 ending = self._engine.act(decision)
                 if ending:
                     return ending
-        self._engine.save_result()
-        return "completed"
+        return self._engine.save_result()
 
     def _step(self) -> Decision:
         """Train one step; returns the decision that all ranks learned by it."""

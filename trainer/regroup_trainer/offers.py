@@ -28,6 +28,8 @@ class Offer:
     """Whether it holds the reduced gradients of the step after that."""
     commit: Commit | None = None
     """Of the last step that it applied in that generation; None when there was none."""
+    void: frozenset[GenerationNumber] = frozenset()
+    """Later generations that it entered and never trained in: without it they cannot have committed anything."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Agreement:
     """Ranks that were prepared for `step` and apply it now."""
     transfers: tuple[tuple[int, int], ...]
     """(source, destination): ranks whose state is copied."""
+    void: frozenset[GenerationNumber] = frozenset()
+    """Later generations that may have begun, but have committed nothing."""
 
 
 def agree(offers: Sequence[Offer]) -> Agreement | None:
@@ -61,7 +65,8 @@ def agree(offers: Sequence[Offer]) -> Agreement | None:
     transfers = _transfers(offers, owners)
     if transfers is None:
         return None
-    return Agreement(newest, step, commit, frozenset(completing), transfers)
+    void = frozenset(number for offer in offers for number in offer.void if number > newest)
+    return Agreement(newest, step, commit, frozenset(completing), transfers, void)
 
 
 def _transfers(offers: Sequence[Offer], owners: list[int]) -> tuple[tuple[int, int], ...] | None:

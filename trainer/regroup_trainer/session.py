@@ -179,8 +179,8 @@ class Session:
         self._running = self._open(dataset, training, None)
         while self.steps < steps:
             yield from self._batches_of_this_world(dataset, training, loader)
-        self._protected(lambda run: run.engine.save_result())
-        self._done = True
+        while not self._done:
+            self._protected(self._save_result)
 
     def _batches_of_this_world(
         self, dataset: Samples, training: TrainingConfig, loader: dict[str, Any]
@@ -254,9 +254,7 @@ class Session:
         Only a program that leaves the loop early, and was started by `python` or `torchrun`, has to call it.
         """
         if not self._ended:
-            if self._running is not None:
-                self._running.engine.save_result()
-            self._end("completed")
+            self._end(self._running.engine.save_result() if self._running is not None else "completed")
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -336,9 +334,18 @@ class Session:
 
     def _act(self, run: _Run) -> None:
         """Do what was decided in the last step."""
-        ending = run.engine.act(run.decision)
-        if ending is None:
-            return
+        if ending := run.engine.act(run.decision):
+            self._leave(run, ending)
+
+    def _save_result(self, run: _Run) -> None:
+        ending = run.engine.save_result()
+        if ending == "completed":
+            self._done = True
+        else:
+            self._leave(run, ending)
+
+    def _leave(self, run: _Run, ending: Ending) -> None:
+        """End this generation by agreement: to live on in the next one, or for good."""
         survivor = run.survivor() if ending == "leave" else None
         if survivor is None:
             self._end(ending)
@@ -356,7 +363,7 @@ class Session:
                 self._world = join(assignment, self._launch.channel)
                 self._running = run.again(survivor)
             except Exception as error:
-                if not is_peer_loss(error) or isinstance(error, GenerationOverError):
+                if not survivor.whole or not is_peer_loss(error) or isinstance(error, GenerationOverError):
                     raise
             else:
                 return

@@ -83,7 +83,6 @@ def _record(number: GenerationNumber, size: int, folder: Path, policy: Checkpoin
     job = folder.name
     return GenerationRecord(
         number=number,
-        parent=None,
         reason="started without a coordinator",
         rung="L2",
         members=(MemberRecord(member=job, index=0, pod=job, node="", first_rank=0, ranks=size),),

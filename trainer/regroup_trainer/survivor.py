@@ -43,11 +43,18 @@ class Survivor:
     shards: int
     on_completed: Callable[[StepResult], None] = lambda _: None
     """Called when a step is completed between two generations."""
+    void: frozenset[GenerationNumber] = frozenset()
+    """Generations that it entered since, and did not train in."""
 
     @property
     def state(self) -> TrainState:
         """As it was left."""
         return self.stepper.state
+
+    @property
+    def whole(self) -> bool:
+        """Whether its state is that of a step; not so where it was being overwritten when the next world broke too."""
+        return self.stepper.whole
 
     @property
     def trail(self) -> Trail | None:
@@ -66,7 +73,7 @@ class Survivor:
             return Offer(shard)
         stepper = self.stepper
         step = stepper.state.position.step
-        return Offer(shard, self.generation, step, stepper.prepared, stepper.last)
+        return Offer(shard, self.generation, step, stepper.prepared, stepper.last, self.void)
 
     def fits(self, config: TrainConfig) -> bool:
         """Whether a state trained as this one may go on by `config` without a checkpoint."""
@@ -147,12 +154,16 @@ def take_over(
         return None
     world = engine.world
     shard = arrange(config.parallelism, world).place.shard
+    if survivor is not None:
+        survivor.void |= {engine.number}
     agreement = agree(from_all(survivor.offer(shard, config) if survivor else Offer(shard)))
     if agreement is None or not engine.may_take_over(agreement):
         return None
     if survivor is not None and agreement.commit is not None and world.rank in agreement.completing:
         survivor.complete(agreement.commit)
     state = state_here()
+    if survivor is not None and world.rank in {destination for _, destination in agreement.transfers}:
+        survivor.stepper.whole = False
     return Taken(state, agreement) if _exchange(state, agreement, world.rank) else None
 
 

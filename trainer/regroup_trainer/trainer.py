@@ -74,7 +74,7 @@ class _Generation:
             ending = self._train(survivor)
         except Exception as error:
             survivor = self._survivor or survivor
-            if survivor is None or not is_peer_loss(error):
+            if survivor is None or not survivor.whole or not is_peer_loss(error):
                 raise
             tell_loss(self._assignment.rank, error)
         else:

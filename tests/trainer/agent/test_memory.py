@@ -17,7 +17,7 @@ ENVIRONMENT = AgentEnvironment(
 def make_generation(term: int, n: int) -> GenerationRecord:
     """A world of two workers."""
     number = GenerationNumber(term, n)
-    return make_record(number, None, (make_hello(0), make_hello(1)), make_desired(), ("start", "test"))
+    return make_record(number, (make_hello(0), make_hello(1)), make_desired(), ("start", "test"))
 
 
 def test_a_lower_generation_is_refused_for_ever() -> None:

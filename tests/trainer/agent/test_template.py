@@ -61,7 +61,7 @@ class Parent:
 
     def fork(self, job: str, n: int = 1) -> None:
         number = GenerationNumber(1, n)
-        record = make_record(number, None, (make_hello(0),), make_desired(job=job), ("start", "test"))
+        record = make_record(number, (make_hello(0),), make_desired(job=job), ("start", "test"))
         assignment = Assignment(record=record, rank=0, local_rank=0, channel=self.path)
         self.order(ForkRank(assignment=assignment, threads=1))
 

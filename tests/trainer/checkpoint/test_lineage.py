@@ -63,12 +63,21 @@ def test_files_that_are_being_written_are_not_generations(layout: Layout) -> Non
     assert lineage.read(layout) == {}
 
 
-def test_the_parent_is_the_newest_that_began_up_to_the_announced_one() -> None:
+def test_the_parent_is_the_newest_before_it_that_began() -> None:
     began = records(link(1, 1), link(1, 3), link(1, 7))
-    new = GenerationNumber(2, 1)
-    assert lineage.parent_of(began, new, GenerationNumber(1, 5)) == (1, 3)
-    assert lineage.parent_of(began, new, None) == (1, 7)
-    assert lineage.parent_of({}, new, GenerationNumber(1, 5)) is None
+    assert lineage.parent_of(began, GenerationNumber(2, 1)) == (1, 7)
+    assert lineage.parent_of(began, GenerationNumber(1, 5)) == (1, 3)
+    assert lineage.parent_of({}, GenerationNumber(2, 1)) is None
+
+
+def test_a_generation_that_trained_nothing_does_not_end_the_line_before_it(layout: Layout) -> None:
+    for number in (1, 2, 3):
+        lineage.begin(layout, link(1, number))
+    third, void = GenerationNumber(1, 4), {GenerationNumber(1, 3)}
+    assert lineage.newest_committing(layout, third, ()) == (1, 3)
+    assert lineage.newest_committing(layout, third, void) == (1, 2)
+    with pytest.raises(FencedError):
+        lineage.newest_committing(layout, GenerationNumber(1, 2), void)
 
 
 def test_a_checkpoint_counts_until_a_later_generation_resumes_below_it() -> None:

@@ -13,7 +13,7 @@ import torch
 from regroup_trainer.checkpoint.catalog import published, verify
 from regroup_trainer.checkpoint.export import read_model
 from regroup_trainer.checkpoint.layout import Layout
-from regroup_trainer.contract import PEER_LOST_EXIT_CODE, GenerationNumber, GenerationRecord
+from regroup_trainer.contract import PEER_LOST_EXIT_CODE, Decision, Finished, GenerationNumber, GenerationRecord
 from regroup_trainer.history import audit
 from tests.support.disks import mounted
 from tests.support.ranks import RankOutcome, Template, generation, train_config
@@ -44,7 +44,6 @@ def following(directory: Path, world_size: int = 2, n: int = 2, **options: Any) 
         world_size,
         train_config(**sections),
         number=GenerationNumber(1, n),
-        parent=GenerationNumber(1, n - 1),
         **options,
     )
 
@@ -237,6 +236,17 @@ def test_a_full_disk_fails_saves_frees_what_they_wrote_and_the_result_waits_unti
     assert leader.exit_code == 0, leader.stderr
     assert [report.step for report in leader.saved] == [6]
     assert leftovers(small_disk / "job") == []
+
+
+@root_only
+def test_a_result_for_which_there_is_no_room_does_not_keep_a_job_that_is_to_end(
+    template: Template, small_disk: Path
+) -> None:
+    (small_disk / "hog").write_bytes(bytes(1_300_000))
+    outcomes = template.run(generation(small_disk / "job", 2, train_config()), decisions={6: Decision.STOP})
+    assert [outcome.exit_code for outcome in outcomes] == [0, 0], outcomes[0].stderr
+    assert [end.reason for outcome in outcomes for end in outcome.of(Finished)] == ["stop", "stop"]
+    assert outcomes[0].saved == []
 
 
 @pytest.mark.parametrize(

@@ -31,14 +31,14 @@ def test_a_choice_is_whole_groups_within_bounds(hellos: list[object], replicas: 
 
 def test_survivors_keep_their_order_and_joiners_follow() -> None:
     desired = make_desired(replicas=4)
-    old = make_record(GenerationNumber(1, 1), None, (HELLOS[2], HELLOS[0], HELLOS[1]), desired, ("start", ""))
+    old = make_record(GenerationNumber(1, 1), (HELLOS[2], HELLOS[0], HELLOS[1]), desired, ("start", ""))
     chosen = choose([HELLOS[3], HELLOS[1], HELLOS[2]], old, desired, "nowhere")
     assert [hello.index for hello in chosen] == [2, 1, 3]
 
 
 def test_survivors_keep_their_place_within_a_replica_group() -> None:
     desired = make_desired(replicas=4, replica_group_size=2)
-    old = make_record(GenerationNumber(1, 1), None, HELLOS[:4], desired, ("start", ""))
+    old = make_record(GenerationNumber(1, 1), HELLOS[:4], desired, ("start", ""))
     assert [hello.index for hello in choose(HELLOS[1:4], old, desired, "nowhere")] == [2, 1]
     back = make_hello(0, member="another")
     assert [hello.index for hello in choose([back, *HELLOS[1:4]], old, desired, "nowhere")] == [2, 1, 0, 3]

@@ -90,8 +90,7 @@ class Job:
         """The next generation, of the members with these vaults, does the rest from memory."""
         self.vaults = self.vaults if vaults is None else vaults
         train = train_config(training={"steps": STEPS}, parallelism=self.strategy)
-        own, parent = GenerationNumber(1, n), GenerationNumber(1, n - 1)
-        record = generation(self.directory, len(self.vaults), train, number=own, parent=parent)
+        record = generation(self.directory, len(self.vaults), train, number=GenerationNumber(1, n))
         source = SnapshotSource(number=number, places=self.places(number))
         environment = {AgentEnvironment.variable("token_file"): str(self.folder / "token")}
         record = record.model_copy(update={"rung": "L1", "snapshot": source})

@@ -6,7 +6,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
-from itertools import chain, repeat
 
 import torch.distributed as dist
 from torch.optim import Optimizer
@@ -24,8 +23,6 @@ from regroup_trainer.contract import Busy, CheckpointFailed, CheckpointSaved
 from regroup_trainer.errors import SaveError, Stage
 from regroup_trainer.state import TrainState
 
-_RESULT_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds between attempts to save the last step."""
 _MOMENT_SECONDS = 0.02
 _TELL_SECONDS = 1.0
 """Between signs that a save is waited for."""
@@ -122,13 +119,6 @@ class Checkpointer:
             self.begin()
         self._finish()
         return self._saved_step == step
-
-    def save_result(self) -> None:
-        """Save the last step, however often it takes: the result is in memory only, and a full disk can be freed."""
-        for pause in chain(_RESULT_PAUSES, repeat(_RESULT_PAUSES[-1])):
-            if self.save_durably():
-                return
-            time.sleep(pause)  # all ranks know of the failure and wait alike
 
     def finish(self) -> None:
         """Wait for the save under way; call it before the world is left."""

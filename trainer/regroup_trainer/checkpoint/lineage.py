@@ -7,6 +7,7 @@ something, but nobody will ever load it.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -49,15 +50,12 @@ def _read_record(path: Path) -> LineageRecord:
         ) from error
 
 
-def parent_of(
-    records: dict[GenerationNumber, LineageRecord], generation: GenerationNumber, announced: GenerationNumber | None
-) -> GenerationNumber | None:
-    """The newest generation that began, up to the parent announced by the coordinator (which may never have begun).
+def parent_of(numbers: Iterable[GenerationNumber], generation: GenerationNumber) -> GenerationNumber | None:
+    """The newest generation before this one that began.
 
-    A coordinator that knows of no parent may just have forgotten it: then any older generation will do.
+    Only the volume knows: what a coordinator has heard may be less, where ranks could not reach it.
     """
-    limit = min(announced, generation) if announced else generation
-    return max((number for number in records if number < generation and number <= limit), default=None)
+    return max((number for number in numbers if number < generation), default=None)
 
 
 def chain(records: dict[GenerationNumber, LineageRecord], newest: GenerationNumber | None) -> tuple[LineageRecord, ...]:
@@ -78,11 +76,16 @@ def counts(step: int, publisher: GenerationNumber, lineage: tuple[LineageRecord,
     return all(link.resumed_from_step >= step for link in later)
 
 
-def newest_before(layout: Layout, generation: GenerationNumber) -> GenerationNumber | None:
-    """The newest generation that began before this one. Raises FencedError when a newer one has begun."""
+def newest_committing(
+    layout: Layout, generation: GenerationNumber, void: Collection[GenerationNumber]
+) -> GenerationNumber | None:
+    """The newest generation before this one that may have committed a step; those that are `void` have not.
+
+    Raises FencedError when a newer generation than this one has begun.
+    """
     require_newest(layout, generation)
-    begun = (number for path in layout.lineage.iterdir() if (number := generation_of(path.name)))
-    return max((number for number in begun if number < generation), default=None)
+    begun = {number for path in layout.lineage.iterdir() if (number := generation_of(path.name))}
+    return parent_of(begun.difference(void), generation)
 
 
 def require_newest(layout: Layout, generation: GenerationNumber) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -65,12 +66,13 @@ class Restorer:
         lead(lambda: self._begin(choice.parent, choice.manifest.step if choice.manifest else 0))
         return choice
 
-    def continues(self, generation: GenerationNumber) -> bool:
+    def continues(self, generation: GenerationNumber, void: Collection[GenerationNumber]) -> bool:
         """Whether the state of this generation is the newest of the run, so that it may go on from memory.
 
-        All ranks call it. Raises StorageError; FencedError when a newer generation than this one has begun.
+        Generations that are `void` have committed nothing. All ranks call it. Raises StorageError; FencedError when a
+        newer generation than this one has begun.
         """
-        return lead(lambda: lineage.newest_before(self.layout, self.record.number) == generation)
+        return lead(lambda: lineage.newest_committing(self.layout, self.record.number, void) == generation)
 
     def take_over(self, parent: GenerationNumber, step: int) -> None:
         """Note on the volume that the generation begins with the state after `step` of `parent`, which lives on.

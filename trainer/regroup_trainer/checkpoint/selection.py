@@ -29,7 +29,7 @@ class Selection:
 def select(layout: Layout, record: GenerationRecord) -> Selection:
     """Apply the resume policy. Raises CheckpointError, ConfigurationError, OSError."""
     records = lineage.read(layout)
-    parent = lineage.parent_of(records, record.number, record.parent)
+    parent = lineage.parent_of(records, record.number)
     links = lineage.chain(records, parent)
     policy = policy_in_force(links, record.desired.resume)
     ours = tuple(found for found in catalog.published(layout) if catalog.on_lineage(found, links))

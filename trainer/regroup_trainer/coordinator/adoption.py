@@ -29,7 +29,6 @@ def adopt(state: State, until: float, now: float) -> bool:
     if missing and (now < until or only_late):
         return False
     state.world = World(record, begun=now, heard=now, moved=now)
-    state.know_lineage(record.parent)
     _adopt_progress(state, list(back.values()), now)
     if missing:
         message = f"worker {missing[0].pod} did not come back after the coordinator's restart"
@@ -53,5 +52,5 @@ def _adopt_progress(state: State, back: list[Hello], now: float) -> None:
     newest = max(progresses, key=lambda progress: progress.step, default=None)
     if newest is not None:
         state.committed = LastCommit(newest.step, newest.time)
-        state.know_lineage(newest.generation)
+        state.started = True
     state.account.adopt(next((progress for progress in progresses if progress.rank == 0), None), now)

@@ -107,7 +107,7 @@ class Coordinator:
     def claimed(self, number: GenerationNumber, newest: GenerationNumber | None, now: float) -> list[Effect]:
         """Answer to Claim: `number` is ours alone; `newest` is the newest lineage record on the volume."""
         self._numbers.claimed(number)
-        self.state.know_lineage(newest)
+        self.state.started = self.state.started or newest is not None
         return self._advance(now)
 
     def claim_failed(self, why: str, now: float) -> list[Effect]:
@@ -216,7 +216,7 @@ class Coordinator:
         held = self._held(chosen, before)
         because = self._rung(held, before, end)
         snapshot = source_of(state, held) if because[0] in ("L0", "L1") else None
-        record = make_record(number, state.lineage, chosen, state.desired, because, snapshot)
+        record = make_record(number, chosen, state.desired, because, snapshot)
         state.account.spend("pending" if before is None else "idle", now)
         state.world = World(record, begun=now, heard=now, moved=now, before=state.committed, follows=end)
         if end is not None and before is not None:
@@ -237,7 +237,7 @@ class Coordinator:
         return [replace(held, snapshots=usable(self.state, held.member)) for held in (*members, *others)]
 
     def _rung(self, held: list[Holding], before: World | None, end: Break | None) -> tuple[Rung, str]:
-        situation = Situation(tuple(held), started=self.state.lineage is not None)
+        situation = Situation(tuple(held), started=self.state.started)
         rung, why = choose_rung(situation, excluded=failed_rungs(before))
         return rung, f"{end.message if end else 'the workers are there'}; state: {why}"[:4096]
 

@@ -69,7 +69,6 @@ def _groups(members: list[Hello], order: dict[str, int], groups: int, size: int)
 
 def make_record(
     number: GenerationNumber,
-    parent: GenerationNumber | None,
     chosen: Sequence[Hello],
     desired: Desired,
     because: tuple[Rung, str],
@@ -95,7 +94,6 @@ def make_record(
         first_rank += hello.ranks
     return GenerationRecord(
         number=number,
-        parent=parent,
         reason=reason,
         rung=rung,
         members=tuple(places),

@@ -68,7 +68,7 @@ def _take_over(state: State, report: Report, world: World, now: float) -> None:
 
 def _restored(state: State, report: Restored, world: World, now: float) -> None:
     world.restored[report.rank] = report
-    state.know_lineage(world.number)
+    state.started = True
     if report.rank != 0:
         return
     state.resumed.append((report.generation, report.step))

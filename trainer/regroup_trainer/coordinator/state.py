@@ -42,8 +42,8 @@ class State:
         self.verdict: Verdict | None = None
         self.waiting_for = "waiting for workers"
         """Why no world is formed, as long as none is."""
-        self.lineage: GenerationNumber | None = None
-        """The newest generation whose state was in place."""
+        self.started = False
+        """Whether the state of any generation has ever been in place."""
         self.committed: LastCommit | None = None
         self.progress: Progress | None = None
         self.checkpoint: CheckpointSaved | None = None
@@ -79,10 +79,6 @@ class State:
         """What is to be done since the last call."""
         effects, self._effects = self._effects, []
         return effects
-
-    def know_lineage(self, number: GenerationNumber | None) -> None:
-        """A generation of this lineage is known to have had its state in place."""
-        self.lineage = max((known for known in (self.lineage, number) if known is not None), default=None)
 
     def conclude(self, verdict: Verdict) -> None:
         """The job has ended: all agents end with it."""

@@ -6,9 +6,11 @@ of memory and writes them in turn, so that a whole snapshot is never overwritten
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import pickle
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,8 @@ from regroup_trainer.memory_limit import available_bytes
 from regroup_trainer.snapshots.places import REST, SLOTS, TENSORS, CompletePage, slot_file
 from regroup_trainer.state import TrainState
 
+_LEAST_SECONDS = 0.1
+"""Between snapshots: of steps that take no longer than milliseconds, more are lost by detecting a loss."""
 _GRACE_SECONDS = 2.0
 """How long a copy may take to end when its generation is over."""
 _WRITERS = 2
@@ -69,6 +73,7 @@ class MemorySnapshots:
         self._copying: Snapshot | None = None
         self._work: Background[None] | None = None
         self._begun = state.position.step
+        self._begun_at = -math.inf
         self._incomplete = False
         """Whether the last one that was begun may not be whole everywhere yet."""
         self._page = CompletePage(Path(assignment.snapshots)) if self._every else None
@@ -76,7 +81,7 @@ class MemorySnapshots:
 
     def due(self) -> bool:
         """Whether to copy after the step that is about to run. Rank 0 asks; all are told."""
-        if not self._every or self._incomplete:
+        if not self._every or self._incomplete or time.monotonic() - self._begun_at < _LEAST_SECONDS:
             return False
         return (self._state.position.step + 1) // self._every > self._begun // self._every
 
@@ -96,7 +101,7 @@ class MemorySnapshots:
             self._adopt(plan)
         if not self._every:
             return
-        self._begun, self._incomplete = self._state.position.step, True
+        self._begun, self._incomplete, self._begun_at = self._state.position.step, True, time.monotonic()
         if self._plan is None:
             return
         self._prepare(self._slot)
