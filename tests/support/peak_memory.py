@@ -17,7 +17,7 @@ STEPS = 6
 
 
 def train_and_measure(assignment: Assignment, options: dict[str, Any], channel: RecordingChannel) -> int:
-    """An entry of the ranks' template: train, then write the peak of the later steps in bytes to `options['folder']`."""
+    """For a template: train, then write the peak of the later steps, in bytes, to `options['folder']`."""
     from torch.profiler import ProfilerActivity, profile
 
     from regroup_trainer.step import Stepper
