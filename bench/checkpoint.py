@@ -6,7 +6,7 @@ Ranks train a stack of linear layers with AdamW; parameters and optimizer state 
 holding its share (FSDP2 where there are several). They occupy half of the cores, or all. Each subject has processes of
 its own, in which blocks of the same steps without and with a save alternate, so that a drift of the machine hits both.
 
-- lost_seconds: (time with saves - time without) / saves
+- lost_seconds: the time of a block with a save minus that of the block beside it without, the median of the pairs
 - blocking_seconds: how long the training thread stood still for a save, the longest of all saves (the first included)
 - durable_seconds: from the decision until the bytes are on the device, the median
 

@@ -1,0 +1,95 @@
+"""Which state a rank between two worlds may offer to the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+
+from regroup_trainer import survivor
+from regroup_trainer.commit import Commit
+from regroup_trainer.contract import Decision, GenerationNumber
+from regroup_trainer.engine import Engine, Trail
+from regroup_trainer.offers import Offer
+from regroup_trainer.state import Position, TrainState
+from regroup_trainer.step import Share, Stepper
+from regroup_trainer.survivor import Survivor, survivor_of, take_over
+from regroup_trainer.world import World
+from tests.support.ranks import train_config
+
+OLD, NEW = GenerationNumber(1, 1), GenerationNumber(1, 2)
+COMMIT = Commit(tokens=10, loss=1.0, gradient_norm=1.0, digest=7, decision=Decision.CONTINUE)
+CONFIG = train_config()
+
+
+class Breaking(torch.optim.SGD):
+    """An optimizer that is interrupted half-way."""
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        raise RuntimeError("Connection closed by peer")
+
+
+class Job:
+    """What of an engine decides about a survivor."""
+
+    def __init__(self, number: GenerationNumber = NEW) -> None:
+        self.trail: Trail | None = Trail()
+        self.number = number
+        self.world = World(0, 1, 0, torch.device("cpu"))
+        self.asked: list[Any] = []
+
+    def may_take_over(self, agreement: Any) -> bool:
+        self.asked.append(agreement)
+        return True
+
+
+def make_stepper(optimizer: type[torch.optim.SGD] = torch.optim.SGD) -> Stepper:
+    model = nn.Linear(1, 1)
+    state = TrainState(model, optimizer(model.parameters(), lr=0.1), Position(5, 50, 500))
+    return Stepper(state, CONFIG, World(0, 1, 0, torch.device("cpu")), targets_per_sample=1)
+
+
+def make_survivor(job: Job) -> Survivor:
+    found = survivor_of(OLD, cast(Engine, job), make_stepper())
+    assert found is not None
+    return found
+
+
+def test_a_state_in_which_an_update_is_half_done_is_not_offered() -> None:
+    stepper = make_stepper(Breaking)
+    stepper.state.model(torch.ones(1)).sum().backward()
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        stepper.commit(Share(1, 1.0, 1), Decision.CONTINUE)
+    assert survivor_of(OLD, cast(Engine, Job()), stepper) is None
+
+
+def test_a_state_that_is_being_overwritten_when_the_next_world_breaks_too_is_not_offered_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = Job()
+    own = make_survivor(job)
+
+    def break_off(*_: object) -> bool:
+        raise ConnectionError("Connection closed by peer")
+
+    monkeypatch.setattr(survivor, "from_all", lambda mine: [mine, Offer(0, OLD, 7, False, COMMIT)])
+    monkeypatch.setattr(survivor, "receive", break_off)
+    with pytest.raises(ConnectionError):
+        take_over(lambda: own.state, cast(Engine, job), "L0", CONFIG, own)
+    assert not own.whole
+
+
+def test_a_world_that_is_entered_and_not_trained_in_is_told_to_have_committed_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = Job()
+    own = make_survivor(job)
+    monkeypatch.setattr(survivor, "from_all", lambda mine: [mine])
+    taken = take_over(lambda: own.state, cast(Engine, job), "L0", CONFIG, own)
+    assert taken is not None
+    assert (taken.agreement.generation, taken.agreement.step, taken.agreement.void) == (OLD, 5, {NEW})
+    assert own.whole
