@@ -62,6 +62,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--strategy", default="ddp")
     parser.add_argument("--micro-batch", type=int)
+    parser.add_argument("--points", type=int, default=50)
     parser.add_argument("--directory")
     parser.add_argument("--count-file", type=Path)
     parser.add_argument("--fail", default="")
@@ -83,7 +84,7 @@ def main() -> None:
     def measure(batch: list[Tensor]) -> dict[str, Tensor]:
         return {"loss": F.cross_entropy(model(batch[0]), batch[1])}
 
-    for inputs, labels in session.batches(Points(50), options.steps, 10, options.micro_batch):
+    for inputs, labels in session.batches(Points(options.points), options.steps, 10, options.micro_batch):
         if options.fail == "slow" and session.rank == 1:
             time.sleep(0.05)
         bad = options.fail == "not-finite" and session.steps == 2

@@ -56,6 +56,16 @@ def test_a_world_of_any_size_trains_as_one_process_does(
     assert audit(tmp_path) == []
 
 
+def test_a_program_that_no_longer_fits_its_checkpoint_is_refused_in_its_own_words(
+    template: Template, tmp_path: Path
+) -> None:
+    succeeded(template.run(record(tmp_path, 1)))
+    changed = template.run(record(tmp_path, 1, "--points=60", n=2))[0]
+    assert changed.exit_code == 2
+    assert "session.batches: dataset: Points of 60 differs from Points of 50" in changed.stderr
+    assert "or give Session another directory if you started it yourself" in changed.stderr
+
+
 def test_losses_fall_and_the_end_is_told(reference: RankOutcome) -> None:
     assert reference.losses[-1] < reference.losses[0]  # type: ignore[operator]
     assert reference.finished

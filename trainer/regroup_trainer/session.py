@@ -275,7 +275,7 @@ class Session:
         )
         assignment, channel = self._launch.assignment, self._launch.channel
         assert self._model is not None
-        identity = RunIdentity(own_model.identity(self._model), self._strategy, order)
+        identity = RunIdentity(own_model.identity(self._model), self._strategy, order, own_program=True)
         keeps = channel.lasting and isinstance(self._model, Replicated)
         trail = (survivor.trail if survivor else None) or Trail()
         engine = Engine(assignment, self._world, channel, identity, trail if keeps else None)

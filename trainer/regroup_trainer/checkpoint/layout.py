@@ -52,6 +52,8 @@ class RunIdentity:
     strategy: str
     """How the ranks share the work."""
     data: DataIdentity
+    own_program: bool = False
+    """Whether a user's own program says all this, and no configuration."""
 
 
 class FileRecord(Record):

@@ -166,17 +166,17 @@ def require_writable(layout: Layout, probe_name: str) -> None:
 
 def require_fitting(manifest: Manifest, identity: RunIdentity) -> None:
     """Raises ConfigurationError, naming both values, when a checkpoint is of another run than this."""
+    names = _ARGUMENTS if identity.own_program else _FIELDS
+    by_itself = ", or give Session another directory if you started it yourself," if identity.own_program else ""
+    way_out = f"change it back, or set resume.policy: Never{by_itself} to start from scratch"
     for name, now in identity.data.model_dump().items():
         then = getattr(manifest.data, name)
         if now != then:
-            raise ConfigurationError(
-                f"{_FIELDS[name]}: {now} differs from {then}, with which checkpoint step {manifest.step} was trained: "
-                f"change it back, or set resume.policy: Never to start from scratch"
-            )
+            trained = f"with which checkpoint step {manifest.step} was trained"
+            raise ConfigurationError(f"{names[name]}: {now} differs from {then}, {trained}: {way_out}")
     if manifest.model != identity.model:
         raise ConfigurationError(
-            f"model: {identity.model} differs from {manifest.model} of checkpoint step {manifest.step}: change "
-            f"it back, or set resume.policy: Never to start from scratch"
+            f"model: {identity.model} differs from {manifest.model} of checkpoint step {manifest.step}: {way_out}"
         )
 
 
@@ -187,4 +187,12 @@ _FIELDS = {
     "global_batch_size": "training.globalBatchSize",
     "sequence_length": "training.sequenceLength",
 }
-"""Field of DataIdentity -> how the user knows it."""
+"""Field of DataIdentity -> how the user of the built-in trainer knows it."""
+_ARGUMENTS = {
+    "fingerprint": "session.batches: dataset",
+    "samples": "session.batches: the size of the dataset",
+    "seed": "Session: seed",
+    "global_batch_size": "session.batches: global_batch_size",
+    "sequence_length": "session.batches: the length of a sample",
+}
+"""Field of DataIdentity -> how the author of a program knows it."""
