@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -43,6 +45,18 @@ def test_groups_are_the_lines_of_the_array_of_ranks(sizes: Axes) -> None:
         assert sorted(mesh.groups(name)) == sorted(tuple(map(int, line)) for line in lines)
 
 
+@given(SIZES, st.booleans())
+def test_a_replica_group_is_a_run_of_ranks_that_hold_every_part(sizes: Axes, shards: bool) -> None:
+    sizes = sizes if shards else sizes._replace(shard=1)
+    named = ("replicate", "shard") if shards else ("replicate",)
+    meshes = [Mesh(sizes, rank, named) for rank in range(int(np.prod(sizes)))]
+    size = len(meshes) // sizes.replicate
+    held = [[mesh.part for mesh in meshes[first : first + size]] for first in range(0, len(meshes), size)]
+    assert held == [held[0]] * sizes.replicate
+    copies = 1 if shards else sizes.context  # ranks with slices of the same sequences have the same parameters
+    assert Counter(held[0]) == dict.fromkeys(range(meshes[0].parts), copies)
+
+
 @pytest.mark.parametrize(("world", "shard"), [(4, 2), (6, 3), (8, 2), (8, 4)])
 def test_shard_groups_are_rows_and_replica_groups_columns_of_the_matrix(world: int, shard: int) -> None:
     matrix = np.arange(world).reshape(world // shard, shard)
@@ -63,7 +77,7 @@ def test_groups_are_told_in_a_sentence() -> None:
         ({"strategy": "ddp"}, 3, Axes(replicate=3), ("replicate",)),
         ({"strategy": "fsdp"}, 3, Axes(shard=3), ("shard",)),
         ({"strategy": "fsdp", "tensorParallel": 2}, 6, Axes(shard=3, tensor=2), ("shard", "tensor")),
-        ({"pipelineParallel": 2}, 4, Axes(pipeline=2, replicate=2), ("pipeline", "replicate")),
+        ({"pipelineParallel": 2}, 4, Axes(pipeline=2, replicate=2), ("replicate", "pipeline")),
         (
             {"strategy": "hsdp", "shardGroupSize": 2, "contextParallel": 2},
             8,

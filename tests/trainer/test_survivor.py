@@ -91,5 +91,5 @@ def test_a_world_that_is_entered_and_not_trained_in_is_told_to_have_committed_no
     monkeypatch.setattr(survivor, "from_all", lambda mine: [mine])
     taken = take_over(lambda: own.state, cast(Engine, job), "L0", CONFIG, own)
     assert taken is not None
-    assert (taken.agreement.generation, taken.agreement.step, taken.agreement.void) == (OLD, 5, {NEW})
+    assert (taken.agreement.generation, taken.agreement.step, taken.agreement.void) == (OLD, 5, frozenset({NEW}))
     assert own.whole

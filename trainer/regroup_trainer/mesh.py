@@ -1,9 +1,9 @@
 """How the ranks of a world are arranged: the only module that factorises the world size.
 
-Ranks are numbered along five dimensions, the last one fastest, so that those which talk most are neighbours: `pipeline`
-(parts of the stack of layers), `replicate` (copies of the model), `shard` (parts of a copy), `context` (parts of a
-sequence), `tensor` (parts of a layer). Samples are shared out over `replicate` x `shard`: each place there is a
-data-parallel row, whose ranks all train on the same samples.
+Ranks are numbered along five dimensions, the last one fastest, so that those which talk most are neighbours, and a
+replica group is a run of ranks: `replicate` (copies of the model), `pipeline` (parts of the stack of layers), `shard`
+(parts of a copy), `context` (parts of a sequence), `tensor` (parts of a layer). Samples are shared out over `replicate`
+x `shard`: each place there is a data-parallel row, whose ranks all train on the same samples.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from regroup_trainer.config import ParallelismConfig
@@ -23,8 +24,8 @@ from regroup_trainer.world import World
 class Axes(NamedTuple):
     """A number for each dimension: its size, or a rank's place in it."""
 
-    pipeline: int = 1
     replicate: int = 1
+    pipeline: int = 1
     shard: int = 1
     context: int = 1
     tensor: int = 1
@@ -78,6 +79,28 @@ class Mesh:
         """Whether this rank's loss is counted: once for each slice of a sequence, at the end of the pipeline."""
         return self.place.pipeline == self.sizes.pipeline - 1 and self.place.tensor == 0
 
+    @property
+    def part(self) -> int:
+        """Which part of the whole state this rank holds, of `parts`."""
+        part = 0
+        for dimension in self._cutting:
+            part = part * getattr(self.sizes, dimension) + getattr(self.place, dimension)
+        return part
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts the whole state is cut."""
+        return math.prod(getattr(self.sizes, dimension) for dimension in self._cutting)
+
+    @property
+    def _cutting(self) -> tuple[str, ...]:
+        return ("pipeline", "shard", *(("context",) if self._merged == "shard" else ()), "tensor")
+
+    @property
+    def _merged(self) -> str:
+        """The data-parallel dimension to which ranks with slices of the same sequences belong, as parameters go."""
+        return "shard" if "shard" in self.named else "replicate"
+
     def groups(self, dimension: str) -> tuple[tuple[int, ...], ...]:
         """The ranks of the world in groups along a dimension, each in the order of their places."""
         axis = Axes._fields.index(dimension)
@@ -89,13 +112,16 @@ class Mesh:
     def connect(self, device_type: str) -> DeviceMesh:
         """Make the process groups. All ranks call it; slices of the result serve single dimensions.
 
-        Ranks that hold slices of the same sequences share parameters as data-parallel ranks do, so they belong to the
-        last data-parallel dimension here; `connect_context` groups them by themselves.
+        Ranks that hold slices of the same sequences share parameters as data-parallel ranks do, so they belong to a
+        data-parallel dimension here; `connect_context` groups them by themselves.
         """
         names = tuple(name for name in self.named if name != "context")
-        merged = "shard" if "shard" in names else "replicate"
-        sizes = {**self.sizes._asdict(), merged: getattr(self.sizes, merged) * self.sizes.context}
-        return init_device_mesh(device_type, tuple(sizes[name] for name in names), mesh_dim_names=names)
+        sizes = {**self.sizes._asdict(), self._merged: getattr(self.sizes, self._merged) * self.sizes.context}
+        order = [name for name in Axes._fields if name != "context"]
+        order.insert(order.index(self._merged) + 1, "context")
+        ranks = torch.arange(math.prod(self.sizes)).reshape(self.sizes)
+        ranks = ranks.permute([Axes._fields.index(name) for name in order]).reshape([sizes[name] for name in names])
+        return DeviceMesh(device_type, ranks, mesh_dim_names=names)
 
     def connect_context(self, device_type: str) -> DeviceMesh:
         """The group of the ranks that hold slices of the same sequences. All ranks call it."""
@@ -123,8 +149,8 @@ def arrange(parallelism: ParallelismConfig, world: World) -> Mesh:
     copies = world.size // unit
     sharded_freely = parallelism.strategy == "fsdp"
     sizes = Axes(
-        pipeline=parallelism.pipeline_parallel,
         replicate=1 if sharded_freely else copies,
+        pipeline=parallelism.pipeline_parallel,
         shard=copies if sharded_freely else (parallelism.shard_group_size or 1),
         context=parallelism.context_parallel,
         tensor=parallelism.tensor_parallel,

@@ -19,7 +19,7 @@ def outlives_its_world(layout: ParallelismConfig) -> bool:
 
     Not so where each rank holds what no other has (`fsdp`, and the optimizer's state of `zero`).
     """
-    return layout.strategy in ("ddp", "hsdp") and not layout.model_is_cut
+    return layout.strategy in ("ddp", "hsdp")
 
 
 @dataclass(frozen=True)

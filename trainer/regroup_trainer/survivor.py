@@ -92,7 +92,7 @@ def survivor_of(number: GenerationNumber, engine: Engine, stepper: Stepper) -> S
     if engine.trail is None or not stepper.whole:
         return None
     mesh = arrange(stepper.config.parallelism, stepper.world)
-    return Survivor(number, engine, stepper, mesh.place.shard, mesh.sizes.shard)
+    return Survivor(number, engine, stepper, mesh.part, mesh.parts)
 
 
 def join(assignment: Assignment, channel: Channel) -> World:
@@ -153,7 +153,7 @@ def take_over(
     if rung != "L0":
         return None
     world = engine.world
-    shard = arrange(config.parallelism, world).place.shard
+    shard = arrange(config.parallelism, world).part
     if survivor is not None:
         survivor.void |= {engine.number}
     agreement = agree(from_all(survivor.offer(shard, config) if survivor else Offer(shard)))
@@ -175,7 +175,7 @@ def carry_over(
         return build(world)
     forget_meshes()  # completing a step has filled the cache anew
     old = survivor.state
-    if config.parallelism.strategy == "hsdp":
+    if config.parallelism.strategy == "hsdp" or config.parallelism.model_is_cut:
         return transplant(old, build(world))
     if isinstance(old.model, DistributedDataParallel):
         old.model = old.model.module

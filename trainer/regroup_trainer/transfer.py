@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 import xxhash
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from regroup_trainer.checkpoint.storage import put_back, tensors_of
+from regroup_trainer.parallelize import sharded_modules
 from regroup_trainer.state import Position, TrainState
 from regroup_trainer.step import local
 
@@ -59,9 +59,8 @@ def receive(state: TrainState, source: int) -> bool:
 @torch.no_grad()
 def transplant(old: TrainState, new: TrainState) -> TrainState:
     """Fill `new`, which holds the same shards on another mesh, with what this rank holds of `old`."""
-    for module in old.model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()  # a pass that broke may have left whole parameters
+    for module in sharded_modules(old.model):
+        module.reshard()  # a pass that broke may have left whole parameters
     sources = dict(old.model.named_parameters())
     for name, parameter in new.model.named_parameters():
         source = sources[name]
