@@ -28,7 +28,7 @@ from bench.harness import Plan, Values, command
 MIB = 1 << 20
 SUBJECTS = ("regroup", "dcp.save", "dcp.async_save", "torch.save", "raw-write")
 CASES = ("512MiB-half-cores", "512MiB-all-cores")
-QUICK_CASE = "8MiB-half-cores"
+QUICK_CASE = "8MiB-all-cores"
 UNITS = {"lost_seconds": "s", "blocking_seconds": "s", "durable_seconds": "s"}
 _TIMEOUT_SECONDS = 900.0
 
