@@ -30,6 +30,10 @@ SUBJECTS = ("regroup", "dcp.save", "dcp.async_save", "torch.save", "raw-write")
 CASES = ("512MiB-half-cores", "512MiB-all-cores")
 QUICK_CASE = "8MiB-all-cores"
 UNITS = {"lost_seconds": "s", "blocking_seconds": "s", "durable_seconds": "s"}
+PAIRS, QUICK_PAIRS = 7, 1
+"""Of blocks without and with a save."""
+SECONDS, QUICK_SECONDS = 2.5, 0.2
+"""Of a block: long enough for most saves to end by themselves; the shorter, the less of the machine's own unrest."""
 _TIMEOUT_SECONDS = 900.0
 
 
@@ -50,7 +54,8 @@ def measure(case: str, subject: str) -> Values:
     ranks = ranks_of(case, len(os.sched_getaffinity(0)))
     size = int(case.split("MiB", maxsplit=1)[0]) * MIB
     with tempfile.TemporaryDirectory(prefix="regroup-bench-") as folder:
-        options = [subject, str(size), folder, str(ranks)]
+        pairs, seconds = (QUICK_PAIRS, QUICK_SECONDS) if case == QUICK_CASE else (PAIRS, SECONDS)
+        options = [subject, str(size), folder, str(pairs), str(seconds), str(ranks)]
         processes = [
             subprocess.Popen(
                 [sys.executable, "-m", "bench.checkpoint_rank", *options, str(rank)],

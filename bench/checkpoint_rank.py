@@ -33,10 +33,6 @@ LAYERS = 8
 BYTES_PER_PARAMETER = 12
 """fp32 parameter and AdamW's two moments."""
 BATCH = 64
-PAIRS = 7
-"""Of blocks without and with a save."""
-BLOCK_SECONDS = 2.5
-"""Long enough for most saves to end by themselves; the shorter, the less of the machine's own unrest is in a block."""
 MIB = 1 << 20
 _GENERATION = GenerationNumber(1, 1)
 
@@ -245,14 +241,14 @@ def build(size: int) -> tuple[TrainState, Tensor]:
 
 
 def main() -> None:
-    """Arguments: subject, bytes, folder, ranks, rank."""
-    name, size, folder, ranks, rank = sys.argv[1:]
+    """Arguments: subject, bytes, folder, pairs of blocks, seconds of a block, ranks, rank."""
+    name, size, folder, pairs, seconds, ranks, rank = sys.argv[1:]
     torch.set_num_threads(1)
     world = World(int(rank), int(ranks), int(rank), torch.device("cpu"))
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=world.rank, world_size=world.size)
     state, batch = build(int(size))
     subject, costs = make(name, state, Path(folder), world, int(size))
-    lost = run(subject, state, batch)
+    lost = run(subject, state, batch, int(pairs), float(seconds))
     if world.leads:  # who is told of all saves
         values = {
             "lost_seconds": lost,
@@ -264,7 +260,7 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def run(subject: Subject, state: TrainState, batch: Tensor) -> float:
+def run(subject: Subject, state: TrainState, batch: Tensor, pairs: int, seconds: float) -> float:
     """Blocks of steps in pairs; one of each begins with a save, and ends when that has ended. Returns seconds lost."""
     step = 0
 
@@ -282,19 +278,19 @@ def run(subject: Subject, state: TrainState, batch: Tensor) -> float:
         return time.perf_counter() - start
 
     block(2, save=False)
-    length = steps_for(block(2, save=False) / 2)
+    length = steps_for(seconds, block(2, save=False) / 2)
     lost = []
-    for number in range(PAIRS):
-        seconds = {save: block(length, save) for save in ((False, True) if number % 2 == 0 else (True, False))}
-        lost.append(seconds[True] - seconds[False])
+    for number in range(pairs):
+        took = {save: block(length, save) for save in ((False, True) if number % 2 == 0 else (True, False))}
+        lost.append(took[True] - took[False])
     if isinstance(subject, Blocking):
         subject.measure_durability()
     return statistics.median(lost)
 
 
-def steps_for(seconds: float) -> int:
-    """Steps of a block, the same on all ranks."""
-    steps = torch.tensor(max(5.0, min(40.0, BLOCK_SECONDS / seconds)))
+def steps_for(seconds: float, step_seconds: float) -> int:
+    """Steps of a block of so many seconds, the same on all ranks."""
+    steps = torch.tensor(max(5.0, min(40.0, seconds / step_seconds)))
     dist.all_reduce(steps, dist.ReduceOp.MIN)
     return int(steps)
 
