@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from regroup_trainer import survivor
 from regroup_trainer.commit import Commit
 from regroup_trainer.contract import Decision, GenerationNumber
 from regroup_trainer.engine import Engine, Trail
-from regroup_trainer.offers import Offer
+from regroup_trainer.offers import Agreement, Offer
 from regroup_trainer.state import Position, TrainState
 from regroup_trainer.step import Share, Stepper
 from regroup_trainer.survivor import Survivor, survivor_of, take_over
@@ -36,21 +36,18 @@ class Breaking(torch.optim.SGD):
 class Job:
     """What of an engine decides about a survivor."""
 
-    def __init__(self, number: GenerationNumber = NEW) -> None:
-        self.trail: Trail | None = Trail()
-        self.number = number
-        self.world = World(0, 1, 0, torch.device("cpu"))
-        self.asked: list[Any] = []
+    trail = Trail()
+    number = NEW
+    world = World(0, 1, 0, torch.device("cpu"))
 
-    def may_take_over(self, agreement: Any) -> bool:
-        self.asked.append(agreement)
+    def may_take_over(self, _agreement: Agreement) -> bool:
         return True
 
 
 def make_stepper(optimizer: type[torch.optim.SGD] = torch.optim.SGD) -> Stepper:
     model = nn.Linear(1, 1)
     state = TrainState(model, optimizer(model.parameters(), lr=0.1), Position(5, 50, 500))
-    return Stepper(state, CONFIG, World(0, 1, 0, torch.device("cpu")), targets_per_sample=1)
+    return Stepper(state, CONFIG, Job.world, targets_per_sample=1)
 
 
 def make_survivor(job: Job) -> Survivor:

@@ -190,14 +190,13 @@ class MemberRecord(Message):
     """Rank processes of this member: first_rank, first_rank + 1, ..."""
     address: Name = ""
     """Where its ranks are reached by the others."""
+    endpoint: Name = ""
+    """host:port of its agent, where others keep and fetch snapshots."""
 
     @property
     def own_ranks(self) -> range:
         """The ranks that it runs."""
         return range(self.first_rank, self.first_rank + self.ranks)
-
-    endpoint: Name = ""
-    """host:port of its agent, where others keep and fetch snapshots."""
 
 
 class SnapshotSource(Message):

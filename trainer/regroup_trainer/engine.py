@@ -149,7 +149,7 @@ class Engine:
         """
         if not self.world.leads:
             return Decision.CONTINUE
-        told = [word.decision for word in self._channel.poll() if word.generation == self._record.number]
+        told = [word.decision for word in self._channel.poll() if word.generation == self.number]
         self._ending = max([self._ending, *(decision for decision in told if decision >= Decision.LEAVE)])
         if self._ending == Decision.LEAVE and self.trail is not None and self._checkpointer.saving:
             return Decision.CONTINUE  # until the save has ended: who joins or leaves shall not wait for the volume
@@ -176,7 +176,7 @@ class Engine:
                 f"step {result.position.step}: loss or gradients are not finite, the update was skipped",
                 file=sys.stderr,
             )
-        number, size = self._record.number, self.world.size
+        number, size = self.number, self.world.size
         if self._history is not None:
             self._history.append(self._line(number, size, result))
         if self.trail is not None:
@@ -188,12 +188,12 @@ class Engine:
         if now - self._told_at < _TELL_SECONDS:
             return
         self._told_at = now
-        number, rank, step = self._record.number, self.world.rank, self._state.position.step
+        number, rank, step = self.number, self.world.rank, self._state.position.step
         self.reporter.send(Busy(generation=number, rank=rank, doing="evaluation", step=step))
 
     def evaluated(self, loss: float, accuracy: float | None = None) -> None:
         """Tell the loss on held-out samples after the present step, and what share of images was classified right."""
-        number, step = self._record.number, self._state.position.step
+        number, step = self.number, self._state.position.step
         if self.world.leads:
             self.reporter.send(Evaluated(generation=number, rank=0, step=step, loss=loss, accuracy=accuracy))
 
@@ -246,7 +246,7 @@ class Engine:
         self._snapshots.close(wait=True)
         self._remember()
         worlds.leave()
-        number, step = self._record.number, self._state.position.step
+        number, step = self.number, self._state.position.step
         self.reporter.send(Finished(generation=number, rank=self.world.rank, step=step, reason=ending, kept=kept))
 
     def _seconds(self) -> dict[str, float]:
@@ -256,17 +256,17 @@ class Engine:
         return {**own, **self._checkpointer.seconds}
 
     def _restored(self, state: TrainState, rung: Rung, since: float) -> Restored:
-        number, rank, step = self._record.number, self.world.rank, state.position.step
+        number, rank, step = self.number, self.world.rank, state.position.step
         return Restored(generation=number, rank=rank, step=step, rung=rung, seconds=time.monotonic() - since)
 
     def _start(self, state: TrainState, restored: Restored) -> None:
         self._state = state
         self.reporter.send(restored)
         if self.world.leads:
-            self._history = History(self._layout.history_file(self._record.number))
+            self._history = History(self._layout.history_file(self.number))
 
     def _open(self, state: TrainState, saved_step: int | None, last_save: float | None) -> None:
-        saver = Saver(self._layout, self._record.number, self.world, self._identity, self._settle)
+        saver = Saver(self._layout, self.number, self.world, self._identity, self._settle)
         self._checkpointer = Checkpointer(saver, state, self._policy, self.reporter, saved_step, last_save)
         self._snapshots = MemorySnapshots(self._assignment, saver, state, self._checkpointer.plan, self._channel)
 
@@ -293,7 +293,7 @@ class Engine:
     def _repeat(self, trail: Trail, history: History) -> None:
         """Note what a former rank 0 may not have brought to the volume. Raises StorageError."""
         records = lineage.read(self._layout)
-        noted = last_step(self._layout, lineage.chain(records, records[self._record.number].parent))
+        noted = last_step(self._layout, lineage.chain(records, records[self.number].parent))
         for number, size, result in trail.steps:
             if result.position.step > noted:
                 history.append(self._line(number, size, result))

@@ -64,6 +64,23 @@ def make_desired(**changes: Any) -> Desired:
     return Desired(**{**fields, **changes})
 
 
+def make_memory(number: int, index: int, node: str) -> Memory:
+    """Of the n-th agent of a job, which is warm."""
+    environment = AgentEnvironment(
+        coordinator_url="http://c:1",
+        namespace="default",
+        job="gpt",
+        member=f"uid-{number}",
+        index=index,
+        pod=f"gpt-w{index}-{number}",
+        node=node,
+        address="10.0.0.1",
+    )
+    memory = Memory(environment)
+    memory.store = f"10.0.0.{number}:2000"
+    return memory
+
+
 @dataclass
 class SimulatedAgent:
     """A worker: what its process would do, without the process."""
@@ -144,18 +161,8 @@ class Job:
     def add_agent(self, index: int, node: str | None = None) -> SimulatedAgent:
         """A warm agent says hello."""
         self._born += 1
-        environment = AgentEnvironment(
-            coordinator_url="http://c:1",
-            namespace="default",
-            job="gpt",
-            member=f"uid-{self._born}",
-            index=index,
-            pod=f"gpt-w{index}-{self._born}",
-            node=node or f"node-{index}",
-            address="10.0.0.1",
-        )
-        agent = SimulatedAgent(index, Memory(environment), environment.node)
-        agent.memory.store = f"10.0.0.{self._born}:2000"
+        node = node or f"node-{index}"
+        agent = SimulatedAgent(index, make_memory(self._born, index, node), node)
         self.agents[agent.name] = agent
         self.connect(agent)
         return agent

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from regroup_trainer import offers
 from regroup_trainer.agent.agent import FREE_SECONDS
 from regroup_trainer.agent.memory import Memory
+from regroup_trainer.checkpoint import lineage
 from regroup_trainer.contract import (
     Begin,
     Decide,
@@ -40,12 +41,13 @@ from regroup_trainer.contract import (
     Standing,
     Welcome,
 )
+from regroup_trainer.coordinator import claims
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.effects import Claim, Close, Effect, Send
-from regroup_trainer.environment import AgentEnvironment
 from regroup_trainer.errors import FencedError
 from regroup_trainer.offers import Offer
 from regroup_trainer.recovery import outlives_its_world
+from tests.trainer.coordinator.simulation import COORDINATOR_NODE, make_memory
 from tests.trainer.protocol.network import Connection
 from tests.trainer.protocol.ranks import ORIGIN, Phase, Rank, Save, State, Volume
 
@@ -112,11 +114,11 @@ class Job:
 
     random: Random
     desired: Desired
+    volume: Volume
     now: float = 100.0
     term: int = 1
     pods: list[Pod] = field(default_factory=list)
     leaders: list[Leader] = field(default_factory=list)
-    volume: Volume = field(default_factory=Volume)
     begun: dict[GenerationNumber, GenerationRecord] = field(default_factory=dict)
     resumed: dict[GenerationNumber, State] = field(default_factory=dict)
     commits: dict[GenerationNumber, State] = field(default_factory=dict)
@@ -134,25 +136,14 @@ class Job:
     def add(self, index: int) -> Pod:
         """The operator makes a worker."""
         self._born += 1
-        environment = AgentEnvironment(
-            coordinator_url="http://c:1",
-            namespace="default",
-            job="gpt",
-            member=f"uid-{self._born}",
-            index=index,
-            pod=f"gpt-w{index}-{self._born}",
-            node=f"node-{index}",
-            address="10.0.0.1",
-        )
-        pod = Pod(index, Memory(environment))
-        pod.memory.store = f"10.0.0.{self._born}:2000"
+        pod = Pod(index, make_memory(self._born, index, f"node-{index}"))
         self.pods.append(pod)
         return pod
 
     def lead(self, *, next_term: bool) -> Leader:
         """A coordinator begins; one of an older term may live on for a while, unknowing."""
         self.term += int(next_term)
-        leader = Leader(Coordinator(self.term, "node-c", self.desired, self.now, 1_000_000.0))
+        leader = Leader(Coordinator(self.term, COORDINATOR_NODE, self.desired, self.now, 1_000_000.0))
         self.leaders.append(leader)
         return leader
 
@@ -277,7 +268,7 @@ class Job:
                 self._do(leader, leader.core.closed(connection.member, self.now))
         for claim in [claim for claim in leader.claiming if claim[0] <= self.now]:
             leader.claiming.remove(claim)
-            number, newest = self.volume.claim(claim[1])
+            number, newest = claims.claim(self.volume.layout.directory, claim[1])
             self._do(leader, leader.core.claimed(number, newest, self.now))
         self._do(leader, leader.core.tick(self.now))
 
@@ -486,7 +477,7 @@ class Job:
         number = record.number
         try:
             agreement = offers.agree(made) if record.rung == "L0" else None
-            if agreement is not None and agreement.generation == self.volume.newest_committing(number, agreement.void):
+            if agreement is not None and agreement.generation == self._newest(number, agreement.void):
                 state = self._go_on_from(ranks, agreement)
                 self.volume.begin(number, agreement.generation, state.step)
             else:
@@ -498,6 +489,9 @@ class Job:
             return
         self._check_resumption(record, ranks, state)
         self.resumed[number] = state
+
+    def _newest(self, number: GenerationNumber, void: frozenset[GenerationNumber]) -> GenerationNumber | None:
+        return lineage.newest_committing(self.volume.layout, number, void)
 
     def _go_on_from(self, ranks: list[Rank], agreement: offers.Agreement) -> State:
         commit: Any = agreement.commit
@@ -554,7 +548,7 @@ class Job:
                 self.volume.publish(save)
                 pod.saves.remove(save)
             else:
-                self.volume.require_newest(save.generation)
+                lineage.require_newest(self.volume.layout, save.generation)
                 save.checked = True
         except FencedError:
             pod.saves.remove(save)
@@ -569,6 +563,6 @@ class Job:
         assert state in line, f"{record.number} goes on from step {state.step} of an abandoned line"
         if record.rung == "L0":
             void = frozenset().union(*(rank.void for rank in ranks))
-            newest = self.volume.newest_committing(record.number, void)
+            newest = self._newest(record.number, void)
             alive = max((r.state.step for r in ranks if r.state in line and r.made_in == newest), default=0)
             assert state.step >= alive, f"{record.number} goes on from step {state.step} though step {alive} lives"

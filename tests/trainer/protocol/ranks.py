@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from regroup_trainer.checkpoint import lineage
-from regroup_trainer.checkpoint.layout import DataIdentity
+from regroup_trainer.checkpoint.layout import DataIdentity, Layout
 from regroup_trainer.checkpoint.lineage import LineageRecord
 from regroup_trainer.config import ResumePolicy
 from regroup_trainer.contract import Decision, GenerationNumber, GenerationRecord
-from regroup_trainer.errors import FencedError
 
 DATA = DataIdentity(fingerprint="f", samples=1, seed=1, global_batch_size=1, sequence_length=1)
 
@@ -86,50 +85,35 @@ class Save:
 
 @dataclass
 class Volume:
-    """The shared directory: claims, lineage records, checkpoints. Its rules are the product's own."""
+    """The shared directory. Claims and lineage are the product's own files; of checkpoints only the states are kept."""
 
-    claims: set[GenerationNumber] = field(default_factory=set)
-    records: dict[GenerationNumber, LineageRecord] = field(default_factory=dict)
+    layout: Layout
     published: dict[int, tuple[GenerationNumber, State]] = field(default_factory=dict)
 
-    def claim(self, number: GenerationNumber) -> tuple[GenerationNumber, GenerationNumber | None]:
-        """As `coordinator.claims.claim`."""
-        while number in self.claims:
-            number = GenerationNumber(number.term, number.n + 1)
-        self.claims.add(number)
-        return number, max(self.records, default=None)
-
-    def require_newest(self, generation: GenerationNumber) -> None:
-        """As `lineage.require_newest`."""
-        if max(self.records, default=generation) > generation:
-            raise FencedError(f"{generation} is over")
-
-    def newest_committing(
-        self, generation: GenerationNumber, void: frozenset[GenerationNumber]
-    ) -> GenerationNumber | None:
-        """As `lineage.newest_committing`."""
-        self.require_newest(generation)
-        return lineage.parent_of(self.records.keys() - void, generation)
+    def __post_init__(self) -> None:
+        self.layout.lineage.mkdir()
 
     def begin(self, generation: GenerationNumber, parent: GenerationNumber | None, step: int) -> None:
-        """As `lineage.begin`."""
-        self.require_newest(generation)
-        assert generation not in self.records, "a generation began twice"
-        self.records[generation] = LineageRecord(
-            generation=generation, parent=parent, resumed_from_step=step, resume=ResumePolicy(), data=DATA
+        """Note that a generation begins. Raises FencedError."""
+        lineage.begin(
+            self.layout,
+            LineageRecord(
+                generation=generation, parent=parent, resumed_from_step=step, resume=ResumePolicy(), data=DATA
+            ),
         )
 
     def select(self, record: GenerationRecord) -> tuple[GenerationNumber | None, State]:
         """Parent and state for a generation that begins from a checkpoint, as `selection.select`."""
-        parent = lineage.parent_of(self.records, record.number)
-        links = lineage.chain(self.records, parent)
+        records = lineage.read(self.layout)
+        parent = lineage.parent_of(records, record.number)
+        links = lineage.chain(records, parent)
         ours = [state for number, state in self.published.values() if lineage.counts(state.step, number, links)]
         return parent, max(ours, key=lambda state: state.step, default=ORIGIN)
 
     def publish(self, save: Save) -> None:
         """As the second half of `publish.publish`: a checkpoint of this line stays, one of another is set aside."""
         there = self.published.get(save.state.step)
-        links = lineage.chain(self.records, save.generation)
+        links = lineage.chain(lineage.read(self.layout), save.generation)
         if there is None or not lineage.counts(there[1].step, there[0], links):
             self.published[save.state.step] = (save.generation, save.state)
 

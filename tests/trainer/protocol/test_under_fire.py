@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
+from regroup_trainer.checkpoint.layout import Layout
 from tests.trainer.coordinator.simulation import make_desired
 from tests.trainer.protocol.fire import Job, Pod
+from tests.trainer.protocol.ranks import Volume
 
 WORKERS = 4
 EVENTS = 40
@@ -70,9 +74,14 @@ HAPPENINGS: tuple[Callable[[Job, Pod], object], ...] = (
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=30, deadline=None)
 def test_nothing_wrong_is_committed_and_it_goes_on(seed: int) -> None:
-    random = Random(seed)
+    with tempfile.TemporaryDirectory() as directory:
+        play(Random(seed), Volume(Layout(Path(directory))))
+
+
+def play(random: Random, volume: Volume) -> None:
+    """Faults, then none."""
     unlimited = {"max_restarts": -1, "max_hang_restarts": -1, "max_backoff_seconds": 2.0}
-    job = Job(random, make_desired(replicas=3, steps=10**6, **unlimited))
+    job = Job(random, make_desired(replicas=3, steps=10**6, **unlimited), volume)
     for _ in range(EVENTS):
         job.live(random.choice(PAUSES))
         pod = random.choice(job.living) if job.living else job.add(0)

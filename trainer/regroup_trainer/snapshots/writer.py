@@ -150,7 +150,7 @@ class MemorySnapshots:
     def _memory_problem(self, plan: StatePlan) -> str:
         """Why the memory does not suffice; empty when it does."""
         record = self._assignment.record
-        place = next(p for p in record.members if 0 <= self._assignment.rank - p.first_rank < p.ranks)
+        place = next(p for p in record.members if self._assignment.rank in p.own_ranks)
         ranks = 1 if plan is not self._agreed else place.ranks
         copies = 2 if plan is self._agreed and len(record.members) > 1 else 1
         wanted = allocated(size_of(plan.spans)) * ranks
