@@ -57,7 +57,7 @@ TORCHRUN_LIMITS = (
     Limit("checkpoint.keepLast", (3,), "the script decides what it keeps"),
     Limit("checkpoint.keepEverySteps", (None,), "the script decides what it keeps"),
     Limit("checkpoint.onTermination", ("Save",), "the script decides whether it saves at the end"),
-    Limit("checkpoint.memorySnapshotSteps", (10, 0), "torchrun keeps no state of a script in memory"),
+    Limit("checkpoint.memorySnapshotSteps", (None, 0), "torchrun keeps no state of a script in memory"),
     Limit("resume.policy", ("Latest",), "the script decides what it starts from"),
 )
 """Fields that mean nothing to a job that stock torchrun runs, with the values that it may have all the same."""

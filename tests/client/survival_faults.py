@@ -8,9 +8,8 @@ import signal
 
 from regroup_trainer import rank, step
 from regroup_trainer.channel import Channel
-from regroup_trainer.commit import Commit, Contribution
+from regroup_trainer.commit import Commit
 from regroup_trainer.contract import Assignment
-from regroup_trainer.world import World
 
 STEP = 30
 
@@ -23,10 +22,10 @@ def run(assignment: Assignment, channel: Channel) -> int:
 
 
 def _lose_one_commit(own_rank: int) -> None:
-    plain, commits = step.exchange, itertools.count(1)
+    plain, commits = step.Proposal.agreed, itertools.count(1)
 
-    def exchange(contribution: Contribution, world: World) -> Commit:
-        committed = plain(contribution, world)
+    def agreed(self: step.Proposal, squared_norm: float | None) -> Commit:
+        committed = plain(self, squared_norm)
         if next(commits) == STEP:
             if own_rank == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -34,4 +33,4 @@ def _lose_one_commit(own_rank: int) -> None:
                 raise RuntimeError("Connection closed by peer: the sum did not arrive")
         return committed
 
-    step.exchange = exchange
+    step.Proposal.agreed = agreed  # type: ignore[method-assign]

@@ -22,22 +22,23 @@ def count_collectives(assignment: Assignment, options: Options, channel: Recordi
     from regroup_trainer import gradient_sum, step, trainer
 
     steps: list[Counter[str]] = []
-    plain_hook, plain_exchange, plain_run = gradient_sum.sum_gradients, step.exchange, step.Stepper.run
+    plain_hook, plain_run = gradient_sum.sum_gradients, step.Stepper.run
 
     def hook(group: Any, bucket: Any) -> Any:
         steps[-1]["buckets"] += 1
         return plain_hook(group, bucket)
 
-    def exchange(*arguments: Any) -> Any:
-        steps[-1]["commits"] += 1
-        return plain_exchange(*arguments)
+    class Proposal(step.Proposal):
+        def __init__(self, *arguments: Any) -> None:
+            steps[-1]["commits"] += 1
+            super().__init__(*arguments)
 
     def run(stepper: Any, batch: Any, *rest: Any) -> Any:
         steps.append(Counter(micro_batches=len(batch.micro_batches)))
         return plain_run(stepper, batch, *rest)
 
     hook.__annotations__ = plain_hook.__annotations__  # DDP looks at them
-    gradient_sum.sum_gradients, step.exchange = hook, exchange  # type: ignore[assignment]
+    gradient_sum.sum_gradients, step.Proposal = hook, Proposal  # type: ignore[assignment, misc]
     step.Stepper.run = run  # type: ignore[method-assign, assignment]
     code = trainer.run(assignment, channel)
     _tell(assignment, options, steps)

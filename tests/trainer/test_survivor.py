@@ -59,8 +59,9 @@ def make_survivor(job: Job) -> Survivor:
 def test_a_state_in_which_an_update_is_half_done_is_not_offered() -> None:
     stepper = make_stepper(Breaking)
     stepper.state.model(torch.ones(1)).sum().backward()
+    stepper.propose(Share(1, 1.0, 1), Decision.CONTINUE)
     with pytest.raises(RuntimeError, match="closed by peer"):
-        stepper.commit(Share(1, 1.0, 1), Decision.CONTINUE)
+        stepper.commit()
     assert survivor_of(OLD, cast(Engine, Job()), stepper) is None
 
 

@@ -26,8 +26,8 @@ from regroup_trainer.contract import (
     rank_message,
 )
 
-PROGRESS_SECONDS = 0.1
-"""A rank tells of its steps no more often; the agent tells the coordinator less often still."""
+PROGRESS_SECONDS = 0.5
+"""A rank tells of its steps no more often; each message costs agent and coordinator half a millisecond."""
 
 
 class Sender(Protocol):

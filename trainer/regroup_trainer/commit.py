@@ -52,9 +52,13 @@ class Commit:
     decision: Decision
 
 
-def read(vector: list[float], world_size: int) -> Commit:
-    """Interpret the summed vector. Raises CommitError when it is torn or ranks are missing in it."""
-    first, tokens, loss_sum, squared_norm, digest, decision, last = vector
+def read(vector: list[float], world_size: int, squared_norm: float | None = None) -> Commit:
+    """Interpret the summed vector. Raises CommitError when it is torn or ranks are missing in it.
+
+    `squared_norm` is that of the reduced gradients where each rank has all of them; else the ranks' parts are summed.
+    """
+    first, tokens, loss_sum, summed_norm, digest, decision, last = vector
+    squared_norm = summed_norm if squared_norm is None else squared_norm
     if first != world_size or last != world_size:
         raise CommitError(f"the commit vector counts {first} and {last} ranks instead of {world_size}")
     if tokens < 1:

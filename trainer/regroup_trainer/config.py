@@ -369,8 +369,8 @@ class CheckpointPolicy(Section):
     """Checkpoints at multiples of this step stay for ever."""
     on_termination: Literal["Save", "Skip"] = "Save"
     """Whether suspend and deletion save first."""
-    memory_snapshot_steps: NonNegativeInt = 10
-    """Steps between snapshots in memory, of which there are ten a second at most; 0: none."""
+    memory_snapshot_steps: NonNegativeInt | None = None
+    """Steps between snapshots in memory; unset: 10, and 2 seconds at least; 0: none."""
 
     @model_validator(mode="after")
     def _one_interval(self) -> Self:

@@ -416,7 +416,7 @@ class _Run:
         self._since = 0.0
         self._samples = 0
         self._items = 0
-        self._loss_sum = 0.0
+        self._loss_sum: Tensor | float = 0.0
 
     def survivor(self) -> Survivor | None:
         """This rank between two generations; None if its state is not worth keeping."""
@@ -444,22 +444,30 @@ class _Run:
         items = weight if weight is not None and samples else samples
         factor = torch.full_like(loss, items / self._stepper.expected_tokens, requires_grad=False)
         self._stepper.compute_time.until_computed(loss)
-        loss.backward(factor)  # type: ignore[no-untyped-call]
-        self._loss_sum += loss.item() * items
+        self._loss_sum += loss.detach().double() * items
         self._items += items
+        if self._stepper.proposes_early:
+            self._propose()
+        loss.backward(factor)  # type: ignore[no-untyped-call]
 
     def step(self) -> None:
         """Commit, if this was the last part."""
         if self._part is None or not self._part.last:
             return
+        if self._stepper.proposal is None:
+            self._propose()
         rate = float(self.state.optimizer.param_groups[0]["lr"])
-        share = Share(self._items, self._loss_sum, self._part.digest, self._load())
-        self.result = result = self._stepper.commit(share, self.engine.decide())
+        self.result = result = self._stepper.commit()
         self._schedule(result)
         self.aligned = True
         self.decision, self._samples, self._items, self._loss_sum = result.commit.decision, 0, 0, 0.0
         self._count_time()
         self.engine.committed(result, rate)
+
+    def _propose(self) -> None:
+        if self._part is not None and self._part.last:
+            share = Share(self._items, float(self._loss_sum), self._part.digest, self._load())
+            self._stepper.propose(share, self.engine.decide())
 
     def _schedule(self, result: StepResult) -> None:
         if result.updated and self._scheduler is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -96,6 +97,8 @@ class Stepper:
     """Of the newest step made here."""
     whole: bool = field(default=True, init=False)
     """False while, or when, an update has been applied only in part."""
+    proposal: Proposal | None = field(default=None, init=False)
+    """Of the step under way."""
     _graph_known: bool = field(default=False, init=False)
     compute_time: ComputeTime = field(init=False)
     _finiteness: Finiteness = field(init=False)
@@ -130,24 +133,43 @@ class Stepper:
 
     def run(self, batch: RankBatch, decision: Decision) -> StepResult:
         """Train on this rank's share. Raises CommitError, NonFiniteError, and c10d's errors when a peer is lost."""
+        tokens = batch.samples * self.targets_per_sample
         accumulate = self._accumulate_in_order if self._exact else self._accumulate
-        loss = accumulate(batch.micro_batches)
-        return self.commit(Share(batch.samples * self.targets_per_sample, float(loss), batch.digest), decision)
+        accumulate(batch.micro_batches, lambda loss: self.propose(Share(tokens, loss, batch.digest), decision))
+        return self.commit()
 
-    def commit(self, share: Share, decision: Decision) -> StepResult:
-        """Make the accumulated, reduced gradients a step of all ranks. Raises as `run` does."""
+    @property
+    def proposes_early(self) -> bool:
+        """Whether `propose` goes before the last backward pass, so that the sum travels beside the gradients.
+
+        So it is where all ranks have the same gradients in the end, and need nobody's norm. Not on a GPU, where the
+        host would have to wait for the loss.
+        """
+        layout = self.config.parallelism
+        replicated = layout.strategy in ("ddp", "zero") and not layout.model_is_cut and not self._exact
+        return replicated and self.world.device.type == "cpu" and self.world.size > 1
+
+    def propose(self, share: Share, decision: Decision) -> None:
+        """Tell the others what this rank brings to the step that is under way."""
         counts = self._mesh.counts  # samples and tokens once for all ranks that share a batch
         contribution = Contribution(
             tokens=share.tokens if counts else 0,
             loss_sum=share.loss_sum if self._mesh.counts_loss else 0.0,
-            squared_norm=self._squared_norm(),
+            squared_norm=0.0 if self.proposes_early else self._squared_norm(),
             digest=share.digest if counts else 0,
             decision=decision,
         )
         self._load = share.load
+        self.proposal = Proposal(contribution, self.world)
+
+    def commit(self) -> StepResult:
+        """Make the accumulated, reduced gradients and what was proposed a step of all ranks. Raises as `run` does."""
+        proposal, self.proposal = self.proposal, None
+        assert proposal is not None, "a step is proposed before it is committed"
+        squared_norm = sum_of_squares(local_gradients(self._parameters)) if self.proposes_early else None
         # From here on the step can be completed without the others, should any of them come to know its commit.
         self.prepared = True
-        return self.complete(exchange(contribution, self.world))
+        return self.complete(proposal.agreed(squared_norm))
 
     def complete(self, committed: Commit) -> StepResult:
         """Apply the prepared step with what all ranks know of it, learned by the sum or from a peer that has it."""
@@ -163,41 +185,50 @@ class Stepper:
         self.state.position, self.last, self.whole = after, committed, True
         return StepResult(after, committed, updated, self._finiteness.skipped, self.compute_time.take() / self._load)
 
-    def _accumulate(self, batches: list[DeviceBatch]) -> Tensor:
+    def _accumulate(self, batches: list[DeviceBatch], propose: Callable[[float], None]) -> None:
         if isinstance(self.state.model, Pipeline):
-            return self.state.model.train_on(batches, self.expected_tokens)
+            propose(float(self.state.model.train_on(batches, self.expected_tokens)))
+            return
         self._record_graph(batches[0])
         model, total = self.state.model, torch.zeros((), dtype=torch.float64, device=self.world.device)
-        for number, batch in enumerate(batches):
-            reduce_gradients(model, enabled=number == len(batches) - 1)
-            total += self._backward(batch)
-        return total
+        for number, batch in enumerate(batches, start=1):
+            reduce_gradients(model, enabled=number == len(batches))
+            loss = self._forward(batch)
+            total += loss.detach()
+            if self.proposes_early and number == len(batches):
+                propose(float(total))
+            self._backward(loss)
+        if not self.proposes_early:
+            propose(float(total))
 
     def _record_graph(self, batch: DeviceBatch) -> None:
         """DDP records a static graph in the first backward pass that it reduces, and only then can do without."""
         if self.config.parallelism.static_graph and not self._graph_known:
-            self._backward(batch)
+            self._backward(self._forward(batch))
             self.state.optimizer.zero_grad(set_to_none=True)
         self._graph_known = True
 
-    def _backward(self, batch: DeviceBatch) -> Tensor:
-        """Forward and backward pass of a micro-batch; returns its loss sum."""
+    def _forward(self, batch: DeviceBatch) -> Tensor:
+        """The loss sum of a micro-batch."""
         self.compute_time.begin()
-        loss = forward(self.state.model, batch, self.config)
+        return forward(self.state.model, batch, self.config)
+
+    def _backward(self, loss: Tensor) -> None:
         self.compute_time.until_computed(loss)
         # A constant, not the tokens of this rank: sums of such gradients never overflow, whatever the world.
         (loss / self.expected_tokens).backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
 
-    def _accumulate_in_order(self, batches: list[DeviceBatch]) -> float:
+    def _accumulate_in_order(self, batches: list[DeviceBatch], propose: Callable[[float], None]) -> None:
         """As `_accumulate`, but the sums are those of all ranks; the loss is told by rank 0 alone."""
         training, mesh = self.config.training, self._mesh
         shards = virtual_shards(training.global_batch_size, training.micro_batch_size)
         ordered = OrderedSum(self.state.model, shards, mesh.data_rank, mesh.data_size)
         for batch in batches:
-            ordered.take(float(self._backward(batch)))
-        loss = ordered.finish()
-        return loss if self.world.leads else 0.0
+            loss = self._forward(batch)
+            self._backward(loss)
+            ordered.take(float(loss.detach()))
+        total = ordered.finish()
+        propose(total if self.world.leads else 0.0)
 
     def _squared_norm(self) -> float:
         if not self._exact:
@@ -268,10 +299,16 @@ def _holders(tensor: Tensor, mesh: Mesh) -> int:
     return ranks // math.prod(cuts)
 
 
-def exchange(contribution: Contribution, world: World) -> Commit:
-    """Sum the contributions of all ranks."""
-    if world.size == 1:
-        return commit.read(contribution.vector(), 1)
-    vector = torch.tensor(contribution.vector(), dtype=torch.float64, device=world.device)
-    dist.all_reduce(vector)
-    return commit.read(vector.tolist(), world.size)
+class Proposal:
+    """The contributions of all ranks on their way to each other."""
+
+    def __init__(self, contribution: Contribution, world: World) -> None:
+        self._size = world.size
+        self._sum = torch.tensor(contribution.vector(), dtype=torch.float64, device=world.device)
+        self._work = dist.all_reduce(self._sum, async_op=True) if world.size > 1 else None
+
+    def agreed(self, squared_norm: float | None) -> Commit:
+        """Their sum, as soon as all ranks have proposed; `squared_norm` where the sum does not tell it."""
+        if self._work is not None:
+            self._work.wait()
+        return commit.read(self._sum.tolist(), self._size, squared_norm)

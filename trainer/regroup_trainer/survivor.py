@@ -91,6 +91,7 @@ def survivor_of(number: GenerationNumber, engine: Engine, stepper: Stepper) -> S
     """This rank, if its state is whole and worth keeping."""
     if engine.trail is None or not stepper.whole:
         return None
+    stepper.proposal = None  # it holds on to the process group
     mesh = arrange(stepper.config.parallelism, stepper.world)
     return Survivor(number, engine, stepper, mesh.part, mesh.parts)
 

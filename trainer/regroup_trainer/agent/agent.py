@@ -11,13 +11,11 @@ import logging
 import os
 import signal
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from regroup_trainer.agent import stacks
 from regroup_trainer.agent.endpoint import port_of, start_endpoint
-from regroup_trainer.agent.forwarding import PROGRESS_SECONDS, Forwarder
 from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.agent.line import Line, RejectedError
 from regroup_trainer.agent.memory import Memory
@@ -80,7 +78,6 @@ class Agent:
         self._environment = environment
         self._token = token
         self._memory = Memory(environment)
-        self._forwarder = Forwarder()
         self._metrics = AgentMetrics(environment.namespace, environment.job)
         self._template = TemplateProcess(self._on_news, self._on_template_end, environment.start)
         self._line = Line(environment.coordinator_url, token, self._memory.hello, self._on_message)
@@ -150,17 +147,7 @@ class Agent:
         await self._template.start(self._environment.entry, directory)
         await self._warm.wait()
         self._heartbeat.start()
-        holding = asyncio.create_task(self._forward_held())
-        try:
-            await self._line.run()
-        finally:
-            holding.cancel()
-
-    async def _forward_held(self) -> None:
-        while True:
-            await asyncio.sleep(PROGRESS_SECONDS / 2)
-            for report in self._forwarder.due(time.monotonic()):
-                self._line.send(report)
+        await self._line.run()
 
     # --- the coordinator speaks --------------------------------------------------------------------------------------
 
@@ -191,7 +178,6 @@ class Agent:
         ranks = self._memory.local_ranks()
         log.info("generation %s: ranks %s of %d", record.number, list(ranks), record.world_size)
         self._line.drop_unsent_reports()
-        self._forwarder.reset()
         self._sockets.forget()
         self._metrics.begin(record, ranks)
         self._heartbeat.seconds = record.desired.heartbeat_milliseconds / 1000
@@ -252,8 +238,7 @@ class Agent:
             return
         self._memory.note(report)
         self._metrics.note(report)
-        for ready in self._forwarder.offer(report, time.monotonic()):
-            self._line.send(ready)
+        self._line.send(report)
 
     def _on_news(self, news: TemplateNews) -> None:
         match news:
@@ -286,8 +271,7 @@ class Agent:
     def _tell_end(self, report: RankExit) -> None:
         self._memory.ended.pop(report.rank, None)
         self._memory.note(report)
-        for ready in self._forwarder.offer(report, time.monotonic()):
-            self._line.send(ready)
+        self._line.send(report)
 
     def _on_template_end(self) -> None:
         log.error("the template process ended, and all ranks with it")

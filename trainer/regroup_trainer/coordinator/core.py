@@ -58,8 +58,15 @@ class Coordinator:
 
     # --- inputs ------------------------------------------------------------------------------------------------------
 
+    def steady(self, now: float) -> bool:
+        """Whether a world trains on, all its members are heard, and nothing else is wanted: few ticks will do."""
+        state, world = self.state, self.state.world
+        if world is None or not world.alive or not world.running or world.decision is not None:
+            return False
+        return world.diagnosed is None and not any(m.is_suspect(state.desired, now) for m in state.members.values())
+
     def tick(self, now: float) -> list[Effect]:
-        """Let time pass. Call it every few tens of milliseconds."""
+        """Let time pass. Call it every few tens of milliseconds, or while `steady` a few times a second."""
         state = self.state
         if self._last_tick is not None and now - self._last_tick > LATE_TICK_SECONDS:
             restart_deadlines(state.members.values(), now)

@@ -29,6 +29,8 @@ from regroup_trainer.coordinator.state import State
 from regroup_trainer.coordinator.status import make_status, message_of, phase_of
 
 TICK_SECONDS = 0.02
+STEADY_TICK_SECONDS = 0.2
+"""While nothing is expected to happen; the machine's processors belong to the training."""
 BODY_BYTES = 256 * 1024
 LONGEST_WAIT_SECONDS = 60.0
 PROGRESS_NEWS_SECONDS = 1.0
@@ -50,6 +52,8 @@ class Server:
         self._progress_said = 0.0
         self._last_progress: Progress | None = None
         self._news = asyncio.Condition()
+        self._stirred = asyncio.Event()
+        """Set when something is about to happen after all."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._registry: CollectorRegistry = make_registry(core.state)
 
@@ -89,7 +93,12 @@ class Server:
         """Tick until cancelled."""
         while True:
             self._do(self._core.tick(time.monotonic()))
-            await asyncio.sleep(TICK_SECONDS)
+            if self._core.steady(time.monotonic()):
+                self._stirred.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stirred.wait(), STEADY_TICK_SECONDS)
+            else:
+                await asyncio.sleep(TICK_SECONDS)
 
     @web.middleware
     async def _authenticate(
@@ -187,6 +196,8 @@ class Server:
                     self._close(member)
                 case Claim():
                     self._spawn(self._claim(effect))
+        if not self._core.steady(time.monotonic()):
+            self._stirred.set()
         self._publish()
 
     def _send(self, member: str, message: BaseModel) -> None:

@@ -31,6 +31,9 @@ from regroup_trainer.memory_limit import available_bytes
 from regroup_trainer.snapshots.places import REST, SLOTS, TENSORS, CompletePage, slot_file
 from regroup_trainer.state import TrainState
 
+_DEFAULT_STEPS = 10
+_DEFAULT_SECONDS = 2.0
+"""Between snapshots, where nobody asks for a number of steps: more often, quick steps would feel them."""
 _LEAST_SECONDS = 0.1
 """Between snapshots: of steps that take no longer than milliseconds, more are lost by detecting a loss."""
 _GRACE_SECONDS = 2.0
@@ -60,7 +63,9 @@ class MemorySnapshots:
         self, assignment: Assignment, saver: Saver, state: TrainState, plans: Callable[[], StatePlan], channel: Sender
     ) -> None:
         record = assignment.record
-        self._every = record.desired.checkpoint.memory_snapshot_steps if assignment.snapshots else 0
+        wanted = record.desired.checkpoint.memory_snapshot_steps
+        self._pause = _DEFAULT_SECONDS if wanted is None else _LEAST_SECONDS
+        self._every = (_DEFAULT_STEPS if wanted is None else wanted) if assignment.snapshots else 0
         self._assignment = assignment
         self._saver = saver
         self._state = state
@@ -81,7 +86,7 @@ class MemorySnapshots:
 
     def due(self) -> bool:
         """Whether to copy after the step that is about to run. Rank 0 asks; all are told."""
-        if not self._every or self._incomplete or time.monotonic() - self._begun_at < _LEAST_SECONDS:
+        if not self._every or self._incomplete or time.monotonic() - self._begun_at < self._pause:
             return False
         return (self._state.position.step + 1) // self._every > self._begun // self._every
 
