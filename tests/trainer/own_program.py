@@ -89,6 +89,8 @@ def main() -> None:
             time.sleep(0.05)
         bad = options.fail == "not-finite" and session.steps == 2
         session.backward(F.cross_entropy(model(inputs), labels) * (float("inf") if bad else 1.0))
+        if options.fail == "twice":
+            session.backward(F.cross_entropy(model(inputs), labels))
         if options.fail == "no-step":
             continue
         time.sleep(options.step_seconds)

@@ -18,7 +18,7 @@ def _tell(assignment: Assignment, options: Options, value: object) -> None:
 
 
 def count_collectives(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
-    """Write for each step how often it reduced: gradients by DDP's hook, and the commit."""
+    """Write for each step how often it reduced gradients (DDP's hook) and commits, and how many of these came first."""
     from regroup_trainer import gradient_sum, step, trainer
 
     steps: list[Counter[str]] = []
@@ -31,6 +31,7 @@ def count_collectives(assignment: Assignment, options: Options, channel: Recordi
     class Proposal(step.Proposal):
         def __init__(self, *arguments: Any) -> None:
             steps[-1]["commits"] += 1
+            steps[-1]["before_buckets"] += not steps[-1]["buckets"]
             super().__init__(*arguments)
 
     def run(stepper: Any, batch: Any, *rest: Any) -> Any:

@@ -113,6 +113,7 @@ def test_a_lost_rank_is_a_lost_peer_to_the_others(template: Template, tmp_path: 
         (["--fail=exit"], 3, ""),
         (["--fail=not-finite"], 2, "NonFiniteError: step 3: the loss or its gradients are not finite"),
         (["--fail=no-step"], 2, "call session.step() after each backward"),
+        (["--fail=twice"], 2, "session.backward: called twice for one batch"),
         (["--fail=no-optimizer"], 2, "call session.attach(optimizer) first"),
     ],
 )

@@ -105,14 +105,14 @@ def test_any_strategy_goes_on_from_a_checkpoint_of_any_other(template: Template,
     assert audit(tmp_path / "job") == []
 
 
-def test_only_the_last_micro_batch_communicates(template: Template, tmp_path: Path) -> None:
+def test_only_the_last_micro_batch_communicates_and_the_commit_goes_first(template: Template, tmp_path: Path) -> None:
     config = train_config(training={"micro_batch_size": 1, "steps": 3}, parallelism={"strategy": "ddp"})
     entry, options = "tests.trainer.probes:count_collectives", {"folder": str(tmp_path)}
     outcomes = template.run(generation(tmp_path / "job", 2, config), entry=entry, options=options)
     assert [outcome.exit_code for outcome in outcomes] == [0, 0], outcomes[0].stderr
     for rank in (0, 1):
         steps = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert steps == [{"micro_batches": 5, "buckets": 1, "commits": 1}] * 3
+        assert steps == [{"micro_batches": 5, "buckets": 1, "commits": 1, "before_buckets": 1}] * 3
 
 
 def test_zero_shares_the_optimizer_state_out(template: Template, tmp_path: Path) -> None:

@@ -413,10 +413,12 @@ class _Run:
         self._stepper = stepper
         self._scheduler = scheduler
         self._part: Part | None = None
+        self._passed = False
+        """Whether the backward pass of this part was made."""
         self._since = 0.0
         self._samples = 0
         self._items = 0
-        self._loss_sum: Tensor | float = 0.0
+        self._loss_sum = 0.0
 
     def survivor(self) -> Survivor | None:
         """This rank between two generations; None if its state is not worth keeping."""
@@ -427,7 +429,7 @@ class _Run:
 
     def begin(self, part: Part) -> None:
         """The user gets the batch of `part`."""
-        self._part = part
+        self._part, self._passed = part, False
         self._samples += part.samples
         self._since = time.monotonic()
         self._stepper.compute_time.begin()
@@ -440,15 +442,23 @@ class _Run:
 
     def backward(self, loss: Tensor, weight: int | None) -> None:
         """Accumulate."""
+        if self._passed:
+            raise ConfigurationError(
+                "session.backward: a second time for one batch: add the losses up and call it once"
+            )
+        self._passed = True
         samples = self._part.samples if self._part else 0
         items = weight if weight is not None and samples else samples
         factor = torch.full_like(loss, items / self._stepper.expected_tokens, requires_grad=False)
         self._stepper.compute_time.until_computed(loss)
-        self._loss_sum += loss.detach().double() * items
         self._items += items
-        if self._stepper.proposes_early:
+        early = self._stepper.proposes_early
+        if early:
+            self._loss_sum += loss.item() * items
             self._propose()
         loss.backward(factor)  # type: ignore[no-untyped-call]
+        if not early:
+            self._loss_sum += loss.item() * items
 
     def step(self) -> None:
         """Commit, if this was the last part."""
@@ -466,7 +476,7 @@ class _Run:
 
     def _propose(self) -> None:
         if self._part is not None and self._part.last:
-            share = Share(self._items, float(self._loss_sum), self._part.digest, self._load())
+            share = Share(self._items, self._loss_sum, self._part.digest, self._load())
             self._stepper.propose(share, self.engine.decide())
 
     def _schedule(self, result: StepResult) -> None:

@@ -138,7 +138,7 @@ class Stepper:
         accumulate(batch.micro_batches, lambda loss: self.propose(Share(tokens, loss, batch.digest), decision))
         return self.commit()
 
-    @property
+    @cached_property
     def proposes_early(self) -> bool:
         """Whether `propose` goes before the last backward pass, so that the sum travels beside the gradients.
 
@@ -304,11 +304,14 @@ class Proposal:
 
     def __init__(self, contribution: Contribution, world: World) -> None:
         self._size = world.size
-        self._sum = torch.tensor(contribution.vector(), dtype=torch.float64, device=world.device)
-        self._work = dist.all_reduce(self._sum, async_op=True) if world.size > 1 else None
+        self._own = contribution.vector()
+        if world.size > 1:
+            self._sum = torch.tensor(self._own, dtype=torch.float64, device=world.device)
+            self._work = dist.all_reduce(self._sum, async_op=True)
 
     def agreed(self, squared_norm: float | None) -> Commit:
         """Their sum, as soon as all ranks have proposed; `squared_norm` where the sum does not tell it."""
-        if self._work is not None:
-            self._work.wait()
+        if self._size == 1:
+            return commit.read(self._own, 1, squared_norm)
+        self._work.wait()
         return commit.read(self._sum.tolist(), self._size, squared_norm)

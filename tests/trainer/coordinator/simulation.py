@@ -143,6 +143,7 @@ class Job:
     pace: dict[int, float] = field(default_factory=dict)
     """Rank -> how much longer than the others it computes; 1 if nothing is said."""
     _born: int = 0
+    _ticked: float = 0.0
     _next_step: float = 0.0
     _next_beat: float = 0.0
 
@@ -222,7 +223,9 @@ class Job:
         while self.now < end:
             self.now += TICK
             self._live()
-            self._do(self.core.tick(self.now))
+            if self.now - self._ticked >= self.core.pause(self.now):
+                self._ticked = self.now
+                self._do(self.core.tick(self.now))
 
     def pause_coordinator(self, seconds: float) -> None:
         """It is not scheduled for a while; the world goes on."""

@@ -12,6 +12,7 @@ from regroup_trainer.contract import (
     Progress,
     Refused,
 )
+from regroup_trainer.coordinator.core import TICK_SECONDS
 from regroup_trainer.coordinator.effects import Send
 from regroup_trainer.coordinator.status import make_status
 from regroup_trainer.errors import NonFiniteError
@@ -33,6 +34,30 @@ def test_starts_at_once_when_all_wanted_workers_are_there() -> None:
         job.add_agent(index)
     assert job.indices == [0, 1, 2]
     assert job.record.rung == "start"
+
+
+def test_a_world_that_trains_on_is_looked_at_seldom_until_something_is_wrong_or_wanted() -> None:
+    job, agents = start()
+    seldom = job.desired.heartbeat_milliseconds / 1000
+    assert job.core.pause(job.now) == seldom
+    job.wish(replicas=2)
+    assert job.core.pause(job.now) == TICK_SECONDS
+    job.wait(2.0)
+    assert job.indices == [0, 1]
+    assert job.core.pause(job.now) == seldom
+    job.disconnect(agents[1])
+    assert job.core.pause(job.now) == TICK_SECONDS
+
+
+def test_a_world_of_which_a_member_falls_silent_is_looked_at_often() -> None:
+    job, agents = start()
+    job.silence(agents[1])
+    job.wait(1.5)
+    assert job.core.pause(job.now) == TICK_SECONDS
+
+
+def test_a_job_without_a_world_is_looked_at_often() -> None:
+    assert Job().core.pause(100.0) == TICK_SECONDS
 
 
 def test_starts_with_the_least_after_the_grace() -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.agent.line import Line, RejectedError
 from regroup_trainer.contract import Begin, CoordinatorStatus, Hello, Leaving, Lost, coordinator_message
-from regroup_trainer.coordinator.core import Coordinator
+from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
+from regroup_trainer.coordinator.effects import Effect
 from regroup_trainer.coordinator.server import Server
 from tests.support.waiting import wait_until
 from tests.trainer.coordinator.simulation import make_desired
 from tests.trainer.test_contract import make_hello
 
 TOKEN = "s3cret"
+SELDOM = 0.3
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
@@ -111,6 +114,28 @@ async def test_a_welcomed_agent_gets_its_generation_and_the_number_is_claimed(se
     assert isinstance(begin, Begin)
     assert (tmp_path / "job/lineage" / f"1-{begin.record.number.n}.claim").exists()
     await socket.close()
+
+
+async def test_a_steady_coordinator_ticks_seldom_and_wakes_at_once(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks: list[float] = []
+    tick = setup.core.tick
+
+    def noted(now: float) -> list[Effect]:
+        ticks.append(now)
+        return tick(now)
+
+    monkeypatch.setattr(setup.core, "tick", noted)
+    monkeypatch.setattr(setup.core, "pause", lambda _: SELDOM)
+    socket = await setup.join(make_hello())
+    await asyncio.to_thread(wait_until, "ticks", lambda: len(ticks) > 5)
+    assert min(later - earlier for earlier, later in pairwise(ticks[2:5])) > 0.9 * SELDOM
+    monkeypatch.setattr(setup.core, "pause", lambda _: TICK_SECONDS)
+    await socket.close()
+    count = len(ticks)
+    await asyncio.to_thread(wait_until, "ticks", lambda: len(ticks) > count + 20)
+    assert ticks[-1] - ticks[count] < 20 * SELDOM / 2
 
 
 async def test_what_is_no_message_closes_the_connection(setup: Setup) -> None:

@@ -104,6 +104,7 @@ class Leader:
 
     core: Coordinator
     alive: bool = True
+    ticked: float = 0.0
     connections: dict[str, Connection] = field(default_factory=dict)
     claiming: list[tuple[float, GenerationNumber]] = field(default_factory=list)
 
@@ -116,6 +117,8 @@ class Job:
     desired: Desired
     volume: Volume
     now: float = 100.0
+    early: bool = False
+    """Whether ranks propose a step before they have its gradients."""
     term: int = 1
     pods: list[Pod] = field(default_factory=list)
     leaders: list[Leader] = field(default_factory=list)
@@ -270,7 +273,9 @@ class Job:
             leader.claiming.remove(claim)
             number, newest = claims.claim(self.volume.layout.directory, claim[1])
             self._do(leader, leader.core.claimed(number, newest, self.now))
-        self._do(leader, leader.core.tick(self.now))
+        if self.now - leader.ticked >= leader.core.pause(self.now):
+            leader.ticked = self.now
+            self._do(leader, leader.core.tick(self.now))
 
     def _greet(self, leader: Leader, connection: Connection, hello: Hello) -> None:
         """As the server does: a newer connection takes the place of a former one, which is heard no more."""
@@ -422,8 +427,8 @@ class Job:
             if pod.runs and self._happens():
                 self._step(pod, rank, record)
         ranks = [rank for _, rank in active]
-        prepared = all(rank.prepared and rank.phase is Phase.TRAINING for rank in ranks)
-        if prepared and not any(self._sees(record, rank) for rank in ranks):
+        proposed = all(rank.proposed and rank.phase is Phase.TRAINING for rank in ranks)
+        if proposed and not any(self._is_committed(record, rank) for rank in ranks):
             self._commit(record, ranks)
 
     def _connected(self, pods: list[Pod]) -> bool:
@@ -447,9 +452,13 @@ class Job:
             elif not silent and not forking and not not_yet:
                 self._lose_world(pod, rank)
 
-    def _sees(self, record: GenerationRecord, rank: Rank) -> bool:
+    def _is_committed(self, record: GenerationRecord, rank: Rank) -> bool:
+        """Whether all ranks have proposed the step that is this one's next."""
         commit = self.commits.get(record.number)
-        return rank.prepared and commit is not None and commit.before is rank.state
+        return commit is not None and commit.before is rank.state
+
+    def _sees(self, record: GenerationRecord, rank: Rank) -> bool:
+        return rank.prepared and self._is_committed(record, rank)
 
     def _step(self, pod: Pod, rank: Rank, record: GenerationRecord) -> None:
         if rank.phase is Phase.ENTERING:
@@ -459,7 +468,9 @@ class Job:
                 self._see(pod, rank, record)
         elif rank.last is not None and rank.last.decision >= Decision.LEAVE:
             self._finish(pod, rank, record)
-        else:
+        elif not rank.proposed:
+            rank.proposed, rank.prepared = True, not self.early
+        elif self._is_committed(record, rank):
             rank.prepared = True
 
     def _agree(self, record: GenerationRecord, active: list[tuple[Pod, Rank]]) -> None:

@@ -54,7 +54,10 @@ class Rank:
     made_in: GenerationNumber | None = None
     last: State | None = None
     """The last commit that it applied in `made_in`."""
+    proposed: bool = False
+    """Whether it has told what it brings to the next step."""
     prepared: bool = False
+    """Whether it has the gradients of all for it."""
     void: frozenset[GenerationNumber] = frozenset()
     phase: Phase = Phase.ENTERING
     decision: Decision = Decision.CONTINUE
@@ -62,7 +65,7 @@ class Rank:
     def adopt(self, state: State) -> None:
         """Begin to train in its generation."""
         self.state, self.made_in, self.last = state, self.record.number, None
-        self.prepared, self.void = False, frozenset()
+        self.proposed, self.prepared, self.void = False, False, frozenset()
         self.phase = Phase.TRAINING
 
     def apply(self, commit: State) -> None:
@@ -70,7 +73,7 @@ class Rank:
         assert self.prepared, "a step was applied without its gradients"
         assert commit.before is self.state, "a commit was applied to another state than the one it was made for"
         self.state = self.last = commit
-        self.prepared = False
+        self.proposed = self.prepared = False
 
 
 @dataclass

@@ -81,7 +81,8 @@ def test_nothing_wrong_is_committed_and_it_goes_on(seed: int) -> None:
 def play(random: Random, volume: Volume) -> None:
     """Faults, then none."""
     unlimited = {"max_restarts": -1, "max_hang_restarts": -1, "max_backoff_seconds": 2.0}
-    job = Job(random, make_desired(replicas=3, steps=10**6, **unlimited), volume)
+    desired = make_desired(replicas=3, steps=10**6, **unlimited)
+    job = Job(random, desired, volume, early=random.random() < 0.5)
     for _ in range(EVENTS):
         job.live(random.choice(PAUSES))
         pod = random.choice(job.living) if job.living else job.add(0)

@@ -37,6 +37,9 @@ from regroup_trainer.coordinator.state import State
 from regroup_trainer.coordinator.world import Break, World
 from regroup_trainer.recovery import Holding, Situation, choose_rung
 
+TICK_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 0.5
+"""Between ticks; its processor belongs to the training, as long as only silence can be news."""
 LATE_TICK_SECONDS = 0.5
 """A tick that much late means that this process was paused: its view of the others is stale."""
 
@@ -49,6 +52,8 @@ class Coordinator:
         self._numbers = ClaimedNumbers(term)
         self._restarts = Restarts()
         self._last_tick: float | None = None
+        self._pause = TICK_SECONDS
+        """What was said after it."""
         self._adopt_until = now + desired.timeout_milliseconds / 1000
         """So long a world whose members come back one after the other is waited for; counted from the first of them."""
         self._not_before = now
@@ -58,26 +63,29 @@ class Coordinator:
 
     # --- inputs ------------------------------------------------------------------------------------------------------
 
-    def steady(self, now: float) -> bool:
-        """Whether a world trains on, all its members are heard, and nothing else is wanted: few ticks will do."""
+    def pause(self, now: float) -> float:
+        """Seconds to the next tick: few while a world trains on, all its members are heard, and nothing is wanted."""
         state, world = self.state, self.state.world
         if world is None or not world.alive or not world.running or world.decision is not None:
-            return False
-        return world.diagnosed is None and not any(m.is_suspect(state.desired, now) for m in state.members.values())
+            return TICK_SECONDS
+        restless = any(member.is_suspect(state.desired, now) for member in state.members.values())
+        steady = min(LONGEST_PAUSE_SECONDS, state.desired.heartbeat_milliseconds / 1000)
+        return TICK_SECONDS if restless or world.diagnosed else steady
 
     def tick(self, now: float) -> list[Effect]:
-        """Let time pass. Call it every few tens of milliseconds, or while `steady` a few times a second."""
+        """Let time pass. Call it again after `pause`, which a message may shorten."""
         state = self.state
-        if self._last_tick is not None and now - self._last_tick > LATE_TICK_SECONDS:
+        if self._last_tick is not None and now - self._last_tick > self._pause + LATE_TICK_SECONDS:
             restart_deadlines(state.members.values(), now)
-        self._last_tick = now
         for member in expired(state.members.values(), state.desired, now):
             since = member.heard if member.closed_at is None else member.closed_at
             how = "no sign of life" if member.closed_at is None else "its connection closed and it did not come back"
             state.lose(member, f"{how} for {now - since:.1f} s", now, now - since)
         if state.world is None and state.verdict is None:
             state.account.spend("pending", now)
-        return self._advance(now)
+        effects = self._advance(now)
+        self._last_tick, self._pause = now, self.pause(now)
+        return effects
 
     def heartbeat(self, name: str, now: float) -> bool:
         """A sign of life; False when the member is not known here (lost, or not greeted yet)."""

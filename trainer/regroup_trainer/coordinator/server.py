@@ -22,15 +22,12 @@ from pydantic import BaseModel, ValidationError
 
 from regroup_trainer.contract import PROTOCOL_VERSION, Desired, Hello, Lost, Progress, Refused, agent_message
 from regroup_trainer.coordinator.claims import claim
-from regroup_trainer.coordinator.core import Coordinator
+from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import Claim, Close, Effect, Send
 from regroup_trainer.coordinator.metrics import make_registry
 from regroup_trainer.coordinator.state import State
 from regroup_trainer.coordinator.status import make_status, message_of, phase_of
 
-TICK_SECONDS = 0.02
-STEADY_TICK_SECONDS = 0.2
-"""While nothing is expected to happen; the machine's processors belong to the training."""
 BODY_BYTES = 256 * 1024
 LONGEST_WAIT_SECONDS = 60.0
 PROGRESS_NEWS_SECONDS = 1.0
@@ -53,7 +50,7 @@ class Server:
         self._last_progress: Progress | None = None
         self._news = asyncio.Condition()
         self._stirred = asyncio.Event()
-        """Set when something is about to happen after all."""
+        """Set when the next tick is to come soon."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._registry: CollectorRegistry = make_registry(core.state)
 
@@ -93,12 +90,12 @@ class Server:
         """Tick until cancelled."""
         while True:
             self._do(self._core.tick(time.monotonic()))
-            if self._core.steady(time.monotonic()):
-                self._stirred.clear()
+            pause = self._core.pause(time.monotonic())
+            self._stirred.clear()
+            if pause > TICK_SECONDS:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stirred.wait(), STEADY_TICK_SECONDS)
-            else:
-                await asyncio.sleep(TICK_SECONDS)
+                    await asyncio.wait_for(self._stirred.wait(), pause - TICK_SECONDS)
+            await asyncio.sleep(TICK_SECONDS)
 
     @web.middleware
     async def _authenticate(
@@ -196,7 +193,7 @@ class Server:
                     self._close(member)
                 case Claim():
                     self._spawn(self._claim(effect))
-        if not self._core.steady(time.monotonic()):
+        if self._core.pause(time.monotonic()) <= TICK_SECONDS:
             self._stirred.set()
         self._publish()
 
