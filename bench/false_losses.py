@@ -26,7 +26,8 @@ from bench.recovery_regroup import desired
 from bench.recovery_settings import HEARTBEAT_SECONDS, SILENCE_SECONDS, WORKERS
 from regroup.local import LocalRun
 from regroup.processes import dies_with
-from regroup_trainer.contract import CoordinatorStatus, GenerationNumber
+from regroup_trainer.contract import GenerationNumber
+from regroup_trainer.job_status import CoordinatorStatus
 
 BUSY = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
 UNITS = {"losses": "count", "steps": "steps", "minutes": "min"}

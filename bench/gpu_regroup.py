@@ -16,7 +16,8 @@ from regroup_trainer.config import (
     TrainConfig,
     TrainingConfig,
 )
-from regroup_trainer.contract import CoordinatorStatus, Desired, Progress
+from regroup_trainer.contract import Desired, Progress
+from regroup_trainer.job_status import CoordinatorStatus
 
 NEVER = 10**6
 RECOVER_SECONDS = 300.0

@@ -35,7 +35,8 @@ from regroup_trainer.config import (
     TrainConfig,
     TrainingConfig,
 )
-from regroup_trainer.contract import CoordinatorStatus, Desired
+from regroup_trainer.contract import Desired
+from regroup_trainer.job_status import CoordinatorStatus
 
 CURVE = RESULTS / "learning_curve.json"
 UNITS = {"bits_per_byte": "bit", "training_seconds": "s", "wall_seconds": "s"}

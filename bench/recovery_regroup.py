@@ -31,8 +31,9 @@ from bench.recovery_settings import (
 )
 from bench.recovery_subject import Subject
 from regroup_trainer.config import CheckpointPolicy, DataConfig, ParallelismConfig, TrainConfig, TrainingConfig
-from regroup_trainer.contract import CoordinatorStatus, Desired, GenerationNumber
+from regroup_trainer.contract import Desired, GenerationNumber
 from regroup_trainer.environment import AgentEnvironment, CoordinatorEnvironment
+from regroup_trainer.job_status import CoordinatorStatus
 
 TOKEN = "bench"
 PORT = 8471

@@ -22,7 +22,7 @@ from demo.volume import Volume
 from regroup.local import LocalRun, LocalRunError
 from regroup.wish import local_desired
 from regroup_operator.api import TrainingJobSpec
-from regroup_trainer.contract import CoordinatorStatus, Verdict
+from regroup_trainer.job_status import CoordinatorStatus, Verdict
 
 T = TypeVar("T")
 AWAY_SECONDS = 10.0

@@ -23,7 +23,7 @@ from regroup.validation import validate as find_problems
 from regroup.wish import local_desired, ranks_per_worker
 from regroup_operator.api import TrainingJobSpec
 from regroup_operator.launcher import own_script
-from regroup_trainer.contract import Verdict
+from regroup_trainer.job_status import Verdict
 
 RUNS_FOLDER = Path("regroup-runs")
 EXIT_PROBLEMS = 1

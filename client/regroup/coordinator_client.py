@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import aiohttp
 
-from regroup_trainer.contract import CoordinatorStatus, Desired, Lost
+from regroup_trainer.contract import Desired, Lost
+from regroup_trainer.job_status import CoordinatorStatus
 
 TIMEOUT_SECONDS = 2.0
 

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from regroup_trainer.contract import CoordinatorStatus
+from regroup_trainer.job_status import CoordinatorStatus
 
 PLAIN_SECONDS = 5.0
 """Without a terminal, progress is printed this often; changes at once."""

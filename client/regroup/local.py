@@ -30,7 +30,8 @@ from regroup.processes import (
     start_coordinator,
     strike,
 )
-from regroup_trainer.contract import CoordinatorStatus, Desired, Recovery, Verdict
+from regroup_trainer.contract import Desired
+from regroup_trainer.job_status import CoordinatorStatus, Recovery, Verdict
 
 POLL_SECONDS = 0.05
 REPLACE_SECONDS = 1.0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regroup.local import LocalRun
-from regroup_trainer.contract import Verdict
+from regroup_trainer.job_status import Verdict
 
 
 def summarize(run: LocalRun, verdict: Verdict, wall_seconds: float) -> dict[str, Any]:

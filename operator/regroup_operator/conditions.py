@@ -9,7 +9,8 @@ from regroup_operator.api import Condition, ConditionType, TrainingJobStatus
 from regroup_operator.observed import Job, Observed, format_time
 from regroup_operator.plan import MESSAGE_LIMIT, Situation
 from regroup_operator.problems import image_problem, unschedulable
-from regroup_trainer.contract import DIRECTORY_VARIABLE, CoordinatorStatus
+from regroup_trainer.contract import DIRECTORY_VARIABLE
+from regroup_trainer.job_status import CoordinatorStatus
 
 Flag = Literal["True", "False", "Unknown"]
 Statement = tuple[Flag, str, str]

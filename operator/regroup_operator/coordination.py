@@ -18,7 +18,8 @@ from pydantic import ValidationError
 
 from regroup_operator.errors import CoordinatorError
 from regroup_operator.observed import CoordinatorView
-from regroup_trainer.contract import COORDINATOR_PORT, CoordinatorStatus, Desired, Lost
+from regroup_trainer.contract import COORDINATOR_PORT, Desired, Lost
+from regroup_trainer.job_status import CoordinatorStatus
 
 ANSWER_LIMIT = 256 * 1024
 TIMEOUT_SECONDS = 2.0

@@ -15,7 +15,7 @@ from regroup_operator.api import InvalidSpecError, TrainingJobSpec, TrainingJobS
 from regroup_operator.errors import TemplateError
 from regroup_operator.merge import check_template
 from regroup_operator.support import unsupported
-from regroup_trainer.contract import CoordinatorStatus
+from regroup_trainer.job_status import CoordinatorStatus
 
 Object = Mapping[str, Any]
 

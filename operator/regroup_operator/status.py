@@ -27,7 +27,8 @@ from regroup_operator.conditions import conditions
 from regroup_operator.observed import Job, Observed, Pod, format_time
 from regroup_operator.plan import MESSAGE_LIMIT, Situation
 from regroup_operator.problems import coordinator_problem, image_problem, unschedulable
-from regroup_trainer.contract import Cause, CoordinatorPhase, CoordinatorStatus, Ledger, Recovery
+from regroup_trainer.contract import Cause, Ledger
+from regroup_trainer.job_status import CoordinatorPhase, CoordinatorStatus, Recovery
 
 RECOVERIES_KEPT = 10
 WORKERS_SHOWN = 64

@@ -40,10 +40,10 @@ from regroup_trainer.contract import (
     COORDINATOR_PORT,
     DIRECTORY_VARIABLE,
     TOKEN_FILE,
-    CoordinatorStatus,
     Desired,
 )
 from regroup_trainer.environment import AgentEnvironment, CoordinatorEnvironment
+from regroup_trainer.job_status import CoordinatorStatus
 
 Object = dict[str, Any]
 _TOKEN_KEY = TOKEN_FILE.rsplit("/", 1)[1]

@@ -8,7 +8,8 @@ from typing import Any
 from bench.false_losses import Watch, full_load
 from bench.recovery_settings import WORKERS
 from regroup.processes import descendants
-from regroup_trainer.contract import CoordinatorStatus, GenerationNumber
+from regroup_trainer.contract import GenerationNumber
+from regroup_trainer.job_status import CoordinatorStatus
 
 
 def status(n: int, **changes: Any) -> CoordinatorStatus:

@@ -11,7 +11,8 @@ from regroup.faults import Fault
 from regroup.local import LocalRun
 from regroup_trainer import history
 from regroup_trainer.config import CheckpointPolicy, TrainConfig
-from regroup_trainer.contract import CoordinatorStatus, Desired, Verdict
+from regroup_trainer.contract import Desired
+from regroup_trainer.job_status import CoordinatorStatus, Verdict
 
 DEADLINE_SECONDS = 280.0
 """Longer than any run here takes on a busy machine: three processes import torch before the first step."""

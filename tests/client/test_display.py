@@ -11,13 +11,11 @@ from regroup.local import LocalRun
 from regroup.summary import sentence, summarize
 from regroup_trainer.contract import (
     CheckpointSaved,
-    CoordinatorStatus,
     GenerationNumber,
     Ledger,
     Progress,
-    Recovery,
-    Verdict,
 )
+from regroup_trainer.job_status import CoordinatorStatus, Recovery, Verdict
 from tests.trainer.coordinator.simulation import make_desired
 
 NUMBER = GenerationNumber(1, 2)

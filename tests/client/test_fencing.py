@@ -13,7 +13,7 @@ from regroup.processes import descendants, find_rank
 from regroup_trainer.checkpoint import catalog, lineage
 from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.config import CheckpointPolicy
-from regroup_trainer.contract import CoordinatorStatus
+from regroup_trainer.job_status import CoordinatorStatus
 from tests.client.local_job import at_step, make_run, play, require_whole_history, world_of
 
 pytestmark = pytest.mark.slow

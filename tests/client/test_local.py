@@ -14,7 +14,8 @@ import pytest
 from regroup.faults import Fault
 from regroup.local import LocalRun, LocalRunError, newest_term
 from regroup.processes import descendants, find_rank
-from regroup_trainer.contract import PEER_LOST_EXIT_CODE, CoordinatorStatus
+from regroup_trainer.contract import PEER_LOST_EXIT_CODE
+from regroup_trainer.job_status import CoordinatorStatus
 from tests.client.local_job import at_step, make_run, make_train, play, require_whole_history, world_of
 from tests.support.processes import runs
 from tests.support.waiting import wait_until

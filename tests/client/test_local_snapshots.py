@@ -12,7 +12,7 @@ from regroup.local import LocalRun
 from regroup.processes import LocalProcess, descendants
 from regroup_trainer import history
 from regroup_trainer.config import CheckpointPolicy
-from regroup_trainer.contract import CoordinatorStatus, Recovery
+from regroup_trainer.job_status import CoordinatorStatus, Recovery
 from regroup_trainer.snapshots.places import CompletePage
 from tests.client.local_job import Act, at_step, make_run, make_train, play, require_whole_history
 

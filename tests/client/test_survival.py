@@ -14,7 +14,7 @@ import pytest
 from regroup.local import LocalRun
 from regroup.processes import descendants, find_rank
 from regroup_trainer import history
-from regroup_trainer.contract import Recovery
+from regroup_trainer.job_status import Recovery
 from tests.client.local_job import at_step, make_run, make_train, play, require_whole_history, world_of
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,8 @@ import pytest
 from regroup_operator.coordination import Coordinators, Key, Target
 from regroup_operator.errors import CoordinatorError
 from regroup_trainer.config import TrainConfig
-from regroup_trainer.contract import Desired, GenerationNumber, MemberStatus, Progress
+from regroup_trainer.contract import Desired, GenerationNumber, Progress
+from regroup_trainer.job_status import MemberStatus
 from tests.support.coordinator_stub import CoordinatorStub
 from tests.support.simulation import make_coordinator_status
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from devcluster import binaries
-from regroup_trainer.contract import MemberStatus, Verdict
+from regroup_trainer.job_status import MemberStatus, Verdict
 from tests.operator.conftest import ROOT, Api, Json, Namespace
 from tests.operator.test_crd_apiserver import SMALLEST, put
 from tests.support.coordinator_stub import CoordinatorStub

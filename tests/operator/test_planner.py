@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from regroup_operator.observed import Blocker, Claim
 from regroup_operator.plan import CreateCoordinator, CreateWorker, DeleteJob, DeletePod, EnsureService, PutDesired
 from regroup_operator.planner import plan
-from regroup_trainer.contract import Verdict
+from regroup_trainer.job_status import Verdict
 from tests.support.simulation import NODES, Simulation, make_spec
 
 

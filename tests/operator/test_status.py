@@ -12,12 +12,10 @@ from regroup_operator.status import THROTTLED, differs, merge_ledgers, project
 from regroup_trainer.contract import (
     CheckpointSaved,
     GenerationNumber,
-    JobEvent,
     Ledger,
-    MemberStatus,
     Progress,
-    Recovery,
 )
+from regroup_trainer.job_status import JobEvent, MemberStatus, Recovery
 from tests.support.simulation import Simulation, make_coordinator_status
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pytest
 
 from regroup_operator.plan import CreateWorker, DeletePod, Plan
 from regroup_operator.planner import plan
-from regroup_trainer.contract import Straggler
+from regroup_trainer.job_status import Straggler
 from tests.support.simulation import Simulation, make_spec
 
 

@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from regroup_trainer.contract import COORDINATOR_PORT, CoordinatorStatus, Desired, Lost
+from regroup_trainer.contract import COORDINATOR_PORT, Desired, Lost
+from regroup_trainer.job_status import CoordinatorStatus
 
 _addresses = itertools.count(2)
 

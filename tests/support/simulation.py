@@ -27,7 +27,8 @@ from regroup_operator.plan import (
 )
 from regroup_operator.planner import plan
 from regroup_operator.torchrun import nnodes
-from regroup_trainer.contract import CoordinatorStatus, GenerationNumber, MemberStatus, Progress, Verdict
+from regroup_trainer.contract import GenerationNumber, Progress
+from regroup_trainer.job_status import CoordinatorStatus, MemberStatus, Verdict
 
 NODES = ("n1", "n2", "n3")
 

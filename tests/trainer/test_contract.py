@@ -7,7 +7,6 @@ from pydantic import ValidationError
 
 from regroup_trainer.contract import (
     Begin,
-    CoordinatorStatus,
     Decide,
     Decision,
     Exit,
@@ -26,6 +25,7 @@ from regroup_trainer.contract import (
 )
 from regroup_trainer.coordinator.formation import make_record
 from regroup_trainer.environment import AgentEnvironment, CoordinatorEnvironment
+from regroup_trainer.job_status import CoordinatorStatus
 from tests.trainer.coordinator.simulation import make_desired
 
 NUMBER = GenerationNumber(2, 7)

@@ -43,7 +43,7 @@ def run(assignment: Assignment, channel: Channel) -> int:
 def environment(assignment: Assignment) -> dict[str, str]:
     """What torchrun would set for this rank. Raises c10d's errors when the others do not come."""
     record = assignment.record
-    place = next(p for p in record.members if assignment.rank in p.own_ranks)
+    place = assignment.place
     host, port = record.store.rsplit(":", 1)
     return {
         "RANK": str(assignment.rank),

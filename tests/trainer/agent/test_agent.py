@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestServer
 
-from regroup_trainer.contract import CoordinatorPhase
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.server import Server
 from regroup_trainer.coordinator.status import phase_of
 from regroup_trainer.environment import AgentEnvironment
+from regroup_trainer.job_status import CoordinatorPhase
 from tests.support.waiting import wait_until
 from tests.trainer.coordinator.simulation import make_desired
 

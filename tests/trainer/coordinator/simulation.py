@@ -34,11 +34,11 @@ from regroup_trainer.contract import (
     SnapshotNumber,
     Stack,
     Standing,
-    Verdict,
 )
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.effects import Claim, Close, Effect, Send
 from regroup_trainer.environment import AgentEnvironment
+from regroup_trainer.job_status import Verdict
 from regroup_trainer.recovery import outlives_its_world
 
 TICK = 0.05

@@ -19,10 +19,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.agent.line import Line, RejectedError
-from regroup_trainer.contract import Begin, CoordinatorStatus, Hello, Leaving, Lost, coordinator_message
+from regroup_trainer.contract import (
+    Begin,
+    Hello,
+    Leaving,
+    Lost,
+    coordinator_message,
+)
 from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import Effect
 from regroup_trainer.coordinator.server import Server
+from regroup_trainer.job_status import CoordinatorStatus
 from tests.support.waiting import wait_until
 from tests.trainer.coordinator.simulation import make_desired
 from tests.trainer.test_contract import make_hello

@@ -19,7 +19,6 @@ from regroup_trainer.contract import (
     Lost,
     Report,
     Rung,
-    Verdict,
 )
 from regroup_trainer.coordinator import stragglers
 from regroup_trainer.coordinator.adoption import adopt
@@ -35,6 +34,7 @@ from regroup_trainer.coordinator.restarts import Restarts
 from regroup_trainer.coordinator.snapshots import failed_rungs, repeat_complete, source_of, tell_complete, usable
 from regroup_trainer.coordinator.state import State
 from regroup_trainer.coordinator.world import Break, World
+from regroup_trainer.job_status import Verdict
 from regroup_trainer.recovery import Holding, Situation, choose_rung
 
 TICK_SECONDS = 0.02

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from regroup_trainer.contract import Decide, Exit, LeaveWorld, Verdict
+from regroup_trainer.contract import Decide, Exit, LeaveWorld
 from regroup_trainer.coordinator.planned import HONOUR_SECONDS, SPEECHLESS_SECONDS, planned_change
 from regroup_trainer.coordinator.restarts import Restarts, refusal
 from regroup_trainer.coordinator.state import State
 from regroup_trainer.coordinator.world import Break, World
+from regroup_trainer.job_status import Verdict
 from regroup_trainer.recovery import outlives_its_world
 
 LEAVE_SECONDS = 1.5

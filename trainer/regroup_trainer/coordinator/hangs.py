@@ -57,7 +57,7 @@ def _ask(state: State, world: World, idle: float, now: float) -> None:
 
 def _end(state: State, world: World, now: float) -> None:
     found = culprit(world.stacks, world.record.world_size)
-    place = world.place_of_rank(found.rank) if found else None
+    place = world.record.place_of_rank(found.rank) if found else None
     who = f"rank {found.rank} on {place.pod} {found.where}" if found and place else "no rank stands out"
     idle = now - world.moved
     message = f"no step for {idle:.0f} s: {who}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
-from regroup_trainer.contract import JobEvent
+from regroup_trainer.job_status import JobEvent
 
 EVENTS_KEPT = 50
 RARELY_SECONDS = 60.0

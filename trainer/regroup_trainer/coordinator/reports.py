@@ -14,12 +14,12 @@ from regroup_trainer.contract import (
     SnapshotsOff,
     Stack,
     Standing,
-    Verdict,
 )
 from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.coordinator.restarts import describe
 from regroup_trainer.coordinator.state import State
 from regroup_trainer.coordinator.world import Break, LastCommit, World
+from regroup_trainer.job_status import Verdict
 
 
 def hear(state: State, report: Report, member: Member, now: float) -> None:
@@ -27,7 +27,7 @@ def hear(state: State, report: Report, member: Member, now: float) -> None:
     world = state.world
     if world is None or report.generation != world.number or state.verdict is not None:
         return
-    place = world.place_of_rank(report.rank)
+    place = world.record.place_of_rank(report.rank)
     if place is None or place.member != member.name:
         return
     world.heard = now
@@ -131,7 +131,7 @@ def _standing(state: State, report: Standing, world: World, now: float) -> None:
     """A rank came out of its collectives; it may be the first to tell that the world is broken."""
     world.kept[report.rank] = report.kept
     if world.broken is None:
-        place = world.place_of_rank(report.rank)
+        place = world.record.place_of_rank(report.rank)
         message = f"rank {report.rank} on {place.pod if place else '?'} lost a connection to its peers"
         world.broken = Break(now, "infrastructure", message, place, provisional=True)
         state.lose_the_missed(now)
@@ -147,7 +147,7 @@ def _exit(state: State, report: RankExit, world: World, now: float) -> None:
         return
     if world.broken is not None and not (world.broken.provisional and report.cause != "peer"):
         return
-    place = world.place_of_rank(report.rank)
+    place = world.record.place_of_rank(report.rank)
     message = describe(report, place.pod if place else "")
     if report.cause != "peer":
         world.broken = Break(now, "application", message, place, exit=report)

@@ -14,13 +14,13 @@ from regroup_trainer.contract import (
     GenerationNumber,
     Hello,
     Progress,
-    Verdict,
 )
 from regroup_trainer.coordinator.accounting import Account, Recoveries
 from regroup_trainer.coordinator.effects import Close, Effect, Send
 from regroup_trainer.coordinator.journal import Journal
 from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.coordinator.world import Break, LastCommit, World
+from regroup_trainer.job_status import Verdict
 
 
 class State:

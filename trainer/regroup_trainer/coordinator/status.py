@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from regroup_trainer.contract import (
-    CoordinatorPhase,
-    CoordinatorStatus,
-    Decision,
-    GenerationRecord,
-    Hello,
-    MemberStatus,
-)
+from regroup_trainer.contract import Decision, GenerationRecord, Hello
 from regroup_trainer.coordinator.formation import wanted_workers
 from regroup_trainer.coordinator.state import State
 from regroup_trainer.coordinator.stragglers import stragglers_of
 from regroup_trainer.coordinator.world import World
+from regroup_trainer.job_status import CoordinatorPhase, CoordinatorStatus, MemberStatus
 
 
 def make_status(state: State, sequence: int) -> CoordinatorStatus:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from regroup_trainer.contract import Straggler
 from regroup_trainer.coordinator.state import State
 from regroup_trainer.coordinator.world import World
+from regroup_trainer.job_status import Straggler
 
 LOOK_SECONDS = 1.0
 MOST_TOLD = 64
@@ -28,7 +28,7 @@ def stragglers_of(world: World) -> tuple[Straggler, ...]:
 
 
 def _straggler(world: World, rank: int) -> Straggler:
-    place = world.place_of_rank(rank)
+    place = world.record.place_of_rank(rank)
     assert place is not None, f"generation {world.number} has no rank {rank}"
     percent = world.pace.stragglers[rank]
     return Straggler(rank=rank, member=place.member, pod=place.pod, node=place.node, percent=percent)

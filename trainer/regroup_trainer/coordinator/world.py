@@ -136,10 +136,6 @@ class World:
         """Whether it still trains, or is about to."""
         return self.broken is None and not self.ended
 
-    def place_of_rank(self, rank: int) -> MemberRecord | None:
-        """The member that runs this rank."""
-        return next((p for p in self.record.members if rank in p.own_ranks), None)
-
     def step_seconds(self, report: Progress) -> float:
         """Mean time of a committed step by rank 0's account; 0 when unknown."""
         restored = self.restored.get(0)

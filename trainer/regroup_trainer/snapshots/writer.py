@@ -155,7 +155,7 @@ class MemorySnapshots:
     def _memory_problem(self, plan: StatePlan) -> str:
         """Why the memory does not suffice; empty when it does."""
         record = self._assignment.record
-        place = next(p for p in record.members if self._assignment.rank in p.own_ranks)
+        place = self._assignment.place
         ranks = 1 if plan is not self._agreed else place.ranks
         copies = 2 if plan is self._agreed and len(record.members) > 1 else 1
         wanted = allocated(size_of(plan.spans)) * ranks
