@@ -6,11 +6,9 @@ of memory and writes them in turn, so that a whole snapshot is never overwritten
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 import pickle
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,13 +27,9 @@ from regroup_trainer.checkpoint.snapshot import Snapshot
 from regroup_trainer.contract import Assignment, SnapshotFile, SnapshotNumber, SnapshotsOff, SnapshotTaken
 from regroup_trainer.memory_limit import available_bytes
 from regroup_trainer.snapshots.places import REST, SLOTS, TENSORS, CompletePage, slot_file
+from regroup_trainer.snapshots.schedule import SnapshotTimer
 from regroup_trainer.state import TrainState
 
-_DEFAULT_STEPS = 10
-_DEFAULT_SECONDS = 2.0
-"""Between snapshots, where nobody asks for a number of steps: more often, quick steps would feel them."""
-_LEAST_SECONDS = 0.1
-"""Between snapshots: of steps that take no longer than milliseconds, more are lost by detecting a loss."""
 _GRACE_SECONDS = 2.0
 """How long a copy may take to end when its generation is over."""
 _WRITERS = 2
@@ -64,8 +58,8 @@ class MemorySnapshots:
     ) -> None:
         record = assignment.record
         wanted = record.desired.checkpoint.memory_snapshot_steps
-        self._pause = _DEFAULT_SECONDS if wanted is None else _LEAST_SECONDS
-        self._every = (_DEFAULT_STEPS if wanted is None else wanted) if assignment.snapshots else 0
+        self._on = bool(assignment.snapshots) and wanted != 0
+        self._timer = SnapshotTimer(wanted, state.position.step)
         self._assignment = assignment
         self._saver = saver
         self._state = state
@@ -78,21 +72,18 @@ class MemorySnapshots:
         self._copying: Snapshot | None = None
         self._work: Background[None] | None = None
         self._begun = state.position.step
-        self._begun_at = -math.inf
         self._incomplete = False
         """Whether the last one that was begun may not be whole everywhere yet."""
-        self._page = CompletePage(Path(assignment.snapshots)) if self._every else None
+        self._page = CompletePage(Path(assignment.snapshots)) if self._on else None
         self._hook = state.optimizer.register_step_pre_hook(self._before_update)
 
     def due(self) -> bool:
         """Whether to copy after the step that is about to run. Rank 0 asks; all are told."""
-        if not self._every or self._incomplete or time.monotonic() - self._begun_at < self._pause:
-            return False
-        return (self._state.position.step + 1) // self._every > self._begun // self._every
+        return self._on and not self._incomplete and self._timer.due(self._state.position.step + 1)
 
     def after_step(self) -> None:
         """Call after every step: prepares the first copy, and the other slot once it is free."""
-        if not self._every:
+        if not self._on:
             return
         if self._agreed is None:
             self._adopt(self._plans())
@@ -102,11 +93,12 @@ class MemorySnapshots:
 
     def begin(self) -> None:
         """Copy the present state beside the following steps."""
-        if self._every and (plan := self._plans()) is not self._agreed:
+        if self._on and (plan := self._plans()) is not self._agreed:
             self._adopt(plan)
-        if not self._every:
+        if not self._on:
             return
-        self._begun, self._incomplete, self._begun_at = self._state.position.step, True, time.monotonic()
+        self._begun, self._incomplete = self._state.position.step, True
+        self._timer.restart(self._begun)
         if self._plan is None:
             return
         self._prepare(self._slot)
@@ -133,7 +125,7 @@ class MemorySnapshots:
         if problem:
             self._tell_off(problem)
         if any(from_all(problem)):
-            self._every = 0
+            self._on = False
         else:
             self._prepare(self._slot)
 
