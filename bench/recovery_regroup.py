@@ -26,6 +26,7 @@ from bench.recovery_settings import (
     SAVE_EVERY,
     SEQUENCE_LENGTH,
     SILENCE_SECONDS,
+    SNAPSHOT_EVERY,
     VOCABULARY,
     WORKERS,
 )
@@ -42,7 +43,7 @@ WAIT_SECONDS = 5.0
 RETRY_SECONDS = 0.1
 STEPS = 10**6
 ENTRY = "bench.recovery_rank"
-POLICY = CheckpointPolicy(interval_steps=SAVE_EVERY)
+POLICY = CheckpointPolicy(interval_steps=SAVE_EVERY, memory_snapshot_steps=SNAPSHOT_EVERY)
 
 
 def desired(folder: Path, workers: int, strategy: Literal["ddp", "fsdp"]) -> Desired:

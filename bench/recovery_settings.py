@@ -21,6 +21,8 @@ VOCABULARY = 256
 SAMPLES = 2**16
 SAVE_EVERY = 20
 """Steps between two checkpoints."""
+SNAPSHOT_EVERY = 10
+"""Steps between two snapshots in memory, of the subjects that take them."""
 BEYOND = 10
 """A fault comes so many steps after a checkpoint."""
 WORKERS, LEAST_WORKERS = 3, 2
