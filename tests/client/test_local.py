@@ -145,13 +145,13 @@ def test_a_suspended_job_goes_on_where_it_was_with_other_workers_and_another_str
 
 
 def test_a_rank_that_hangs_is_found_named_and_begun_anew(tmp_path: Path) -> None:
-    run = make_run(tmp_path, 60, progress_timeout_seconds=2)
+    run = make_run(tmp_path, 200, progress_timeout_seconds=2)
     assert play(run, [(at_step(25), lambda run: _freeze_rank(run, 1))]).outcome == "completed"
     (hang,) = [recovery for recovery in run.recoveries.values() if recovery.cause == "hang"]
     assert "rank 1 on " in hang.message
     assert "does not answer" in hang.message
     assert (hang.rung, hang.lost_steps) == ("L0", 0)
-    assert require_whole_history(tmp_path) == 60
+    assert require_whole_history(tmp_path) == 200
 
 
 def test_a_long_evaluation_is_no_hang(tmp_path: Path) -> None:

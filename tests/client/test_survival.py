@@ -20,7 +20,10 @@ from tests.client.local_job import at_step, make_run, make_train, play, require_
 pytestmark = pytest.mark.slow
 FP32_ROUNDING = 1e-5
 OWN_PROGRAM = Path(__file__).parents[1] / "trainer/own_program.py"
-STEPS = 60
+STEPS = 200
+"""Enough for two acts: a coordinator tells of a step a second after it."""
+OWN_STEPS = 60
+"""Of a program whose steps take longer."""
 HSDP = {"strategy": "hsdp", "shardGroupSize": 2}
 
 
@@ -139,9 +142,9 @@ def test_a_rank_that_did_not_see_the_commit_of_its_last_step_completes_it(
 
 
 def test_what_was_compiled_stays_compiled_in_the_next_world(tmp_path: Path) -> None:
-    train = make_train(40)
+    train = make_train(STEPS)
     compiled = train.model_copy(update={"training": train.training.model_copy(update={"compile": True})})
-    run = make_run(tmp_path, 40, train=compiled)
+    run = make_run(tmp_path, STEPS, train=compiled)
     run.entry = "tests.client.graph_counter"
     assert play(run, [(at_step(15), lambda run: run.kill_rank(1))]).outcome == "completed"
     assert recovery_of(run, "application").rung == "L0"
@@ -190,11 +193,11 @@ def test_a_lost_worker_leaves_a_replica_group_that_goes_on_until_the_other_is_wh
 
 def test_a_program_of_the_users_own_goes_on_in_its_processes(tmp_path: Path) -> None:
     alone = tmp_path / "alone"
-    script = (str(OWN_PROGRAM), "--steps=60", "--micro-batch=2")
-    run = make_run(alone, 60, replicas=1, min_replicas=1, script=script)
+    script = (str(OWN_PROGRAM), f"--steps={OWN_STEPS}", "--micro-batch=2")
+    run = make_run(alone, OWN_STEPS, replicas=1, min_replicas=1, script=script)
     assert play(run).outcome == "completed"
 
-    run = make_run(tmp_path / "killed", 60, script=(*script, "--step-seconds=0.02"))
+    run = make_run(tmp_path / "killed", OWN_STEPS, script=(*script, "--step-seconds=0.05"))
     before: dict[int, int] = {}
     after: dict[int, int] = {}
 
@@ -208,4 +211,4 @@ def test_a_program_of_the_users_own_goes_on_in_its_processes(tmp_path: Path) -> 
     assert (recovery.rung, recovery.lost_steps) == ("L0", 0)
     assert len(before.items() & after.items()) == 2
     assert losses(tmp_path / "killed") == pytest.approx(losses(alone), rel=FP32_ROUNDING)
-    assert require_whole_history(tmp_path / "killed") == 60
+    assert require_whole_history(tmp_path / "killed") == OWN_STEPS

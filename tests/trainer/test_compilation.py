@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,21 +13,33 @@ from regroup_trainer.errors import ConfigurationError
 from tests.support.ranks import Template, generation, train_config
 
 
+BLOCKS_AND_LOSS, BLOCKS = 2, 1
+"""Graphs: one for all blocks and steps, and one for the loss, which stays as it is where logits are cut."""
+LAYOUTS: dict[str, tuple[int, dict[str, Any], int]] = {
+    "ddp": (1, {}, BLOCKS_AND_LOSS),
+    "fsdp": (2, {"strategy": "fsdp"}, BLOCKS_AND_LOSS),
+    "tensor": (2, {"tensorParallel": 2}, BLOCKS),
+    "pipeline": (2, {"pipelineParallel": 2}, BLOCKS),
+    "context": (2, {"contextParallel": 2}, BLOCKS),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("strategy", "world_size"), [("ddp", 1), ("fsdp", 2)], ids=["ddp", "fsdp"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_compiled_blocks_train_as_plain_ones_do_and_are_compiled_once(
-    template: Template, tmp_path: Path, strategy: str, world_size: int
+    template: Template, tmp_path: Path, layout: str
 ) -> None:
-    plain = train_config(parallelism={"strategy": strategy}, training={"steps": 3})
+    world_size, parallelism, graphs = LAYOUTS[layout]
+    plain = train_config(parallelism=parallelism, training={"steps": 3})
     compiled = train_config(
-        parallelism={"strategy": strategy},
+        parallelism=parallelism,
         training={"steps": 3, "compile": True, "activation_checkpointing": "selective"},
     )
     expected = template.run(generation(tmp_path / "plain", world_size, plain))[0]
     found = template.run(generation(tmp_path / "compiled", world_size, compiled), entry="tests.trainer.telling:graphs")
     assert [outcome.exit_code for outcome in found] == [0] * world_size, found[0].stderr
     assert found[0].losses == pytest.approx(expected.losses, rel=1e-5)
-    assert "graphs: 2\n" in found[0].stderr  # one for all blocks and steps, one for the loss
+    assert f"graphs: {graphs}\n" in found[0].stderr
 
 
 def test_without_a_compiler_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
