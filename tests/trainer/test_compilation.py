@@ -12,7 +12,6 @@ from regroup_trainer.compilation import require_compiler
 from regroup_trainer.errors import ConfigurationError
 from tests.support.ranks import Template, generation, train_config
 
-
 BLOCKS_AND_LOSS, BLOCKS = 2, 1
 """Graphs: one for all blocks and steps, and one for the loss, which stays as it is where logits are cut."""
 LAYOUTS: dict[str, tuple[int, dict[str, Any], int]] = {
