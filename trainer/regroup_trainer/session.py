@@ -443,9 +443,7 @@ class _Run:
     def backward(self, loss: Tensor, weight: int | None) -> None:
         """Accumulate."""
         if self._passed:
-            raise ConfigurationError(
-                "session.backward: a second time for one batch: add the losses up and call it once"
-            )
+            raise ConfigurationError("session.backward: called twice for one batch: add up its losses and call it once")
         self._passed = True
         samples = self._part.samples if self._part else 0
         items = weight if weight is not None and samples else samples
