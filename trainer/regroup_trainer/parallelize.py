@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 import torch
@@ -114,12 +113,6 @@ def reduce_gradients(model: nn.Module, enabled: bool) -> None:
             model.set_requires_all_reduce(enabled)
         case DistributedDataParallel():
             model.require_backward_grad_sync = enabled  # as its `no_sync` does, but without a frame that holds it
-
-
-def sharded_modules(model: nn.Module) -> Iterator[FSDPModule]:
-    """The modules of `model` that gather their parameters."""
-    roots = model.stages if isinstance(model, Pipeline) else (model,)
-    yield from (module for root in roots for module in root.modules() if isinstance(module, FSDPModule))
 
 
 def reshard(model: nn.Module) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from regroup_trainer.checkpoint.storage import put_back, tensors_of
-from regroup_trainer.parallelize import sharded_modules
 from regroup_trainer.state import Position, TrainState
 from regroup_trainer.step import local
 
@@ -58,16 +57,15 @@ def receive(state: TrainState, source: int) -> bool:
 
 @torch.no_grad()
 def transplant(old: TrainState, new: TrainState) -> TrainState:
-    """Fill `new`, which holds the same shards on another mesh, with what this rank holds of `old`."""
-    for module in sharded_modules(old.model):
-        module.reshard()  # a pass that broke may have left whole parameters
-    sources = dict(old.model.named_parameters())
-    for name, parameter in new.model.named_parameters():
-        source = sources[name]
-        local(parameter).copy_(local(source))
-        values = old.optimizer.state.get(source, {})
-        new.optimizer.state[parameter] = {key: _placed_as(value, parameter) for key, value in values.items()}
+    """Fill `new`, which holds the same shards on another mesh, with what this rank holds of `old`.
+
+    The optimizers name the parameters: in the model a pass that broke may have left whole ones in their places.
+    """
     for there, here in zip(new.optimizer.param_groups, old.optimizer.param_groups, strict=True):
+        for parameter, source in zip(there["params"], here["params"], strict=True):
+            local(parameter).copy_(local(source))
+            if values := old.optimizer.state.get(source):
+                new.optimizer.state[parameter] = {key: _placed_as(value, parameter) for key, value in values.items()}
         there.update({key: value for key, value in here.items() if key != "params"})
     return TrainState(new.model, new.optimizer, old.position, old.extra)
 
