@@ -12,10 +12,12 @@ from regroup_trainer.commit import Commit
 from regroup_trainer.contract import Assignment
 
 STEP = 30
+DYING = "DYING_RANK"
+"""Environment variable."""
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
-    """Rank 2 dies with the result, rank 1 never hears it, rank 0 applies it."""
+    """One rank dies with the result, rank 1 never hears it, the third applies it."""
     if assignment.record.number.n == 1:
         _lose_one_commit(assignment.rank)
     return rank.run(assignment, channel)
@@ -27,7 +29,7 @@ def _lose_one_commit(own_rank: int) -> None:
     def agreed(self: step.Proposal, squared_norm: float | None) -> Commit:
         committed = plain(self, squared_norm)
         if next(commits) == STEP:
-            if own_rank == 2:
+            if own_rank == int(os.environ[DYING]):
                 os.kill(os.getpid(), signal.SIGKILL)
             if own_rank == 1:
                 raise RuntimeError("Connection closed by peer: the sum did not arrive")

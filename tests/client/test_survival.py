@@ -15,6 +15,7 @@ from regroup.local import LocalRun
 from regroup.processes import descendants, find_rank
 from regroup_trainer import history
 from regroup_trainer.job_status import Recovery
+from tests.client import survival_faults
 from tests.client.local_job import at_step, make_run, make_train, play, require_whole_history, world_of
 
 pytestmark = pytest.mark.slow
@@ -127,9 +128,11 @@ def _thawed_in_the_end(pids: list[int]) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.parametrize("dying", [2, 0], ids=["another", "rank 0, which had not noted it"])
 def test_a_rank_that_did_not_see_the_commit_of_its_last_step_completes_it(
-    tmp_path: Path, undisturbed: list[float | None]
+    tmp_path: Path, undisturbed: list[float | None], monkeypatch: pytest.MonkeyPatch, dying: int
 ) -> None:
+    monkeypatch.setenv(survival_faults.DYING, str(dying))
     run = make_run(tmp_path, STEPS)
     run.entry = "tests.client.survival_faults"
     assert play(run).outcome == "completed"

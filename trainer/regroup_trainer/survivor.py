@@ -165,7 +165,7 @@ def take_over(
     state = state_here()
     if survivor is not None and world.rank in {destination for _, destination in agreement.transfers}:
         survivor.stepper.whole = False
-    return Taken(state, agreement) if _exchange(state, agreement, world.rank) else None
+    return Taken(state, agreement) if _exchange(state, agreement, engine) else None
 
 
 def carry_over(
@@ -184,14 +184,21 @@ def carry_over(
     return TrainState(parallelize_again(old.model, config, world), old.optimizer, old.position, old.extra)
 
 
-def _exchange(state: TrainState, agreement: Agreement, rank: int) -> bool:
-    """Send the state to those who lack it; whether it arrived everywhere."""
+def _exchange(state: TrainState, agreement: Agreement, engine: Engine) -> bool:
+    """Send the state to those who lack it, with the steps that led there; whether it arrived everywhere.
+
+    A rank 0 that is new has to note the steps which the former one took with it.
+    """
+    rank, trail = engine.world.rank, engine.trail
+    assert trail is not None, "a state that can live on has a trail"
     arrived = True
     for source, destination in agreement.transfers:
         if rank == source:
-            send(state, destination)
+            send(state, tuple(trail.steps), destination)
         elif rank == destination:
-            arrived = receive(state, source)
+            arrived, steps = receive(state, source)
+            trail.steps.clear()
+            trail.steps.extend(steps)
     return not agreement.transfers or all(from_all(arrived))
 
 

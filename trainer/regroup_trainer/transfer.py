@@ -19,8 +19,8 @@ _PIECE_BYTES = 64 << 20
 _CPU = torch.device("cpu")
 
 
-def send(state: TrainState, destination: int) -> None:
-    """Send `state` to a rank that calls `receive`. Raises c10d's errors when it is lost."""
+def send(state: TrainState, beside: object, destination: int) -> None:
+    """Send `state`, and anything beside it, to a rank that calls `receive`. Raises c10d's errors when it is lost."""
     content = tensors_of(state)
     digest = xxhash.xxh3_64()
     dist.send_object_list([_without_tensors(content), state.position], dst=destination, device=_CPU)
@@ -28,13 +28,14 @@ def send(state: TrainState, destination: int) -> None:
         for piece in _pieces(tensor.cpu()):
             digest.update(piece.numpy().data)
             dist.send(piece, dst=destination)
-    dist.send_object_list([digest.intdigest()], dst=destination, device=_CPU)
+    dist.send_object_list([digest.intdigest(), beside], dst=destination, device=_CPU)
 
 
-def receive(state: TrainState, source: int) -> bool:
-    """Fill `state` with that of a rank which calls `send`; whether all of it arrived as it was sent.
+def receive(state: TrainState, source: int) -> tuple[bool, Any]:
+    """Fill `state` with that of a rank which calls `send`.
 
-    Raises c10d's errors when the source is lost.
+    Returns whether all of it arrived as it was sent, and what was sent beside it. Raises c10d's errors when the source
+    is lost.
     """
     content = tensors_of(state)
     digest = xxhash.xxh3_64()
@@ -46,13 +47,14 @@ def receive(state: TrainState, source: int) -> bool:
             dist.recv(piece, src=source)
             digest.update(piece.numpy().data)
         tensor.copy_(copy)
-    expected: list[Any] = [None]
-    dist.recv_object_list(expected, src=source, device=_CPU)
+    last: list[Any] = [None, None]
+    dist.recv_object_list(last, src=source, device=_CPU)
+    expected, beside = last
     others, position = box
     assert isinstance(position, Position)
     put_back(state, _merged(content, others))
     state.position = position
-    return bool(expected[0] == digest.intdigest())
+    return expected == digest.intdigest(), beside
 
 
 @torch.no_grad()
