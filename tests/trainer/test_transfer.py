@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.fsdp import fully_shard
 
 from regroup_trainer.state import Position, TrainState
@@ -18,7 +20,7 @@ from regroup_trainer.transfer import transplant
 @pytest.fixture
 def world() -> Iterator[None]:
     """A process group of one rank."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
@@ -53,7 +55,7 @@ def test_a_pass_that_broke_leaves_parameters_and_their_moments_to_be_taken(world
     old.optimizer.zero_grad()
     kept = [local(parameter).clone() for parameter in old.model.parameters()]
     moments = [old.optimizer.state[parameter]["exp_avg"] for parameter in old.model.parameters()]
-    old.model.alone = True
+    cast(Net, old.model).alone = True
     with pytest.raises(RuntimeError, match="closed by peer"):
         old.model(torch.ones(1, 2))
     taken = transplant(old, new)
