@@ -11,56 +11,36 @@ its turn, agents and coordinator are stopped. `step_time_ratio` is the median ov
 
 from __future__ import annotations
 
-import os
 import secrets
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from bench import throughput_job
 from bench.harness import Plan, Values, command
 from bench.paired import median_interval
+from bench.turns import RANKS, ROOT, make_pipes, started, take_turns
 from regroup.local import RANK_ENTRY
-from regroup.processes import (
-    ADDRESS,
-    LocalProcess,
-    Place,
-    descendants,
-    dies_with,
-    kill_process,
-    start_agent,
-    start_coordinator,
-)
+from regroup.processes import ADDRESS, LocalProcess, Place, start_agent, start_coordinator
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import Desired
 
 ON, OFF = "regroup", "bare"
-RANKS = 2
 PAIRS, STEPS = 21, 60
 QUICK_PAIRS, QUICK_STEPS = 6, 5
-START_SECONDS, BLOCK_SECONDS = 180.0, 120.0
-ROOT = Path(__file__).resolve().parent.parent
-JOB = str(Path(__file__).with_name("protection_job.py"))
+JOB = throughput_job.__file__
 UNITS = {"step_time_ratio": "ratio", "ratio_low": "ratio", "ratio_high": "ratio", "pairs": "count"}
-
-
-def settings(_case: str, _subject: str) -> str:
-    """What the figures depend on."""
-    return f"{PAIRS} pairs of blocks of {STEPS} steps"
 
 
 def plan(quick: bool) -> Plan:
     """Both strategies once, in many pairs of blocks; a quick run has few and short ones."""
-    if quick:
-        return Plan("protection", ("ddp-1m-quick",), (ON,), UNITS, 1)
-    return Plan(
-        "protection", ("ddp-1m", "fsdp-1m"), (ON,), UNITS, 1, lambda _case, _subject: f"blocks of {STEPS} steps"
-    )
+    cases = ("ddp-1m-quick",) if quick else ("ddp-1m", "fsdp-1m")
+    return Plan("protection", cases, (ON,), UNITS, 1, lambda _case, _subject: f"blocks of {STEPS} steps")
 
 
 def measure(case: str, _subject: str) -> Values:
@@ -70,64 +50,23 @@ def measure(case: str, _subject: str) -> Values:
     strategy = case.partition("-")[0]
     with tempfile.TemporaryDirectory(prefix="regroup-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        for subject in (ON, OFF):
-            for rank in range(RANKS):
-                os.mkfifo(pipe(folder, subject, rank))
-        arguments = (strategy, str(pairs + 2), str(steps), name)  # one to warm up, one that never comes
+        make_pipes(folder, (ON, OFF))
+        arguments = (strategy, str(pairs + 1), str(steps), name)
         with protected(folder, arguments) as guards, bare(folder, arguments) as ranks:
-            _, *ratios = take_turns(folder, guards, ranks, pairs + 1)
-    found = median_interval(ratios)
+
+            def wake(side: str) -> None:
+                for guard in guards:
+                    guard.popen.send_signal(signal.SIGCONT if side == ON else signal.SIGSTOP)
+
+            living = [*(guard.popen for guard in guards), *ranks]
+            _, *found = take_turns(folder, (ON, OFF), pairs + 1, living, wake)  # the first one warms up
+    interval = median_interval([on / off for on, off in found])
     return {
-        "step_time_ratio": found.median,
-        "ratio_low": found.low,
-        "ratio_high": found.high,
-        "pairs": float(len(ratios)),
+        "step_time_ratio": interval.median,
+        "ratio_low": interval.low,
+        "ratio_high": interval.high,
+        "pairs": float(len(found)),
     }
-
-
-def take_turns(
-    folder: Path, guards: list[LocalProcess], ranks: list[subprocess.Popen[bytes]], pairs: int
-) -> Iterator[float]:
-    """The ratio of each pair; the one that begins changes."""
-    for number in range(pairs):
-        seconds = {}
-        for subject in (ON, OFF) if number % 2 == 0 else (OFF, ON):
-            for guard in guards:
-                guard.popen.send_signal(signal.SIGCONT if subject == ON else signal.SIGSTOP)
-            seconds[subject] = block(folder, subject, number, [*(guard.popen for guard in guards), *ranks])
-        yield seconds[ON] / seconds[OFF]
-
-
-def block(folder: Path, subject: str, number: int, living: list[subprocess.Popen[bytes]]) -> float:
-    """Seconds of a step. Raises TimeoutError, and RuntimeError where a process has ended."""
-    deadline = time.monotonic() + (START_SECONDS if number == 0 else BLOCK_SECONDS)
-    waiting = {pipe(folder, subject, rank) for rank in range(RANKS)}
-    results = folder / subject
-    while time.monotonic() < deadline:
-        waiting = {path for path in waiting if not told(path)}
-        found = results.read_text().split() if results.exists() else []
-        if len(found) > number:
-            return float(found[number])
-        if any(process.poll() is not None for process in living):
-            logs = "\n".join(path.read_text()[-2000:] for path in folder.glob("*.log"))
-            raise RuntimeError(f"a process has ended:\n{logs}")
-        time.sleep(0.05)
-    raise TimeoutError(f"block {number} of {subject} did not end")
-
-
-def pipe(folder: Path, subject: str, rank: int) -> Path:
-    """By which a rank is told that it is its turn."""
-    return folder / f"{subject}-{rank}.pipe"
-
-
-def told(path: Path) -> bool:
-    """Begin the block of a rank; False while it does not wait for that."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError:  # nobody reads
-        return False
-    os.close(descriptor)  # which ends the file that it reads
-    return True
 
 
 @contextmanager
@@ -170,25 +109,15 @@ def protected(folder: Path, arguments: tuple[str, ...]) -> Iterator[list[LocalPr
 def bare(folder: Path, arguments: tuple[str, ...]) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Ranks that nobody looks after."""
     meeting = {"MASTER_ADDR": ADDRESS, "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)}
-    variables = {**os.environ, **meeting, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    with (folder / "bare.log").open("ab") as log:
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, JOB, OFF, *arguments],
-                env={**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdout=log,
-                stderr=log,
-                preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509 - one prctl and one getppid, both already resolved
+    variables = {**meeting, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, JOB, OFF, *arguments]
+    with ExitStack() as ranks:
+        yield [
+            ranks.enter_context(
+                started(command, folder / "bare.log", **variables, RANK=str(rank), LOCAL_RANK=str(rank))
             )
             for rank in range(RANKS)
         ]
-    try:
-        yield ranks
-    finally:
-        for process in ranks:
-            for pid in [process.pid, *descendants(process.pid)]:
-                kill_process(pid)
-            process.wait()
 
 
 def free_port() -> int:

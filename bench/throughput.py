@@ -2,13 +2,14 @@
 
     make bench NAME=throughput [ARGS=--quick]
 
-The bare script runs just before each subject. `ran` is 0 where a subject is not installed or cannot do the case here;
-the row then says why, in the subject's own words where it has any.
+Each subject takes turns with the bare script, block by block, both under torchrun. `ratio_to_bare` is the median over
+the pairs of blocks; `ratio_low` and `ratio_high` bound it with 95 % confidence (sign test). `ran` is 0 where a subject
+is not installed or cannot do the case here; the row then says why, in the subject's own words where it has any.
 """
 
 from __future__ import annotations
 
-import subprocess
+import statistics
 import sys
 import tempfile
 from importlib.util import find_spec
@@ -16,16 +17,23 @@ from pathlib import Path
 
 from bench import throughput_job
 from bench.harness import Plan, Values, command
+from bench.paired import median_interval
+from bench.throughput_job import BATCH, LENGTH
+from bench.turns import RANKS, EndedError, make_pipes, started, take_turns
 
-STEPS, QUICK_STEPS = 300, 12
-UNITS = {"ratio_to_bare": "ratio", "tokens_per_second": "1/s", "ran": "ratio"}
+BARE = "bare"
+PAIRS, STEPS = 21, 40
+QUICK_PAIRS, QUICK_STEPS = 6, 3
+UNITS = {
+    "ratio_to_bare": "ratio",
+    "ratio_low": "ratio",
+    "ratio_high": "ratio",
+    "tokens_per_second": "1/s",
+    "ran": "ratio",
+}
 PEERS = ("accelerate", "lightning")
 _WORDS = 160
 """Characters of a subject's own words."""
-
-
-class DidNotRunError(Exception):
-    """A subject gave up; its own words say why."""
 
 
 class Throughput:
@@ -35,43 +43,54 @@ class Throughput:
         self._reasons: dict[tuple[str, str], str] = {}
 
     def plan(self, quick: bool) -> Plan:
-        """Both strategies five times; a quick run tries ours once, for a few steps, and who shards by other means."""
+        """Both strategies once, in many pairs of blocks; a quick run tries ours, and who shards by other means."""
         if quick:
-            return Plan("throughput", ("fsdp-1m-quick",), ("regroup", "accelerate"), UNITS, 1, self.reason)
-        return Plan("throughput", ("ddp-1m", "fsdp-1m"), ("regroup", *PEERS), UNITS, 5, self.reason)
+            return Plan("throughput", ("fsdp-1m-quick",), ("regroup", "accelerate"), UNITS, 1, self.settings)
+        return Plan("throughput", ("ddp-1m", "fsdp-1m"), ("regroup", *PEERS), UNITS, 1, self.settings)
 
     def measure(self, case: str, subject: str) -> Values:
-        """The bare script and the subject, one after the other."""
+        """All pairs of blocks of the bare script and the subject."""
         if subject in PEERS and find_spec(subject) is None:
             return self._did_not_run(case, subject, "not installed")
-        strategy, steps = case.partition("-")[0], QUICK_STEPS if case.endswith("quick") else STEPS
-        with tempfile.TemporaryDirectory(prefix="regroup-bench-") as folder:
-            base = run("bare", strategy, steps, Path(folder))
+        strategy, quick = case.partition("-")[0], case.endswith("quick")
+        pairs, steps = (QUICK_PAIRS, QUICK_STEPS) if quick else (PAIRS, STEPS)
+        with tempfile.TemporaryDirectory(prefix="regroup-bench-", ignore_cleanup_errors=True) as folder:
             try:
-                found = run(subject, strategy, steps, Path(folder))
-            except DidNotRunError as error:
-                return self._did_not_run(case, subject, str(error))
-        return {"ratio_to_bare": found / base, "tokens_per_second": found, "ran": 1.0}
+                found = measure_pairs(subject, strategy, pairs, steps, Path(folder))
+            except EndedError:
+                return self._did_not_run(case, subject, last_error((Path(folder) / f"{subject}.log").read_text()))
+        interval = median_interval([bare / own for own, bare in found])
+        return {
+            "ratio_to_bare": interval.median,
+            "ratio_low": interval.low,
+            "ratio_high": interval.high,
+            "tokens_per_second": RANKS * BATCH * LENGTH / statistics.median(own for own, _ in found),
+            "ran": 1.0,
+        }
 
-    def reason(self, case: str, subject: str) -> str:
-        """Why a subject did not run a case; empty where it did."""
-        return self._reasons.get((case, subject), "")
+    def settings(self, case: str, subject: str) -> str:
+        """Why a subject did not run a case; where it did, what its figures depend on."""
+        return self._reasons.get((case, subject), f"{PAIRS} pairs of blocks of {STEPS} steps")
 
     def _did_not_run(self, case: str, subject: str, reason: str) -> Values:
         self._reasons[case, subject] = reason
         return {"ran": 0.0}
 
 
-def run(subject: str, strategy: str, steps: int, folder: Path) -> float:
-    """Tokens per second. Raises DidNotRunError."""
-    output, said = folder / subject, folder / f"{subject}-said"
-    job = [throughput_job.__file__, subject, strategy, str(steps), str(output)]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    with said.open("w") as errors:
-        done = subprocess.run([*torchrun, *job], check=False, cwd=folder, stdout=subprocess.DEVNULL, stderr=errors)
-    if done.returncode:
-        raise DidNotRunError(last_error(said.read_text()))
-    return float(output.read_text())
+def measure_pairs(subject: str, strategy: str, pairs: int, steps: int, folder: Path) -> list[tuple[float, float]]:
+    """Seconds of a step of the subject and of the bare script, by pair. Raises EndedError, TimeoutError."""
+    make_pipes(folder, (subject, BARE))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    own, bare = (
+        started(
+            [*torchrun, throughput_job.__file__, side, strategy, str(pairs + 1), str(steps), str(folder)],
+            folder / f"{side}.log",
+        )
+        for side in (subject, BARE)
+    )
+    with own as one, bare as other:
+        _, *found = take_turns(folder, (subject, BARE), pairs + 1, [one, other])  # the first one warms up
+    return found
 
 
 def last_error(text: str) -> str:

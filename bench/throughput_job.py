@@ -1,19 +1,14 @@
-"""Two ranks train a GPT of a million parameters; under torchrun, one subject a process group.
+"""Two ranks train a GPT of a million parameters, and take turns with another training.
 
-    torchrun ... bench/throughput_job.py SUBJECT STRATEGY STEPS OUTPUT
+    torchrun ... bench/throughput_job.py SUBJECT STRATEGY PAIRS STEPS FOLDER
 
-All subjects train the same model on the same batches with the same optimizer. OUTPUT gets tokens per second of rank 0,
-by the median of the step times after the first quarter.
+All subjects train the same model on the same batches with the same optimizer, in blocks of STEPS.
 """
 
 from __future__ import annotations
 
-import os
-import statistics
 import sys
-import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,11 +20,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
+from bench.turns import RANKS, Turns, steps_for
 from regroup_trainer import models
 from regroup_trainer.config import ModelConfig
 from regroup_trainer.initialize import initialize
 
-RANKS, BATCH, LENGTH, VOCABULARY = 2, 4, 128, 256
+BATCH, LENGTH, VOCABULARY = 4, 128, 256
 """Samples of a rank, tokens of a sample."""
 
 
@@ -141,15 +137,11 @@ def lightning(strategy: str, steps: int, tick: Callable[[], None]) -> None:
 SUBJECTS = {"bare": bare, "regroup": regroup, "accelerate": accelerate, "lightning": lightning}
 
 
-def main(subject: str, strategy: str, steps: int, output: Path) -> None:
-    """Train, then tell."""
+def main(subject: str, strategy: str, pairs: int, steps: int, folder: Path) -> None:
+    """Train for so many blocks, and more."""
     torch.set_num_threads(1)
-    times: list[float] = []
-    SUBJECTS[subject](strategy, steps, lambda: times.append(time.perf_counter()))
-    if os.environ["RANK"] == "0":
-        seconds = statistics.median(end - start for start, end in pairwise(times[len(times) // 4 :]))
-        output.write_text(str(RANKS * BATCH * LENGTH / seconds))
+    SUBJECTS[subject](strategy, steps_for(pairs, steps), Turns(subject, steps, folder).tick)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), Path(sys.argv[5]))
