@@ -24,7 +24,8 @@ from pathlib import Path
 from bench import throughput_job
 from bench.harness import Plan, Values, command
 from bench.paired import median_interval
-from bench.turns import RANKS, ROOT, make_pipes, started, take_turns
+from bench.recovery_settings import PYTHON_PATH
+from bench.turns import RANKS, make_pipes, started, take_turns
 from regroup.local import RANK_ENTRY
 from regroup.processes import ADDRESS, LocalProcess, Place, start_agent, start_coordinator
 from regroup_trainer.config import TrainConfig
@@ -83,7 +84,7 @@ def protected(folder: Path, arguments: tuple[str, ...]) -> Iterator[list[LocalPr
         threads=1,
         entry=RANK_ENTRY,
         working_directory=folder,
-        variables={"PYTHONPATH": str(ROOT)},
+        variables={"PYTHONPATH": PYTHON_PATH},
     )
     desired = Desired(
         revision=1,

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.recovery_settings import PYTHON_PATH
 from regroup.processes import descendants, dies_with, kill_process
 
-ROOT = Path(__file__).resolve().parent.parent
 RANKS = 2
 WARM_STEPS = 5
 """Of each block: they fill the caches and are not counted."""
@@ -121,7 +121,7 @@ def started(command: Sequence[str], log: Path, **variables: str) -> Iterator[sub
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+            env={**os.environ, "PYTHONPATH": PYTHON_PATH, **variables},
             cwd=log.parent,
             stdout=output,
             stderr=output,

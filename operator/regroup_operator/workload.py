@@ -35,13 +35,7 @@ from regroup_operator.settings import Settings
 from regroup_operator.status import merge_ledgers
 from regroup_operator.torchrun import STORE_PORT
 from regroup_trainer.config import TrainConfig
-from regroup_trainer.contract import (
-    AGENT_METRICS_PORT,
-    COORDINATOR_PORT,
-    DIRECTORY_VARIABLE,
-    TOKEN_FILE,
-    Desired,
-)
+from regroup_trainer.contract import AGENT_METRICS_PORT, COORDINATOR_PORT, DIRECTORY_VARIABLE, TOKEN_FILE, Desired
 from regroup_trainer.environment import AgentEnvironment, CoordinatorEnvironment
 from regroup_trainer.job_status import CoordinatorStatus
 

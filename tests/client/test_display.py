@@ -9,12 +9,7 @@ from rich.console import Console
 from regroup.display import Display, plain_line
 from regroup.local import LocalRun
 from regroup.summary import sentence, summarize
-from regroup_trainer.contract import (
-    CheckpointSaved,
-    GenerationNumber,
-    Ledger,
-    Progress,
-)
+from regroup_trainer.contract import CheckpointSaved, GenerationNumber, Ledger, Progress
 from regroup_trainer.job_status import CoordinatorStatus, Recovery, Verdict
 from tests.trainer.coordinator.simulation import make_desired
 

@@ -9,12 +9,7 @@ from regroup_operator.api import TrainingJobStatus
 from regroup_operator.observed import CoordinatorView, Observed
 from regroup_operator.plan import Situation
 from regroup_operator.status import THROTTLED, differs, merge_ledgers, project
-from regroup_trainer.contract import (
-    CheckpointSaved,
-    GenerationNumber,
-    Ledger,
-    Progress,
-)
+from regroup_trainer.contract import CheckpointSaved, GenerationNumber, Ledger, Progress
 from regroup_trainer.job_status import JobEvent, MemberStatus, Recovery
 from tests.support.simulation import Simulation, make_coordinator_status
 

@@ -157,11 +157,6 @@ class Pipeline(nn.Module):
                 part.reshard()  # no backward pass does it here
         return self._total()
 
-    @property
-    def stages(self) -> tuple[nn.Module, ...]:
-        """The parts that this rank holds, each as it is wrapped."""
-        return tuple(self._parts.values())
-
     def copies(self, name: str) -> int:
         """How many stages hold the parameter of this name."""
         return 2 if self.tied and name == _EMBEDDING and self._ends is not None else 1

@@ -19,13 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.agent.line import Line, RejectedError
-from regroup_trainer.contract import (
-    Begin,
-    Hello,
-    Leaving,
-    Lost,
-    coordinator_message,
-)
+from regroup_trainer.contract import Begin, Hello, Leaving, Lost, coordinator_message
 from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import Effect
 from regroup_trainer.coordinator.server import Server

@@ -10,14 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 
-from regroup_trainer.contract import (
-    Cause,
-    GenerationRecord,
-    Ledger,
-    Progress,
-    Restored,
-    Rung,
-)
+from regroup_trainer.contract import Cause, GenerationRecord, Ledger, Progress, Restored, Rung
 from regroup_trainer.coordinator.world import Break, LastCommit
 from regroup_trainer.job_status import Recovery
 

@@ -9,17 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from regroup_trainer.contract import (
-    Begin,
-    Desired,
-    GenerationNumber,
-    HeldSnapshots,
-    Hello,
-    Leaving,
-    Lost,
-    Report,
-    Rung,
-)
+from regroup_trainer.contract import Begin, Desired, GenerationNumber, HeldSnapshots, Hello, Leaving, Lost, Report, Rung
 from regroup_trainer.coordinator import stragglers
 from regroup_trainer.coordinator.adoption import adopt
 from regroup_trainer.coordinator.claimed_numbers import ClaimedNumbers
@@ -51,9 +41,7 @@ class Coordinator:
         self.state = State(term, node, desired, now, wall_offset)
         self._numbers = ClaimedNumbers(term)
         self._restarts = Restarts()
-        self._last_tick: float | None = None
-        self._pause = TICK_SECONDS
-        """What was said after it."""
+        self._next_tick: float | None = None
         self._adopt_until = now + desired.timeout_milliseconds / 1000
         """So long a world whose members come back one after the other is waited for; counted from the first of them."""
         self._not_before = now
@@ -75,7 +63,7 @@ class Coordinator:
     def tick(self, now: float) -> list[Effect]:
         """Let time pass. Call it again after `pause`, which a message may shorten."""
         state = self.state
-        if self._last_tick is not None and now - self._last_tick > self._pause + LATE_TICK_SECONDS:
+        if self._next_tick is not None and now > self._next_tick + LATE_TICK_SECONDS:
             restart_deadlines(state.members.values(), now)
         for member in expired(state.members.values(), state.desired, now):
             since = member.heard if member.closed_at is None else member.closed_at
@@ -84,7 +72,7 @@ class Coordinator:
         if state.world is None and state.verdict is None:
             state.account.spend("pending", now)
         effects = self._advance(now)
-        self._last_tick, self._pause = now, self.pause(now)
+        self._next_tick = now + self.pause(now)
         return effects
 
     def heartbeat(self, name: str, now: float) -> bool:
