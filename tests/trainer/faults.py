@@ -226,6 +226,15 @@ def show_state(assignment: Assignment, options: Options, channel: RecordingChann
     return _run(assignment, channel)
 
 
+def show_state_behind_guard(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """As `show_state`, with the update held back by the device, as on a GPU."""
+    from regroup_trainer.step import Stepper
+
+    Stepper.guarded = True  # type: ignore[assignment,method-assign]
+    Stepper.proposes_early = False  # type: ignore[assignment,method-assign]
+    return show_state(assignment, options, channel)
+
+
 def list_imports(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
     """Print what was imported on the way."""
     before = set(sys.modules)

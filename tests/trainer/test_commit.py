@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regroup_trainer.commit import LENGTH, Contribution, gradient_factor, read
+from regroup_trainer.commit import LENGTH, Contribution, gradient_factor, guard, read
 from regroup_trainer.contract import Decision
 from regroup_trainer.errors import CommitError
 
@@ -22,8 +23,12 @@ contributions = st.builds(
 )
 
 
+CPU = torch.device("cpu")
+
+
 def summed(parts: list[Contribution]) -> list[float]:
-    return [sum(column) for column in zip(*(part.vector() for part in parts), strict=True)]
+    vector: list[float] = torch.stack([part.vector(CPU) for part in parts]).sum(dim=0).tolist()
+    return vector
 
 
 def part(**fields: object) -> Contribution:
@@ -71,3 +76,26 @@ def test_gradients_are_corrected_for_tokens_and_clipped_by_the_norm_of_the_whole
     assert gradient_factor(commit, expected_tokens=40, clip=0.0) == 2.0
     assert gradient_factor(commit, expected_tokens=40, clip=1.0) == pytest.approx(1.0 / 4.0)
     assert gradient_factor(commit, expected_tokens=20, clip=100.0) == 1.0
+
+
+@given(
+    st.lists(contributions, min_size=1, max_size=4),
+    st.sampled_from([None, 0, 2, 3, LENGTH - 1]),
+    st.sampled_from([0.0, -1.0, math.nan, math.inf]),
+    st.sampled_from([0.0, 1.0]),
+)
+def test_the_device_lets_through_what_the_host_does(
+    parts: list[Contribution], place: int | None, damage: float, clip: float
+) -> None:
+    vector = summed(parts)
+    if place is not None:
+        vector[place] = damage
+    held_back, divisor = guard(torch.tensor(vector, dtype=torch.float64), len(parts), 1000, clip)
+    try:
+        commit = read(vector, len(parts))
+    except CommitError:
+        assert held_back
+        return
+    assert bool(held_back) is not commit.finite
+    if commit.finite:
+        assert float(divisor) == pytest.approx(1 / gradient_factor(commit, 1000, clip), rel=1e-6)

@@ -30,11 +30,18 @@ STRATEGIES: dict[str, tuple[int, dict[str, Any]]] = {
 """World size and parallelism."""
 
 
-def shown(template: Template, folder: Path, world: int, parallelism: dict[str, Any], **sections: Any) -> RankOutcome:
+def shown(
+    template: Template,
+    folder: Path,
+    world: int,
+    parallelism: dict[str, Any],
+    entry: str = "show_state",
+    **sections: Any,
+) -> RankOutcome:
     """Rank 0 of a run whose whole state is in `folder`."""
     folder.mkdir(exist_ok=True)
     record = generation(folder / "job", world, train_config(parallelism=parallelism, **sections))
-    outcomes = template.run(record, entry="tests.trainer.faults:show_state", options={"folder": str(folder)})
+    outcomes = template.run(record, entry=f"tests.trainer.faults:{entry}", options={"folder": str(folder)})
     assert [outcome.exit_code for outcome in outcomes] == [0] * world, [outcome.stderr for outcome in outcomes]
     return outcomes[0]
 
@@ -50,11 +57,18 @@ def reference(template: Template, tmp_path_factory: pytest.TempPathFactory) -> t
     return shown(template, folder, 1, {}), state(folder)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [
+        *((name, "show_state") for name in STRATEGIES),
+        ("ddp", "show_state_behind_guard"),
+        ("hsdp", "show_state_behind_guard"),
+    ],
+)
 def test_loss_and_parameters_are_those_of_one_process(
-    template: Template, tmp_path: Path, reference: tuple[RankOutcome, Any], name: str
+    template: Template, tmp_path: Path, reference: tuple[RankOutcome, Any], name: str, entry: str
 ) -> None:
-    leader = shown(template, tmp_path, *STRATEGIES[name])
+    leader = shown(template, tmp_path, *STRATEGIES[name], entry)
     alone, expected = reference
     assert leader.losses == pytest.approx(alone.losses, rel=FP32_ROUNDING)
     found = state(tmp_path)
@@ -134,7 +148,7 @@ def test_zero_shares_the_optimizer_state_out(template: Template, tmp_path: Path)
 def test_compressed_gradients_train_nearly_as_well(
     template: Template, tmp_path: Path, hook: str, tolerance: float
 ) -> None:
-    steps = {"training": {"steps": 16}}
+    steps: dict[str, Any] = {"training": {"steps": 16}}
     parallelism = {"strategy": "ddp", "gradientHook": hook}
     found = shown(template, tmp_path / "hook", 2, parallelism, **steps).losses
     alone = shown(template, tmp_path / "alone", 1, {}, **steps).losses

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import cast
 
 import pytest
@@ -13,12 +14,14 @@ from regroup_trainer import survivor
 from regroup_trainer.commit import Commit
 from regroup_trainer.contract import Decision, GenerationNumber
 from regroup_trainer.engine import Engine, Trail
+from regroup_trainer.errors import CommitError
 from regroup_trainer.offers import Agreement, Offer
 from regroup_trainer.state import Position, TrainState
 from regroup_trainer.step import Share, Stepper
 from regroup_trainer.survivor import Survivor, survivor_of, take_over
 from regroup_trainer.world import World
 from tests.support.ranks import train_config
+from tests.trainer.whole_state import equal
 
 OLD, NEW = GenerationNumber(1, 1), GenerationNumber(1, 2)
 COMMIT = Commit(tokens=10, loss=1.0, gradient_norm=1.0, digest=7, decision=Decision.CONTINUE)
@@ -44,7 +47,7 @@ class Job:
         return True
 
 
-def make_stepper(optimizer: type[torch.optim.SGD] = torch.optim.SGD) -> Stepper:
+def make_stepper(optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD) -> Stepper:
     model = nn.Linear(1, 1)
     state = TrainState(model, optimizer(model.parameters(), lr=0.1), Position(5, 50, 500))
     return Stepper(state, CONFIG, Job.world, targets_per_sample=1)
@@ -63,6 +66,37 @@ def test_a_state_in_which_an_update_is_half_done_is_not_offered() -> None:
     with pytest.raises(RuntimeError, match="closed by peer"):
         stepper.commit()
     assert survivor_of(OLD, cast(Engine, Job()), stepper) is None
+
+
+def test_behind_the_guard_a_torn_commit_leaves_a_whole_state_and_a_prepared_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU, where the update is queued before the host knows the commit."""
+
+    def stepper_at_commit() -> Stepper:
+        torch.manual_seed(0)
+        stepper = make_stepper(lambda parameters, lr: torch.optim.AdamW(parameters, lr, fused=True))
+        monkeypatch.setattr(Stepper, "guarded", True)
+        for _ in range(2):
+            stepper.state.model(torch.ones(1)).sum().backward()
+            stepper.propose(Share(10, 1.0, 1), Decision.CONTINUE)
+            if stepper.state.position.step == 5:
+                stepper.commit()
+        return stepper
+
+    undisturbed, torn = stepper_at_commit(), stepper_at_commit()
+    before = deepcopy((torn.state.model.state_dict(), torn.state.optimizer.state_dict()))
+    assert torn.proposal is not None
+    torn.proposal.sum[-1] = 0.0
+    with pytest.raises(CommitError):
+        torn.commit()
+    assert (torn.whole, torn.prepared, torn.state.position.step) == (True, True, 6)
+    assert equal(before, (torn.state.model.state_dict(), torn.state.optimizer.state_dict()))
+    committed = undisturbed.commit().commit
+    torn.complete(committed)
+    assert torn.state.position == undisturbed.state.position
+    for mine, other in zip(torn.state.model.parameters(), undisturbed.state.model.parameters(), strict=True):
+        assert torch.allclose(mine, other, rtol=1e-6)
 
 
 def test_a_state_that_is_being_overwritten_when_the_next_world_breaks_too_is_not_offered_again(

@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from regroup_trainer.contract import Decision
 from regroup_trainer.errors import CommitError
 
@@ -19,20 +22,27 @@ class Contribution:
 
     tokens: int
     """That it trained on, repeats left out."""
-    loss_sum: float
-    """Over these tokens, in nats."""
-    squared_norm: float
+    loss_sum: float | Tensor
+    """Over these tokens, in nats; a tensor where the host need not know it."""
+    squared_norm: float | Tensor
     """Of its gradients, divided by how many ranks hold the same ones."""
     digest: int
     """`order.digest` of its samples."""
     decision: Decision
     """Rank 0's; CONTINUE elsewhere."""
 
-    def vector(self) -> list[float]:
-        """The elements to be summed over the ranks."""
+    def vector(self, device: torch.device) -> Tensor:
+        """The elements to be summed over the ranks: [LENGTH], float64. The host does not wait for a GPU."""
         # Spelt out: dataclasses.astuple takes ten times as long.
-        numbers = (self.tokens, self.loss_sum, self.squared_norm, self.digest, self.decision)
-        return [1.0, *map(float, numbers), 1.0]
+        numbers = (1.0, self.tokens, self.loss_sum, self.squared_norm, self.digest, self.decision, 1.0)
+        if device.type == "cpu":
+            return torch.tensor([float(number) for number in numbers], dtype=torch.float64)
+        known = [0.0 if isinstance(number, Tensor) else float(number) for number in numbers]
+        vector = torch.tensor(known, dtype=torch.float64).pin_memory().to(device, non_blocking=True)
+        for place, number in enumerate(numbers):
+            if isinstance(number, Tensor):
+                vector[place] = number
+        return vector
 
 
 LENGTH = 7
@@ -50,6 +60,11 @@ class Commit:
     """Of the summed, pre-scaled gradients; None when it is not finite."""
     digest: int
     decision: Decision
+
+    @property
+    def finite(self) -> bool:
+        """Whether the parameters may be updated."""
+        return self.loss is not None and self.gradient_norm is not None
 
 
 def read(vector: list[float], world_size: int, squared_norm: float | None = None) -> Commit:
@@ -83,3 +98,19 @@ def gradient_factor(commit: Commit, expected_tokens: int, clip: float) -> float:
     correction = expected_tokens / commit.tokens
     norm = commit.gradient_norm * correction
     return correction * (clip / norm if clip and norm > clip else 1.0)
+
+
+def guard(vector: Tensor, world_size: int, expected_tokens: int, clip: float) -> tuple[Tensor, Tensor]:
+    """What `read` and `gradient_factor` say, computed where the summed vector is, so that an update need not wait.
+
+    Returns (held back, divisor), float32 scalars as the fused optimizers of PyTorch take them (`found_inf`,
+    `grad_scale`): 1 where the vector is torn, lacks ranks or is not finite, and what to divide the gradients by.
+    """
+    first, tokens, loss_sum, squared_norm, _, _, last = vector.unbind()
+    correction = expected_tokens / tokens
+    factor = correction
+    if clip:
+        factor = correction * (clip / (squared_norm.sqrt() * correction)).clamp(max=1.0)
+    whole = (first == world_size) & (last == world_size) & (tokens >= 1)
+    finite = loss_sum.isfinite() & squared_norm.isfinite() & (squared_norm >= 0)
+    return (~(whole & finite)).float(), (1.0 / factor).float()

@@ -418,7 +418,7 @@ class _Run:
         self._since = 0.0
         self._samples = 0
         self._items = 0
-        self._loss_sum = 0.0
+        self._loss_sum: float | Tensor = 0.0
 
     def survivor(self) -> Survivor | None:
         """This rank between two generations; None if its state is not worth keeping."""
@@ -450,13 +450,10 @@ class _Run:
         factor = torch.full_like(loss, items / self._stepper.expected_tokens, requires_grad=False)
         self._stepper.compute_time.until_computed(loss)
         self._items += items
-        early = self._stepper.proposes_early
-        if early:
-            self._loss_sum += loss.item() * items
+        self._loss_sum += loss.detach().double() * items
+        if self._stepper.proposes_early:
             self._propose()
         loss.backward(factor)  # type: ignore[no-untyped-call]
-        if not early:
-            self._loss_sum += loss.item() * items
 
     def step(self) -> None:
         """Commit, if this was the last part."""

@@ -20,6 +20,7 @@ from regroup_trainer.compilation import compiled_loss_sum
 from regroup_trainer.compute_time import ComputeTime
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import Decision
+from regroup_trainer.errors import CommitError
 from regroup_trainer.finiteness import Finiteness
 from regroup_trainer.loss import loss_sum
 from regroup_trainer.mesh import Mesh, arrange
@@ -59,8 +60,8 @@ class Share:
 
     tokens: int
     """That it trained on, repeats left out."""
-    loss_sum: float
-    """Over these tokens, in nats."""
+    loss_sum: float | Tensor
+    """Over these tokens, in nats; a tensor where the host need not know it."""
     digest: int
     """`order.digest` of its samples."""
     load: float = 1.0
@@ -142,8 +143,8 @@ class Stepper:
     def proposes_early(self) -> bool:
         """Whether `propose` goes before the last backward pass, so that the sum travels beside the gradients.
 
-        So it is where all ranks have the same gradients in the end, and need nobody's norm. Not on a GPU, where the
-        host would have to wait for the loss.
+        So it is where all ranks have the same gradients in the end, and need nobody's norm. Not on a GPU, whose guard
+        wants the norm in the sum.
         """
         layout = self.config.parallelism
         replicated = layout.strategy in ("ddp", "zero") and not layout.model_is_cut and not self._exact
@@ -166,28 +167,62 @@ class Stepper:
         """Make the accumulated, reduced gradients and what was proposed a step of all ranks. Raises as `run` does."""
         proposal, self.proposal = self.proposal, None
         assert proposal is not None, "a step is proposed before it is committed"
-        squared_norm = sum_of_squares(local_gradients(self._parameters)) if self.proposes_early else None
+        squared_norm = float(sum_of_squares(local_gradients(self._parameters))) if self.proposes_early else None
         # From here on the step can be completed without the others, should any of them come to know its commit.
         self.prepared = True
+        if self.guarded:
+            return self._commit_behind_guard(proposal)
         return self.complete(proposal.agreed(squared_norm))
+
+    @cached_property
+    def guarded(self) -> bool:
+        """Whether the device itself holds back an update without a whole commit, so that none waits for the host.
+
+        So it is on GPUs, with the fused optimizers of PyTorch: what they take for mixed precision serves here.
+        """
+        fused = getattr(self.state.optimizer, "_step_supports_amp_scaling", False)
+        return fused and all(parameter.is_cuda for parameter in self._parameters)
+
+    def _commit_behind_guard(self, proposal: Proposal) -> StepResult:
+        """Queue the update, and then read the sum that lets it through or not."""
+        training, optimizer = self.config.training, self.state.optimizer
+        told = proposal.told()
+        held_back, divisor = commit.guard(proposal.sum, self.world.size, self.expected_tokens, training.gradient_clip)
+        self.whole = False
+        optimizer.found_inf, optimizer.grad_scale = held_back, divisor  # type: ignore[attr-defined]
+        optimizer.step()
+        del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]
+        try:
+            committed = commit.read(told(), self.world.size)
+        except CommitError:
+            self.whole = True  # by the guard: nothing was updated, and the gradients are as they were
+            raise
+        self.prepared = False
+        optimizer.zero_grad(set_to_none=True)
+        return self._advance(committed)
 
     def complete(self, committed: Commit) -> StepResult:
         """Apply the prepared step with what all ranks know of it, learned by the sum or from a peer that has it."""
         self.prepared, self.whole = False, False
-        updated = self._update(committed)
+        self._update(committed)
+        return self._advance(committed)
+
+    def _advance(self, committed: Commit) -> StepResult:
         before = self.state.position
-        self._finiteness.note(before.step + 1, updated)
+        self._finiteness.note(before.step + 1, committed.finite)
         after = Position(
             step=before.step + 1,
             samples=before.samples + self.config.training.global_batch_size,
             tokens=before.tokens + committed.tokens,
         )
         self.state.position, self.last, self.whole = after, committed, True
-        return StepResult(after, committed, updated, self._finiteness.skipped, self.compute_time.take() / self._load)
+        return StepResult(
+            after, committed, committed.finite, self._finiteness.skipped, self.compute_time.take() / self._load
+        )
 
-    def _accumulate(self, batches: list[DeviceBatch], propose: Callable[[float], None]) -> None:
+    def _accumulate(self, batches: list[DeviceBatch], propose: Callable[[float | Tensor], None]) -> None:
         if isinstance(self.state.model, Pipeline):
-            propose(float(self.state.model.train_on(batches, self.expected_tokens)))
+            propose(self.state.model.train_on(batches, self.expected_tokens))
             return
         self._record_graph(batches[0])
         model, total = self.state.model, torch.zeros((), dtype=torch.float64, device=self.world.device)
@@ -196,10 +231,10 @@ class Stepper:
             loss = self._forward(batch)
             total += loss.detach()
             if self.proposes_early and number == len(batches):
-                propose(float(total))
+                propose(total)
             self._backward(loss)
         if not self.proposes_early:
-            propose(float(total))
+            propose(total)
 
     def _record_graph(self, batch: DeviceBatch) -> None:
         """DDP records a static graph in the first backward pass that it reduces, and only then can do without."""
@@ -230,22 +265,20 @@ class Stepper:
         total = ordered.finish()
         propose(total if self.world.leads else 0.0)
 
-    def _squared_norm(self) -> float:
+    def _squared_norm(self) -> float | Tensor:
         if not self._exact:
             parts = ((holders, local_gradients(held)) for holders, held in self._held.items())
             return sum(sum_of_squares(gradients) / holders for holders, gradients in parts if gradients)
         # All ranks hold the same sums; one tells, since adding up equal parts would round.
         return sum_of_squares(local_gradients(self._parameters)) if self.world.leads else 0.0
 
-    def _update(self, committed: Commit) -> bool:
-        finite = committed.gradient_norm is not None and committed.loss is not None
-        if finite:
+    def _update(self, committed: Commit) -> None:
+        if committed.finite:
             factor = commit.gradient_factor(committed, self.expected_tokens, self.config.training.gradient_clip)
             if factor != 1.0:
                 torch._foreach_mul_(local_gradients(self._parameters), factor)
             self.state.optimizer.step()
         self.state.optimizer.zero_grad(set_to_none=True)
-        return finite
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -280,10 +313,13 @@ def held_by(model: nn.Module, mesh: Mesh) -> dict[int, list[nn.Parameter]]:
     return found
 
 
-def sum_of_squares(tensors: list[Tensor]) -> float:
-    """Over all elements of tensors that are on one device."""
-    norms: list[float] = torch.stack(torch._foreach_norm(tensors)).tolist()
-    return sum(norm * norm for norm in norms)  # in double precision, and cheaper than two more kernels
+def sum_of_squares(tensors: list[Tensor]) -> float | Tensor:
+    """Over all elements of tensors that are on one device, in double precision. The host does not wait for a GPU."""
+    norms = torch.stack(torch._foreach_norm(tensors))
+    if norms.device.type != "cpu":
+        return norms.double().square().sum()
+    values: list[float] = norms.tolist()
+    return sum(norm * norm for norm in values)  # cheaper than two more kernels
 
 
 def _holders(tensor: Tensor, mesh: Mesh) -> int:
@@ -304,14 +340,27 @@ class Proposal:
 
     def __init__(self, contribution: Contribution, world: World) -> None:
         self._size = world.size
-        self._own = contribution.vector()
-        if world.size > 1:
-            self._sum = torch.tensor(self._own, dtype=torch.float64, device=world.device)
-            self._work = dist.all_reduce(self._sum, async_op=True)
+        self.sum = contribution.vector(world.device)
+        """[LENGTH]; of all ranks once it has arrived."""
+        self._work = dist.all_reduce(self.sum, async_op=True) if world.size > 1 else None
 
     def agreed(self, squared_norm: float | None) -> Commit:
         """Their sum, as soon as all ranks have proposed; `squared_norm` where the sum does not tell it."""
-        if self._size == 1:
-            return commit.read(self._own, 1, squared_norm)
-        self._work.wait()
-        return commit.read(self._sum.tolist(), self._size, squared_norm)
+        return commit.read(self.told()(), self._size, squared_norm)
+
+    def told(self) -> Callable[[], list[float]]:
+        """Let what is queued next on the device find the sum; returns what waits for it on the host, and no longer."""
+        if self._work is not None:
+            self._work.wait()
+        if self.sum.device.type == "cpu":
+            return self.sum.tolist
+        copy = torch.empty_like(self.sum, device="cpu", pin_memory=True)
+        copy.copy_(self.sum, non_blocking=True)
+        arrived = torch.cuda.current_stream().record_event()
+
+        def read() -> list[float]:
+            arrived.synchronize()
+            numbers: list[float] = copy.tolist()
+            return numbers
+
+        return read
