@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from devcluster import network
+from devcluster import network, packages
 from devcluster.processes import run
 
 CONTROL = 0
@@ -43,6 +43,7 @@ class Nodes:
     def __enter__(self) -> Self:
         if os.geteuid():
             sys.exit("The nodes of this benchmark are network namespaces: run it as root.")
+        packages.ensure(packages.NETWORK, print)
         remove_leftovers()
         self._block = last_free_block()
         network.create(self._cluster, self._block, self.count)

@@ -11,10 +11,10 @@ from devcluster.processes import run
 from devcluster.progress import Say, step
 
 PLUGINS = Path("/usr/lib/cni")
+NETWORK = {"ip": "iproute2", "nft": "nftables", "nsenter": "util-linux"}
+"""For nodes that are network namespaces."""
 NEEDED = {
-    "ip": "iproute2",
-    "nft": "nftables",
-    "nsenter": "util-linux",
+    **NETWORK,
     "mount": "mount",
     "runc": "runc",
     str(PLUGINS / "ptp"): "containernetworking-plugins",

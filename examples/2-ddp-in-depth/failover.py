@@ -102,6 +102,7 @@ def main() -> None:
     loss = train(options.folder, (int(match[1]), int(match[2])) if match else None)
     if dist.get_rank() == 0:
         print(f"done: step {STEPS}, loss {loss:.4f}", flush=True)
+    dist.barrier()  # who leaves first closes connections that others may still need
     dist.destroy_process_group()
 
 

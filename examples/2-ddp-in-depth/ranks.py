@@ -34,6 +34,7 @@ def worker(folder: Path) -> None:
         time.sleep(0.05)
         going.fill_(not (folder / "stop").exists())
         dist.all_reduce(going, op=dist.ReduceOp.MIN)
+    dist.barrier()  # who leaves first closes connections that others may still need
     dist.destroy_process_group()
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from demo.kubectl import CommandError
 from tests.support.waiting import wait_until
 
+T = TypeVar("T")
 Json = dict[str, Any]
 
 
@@ -135,7 +137,7 @@ class Job:
             found = conditions.get(kind, {})
             return found if found.get("status") == status else None
 
-        return wait_until(f"{self.name}: {kind}={status}; it says: {self.status().get('message')}", there, seconds)
+        return self._wait(f"{self.name}: {kind}={status}", there, seconds)
 
     def wait_for_checkpoint(self, step: int = 1, seconds: float = 120) -> int:
         """Wait until a checkpoint of at least `step` is published; returns its step."""
@@ -144,7 +146,7 @@ class Job:
             last = self.status().get("checkpoint", {}).get("lastStep") or 0
             return last if last >= step else None
 
-        return wait_until(f"{self.name} to save step {step} or later", there, seconds)
+        return self._wait(f"{self.name} to save step {step} or later", there, seconds)
 
     def wait_until_whole_and_saved(self) -> int:
         """Wait until all workers train, so that nobody joins later, and a checkpoint is published; returns its step."""
@@ -158,7 +160,23 @@ class Job:
             status = self.status()
             return status if status.get("worldSize") == size and status.get("phase") == "Running" else None
 
-        return wait_until(f"{self.name} to train with {size} ranks", there, seconds)
+        return self._wait(f"{self.name} to train with {size} ranks", there, seconds)
+
+    def _wait(self, what: str, condition: Callable[[], T | None], seconds: float) -> T:
+        try:
+            return wait_until(what, condition, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self._described()}") from None
+
+    def _described(self) -> str:
+        """What the job says, its pods, and the ends of their logs."""
+        ours = ("-n", self.namespace, "-l", f"regroup.dev/job={self.name}")
+        parts = [f"it says: {self.status().get('message')}", self.kubectl("get", "pods", "-o", "wide", *ours)]
+        for pod in self.pods():
+            name = pod["metadata"]["name"]
+            with contextlib.suppress(CommandError):  # it may not have begun
+                parts.append(f"--- {name}\n{self.kubectl('logs', '--tail=20', name, '-n', self.namespace)}")
+        return "\n".join(parts)
 
 
 def _runs(pod: Json) -> bool:
