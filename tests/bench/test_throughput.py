@@ -17,8 +17,7 @@ def test_a_quick_run_tells_the_share_of_a_bare_script_and_why_a_peer_has_none(tm
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "throughput.json").read_text())["rows"]
     found = {(row["subject"], row["metric"]): row for row in rows}
-    low, ratio, high = (found["regroup", metric]["median"] for metric in ("ratio_low", "ratio_to_bare", "ratio_high"))
-    assert 0 < low <= ratio <= high
+    assert 0 < found["regroup", "ratio_to_bare"]["median"] < 10
     assert found["regroup", "tokens_per_second"]["median"] > 0
     assert found["regroup", "ran"]["median"] == 1
     assert found["accelerate", "ran"]["median"] == 0
