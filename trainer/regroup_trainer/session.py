@@ -450,7 +450,8 @@ class _Run:
         factor = torch.full_like(loss, items / self._stepper.expected_tokens, requires_grad=False)
         self._stepper.compute_time.until_computed(loss)
         self._items += items
-        self._loss_sum += loss.detach().double() * items
+        mean = loss.detach().double() if loss.is_cuda else loss.item()  # the host need not wait for a GPU
+        self._loss_sum += mean * items
         if self._stepper.proposes_early:
             self._propose()
         loss.backward(factor)  # type: ignore[no-untyped-call]

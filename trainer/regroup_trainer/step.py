@@ -298,6 +298,7 @@ def forward(model: nn.Module, batch: DeviceBatch, config: TrainConfig) -> Tensor
     return compute(logits, batch.targets, batch.weights)
 
 
+@torch.no_grad()  # a DTensor would note each look at it for a backward pass
 def local_gradients(parameters: list[nn.Parameter]) -> list[Tensor]:
     """What this rank holds of their gradients."""
     return [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
