@@ -19,6 +19,7 @@ from typing import Self
 
 from devcluster import network, packages
 from devcluster.processes import run
+from devcluster.progress import to_stderr
 
 CONTROL = 0
 """The number of the control plane; nodes are counted from 1."""
@@ -43,7 +44,7 @@ class Nodes:
     def __enter__(self) -> Self:
         if os.geteuid():
             sys.exit("The nodes of this benchmark are network namespaces: run it as root.")
-        packages.ensure(packages.NETWORK, print)
+        packages.ensure(packages.NETWORK, to_stderr())
         remove_leftovers()
         self._block = last_free_block()
         network.create(self._cluster, self._block, self.count)

@@ -75,12 +75,15 @@ class StepResult:
     position: Position
     """After it."""
     commit: Commit
-    updated: bool
-    """False when loss or gradients were not finite and the update was skipped."""
     skipped: int = 0
     """Such steps of this generation, so far."""
     compute_seconds: float = 0.0
     """This rank's own time, as `compute_time` measures it; 0 where it does not."""
+
+    @property
+    def updated(self) -> bool:
+        """False when loss or gradients were not finite and the update was skipped."""
+        return self.commit.finite
 
 
 @dataclass
@@ -198,7 +201,6 @@ class Stepper:
             self.whole = True  # by the guard: nothing was updated, and the gradients are as they were
             raise
         self.prepared = False
-        optimizer.zero_grad(set_to_none=True)
         return self._advance(committed)
 
     def complete(self, committed: Commit) -> StepResult:
@@ -208,6 +210,7 @@ class Stepper:
         return self._advance(committed)
 
     def _advance(self, committed: Commit) -> StepResult:
+        self.state.optimizer.zero_grad(set_to_none=True)
         before = self.state.position
         self._finiteness.note(before.step + 1, committed.finite)
         after = Position(
@@ -216,9 +219,7 @@ class Stepper:
             tokens=before.tokens + committed.tokens,
         )
         self.state.position, self.last, self.whole = after, committed, True
-        return StepResult(
-            after, committed, committed.finite, self._finiteness.skipped, self.compute_time.take() / self._load
-        )
+        return StepResult(after, committed, self._finiteness.skipped, self.compute_time.take() / self._load)
 
     def _accumulate(self, batches: list[DeviceBatch], propose: Callable[[float | Tensor], None]) -> None:
         if isinstance(self.state.model, Pipeline):
@@ -278,7 +279,6 @@ class Stepper:
             if factor != 1.0:
                 torch._foreach_mul_(local_gradients(self._parameters), factor)
             self.state.optimizer.step()
-        self.state.optimizer.zero_grad(set_to_none=True)
 
 
 def local(tensor: Tensor) -> Tensor:
