@@ -24,7 +24,9 @@ from rich.table import Table
 
 TABLE_WIDTH = 110
 RESULTS = Path(__file__).resolve().parent / "results"
-VERSIONS_OF = ("regroup", "torch", "aiohttp", "pydantic")
+OURS = ("regroup", "torch", "aiohttp", "pydantic")
+PEERS = ("accelerate", "lightning", "torchft-nightly", "nvidia-resiliency-ext")
+"""Recorded where they are installed."""
 
 Values = Mapping[str, float | None]
 """Metric -> value of one run; None where the run has none."""
@@ -118,9 +120,9 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and what matters in it."""
+    """Of Python, of what we stand on, and of the peers."""
     found = {"python": platform.python_version()}
-    for name in VERSIONS_OF:
+    for name in OURS + PEERS:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
