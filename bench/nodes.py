@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +28,11 @@ DEAF = "add table inet bench; add chain inet bench input { type filter hook inpu
 """For nft: nothing that is sent to a node arrives, what it sends does."""
 MORTAL = ("setpriv", "--pdeathsig", "KILL")
 """Before a command line: it dies with us. A preexec_fn would do the same, but not where there are threads."""
-NAMED = ("unshare", "--uts", "sh", "-c", 'echo "$0" > /proc/sys/kernel/hostname; exec "$@"')
-"""Before an address and a command line: runs it on a host of this name."""
+NAMED = (
+    *("unshare", "--uts", "--mount", "sh", "-c"),
+    'mount --bind "$0" /etc/hosts && echo "$1" > /proc/sys/kernel/hostname && shift && exec "$@"',
+)
+"""Before a file of hosts, an address and a command line: runs it on a host of this name, which knows these hosts."""
 KILL_SECONDS = 60.0
 
 
@@ -39,6 +43,8 @@ class Nodes:
     count: int
     _cluster: str = field(default_factory=lambda: f"b{os.getpid()}")
     _block: network.Block = field(init=False)
+    _hosts: Path = field(init=False)
+    """The names of all nodes: c10d asks for them whenever it connects, and there is no name server to wait for."""
     _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __enter__(self) -> Self:
@@ -48,6 +54,10 @@ class Nodes:
         remove_leftovers()
         self._block = last_free_block()
         network.create(self._cluster, self._block, self.count)
+        addresses = [self.address(node) for node in range(self.count + 1)]
+        self._hosts = Path(tempfile.mkstemp(prefix="regroup-bench-hosts-")[1])
+        lines = [f"{form}{one} {one}\n" for one in addresses for form in ("", "::ffff:")]  # c10d asks for the latter
+        self._hosts.write_text("127.0.0.1 localhost\n" + "".join(lines))
         return self
 
     def __exit__(
@@ -60,6 +70,7 @@ class Nodes:
                 process.wait()
         finally:
             network.remove(self._cluster)
+            self._hosts.unlink()
 
     def address(self, node: int) -> str:
         """Under which the others reach it."""
@@ -71,7 +82,7 @@ class Nodes:
         """Start a program; it dies with us at the latest. The name of its host is the address, which resolves."""
         with log.open("ab") as out:
             process = subprocess.Popen(
-                [*MORTAL, "nsenter", f"--net={self._path(node)}", *NAMED, self.address(node), *argv],
+                [*MORTAL, "nsenter", f"--net={self._path(node)}", *NAMED, self._hosts, self.address(node), *argv],
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=out,

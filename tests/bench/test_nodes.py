@@ -115,3 +115,11 @@ def test_the_name_of_a_host_is_its_address(nodes: Nodes, tmp_path: Path) -> None
     program = "import socket; print(socket.gethostbyname(socket.gethostname()))"
     assert nodes.start(2, [sys.executable, "-c", program], {}, log).wait(20) == 0
     assert log.read_text().strip() == nodes.address(2) != nodes.address(1)
+
+
+def test_the_hosts_know_each_other_without_a_name_server(nodes: Nodes, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    program = "import socket, sys; print(socket.getnameinfo((sys.argv[1], 1), socket.NI_NAMEREQD)[0])"
+    for form in ("", "::ffff:"):
+        assert nodes.start(2, [sys.executable, "-c", program, form + nodes.address(1)], {}, log).wait(20) == 0
+    assert log.read_text().split() == [nodes.address(1)] * 2
