@@ -70,6 +70,9 @@ def directory(job: Job, spec: TrainingJobSpec) -> str:
 
 # --- parts of a pod --------------------------------------------------------------------------------------------------
 
+_RESOLVER = ({"name": "timeout", "value": "1"}, {"name": "attempts", "value": "2"})
+"""c10d looks up the name of each address that it connects to. A name server that died, perhaps with the node that the
+ranks recover from, would hold them up for ten seconds by default."""
 _SECURITY = {
     "runAsNonRoot": True,
     "runAsUser": USER,
@@ -112,6 +115,7 @@ def pod_spec(job: Job, spec: TrainingJobSpec, settings: Settings) -> Object:
     pod: Object = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        "dnsConfig": {"options": list(_RESOLVER)},
         "securityContext": dict(_SECURITY),
         "volumes": _volumes(job, spec),
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,6 +114,17 @@ class Installation:
             yield
         finally:
             cluster.start_api_server()
+
+    @contextlib.contextmanager
+    def silent_name_server(self) -> Iterator[None]:
+        """The cluster's name server does not answer, as when its node has lost its power."""
+        pid = self._devcluster().processes.pid("coredns")
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     def _devcluster(self) -> Cluster:
         if not isinstance(self.stage, DevclusterStage):

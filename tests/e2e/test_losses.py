@@ -105,6 +105,19 @@ def test_a_rank_that_dies_while_the_api_server_is_away_is_replaced_all_the_same(
     assert installation.audit(job) == []
 
 
+def test_a_name_server_that_is_silent_holds_nobody_up(installation: Installation) -> None:
+    job = installation.start(make_job("no-names", steps=50_000))
+    job.wait_until_whole_and_saved()
+    victim = installation.process_of_rank(job, 0)
+    with installation.silent_name_server():
+        os.kill(victim, signal.SIGKILL)
+        recovery = wait_until("the recovery", lambda: job.status().get("recoveries"), seconds=60)[0]
+    assert recovery["rung"] == "L0"
+    assert recovery["downSeconds"] < 5, "one look-up takes ten by default"
+    job.suspend()
+    assert installation.audit(job) == []
+
+
 def test_two_jobs_at_once_do_not_touch_each_other(installation: Installation) -> None:
     first = installation.start(make_job("left", steps=150, replicas=2))
     second = installation.start(make_job("right", steps=150, replicas=2))

@@ -18,11 +18,10 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
-from torch.nn.parallel import DistributedDataParallel
 
-from regroup_trainer import gradient_sum
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.gradient_sum import SummedDDP
 from regroup_trainer.initialize import initialize
 from regroup_trainer.models import Model
 from regroup_trainer.world import World
@@ -45,16 +44,15 @@ def replicate_as_it_is(model: nn.Module, config: TrainConfig, devices: DeviceMes
     """DDP around a model that is whole and has its values on every rank, or is about to get them."""
     if config.training.deterministic == "exact":
         return model
-    ddp = DistributedDataParallel(
+    return SummedDDP(
         model,
+        config.parallelism,
         device_mesh=devices["replicate"],
         init_sync=False,  # every rank made the same values, loads the same checkpoint, or is sent those of a peer
         gradient_as_bucket_view=True,
         bucket_cap_mb=config.parallelism.bucket_megabytes,
         static_graph=config.parallelism.static_graph,
     )
-    gradient_sum.register(ddp, config.parallelism)
-    return ddp
 
 
 def shard(model: Model, config: TrainConfig, world: World, devices: DeviceMesh) -> nn.Module:

@@ -1,11 +1,14 @@
-"""DDP's gradient reduction as a sum; its default, and torch's own hooks, divide by the world size.
+"""DDP with gradients that are added up; its default, and torch's own hooks, divide by the world size.
 
 Without `from __future__ import annotations`: DDP inspects the hooks' annotations and refuses them as strings.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -16,20 +19,45 @@ _EXACT_STEPS = 10
 """Steps before powersgd compresses: DDP arranges its buckets anew after the first, and early gradients change fast."""
 
 Future = torch.futures.Future[Tensor]
+Hook = Callable[[Any, GradBucket], Future]
+"""State and bucket -> the reduced bucket."""
 
 
-def register(ddp: DistributedDataParallel, config: ParallelismConfig) -> None:
-    """Make `ddp` reduce as configured."""
+class SummedDDP(DistributedDataParallel):
+    """DistributedDataParallel that reduces as configured, to sums."""
+
+    def __init__(self, module: nn.Module, reduction: ParallelismConfig, **options: Any) -> None:
+        super().__init__(module, **options)
+        self._buckets: dict[int, Tensor] = {}
+        state, reduce = _reduction(reduction, self.process_group)
+        self.register_comm_hook(state, _noting(self._buckets, reduce))
+
+    def reduced(self) -> list[Tensor] | None:
+        """All gradients in few tensors, after a backward pass that reduced them; None where they lie elsewhere too."""
+        return list(self._buckets.values()) if self.gradient_as_bucket_view and self._buckets else None
+
+
+def _reduction(config: ParallelismConfig, group: dist.ProcessGroup) -> tuple[Any, Hook]:
     match config.gradient_hook:
         case "none":
-            ddp.register_comm_hook(ddp.process_group, sum_gradients)
+            return group, sum_gradients
         case "bf16":
-            ddp.register_comm_hook(ddp.process_group, sum_in_bf16)
+            return group, sum_in_bf16
         case "powersgd":
-            state = PowerSGDState(
-                ddp.process_group, matrix_approximation_rank=config.gradient_rank, start_powerSGD_iter=_EXACT_STEPS
-            )
-            ddp.register_comm_hook(state, sum_low_rank)
+            rank = config.gradient_rank
+            return PowerSGDState(group, matrix_approximation_rank=rank, start_powerSGD_iter=_EXACT_STEPS), sum_low_rank
+
+
+def _noting(buckets: dict[int, Tensor], reduce: Hook) -> Hook:
+    """`reduce`, which notes the buckets. It must not hold their DDP, which holds it where Python finds no cycles."""
+
+    def noted(state: Any, bucket: GradBucket) -> Future:
+        if bucket.index() == 0:
+            buckets.clear()  # DDP may have arranged them anew
+        buckets[bucket.index()] = bucket.buffer()
+        return reduce(state, bucket)
+
+    return noted
 
 
 def sum_gradients(group: dist.ProcessGroup, bucket: GradBucket) -> Future:

@@ -13,10 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.nn.parallel import DistributedDataParallel
 
 from regroup_trainer.config import ParallelismConfig
-from regroup_trainer.gradient_sum import sum_gradients
+from regroup_trainer.gradient_sum import SummedDDP
 from regroup_trainer.mesh import arrange
 from regroup_trainer.world import World
 
@@ -41,9 +40,7 @@ class Replicated(nn.Module):
         """Wrap it for this world, which must be the only one; one rank alone trains the bare model."""
         self._wrapped[0] = self.module
         if world.size > 1:
-            ddp = DistributedDataParallel(self.module, **{**self._options, **options})
-            ddp.register_comm_hook(None, sum_gradients)
-            self._wrapped[0] = ddp
+            self._wrapped[0] = SummedDDP(self.module, ParallelismConfig(), **{**self._options, **options})
 
     def unwrap(self) -> None:
         """Forget the wrapper of a world that is gone."""

@@ -1,0 +1,73 @@
+"""DDP's buckets: all gradients, in few tensors."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import HashStore
+
+from regroup_trainer.config import ParallelismConfig
+from regroup_trainer.gradient_sum import SummedDDP
+
+MEGABYTE = 2**20
+SMALL_BUCKETS = 2 / MEGABYTE
+
+
+@pytest.fixture(autouse=True)
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def make_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+
+
+def squares(tensors: list[torch.Tensor]) -> float:
+    return float(sum(tensor.double().square().sum() for tensor in tensors))
+
+
+def test_the_buckets_hold_the_gradients_also_when_they_have_been_arranged_anew() -> None:
+    model = SummedDDP(make_model(), ParallelismConfig(), gradient_as_bucket_view=True, bucket_cap_mb=SMALL_BUCKETS)
+    for _ in range(3):  # after the first backward pass the buckets are made anew
+        model.zero_grad()
+        model(torch.ones(3, 4)).sum().backward()
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        buckets = model.reduced()
+        assert buckets is not None
+        assert squares(buckets) == pytest.approx(squares(gradients), rel=1e-12)
+    gradients[0].fill_(float("nan"))
+    assert not all(bucket.isfinite().all() for bucket in buckets), "what a program does to a gradient shows"
+
+
+def test_a_parameter_without_a_gradient_adds_nothing() -> None:
+    model = SummedDDP(make_model(), ParallelismConfig(), gradient_as_bucket_view=True, find_unused_parameters=True)
+    model(torch.ones(3, 4)).sum().backward()
+    model.zero_grad()
+    model.module[2].forward = lambda inputs: inputs[:, :2]  # type: ignore[method-assign,operator,index]
+    model(torch.ones(3, 4)).sum().backward()
+    used = [parameter.grad for parameter in list(model.parameters())[:4] if parameter.grad is not None]
+    assert squares(model.reduced() or []) == pytest.approx(squares(used), rel=1e-12)
+
+
+def test_gradients_that_are_not_in_the_buckets_are_not_looked_for_there() -> None:
+    model = SummedDDP(make_model(), ParallelismConfig(), gradient_as_bucket_view=False)
+    model(torch.ones(3, 4)).sum().backward()
+    assert model.reduced() is None
+
+
+def test_what_is_no_longer_used_goes_away() -> None:
+    module = make_model()
+    model = SummedDDP(module, ParallelismConfig(), gradient_as_bucket_view=True)
+    model(torch.ones(3, 4)).sum().backward()
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None, "a second DDP over this module would raise an error"
