@@ -215,3 +215,42 @@ def test_a_program_of_the_users_own_goes_on_in_its_processes(tmp_path: Path) -> 
     assert len(before.items() & after.items()) == 2
     assert losses(tmp_path / "killed") == pytest.approx(losses(alone), rel=FP32_ROUNDING)
     assert require_whole_history(tmp_path / "killed") == OWN_STEPS
+
+
+def test_ranks_whose_steps_take_long_get_the_time_to_come_out_of_them(tmp_path: Path) -> None:
+    steps, slowly = 7, "--step-seconds=2"
+    run = make_run(tmp_path, steps, script=(str(OWN_PROGRAM), f"--steps={steps}", slowly))
+    before: dict[int, int] = {}
+    after: dict[int, int] = {}
+
+    def kill(run: LocalRun) -> None:
+        before.update(rank_pids(run))
+        assert run.kill_rank(1)
+
+    acts = [(at_step(3), kill), (at_step(5), lambda run: after.update(rank_pids(run)))]
+    assert play(run, acts).outcome == "completed"
+    recovery = recovery_of(run, "application")
+    assert (recovery.rung, recovery.lost_steps) == ("L0", 0)
+    assert len(before.items() & after.items()) == 2
+    assert require_whole_history(tmp_path) == steps
+
+
+def test_an_evaluation_ends_with_its_world(tmp_path: Path) -> None:
+    """Its batches take 0.4 s each, half a minute in all."""
+    train = make_train(8)
+    evaluation = train.evaluation.model_copy(update={"every_steps": 6, "samples": 450})
+    run = make_run(tmp_path, 8, train=train.model_copy(update={"evaluation": evaluation}))
+    run.entry = "tests.client.slow_evaluation"
+    before: dict[int, int] = {}
+    after: dict[int, int] = {}
+
+    def kill(run: LocalRun) -> None:
+        before.update(rank_pids(run))
+        assert run.kill_rank(1)
+
+    acts = [(at_step(6), kill), (at_step(7), lambda run: after.update(rank_pids(run)))]
+    assert play(run, acts).outcome == "completed"
+    recovery = recovery_of(run, "application")
+    assert (recovery.rung, recovery.lost_steps) == ("L0", 0)
+    assert len(before.items() & after.items()) == 2
+    assert require_whole_history(tmp_path) == 8

@@ -164,6 +164,9 @@ class RecordingChannel:
     def when_over(self, generation: GenerationNumber, act: Callable[[], None]) -> None:
         pass
 
+    def is_over(self) -> bool:
+        return False
+
     def next_assignment(self) -> Assignment:
         raise AssertionError("one generation is all that this process lives for")
 

@@ -15,7 +15,7 @@ from regroup_trainer.checkpoint.lineage import LineageRecord
 from regroup_trainer.config import ResumePolicy
 from regroup_trainer.contract import GenerationNumber
 from regroup_trainer.errors import StorageError
-from regroup_trainer.history import CommittedStep, History, audit, committed
+from regroup_trainer.history import CommittedStep, History, audit, committed, last_step
 from regroup_trainer.order import SampleOrder, digest
 
 DATA = DataIdentity(fingerprint="f", samples=50, seed=3, global_batch_size=4, sequence_length=8)
@@ -104,6 +104,14 @@ def test_wrong_samples_in_the_right_range_are_found(layout: Layout) -> None:
 def test_a_short_batch_is_found(layout: Layout) -> None:
     ran(layout, 1, 0, [step(1, 1, count=3)])
     assert "step 1 trained on 3 samples instead of 4" in audit(layout.directory)
+
+
+def test_the_newest_step_of_a_line_is_not_beyond_where_it_was_left(layout: Layout) -> None:
+    ran(layout, 1, 0, [step(1, number) for number in range(1, 31)])
+    ran(layout, 2, 20, [])
+    records = lineage.read(layout)
+    assert last_step(layout, lineage.chain(records, GenerationNumber(1, 1))) == 30
+    assert last_step(layout, lineage.chain(records, GenerationNumber(1, 2))) == 20
 
 
 def test_a_half_written_last_line_is_left_out(layout: Layout) -> None:

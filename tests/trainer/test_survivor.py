@@ -14,12 +14,12 @@ from regroup_trainer import survivor
 from regroup_trainer.commit import Commit
 from regroup_trainer.contract import Decision, GenerationNumber
 from regroup_trainer.engine import Engine, Trail
-from regroup_trainer.errors import CommitError
+from regroup_trainer.errors import GenerationOverError
 from regroup_trainer.offers import Agreement, Offer
 from regroup_trainer.state import Position, TrainState
 from regroup_trainer.step import Share, Stepper
 from regroup_trainer.survivor import Survivor, survivor_of, take_over
-from regroup_trainer.world import World
+from regroup_trainer.world import World, is_peer_loss
 from tests.support.ranks import train_config
 from tests.trainer.whole_state import equal
 
@@ -88,8 +88,9 @@ def test_behind_the_guard_a_torn_commit_leaves_a_whole_state_and_a_prepared_step
     before = deepcopy((torn.state.model.state_dict(), torn.state.optimizer.state_dict()))
     assert torn.proposal is not None
     torn.proposal.sum[-1] = 0.0
-    with pytest.raises(CommitError):
+    with pytest.raises(GenerationOverError) as raised:
         torn.commit()
+    assert is_peer_loss(raised.value), "what a GPU's aborted collective looks like"
     assert (torn.whole, torn.prepared, torn.state.position.step) == (True, True, 6)
     assert equal(before, (torn.state.model.state_dict(), torn.state.optimizer.state_dict()))
     committed = undisturbed.commit().commit

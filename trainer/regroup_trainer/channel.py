@@ -52,6 +52,9 @@ class Channel(Sender, Protocol):
     def when_over(self, generation: GenerationNumber, act: Callable[[], None]) -> None:
         """Call `act`, in another thread or at once, when this generation is known to be over."""
 
+    def is_over(self) -> bool:
+        """Whether the generation of which `when_over` was asked last is known to be over."""
+
     def next_assignment(self) -> Assignment:
         """Wait for this process's place in the next generation. Only for a lasting channel."""
 
@@ -110,6 +113,11 @@ class AgentChannel:
             over = self._over == generation
         if over:
             act()
+
+    def is_over(self) -> bool:
+        """As the agent has said."""
+        with self._lock:
+            return self._watched is not None and self._over == self._watched[0]
 
     def next_assignment(self) -> Assignment:
         """Wait for the next generation; an agent that has none for this process kills it."""

@@ -482,6 +482,8 @@ class Hello(Message):
     """Its current generation, whose ranks run on while a coordinator is away."""
     highest: GenerationNumber | None = None
     """The highest generation it has ever seen: lower ones are refused for ever."""
+    restored: Restored | None = None
+    """Of its first rank in that generation."""
     progress: Progress | None = None
     checkpoint: CheckpointSaved | None = None
     ended: tuple[RankExit | Finished | Standing, ...] = ()
@@ -559,6 +561,8 @@ class LeaveWorld(Message):
 
     kind: Literal["leave_world"] = "leave_world"
     generation: GenerationNumber
+    seconds: float = 1.0
+    """Who needs longer is killed, and made anew."""
 
 
 class Enter(Message):

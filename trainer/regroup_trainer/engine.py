@@ -35,6 +35,7 @@ from regroup_trainer.contract import (
     Restored,
     Rung,
 )
+from regroup_trainer.errors import GenerationOverError
 from regroup_trainer.history import CommittedStep, History, last_step
 from regroup_trainer.offers import Agreement
 from regroup_trainer.reporting import Reporter
@@ -102,6 +103,8 @@ class Engine:
         errors when a peer is lost.
         """
         choice = self._restorer.restore(state)
+        if self.trail is not None:
+            self.trail.steps.clear()  # they led to a state that was given up
         restored = self._restored(state, choice.rung, since).model_copy(update={"fallen": choice.fallen[:4096]})
         if self.world.leads:
             path = str(choice.path) if choice.path else None
@@ -183,7 +186,12 @@ class Engine:
             self.trail.steps.append((number, size, result))
 
     def evaluating(self) -> None:
-        """Call it now and then in an evaluation: without a sign of life a long one would look like a hang."""
+        """Call it now and then in an evaluation: without a sign of life a long one would look like a hang.
+
+        Raises GenerationOverError when there is no need to go on.
+        """
+        if self._channel.is_over():
+            raise GenerationOverError(f"generation {self.number} is over")
         now = time.monotonic()
         if now - self._told_at < _TELL_SECONDS:
             return

@@ -8,6 +8,7 @@ lines that the former rank 0 may have taken with it; they count where the origin
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -79,11 +80,13 @@ class History:
 
 
 def last_step(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> int:
-    """The newest step that these generations, oldest first, have noted; 0 when there is none. Raises OSError."""
+    """The newest step on the line of these generations, oldest first, that is noted; 0: none. Raises OSError."""
+    end = math.inf
     for link in reversed(links):
         line = _last_line(layout.history_file(link.generation))
         if line is not None:
-            return line.step
+            return int(min(line.step, end))
+        end = min(end, link.resumed_from_step)
     return 0
 
 

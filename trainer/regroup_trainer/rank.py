@@ -8,7 +8,8 @@ from regroup_trainer import script, trainer
 from regroup_trainer.channel import Channel
 from regroup_trainer.contract import PEER_LOST_EXIT_CODE, Assignment
 from regroup_trainer.errors import TrainingError
-from regroup_trainer.world import is_peer_loss, tell_loss
+from regroup_trainer.survivor import lost_its_world
+from regroup_trainer.world import tell_loss
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
@@ -25,7 +26,7 @@ def run(assignment: Assignment, channel: Channel) -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     except Exception as error:
-        if not is_peer_loss(error):
+        if not lost_its_world(error, channel):
             raise
         tell_loss(assignment.rank, error)
         return PEER_LOST_EXIT_CODE

@@ -45,9 +45,11 @@ from regroup_trainer.randomness import seed_all, seed_tensors
 from regroup_trainer.shares import Part, Shares, ShareSampler
 from regroup_trainer.state import Position, Stateful, TrainState
 from regroup_trainer.step import Share, Stepper, StepResult
-from regroup_trainer.survivor import Survivor, forget_world, join, stand_by, survivor_of, take_over
-from regroup_trainer.world import is_peer_loss, tell_loss
+from regroup_trainer.survivor import Survivor, forget_world, join, lost_its_world, stand_by, survivor_of, take_over
+from regroup_trainer.world import tell_loss
 
+_Measure = Callable[[Any], Mapping[str, Tensor]]
+_Means = dict[str, float]
 STOPPED_EXIT_CODE = 143
 """Of a program without an agent that saved and ended since it got SIGTERM: it has not done all its steps."""
 
@@ -226,21 +228,18 @@ class Session:
         evaluation loss.
         """
         options = {"batch_size": batch_size, **loader}
-        means: dict[str, float] = {}
+        means: list[dict[str, float]] = []
 
-        def together(run: _Run) -> None:
+        def act(run: _Run) -> None:
+            found = self._measure_together if run.aligned else self._measure_alone
             with run.engine.clock.phase("evaluation"):
-                means.update(
-                    measure_all(run.state.model, dataset, measure, self._world, dict(options), run.engine.evaluating)
-                )
+                means.append(found(run, dataset, measure, options))
 
-        if self._run.aligned:
-            self._protected(together)
-        if not self._run.aligned:  # which may have come about by the loss of a peer right now
-            means = self._measure_alone(dataset, measure, options)
-        if "loss" in means:
-            self._run.engine.evaluated(means["loss"])
-        return means
+        while not means:  # a peer may be lost on the way
+            self._protected(act)
+        if "loss" in means[0]:
+            self._run.engine.evaluated(means[0]["loss"])
+        return means[0]
 
     def log(self, **values: float) -> None:
         """Print values beside the step; rank 0 does, the others need not be kept from calling."""
@@ -307,14 +306,15 @@ class Session:
         assert self._optimizer is not None
         return TrainState(model, self._optimizer, position, self._extra)
 
-    def _measure_alone(
-        self, dataset: Samples, measure: Callable[[Any], Mapping[str, Tensor]], options: dict[str, Any]
-    ) -> dict[str, float]:
+    def _measure_together(self, run: _Run, dataset: Samples, measure: _Measure, options: dict[str, Any]) -> _Means:
+        return measure_all(run.state.model, dataset, measure, self._world, dict(options), run.engine.evaluating)
+
+    def _measure_alone(self, run: _Run, dataset: Samples, measure: _Measure, options: dict[str, Any]) -> _Means:
         """All of the dataset here: ranks that have just joined are at another place of the program."""
         assert isinstance(self._model, Replicated), "only a replicated state outlives its world"
         world = replace(self._world, rank=0, size=1)
-        with self._model.alone(), self._run.engine.clock.phase("evaluation"):
-            return measure_all(self._model.module, dataset, measure, world, options, self._run.engine.evaluating)
+        with self._model.alone():
+            return measure_all(self._model.module, dataset, measure, world, dict(options), run.engine.evaluating)
 
     def _protected(self, act: Callable[[_Run], object]) -> None:
         """Do something together with the other ranks; when one of them is lost, go on in the next generation."""
@@ -323,7 +323,7 @@ class Session:
             act(run)
         except Exception as error:
             survivor = run.survivor()
-            if survivor is None or not is_peer_loss(error):
+            if survivor is None or not lost_its_world(error, self._launch.channel):
                 raise
             tell_loss(self.rank, error)
         else:
@@ -363,7 +363,8 @@ class Session:
                 self._world = join(assignment, self._launch.channel)
                 self._running = run.again(survivor)
             except Exception as error:
-                if not survivor.whole or not is_peer_loss(error) or isinstance(error, GenerationOverError):
+                over = isinstance(error, GenerationOverError)  # for this process: no next one takes it
+                if not survivor.whole or over or not lost_its_world(error, self._launch.channel):
                     raise
             else:
                 return

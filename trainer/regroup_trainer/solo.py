@@ -133,6 +133,10 @@ class Terminal:
     def when_over(self, generation: GenerationNumber, act: Callable[[], None]) -> None:
         """Nobody will say so."""
 
+    def is_over(self) -> bool:
+        """Never."""
+        return False
+
     def next_assignment(self) -> Assignment:
         """There is none: who starts these processes anew, starts others."""
         raise RuntimeError("no generation follows in a process without an agent")

@@ -20,7 +20,7 @@ from regroup_trainer.compilation import compiled_loss_sum
 from regroup_trainer.compute_time import ComputeTime
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import Decision
-from regroup_trainer.errors import CommitError
+from regroup_trainer.errors import CommitError, GenerationOverError
 from regroup_trainer.finiteness import Finiteness
 from regroup_trainer.gradient_sum import SummedDDP
 from regroup_trainer.loss import loss_sum
@@ -198,9 +198,10 @@ class Stepper:
         del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]
         try:
             committed = commit.read(told(), self.world.size)
-        except CommitError:
+        except CommitError as error:
             self.whole = True  # by the guard: nothing was updated, and the gradients are as they were
-            raise
+            # On the host, a collective that was aborted on a GPU looks like one that has ended.
+            raise GenerationOverError(f"the commit did not arrive whole: {error}") from error
         self.prepared = False
         return self._advance(committed)
 

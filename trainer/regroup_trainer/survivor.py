@@ -116,6 +116,11 @@ def stand_by(survivor: Survivor, assignment: Assignment, channel: Channel) -> No
     channel.send(Standing(generation=assignment.record.number, rank=assignment.rank, kept=survivor.kept()))
 
 
+def lost_its_world(error: Exception, channel: Channel) -> bool:
+    """Whether an error says that others went away, or came after this world was over: what is cut off says anything."""
+    return worlds.is_peer_loss(error) or channel.is_over()
+
+
 def forget_world() -> None:
     """Close the process group, and what torch remembers of its meshes."""
     worlds.abandon()
@@ -163,6 +168,8 @@ def take_over(
     if survivor is not None and agreement.commit is not None and world.rank in agreement.completing:
         survivor.complete(agreement.commit)
     state = state_here()
+    if survivor is not None:
+        survivor.stepper.prepared = False  # the gradients went with the wrapper
     if survivor is not None and world.rank in {destination for _, destination in agreement.transfers}:
         survivor.stepper.whole = False
     return Taken(state, agreement) if _exchange(state, agreement, engine) else None

@@ -31,8 +31,17 @@ from regroup_trainer.parallelize import parallelize, parallelize_optimizer
 from regroup_trainer.recovery import outlives_its_world
 from regroup_trainer.state import Position, TrainState
 from regroup_trainer.step import Stepper
-from regroup_trainer.survivor import Survivor, carry_over, forget_world, join, stand_by, survivor_of, take_over
-from regroup_trainer.world import World, is_peer_loss, tell_loss
+from regroup_trainer.survivor import (
+    Survivor,
+    carry_over,
+    forget_world,
+    join,
+    lost_its_world,
+    stand_by,
+    survivor_of,
+    take_over,
+)
+from regroup_trainer.world import World, tell_loss
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
@@ -74,7 +83,7 @@ class _Generation:
             ending = self._train(survivor)
         except Exception as error:
             survivor = self._survivor or survivor
-            if survivor is None or not survivor.whole or not is_peer_loss(error):
+            if survivor is None or not survivor.whole or not lost_its_world(error, self._channel):
                 raise
             tell_loss(self._assignment.rank, error)
         else:

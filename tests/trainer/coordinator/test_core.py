@@ -354,6 +354,20 @@ def test_a_restarted_coordinator_adopts_the_running_world() -> None:
     assert len(job.begun) == 1
 
 
+def test_a_restarted_coordinator_knows_what_the_ranks_told_its_predecessor() -> None:
+    job, agents = start(script=("train.py",), progress_timeout_seconds=5)
+    job.start_coordinator(term=2)
+    job.wait(1.0)
+    world = job.core.state.world
+    assert world is not None
+    assert not world.speechless
+    assert world.resumed_from() == 0
+    assert job.core.state.resumed == [(GenerationNumber(1, 1), 0)]
+    job.hang(agents[1])
+    job.wait(8.0)
+    assert job.core.state.recoveries.records()[-1].cause == "hang"
+
+
 def test_a_restarted_coordinator_forms_a_world_without_those_who_do_not_return() -> None:
     job, agents = start()
     agents[1].alive = False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from regroup_trainer.contract import Kept, Standing
+from regroup_trainer.coordinator.endings import free_seconds
+from regroup_trainer.coordinator.world import LastCommit
 from tests.trainer.coordinator.simulation import Job, SimulatedAgent, make_desired
 
 
@@ -133,3 +135,34 @@ def test_a_rank_that_lost_its_world_breaks_it_for_all(strategy: str) -> None:
     assert job.record.number > number
     assert job.indices == [0, 1, 2]
     assert job.core.state.account.used("infrastructure") == 1
+
+
+def test_a_rank_whose_agent_was_unreachable_when_its_world_ended_is_told_when_it_is_back() -> None:
+    job, agents = start(workers=2, replicas=2, min_replicas=1)
+    agents[0].connects = False
+    job.disconnect(agents[0])
+    job.silence(agents[1])
+    while job.core.state.world is not None and job.core.state.world.alive:
+        job.wait(0.02)
+    job.wait(0.3)
+    assert not agents[0].stands
+    agents[0].connects = True
+    job.wait(0.1)
+    assert agents[0].stands
+    job.wait(job.desired.start_grace_seconds + 0.5)
+    assert job.indices == [0]
+    assert last_recovery(job) == ("L0", 0)
+
+
+def test_a_rank_gets_the_time_of_its_steps_to_leave_a_world() -> None:
+    job, _ = start()
+    world = job.core.state.world
+    assert world is not None
+    assert world.progress is not None
+    assert free_seconds(world) == 1.0
+    world.progress = world.progress.model_copy(update={"seconds": {"step": 5.0 * world.progress.step}})
+    assert free_seconds(world) == 10.0
+    world.progress = world.progress.model_copy(update={"seconds": {"step": 500.0 * world.progress.step}})
+    assert free_seconds(world) == 60.0
+    world.progress, world.before = None, LastCommit(10, 0.0, step_seconds=2.0)
+    assert free_seconds(world) == 4.0

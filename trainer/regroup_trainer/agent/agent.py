@@ -44,7 +44,6 @@ from regroup_trainer.contract import (
     Diagnose,
     Exit,
     Finished,
-    GenerationNumber,
     GenerationRecord,
     HeldSnapshots,
     LeaveWorld,
@@ -58,8 +57,6 @@ from regroup_trainer.contract import (
 )
 from regroup_trainer.environment import AgentEnvironment
 
-FREE_SECONDS = 1.0
-"""A rank that cannot be freed from a world that is over within it is killed, and made anew."""
 LEAVE_SECONDS = 20.0
 """Without a coordinator to agree with, an agent that was asked to go waits no longer."""
 EXIT_REJECTED = 2
@@ -162,7 +159,7 @@ class Agent:
                 self._sockets.decide(message)
             case LeaveWorld() if self._sockets and self._memory.is_current(message.generation):
                 self._sockets.leave_world(message)
-                asyncio.get_running_loop().call_later(FREE_SECONDS, self._give_up_stuck, message.generation)
+                asyncio.get_running_loop().call_later(message.seconds, self._give_up_stuck, message)
             case Diagnose() if self._memory.is_current(message.generation):
                 self._diagnosing = asyncio.create_task(self._diagnose())
             case SnapshotComplete(number=number) if self._snapshots:
@@ -203,8 +200,9 @@ class Agent:
             elif former is not None:
                 self._sockets.enter(former.number, standing[assignment.local_rank], assignment)
 
-    def _give_up_stuck(self, generation: GenerationNumber) -> None:
+    def _give_up_stuck(self, order: LeaveWorld) -> None:
         """Ranks that did not come out of a world that is over, whatever they are stuck in, are killed."""
+        generation = order.generation
         if not self._memory.is_current(generation):
             return
         stuck = [rank for rank in self._memory.local_ranks() if rank not in self._memory.ended]
@@ -213,7 +211,7 @@ class Agent:
         standing = [a for a in self._assignments if a.rank in self._memory.standing().values()]
         self._template.order(KillRanks(kept=tuple(KeptRank(rank=a.rank, assignment=a) for a in standing)))
         for rank in stuck:
-            message = f"it did not leave its world within {FREE_SECONDS:g} s and was killed"
+            message = f"it did not leave its world within {order.seconds:.0f} s and was killed"
             self._tell_end(
                 RankExit(generation=generation, rank=rank, exit_code=137, signal=9, cause="peer", message=message)
             )

@@ -33,7 +33,7 @@ class Memory:
         """What each rank of the current generation told last."""
         self.checkpoint: CheckpointSaved | None = None
         self.ended: dict[int, RankExit | Finished | Standing] = {}
-        self._restored: set[int] = set()
+        self._restored: dict[int, Restored] = {}
 
     def begin(self, record: GenerationRecord) -> bool:
         """Enter a generation; False when it is the current one, or a lower one than ever seen: refused for ever."""
@@ -43,7 +43,7 @@ class Memory:
         self.record = record
         self.newest = {}
         self.ended = {}
-        self._restored = set()
+        self._restored = {}
         return True
 
     def is_current(self, number: GenerationNumber) -> bool:
@@ -64,7 +64,7 @@ class Memory:
         """Keep what a hello must be able to repeat."""
         match report:
             case Restored():
-                self._restored.add(report.rank)
+                self._restored[report.rank] = report
             case Progress():
                 self.newest[report.rank] = report
             case CheckpointSaved():
@@ -93,6 +93,7 @@ class Memory:
             store=self.store,
             record=self.record,
             highest=self.highest,
+            restored=self._restored[min(self._restored)] if self._restored else None,
             progress=self.newest[min(self.newest)] if self.newest else None,
             checkpoint=self.checkpoint,
             ended=tuple(self.ended.values()),

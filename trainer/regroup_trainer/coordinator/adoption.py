@@ -28,7 +28,9 @@ def adopt(state: State, until: float, now: float) -> bool:
     only_late = now < until + LONGEST_SECONDS and all(_lives(state, place.member, now) for place in missing)
     if missing and (now < until or only_late):
         return False
-    state.world = World(record, begun=now, heard=now, moved=now)
+    restored = {hello.restored.rank: hello.restored for hello in back.values() if hello.restored is not None}
+    state.world = World(record, begun=now, heard=now, moved=now, restored=restored)
+    state.resumed += [(told.generation, told.step) for rank, told in restored.items() if rank == 0]
     _adopt_progress(state, list(back.values()), now)
     if missing:
         message = f"worker {missing[0].pod} did not come back after the coordinator's restart"

@@ -163,8 +163,8 @@ class Coordinator:
             if world.alive:
                 watch(self.state, world, now)
                 stragglers.look(self.state, world, now)
-            if world.broken is not None and not world.dissolved:
-                dissolve(self.state, world)
+            if world.broken is not None and world.dissolved is None:
+                dissolve(self.state, world, now)
             if world.broken is not None and not world.settled:
                 pause = settle(self.state, world, world.broken, self._restarts, now)
                 self._not_before = max(self._not_before, now + pause)

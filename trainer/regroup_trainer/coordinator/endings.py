@@ -10,8 +10,12 @@ from regroup_trainer.coordinator.world import Break, World
 from regroup_trainer.job_status import Verdict
 from regroup_trainer.recovery import outlives_its_world
 
-LEAVE_SECONDS = 1.5
-"""For the ranks of a broken world to leave it; longer than their agents need to kill those that are stuck."""
+FREE_SECONDS, LONGEST_FREE_SECONDS = 1.0, 60.0
+"""For the ranks of a broken world to leave it; longer where a step is: a rank that computes hears of it afterwards."""
+STEPS = 2
+"""It gets the time of so many."""
+KILL_SECONDS = 0.5
+"""For the agents to kill those that are stuck."""
 SETTLE_SECONDS = 0.02
 """After a rank's end, time for the ends of its peers to be heard before the next world is formed."""
 
@@ -63,17 +67,30 @@ def _fail(state: State, broken: Break, why: str, now: float) -> None:
     state.conclude(Verdict(outcome="failed", message=message, exit_code=code or 1))
 
 
-def dissolve(state: State, world: World) -> None:
+def dissolve(state: State, world: World, now: float) -> None:
     """Have the ranks of a broken world leave it: those that wait for a frozen peer would do so for ever."""
-    world.dissolved = True
+    world.dissolved = now
     for place in world.record.members:
         if place.member in state.members:
-            state.send(place.member, LeaveWorld(generation=world.number))
+            ask_to_leave(state, world, place.member, now)
+
+
+def ask_to_leave(state: State, world: World, member: str, now: float) -> None:
+    """Have the ranks of one of its members leave a broken world."""
+    world.dissolved = now
+    state.send(member, LeaveWorld(generation=world.number, seconds=free_seconds(world)))
+
+
+def free_seconds(world: World) -> float:
+    """How long a rank may take to leave this world, which is broken."""
+    return min(LONGEST_FREE_SECONDS, max(FREE_SECONDS, STEPS * world.usual_step_seconds()))
 
 
 def missed_survivor(state: State, world: World, now: float) -> int | None:
     """A rank that may live on, but has not said yet that it has left its broken world; None when all have."""
-    if world.broken is None or not _may_outlive(world) or now >= world.broken.time + LEAVE_SECONDS:
+    if world.dissolved is None or not _may_outlive(world):
+        return None
+    if now >= world.dissolved + free_seconds(world) + KILL_SECONDS:
         return None
     told = world.kept.keys() | world.exits.keys() | world.finished.keys()
     here = [place for place in world.record.members if place.member in state.members]

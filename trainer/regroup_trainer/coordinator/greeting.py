@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from regroup_trainer.contract import Begin, Decide, Exit, Hello, Refused, Welcome
 from regroup_trainer.coordinator.claimed_numbers import ClaimedNumbers
+from regroup_trainer.coordinator.endings import ask_to_leave
 from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.coordinator.reports import hear
 from regroup_trainer.coordinator.state import State
@@ -33,7 +34,9 @@ def echo(state: State, hello: Hello, now: float) -> None:
     for end in hello.ended:
         hear(state, end, member, now)
     world = state.world
-    if world is not None and world.decision is not None and world.record.members[0].member == hello.member:
+    if world is not None and world.dissolved is not None:
+        ask_to_leave(state, world, hello.member, now)
+    elif world is not None and world.decision is not None and world.record.members[0].member == hello.member:
         state.send(hello.member, Decide(generation=world.number, decision=world.decision))
 
 

@@ -96,8 +96,8 @@ class World:
     snapshot: SnapshotNumber | None = None
     """The newest of its memory snapshots that is complete everywhere, and said so."""
     broken: Break | None = None
-    dissolved: bool = False
-    """Broken, and its ranks were told to leave it."""
+    dissolved: float | None = None
+    """When its ranks were last told to leave it, since it is broken."""
     settled: bool = False
     """Broken, all causes heard, the restart accounted for."""
     pace: Pace = field(init=False)
@@ -141,6 +141,11 @@ class World:
         restored = self.restored.get(0)
         steps = report.step - restored.step if restored and report.rank == 0 else 0
         return report.seconds.get("step", 0.0) / steps if steps > 0 else 0.0
+
+    def usual_step_seconds(self) -> float:
+        """Mean time of its steps, or of those of the world before it; 0 when unknown."""
+        own = self.step_seconds(self.progress) if self.progress else 0.0
+        return own or (self.before.step_seconds if self.before else 0.0)
 
     def resumed_from(self) -> int | None:
         """The step its state came from, as soon as a rank has told."""
