@@ -144,6 +144,31 @@ def test_a_suspended_job_goes_on_where_it_was_with_other_workers_and_another_str
     assert require_whole_history(tmp_path) == 150
 
 
+def test_a_program_that_does_not_listen_is_told_by_a_signal_and_gets_the_time_to_save(tmp_path: Path) -> None:
+    program = (str(Path(__file__).with_name("plain_saver.py")), str(tmp_path))
+
+    def begun(size: int) -> None:
+        wait_until(f"{size} programs", lambda: len(list(tmp_path.glob("begun-*"))) == size, seconds=60)
+        for mark in tmp_path.glob("begun-*"):
+            mark.unlink()
+
+    def scale(run: LocalRun) -> None:
+        begun(3)
+        run.scale(2)
+
+    def suspend(run: LocalRun) -> None:
+        assert {mark.name for mark in tmp_path.glob("saved-*")} == {"saved-0", "saved-1", "saved-2"}
+        for mark in tmp_path.glob("saved-*"):
+            mark.unlink()
+        begun(2)
+        run.suspend()
+
+    run = make_run(tmp_path, ENDLESS, script=program)
+    assert play(run, [(world_of(3), scale), (world_of(2), suspend)]).outcome == "suspended"
+    assert {mark.name for mark in tmp_path.glob("saved-*")} == {"saved-0", "saved-1"}
+    assert {recovery.cause for recovery in run.recoveries.values()} == {"resize"}
+
+
 def test_a_rank_that_hangs_is_found_named_and_begun_anew(tmp_path: Path) -> None:
     run = make_run(tmp_path, 200, progress_timeout_seconds=2)
     assert play(run, [(at_step(25), lambda run: _freeze_rank(run, 1))]).outcome == "completed"

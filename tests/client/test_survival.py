@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -144,15 +145,28 @@ def test_a_rank_that_did_not_see_the_commit_of_its_last_step_completes_it(
     assert require_whole_history(tmp_path) == STEPS
 
 
-def test_what_was_compiled_stays_compiled_in_the_next_world(tmp_path: Path) -> None:
-    train = make_train(STEPS)
+@pytest.mark.parametrize(
+    ("layout", "workers"), [({}, {}), (HSDP, {"replicas": 4, "replica_group_size": 2})], ids=["ddp", "hsdp"]
+)
+def test_what_was_compiled_stays_compiled_in_the_next_worlds(
+    tmp_path: Path, layout: dict[str, Any], workers: dict[str, Any]
+) -> None:
+    train = make_train(1_000_000, **layout)
     compiled = train.model_copy(update={"training": train.training.model_copy(update={"compile": True})})
-    run = make_run(tmp_path, STEPS, train=compiled)
+    run = make_run(tmp_path, 1_000_000, train=compiled, **workers)
     run.entry = "tests.client.graph_counter"
-    assert play(run, [(at_step(15), lambda run: run.kill_rank(1))]).outcome == "completed"
-    assert recovery_of(run, "application").rung == "L0"
-    told = [path.read_text().count("graphs: 2") for path in sorted((tmp_path / "logs").glob("test-w*"))]
-    assert told == [1, 1, 1]  # one for all blocks and one for the loss, in every process
+    whole = run.desired.replicas
+    acts = [
+        (at_step(15), lambda run: run.kill_worker(1)),
+        (world_of(2), lambda run: None),
+        (world_of(whole), lambda run: run.suspend()),
+    ]
+    assert play(run, acts).outcome == "suspended"
+    assert {recovery.rung for recovery in run.recoveries.values()} == {"L0"}
+    logs = "".join(path.read_text() for path in (tmp_path / "logs").glob("test-w*"))
+    told = re.findall(r"graphs: (\d+)", logs)
+    assert len(told) >= whole + 2  # the two that lived on told at both ends of their worlds
+    assert set(told) == {"2"}  # one for all blocks and one for the loss, in every process
 
 
 @pytest.mark.parametrize("layout", [HSDP, {"tensorParallel": 2}], ids=["hsdp", "ddp x tensor"])

@@ -34,6 +34,7 @@ from regroup_trainer.agent.template_protocol import (
     StoreEnded,
     StoreStarted,
     TemplateNews,
+    TerminateRanks,
 )
 from regroup_trainer.agent.termination import oom_kills, rank_exit, termination_message
 from regroup_trainer.contract import (
@@ -44,6 +45,7 @@ from regroup_trainer.contract import (
     Diagnose,
     Exit,
     Finished,
+    GenerationNumber,
     GenerationRecord,
     HeldSnapshots,
     LeaveWorld,
@@ -95,6 +97,8 @@ class Agent:
         """Of the ranks of the current generation."""
         self._oom_kills = 0
         self._first_failure: RankExit | None = None
+        self._terminated: set[tuple[GenerationNumber, int]] = set()
+        """Ranks that were asked to end by a signal: that they do is nobody's fault."""
         self._diagnosing: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
@@ -159,6 +163,7 @@ class Agent:
                 self._sockets.decide(message)
             case LeaveWorld() if self._sockets and self._memory.is_current(message.generation):
                 self._sockets.leave_world(message)
+                self._terminate_deaf(message.generation)
                 asyncio.get_running_loop().call_later(message.seconds, self._give_up_stuck, message)
             case Diagnose() if self._memory.is_current(message.generation):
                 self._diagnosing = asyncio.create_task(self._diagnose())
@@ -199,6 +204,15 @@ class Agent:
                 self._template.order(ForkRank(assignment=assignment, threads=threads_per_rank(len(ranks))))
             elif former is not None:
                 self._sockets.enter(former.number, standing[assignment.local_rank], assignment)
+
+    def _terminate_deaf(self, generation: GenerationNumber) -> None:
+        """A program without a Session does not listen to us: it gets a signal, and the time to save."""
+        assert self._sockets is not None
+        living = [rank for rank in self._memory.local_ranks() if rank not in self._memory.ended]
+        deaf = tuple(rank for rank in living if not self._sockets.hears(generation, rank))
+        if deaf:
+            self._terminated.update((generation, rank) for rank in deaf)
+            self._template.order(TerminateRanks(ranks=deaf))
 
     def _give_up_stuck(self, order: LeaveWorld) -> None:
         """Ranks that did not come out of a world that is over, whatever they are stuck in, are killed."""
@@ -253,14 +267,19 @@ class Agent:
                 self._on_rank_end(news)
 
     def _on_rank_end(self, end: RankEnded) -> None:
-        if end.killed or not self._memory.is_current(end.generation):
+        now = self._memory.rank_now(end.generation, end.rank)
+        if end.killed or now is None or self._memory.record is None:
             return
+        # One that stood by may have died when the next generation had begun for us, but not for the template.
+        end = end.model_copy(update={"generation": self._memory.record.number, "rank": now})
         if end.exit_code == 0 and isinstance(self._memory.ended.get(end.rank), Finished):
             return
         untold = self._memory.untold(end.rank, end.step, end.time)
         if untold is not None:
             self._on_report(untold)
         report = rank_exit(end, oom=oom_kills() > self._oom_kills)
+        if (end.generation, end.rank) in self._terminated:
+            report = report.model_copy(update={"cause": "peer"})
         log.error("rank %d ended with code %d (%s)", report.rank, report.exit_code, report.cause)
         if report.cause != "peer":
             self._first_failure = self._first_failure or report

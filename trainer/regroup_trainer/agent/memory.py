@@ -34,13 +34,19 @@ class Memory:
         self.checkpoint: CheckpointSaved | None = None
         self.ended: dict[int, RankExit | Finished | Standing] = {}
         self._restored: dict[int, Restored] = {}
+        self._kept: dict[tuple[GenerationNumber, int], int] = {}
+        """Rank of the generation before -> what it is now, if its process was to be kept."""
 
     def begin(self, record: GenerationRecord) -> bool:
         """Enter a generation; False when it is the current one, or a lower one than ever seen: refused for ever."""
         if self.highest is not None and record.number <= self.highest:
             return False
+        former, standing = self.record, self.standing()
         self.highest = record.number
         self.record = record
+        own = self.local_ranks()
+        kept = standing.items() if former is not None and record.rung == "L0" else ()
+        self._kept = {(former.number, rank): own[place] for place, rank in kept if former and place < len(own)}
         self.newest = {}
         self.ended = {}
         self._restored = {}
@@ -49,6 +55,10 @@ class Memory:
     def is_current(self, number: GenerationNumber) -> bool:
         """Whether reports of this generation count."""
         return self.record is not None and self.record.number == number
+
+    def rank_now(self, number: GenerationNumber, rank: int) -> int | None:
+        """The rank of the current generation that this process is, or was to be; None if it has no part in it."""
+        return rank if self.is_current(number) else self._kept.get((number, rank))
 
     def local_ranks(self) -> range:
         """The ranks of the current generation that run here."""

@@ -53,6 +53,10 @@ class RankSockets:
             if generation == order.generation:
                 _tell(writer, order)
 
+    def hears(self, generation: GenerationNumber, rank: int) -> bool:
+        """Whether this rank has ever spoken: a program that has not may be one that does not listen either."""
+        return (generation, rank) in self._writers
+
     def enter(self, generation: GenerationNumber, rank: int, assignment: Assignment) -> None:
         """Tell the rank that was this one in that generation what it is now."""
         writer = self._writers.pop((generation, rank), None)

@@ -37,6 +37,7 @@ from regroup_trainer.agent.template_protocol import (
     StoreEnded,
     StoreStarted,
     TemplateNews,
+    TerminateRanks,
     order,
 )
 from regroup_trainer.channel import AgentChannel
@@ -123,6 +124,8 @@ class Template:
                 self._fork_rank(fork)
             case KillRanks(kept=kept):
                 self._kill({rank.rank: rank.assignment for rank in kept})
+            case TerminateRanks(ranks=ranks):
+                self._terminate(ranks)
             case ShowStacks():
                 self._show_stacks()
 
@@ -183,6 +186,12 @@ class Template:
                 os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
+
+    def _terminate(self, ranks: tuple[int, ...]) -> None:
+        for pid, rank in self._ranks.items():
+            if not rank.killed and rank.assignment.rank in ranks:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
 
     def _show_stacks(self) -> None:
         for pid in self._ranks:

@@ -42,13 +42,20 @@ class KillRanks(Message):
     kept: tuple[KeptRank, ...] = ()
 
 
+class TerminateRanks(Message):
+    """SIGTERM to these ranks: they hear of nothing else."""
+
+    kind: Literal["terminate_ranks"] = "terminate_ranks"
+    ranks: tuple[int, ...]
+
+
 class ShowStacks(Message):
     """Have every rank write where it is, into its `stacks.stack_file`."""
 
     kind: Literal["show_stacks"] = "show_stacks"
 
 
-Order = Annotated[StartStore | ForkRank | KillRanks | ShowStacks, Field(discriminator="kind")]
+Order = Annotated[StartStore | ForkRank | KillRanks | TerminateRanks | ShowStacks, Field(discriminator="kind")]
 order: TypeAdapter[Order] = TypeAdapter(Order)
 
 

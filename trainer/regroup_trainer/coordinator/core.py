@@ -146,7 +146,7 @@ class Coordinator:
         if self.state.verdict is None:
             self._reserve(now)
             self._decide(now)
-            dismiss(self.state)
+            dismiss(self.state, now)
         return self.state.drain()
 
     def _decide(self, now: float) -> None:
@@ -179,7 +179,8 @@ class Coordinator:
     def _form(self, now: float) -> None:
         """Begin the next generation as soon as it may be."""
         state = self.state
-        if state.desired.suspend and not (state.world is None and now < self._adopt_until):
+        leaving = state.world is not None and missed_survivor(state, state.world, now) is not None
+        if state.desired.suspend and not leaving and not (state.world is None and now < self._adopt_until):
             state.tell(now, "Suspended", "the job is suspended")
             state.conclude(Verdict(outcome="suspended", message="suspended"))
             return

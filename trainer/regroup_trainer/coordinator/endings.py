@@ -28,7 +28,7 @@ def steer(state: State, world: World, now: float) -> None:
         state.send(world.record.members[0].member, Decide(generation=world.number, decision=change.decision))
     patience = SPEECHLESS_SECONDS if world.speechless else HONOUR_SECONDS
     if world.change is not None and now - max(world.decided, world.heard) > patience:
-        message = f"{world.change.reason}, but the ranks did not agree on an end within {HONOUR_SECONDS:.0f} s"
+        message = f"{world.change.reason}, but the ranks did not agree on an end within {patience:.0f} s"
         world.broken = Break(now, world.change.cause, message, world.change.place)
 
 
@@ -82,7 +82,11 @@ def ask_to_leave(state: State, world: World, member: str, now: float) -> None:
 
 
 def free_seconds(world: World) -> float:
-    """How long a rank may take to leave this world, which is broken."""
+    """How long a rank may take to leave this world, which is broken. A program that hears no decision gets a signal,
+    and where nothing else than that decision ends its world, as long as others get to honour it.
+    """
+    if world.speechless and world.change is not None:
+        return HONOUR_SECONDS
     return min(LONGEST_FREE_SECONDS, max(FREE_SECONDS, STEPS * world.usual_step_seconds()))
 
 
@@ -114,9 +118,11 @@ def end_of(state: State, world: World | None, now: float) -> Break | None:
     return Break(now, world.change.cause, world.change.reason, world.change.place)
 
 
-def dismiss(state: State) -> None:
-    """Let those go who asked to, or are too many, once no living world needs them."""
-    needed = state.world.record if state.world is not None and state.world.alive else None
+def dismiss(state: State, now: float) -> None:
+    """Let those go who asked to, or are too many, once no living world needs them, nor one that is being left."""
+    world = state.world
+    leaving = world is not None and not world.alive and missed_survivor(state, world, now) is not None
+    needed = world.record if world is not None and (world.alive or leaving) else None
     for name, member in list(state.members.items()):
         surplus = member.hello.index >= state.desired.workers and needed is not None
         if (member.leaving is None and not surplus) or (needed is not None and needed.place_of(name) is not None):

@@ -121,7 +121,8 @@ def _finished(state: State, report: Finished, world: World, now: float) -> None:
     world.finished[report.rank] = report
     if report.kept is not None:
         world.kept[report.rank] = report.kept
-    if world.ended and all(end.reason == "completed" for end in world.finished.values()):
+    # A program that was asked to end by a signal, and does so in order, has not done its work.
+    if world.ended and world.broken is None and all(end.reason == "completed" for end in world.finished.values()):
         text = f"trained {report.step} steps"
         state.tell(now, "Completed", text)
         state.conclude(Verdict(outcome="completed", message=text))
