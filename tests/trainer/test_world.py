@@ -10,10 +10,25 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
+from regroup_trainer import world
+from regroup_trainer.contract import Assignment, GenerationNumber
+from regroup_trainer.coordinator.formation import make_record
 from regroup_trainer.errors import FencedError
 from regroup_trainer.world import interface_towards, is_peer_loss
 from tests.support.ranks import Template, generation, train_config
+from tests.trainer.coordinator.simulation import make_desired
+from tests.trainer.test_contract import make_hello
+
+
+def test_torch_ends_no_process_by_itself_unless_somebody_wants_it_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world, "TCPStore", lambda *_, **__: HashStore())
+    monkeypatch.setattr(world, "meet", lambda *_: None)
+    monkeypatch.setattr(os, "environ", {"TORCH_NCCL_ENABLE_MONITORING": "1"})
+    record = make_record(GenerationNumber(1, 1), (make_hello(0),), make_desired(), ("start", "test"))
+    world.join(Assignment(record=record.model_copy(update={"store": "127.0.0.1:1"}), rank=0, local_rank=0, channel=""))
+    assert (os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"], os.environ["TORCH_NCCL_ENABLE_MONITORING"]) == ("2", "1")
 
 
 def test_the_interface_towards_this_machine_is_the_loopback() -> None:

@@ -28,6 +28,8 @@ _JOIN_TIMEOUT = timedelta(seconds=60)
 _COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 """The last resort, when nobody notices that a peer hangs. Lost peers are the coordinator's matter, within seconds; it
 must be above the longest wait for a peer's checkpoint writes."""
+_NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+"""Its watchdog aborts what hangs, and ends no process: that is the agent's matter, and a rank may live on."""
 _SIOCGIFADDR = 0x8915
 _CONNECTION_PHRASES = ("connection closed by peer", "connection reset", "broken pipe", "connect timeout", "timed out")
 
@@ -54,6 +56,8 @@ def join(assignment: Assignment) -> World:
     """
     host, port = assignment.record.store.rsplit(":", 1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(host))
+    for name, value in _NCCL.items():
+        os.environ.setdefault(name, value)
     store = TCPStore(host, int(port), is_master=False, timeout=_JOIN_TIMEOUT)
     return meet(assignment, PrefixStore(str(assignment.record.number), store))
 
