@@ -53,6 +53,21 @@ def _worker_of_rank_zero(run: LocalRun) -> int:
     return next(member.index for member in run.status.members if member.rank == 0)
 
 
+def test_the_coordinator_dies_together_with_a_worker(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ENDLESS)
+    acts = [
+        (at_step(25), lambda run: (run.kill_coordinator(), run.kill_worker(_worker_of_rank_zero(run)))),
+        (world_of(2), lambda run: None),
+        (world_of(3), lambda run: run.suspend()),
+    ]
+    assert play(run, acts).outcome == "suspended"
+    recoveries = run.recoveries.values()
+    assert {recovery.cause for recovery in recoveries} == {"infrastructure", "resize"}
+    assert {(recovery.rung, recovery.lost_steps) for recovery in recoveries} == {("L0", 0)}
+    assert newest_term(tmp_path) == 2
+    require_whole_history(tmp_path)
+
+
 def test_a_job_scales_up_and_down_without_losing_a_step_and_trains_while_a_worker_warms_up(tmp_path: Path) -> None:
     run = make_run(tmp_path, ENDLESS, replicas=2)
     asked_at: list[int] = []
