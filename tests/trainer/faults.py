@@ -15,7 +15,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from regroup_trainer.contract import Assignment, CheckpointFailed, Progress, RankReport, SnapshotTaken
+from regroup_trainer.contract import (
+    Assignment,
+    CheckpointFailed,
+    CheckpointSaved,
+    Decide,
+    Decision,
+    GenerationNumber,
+    Progress,
+    RankReport,
+    SnapshotTaken,
+)
 from tests.support.ranks import RecordingChannel
 
 Options = dict[str, Any]
@@ -273,4 +283,91 @@ def without_memory(assignment: Assignment, options: Options, channel: RecordingC
 def in_environment(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
     """As the agent's own."""
     os.environ.update(options)
+    return _run(assignment, channel)
+
+
+def _send_in_pieces(options: Options) -> list[int]:
+    """A state is sent in pieces of `piece_bytes`; the one numbered `damaged`, if any, changes on its way.
+
+    Returns a list that is filled with the sizes of what is sent.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from regroup_trainer import transfer
+
+    plain, sizes = dist.send, list[int]()
+
+    def send(piece: torch.Tensor, dst: int) -> None:
+        if len(sizes) == options["damaged"]:
+            piece = piece ^ 1
+        sizes.append(piece.nbytes)
+        plain(piece, dst=dst)
+
+    transfer._PIECE_BYTES = options["piece_bytes"]
+    dist.send = send  # type: ignore[assignment]
+    return sizes
+
+
+def send_state(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """Rank 0 sends a state to rank 1. Both write down what they have then, and what they know of the way."""
+    import torch
+
+    from regroup_trainer import transfer, world
+    from regroup_trainer.checkpoint.storage import tensors_of
+    from regroup_trainer.state import Position, TrainState
+
+    sizes = _send_in_pieces(options)
+    rank = world.join(assignment).rank
+    torch.manual_seed(rank)
+    model = torch.nn.Linear(7, 5)
+    state = TrainState(model, torch.optim.AdamW(model.parameters(), lr=0.1 / (1 + rank)), Position(9 - rank, 90, 900))
+    model(torch.ones(7)).sum().backward()
+    state.optimizer.step()
+    if rank == 0:
+        transfer.send(state, "beside", destination=1)
+        found: dict[str, Any] = {"sizes": sizes}
+    else:
+        arrived, beside = transfer.receive(state, source=0)
+        found = {"arrived": arrived, "beside": beside}
+    content = {"state": tensors_of(state), "step": state.position.step}
+    torch.save({**found, **content}, Path(options["folder"]) / f"{rank}.pt")
+    world.leave()
+    return 0
+
+
+def meet_survivor(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """Rank 0 comes out of generation `before`, which it left after a step with its state in memory; rank 1 is new."""
+    _send_in_pieces(options)
+    channel.lasting = True
+    if assignment.rank:
+        return _run(assignment, channel)
+    before = GenerationNumber(*options["before"])
+    alone = {"number": before, "rung": "L2", "members": assignment.record.members[:1]}
+
+    def poll() -> list[Decide]:
+        return [Decide(generation=before, decision=Decision.LEAVE)] if channel.step + 1 == options["step"] else []
+
+    channel.poll = poll  # type: ignore[method-assign]
+    channel.next_assignment = lambda: assignment  # type: ignore[method-assign]
+    return _run(assignment.model_copy(update={"record": assignment.record.model_copy(update=alone)}), channel)
+
+
+def note_flushes(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """Print when the history is flushed, and when a snapshot or a checkpoint is told."""
+    from regroup_trainer.history import History
+
+    sync, send = History.sync, channel.send
+
+    def flush(history: History) -> None:
+        sync(history)
+        print("event: flushed", file=sys.stderr, flush=True)
+
+    def tell(report: RankReport) -> None:
+        if isinstance(report, SnapshotTaken | CheckpointSaved):
+            print(f"event: {report.kind}", file=sys.stderr, flush=True)
+        send(report)
+
+    History.sync = flush  # type: ignore[method-assign, assignment]
+    channel.send = tell  # type: ignore[method-assign]
     return _run(assignment, channel)

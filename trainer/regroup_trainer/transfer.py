@@ -114,7 +114,7 @@ def _without_tensors(content: Any) -> Any:
         case dict():
             return {key: _without_tensors(value) for key, value in content.items()}
         case list() | tuple():
-            return [_without_tensors(value) for value in content]
+            return type(content)(_without_tensors(value) for value in content)
     return content
 
 
@@ -126,5 +126,5 @@ def _merged(content: Any, others: Any) -> Any:
         case dict():
             return {key: _merged(content[key], value) if key in content else value for key, value in others.items()}
         case list() | tuple():
-            return [_merged(mine, value) for mine, value in zip(content, others, strict=True)]
+            return type(others)(_merged(mine, value) for mine, value in zip(content, others, strict=True))
     return others

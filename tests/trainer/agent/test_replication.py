@@ -19,8 +19,11 @@ from regroup_trainer.agent import replication
 from regroup_trainer.agent.replication import Keeper, Sender, neighbour_of
 from regroup_trainer.agent.vault import Vault
 from regroup_trainer.contract import GenerationNumber, GenerationRecord, SnapshotFile, SnapshotNumber, SnapshotTaken
+from regroup_trainer.coordinator.formation import make_record
 from regroup_trainer.snapshots.places import REST, TENSORS, held_file, path_on_agent, slot_file
 from tests.trainer.agent.test_memory import make_generation
+from tests.trainer.coordinator.simulation import make_desired
+from tests.trainer.test_contract import make_hello
 
 TOKEN = "t0ken"
 NUMBER = SnapshotNumber(10, GenerationNumber(1, 1), 2)
@@ -190,6 +193,17 @@ def test_the_neighbour_is_the_next_member_and_the_last_ones_is_the_first() -> No
     assert neighbour_of(record, "stranger") == ""
     alone = record.model_copy(update={"members": record.members[:1]})
     assert neighbour_of(alone, first) == ""
+
+
+def test_the_neighbour_is_on_another_node() -> None:
+    record = on_nodes("a", "a", "b", "b")
+    assert [neighbour_of(record, place.member) for place in record.members] == ["h2:1", "h3:1", "h0:1", "h1:1"]
+
+
+def on_nodes(*nodes: str) -> GenerationRecord:
+    """A world with a member on each of these, whose endpoints are h0:1, h1:1 and so on."""
+    hellos = [make_hello(index, node=node, endpoint=f"h{index}:1") for index, node in enumerate(nodes)]
+    return make_record(NUMBER.generation, hellos, make_desired(), ("start", "test"))
 
 
 async def test_what_every_member_has_is_not_sent(sender: tuple[Sender, Vault]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ from tests.trainer.coordinator.test_snapshots import sharded
 
 TOKEN = "t0ken"
 RANKS = 2
-"""Of each of two workers."""
+"""Of each worker."""
 
 
 class PretendedTemplate:
@@ -115,11 +115,12 @@ def write_shard(assignment: Assignment, number: SnapshotNumber) -> SnapshotTaken
 
 
 class Site:
-    """A coordinator and two workers in this process."""
+    """A coordinator, and a worker on each of these nodes, in this process."""
 
-    def __init__(self, folder: Path, core: Coordinator) -> None:
+    def __init__(self, folder: Path, core: Coordinator, nodes: Sequence[str]) -> None:
         self.folder = folder
         self.core = core
+        self.nodes = nodes
         self.templates: list[PretendedTemplate] = []
 
     @property
@@ -139,7 +140,7 @@ class Site:
             member=f"uid-{index}",
             index=index,
             pod=f"w{index}",
-            node=f"n{index}",
+            node=self.nodes[index],
             address="127.0.0.1",
             ranks=RANKS,
             metrics_port=0,
@@ -155,23 +156,26 @@ class Site:
 
     async def until_complete(self, step: int) -> None:
         """All workers know that the snapshot of this step is complete everywhere."""
-        await self.until(lambda: len(self.templates) == 2 and all(t.assignments for t in self.templates))
+        await self.until(lambda: len(self.templates) == len(self.nodes) and all(t.assignments for t in self.templates))
         await self.until(lambda: all(CompletePage(self.folder_of(t)).step == step for t in self.templates))
 
 
 @pytest.fixture
-async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+    """Two workers on two nodes, unless a test names others."""
+    nodes = getattr(request, "param", ("n0", "n1"))
     now = time.monotonic()
     desired = make_desired(
-        replicas=2, min_replicas=1, train=sharded(100), directory=str(tmp_path), timeout_milliseconds=20_000
+        replicas=len(nodes), min_replicas=1, train=sharded(100), directory=str(tmp_path), timeout_milliseconds=20_000
     )
     core = Coordinator(1, "elsewhere", desired, now, time.time() - now)
-    site = Site(tmp_path, core)
+    site = Site(tmp_path, core, nodes)
     monkeypatch.setattr(agents, "TemplateProcess", site.make_template)
     server = Server(core, TOKEN)
     async with TestServer(server.application()) as http:
         ticking = asyncio.create_task(server.run())
-        running = [asyncio.create_task(site.make_agent(n, str(http.make_url("/")).rstrip("/")).run()) for n in range(2)]
+        url = str(http.make_url("/")).rstrip("/")
+        running = [asyncio.create_task(site.make_agent(n, url).run()) for n in range(len(nodes))]
         yield site
         for task in (*running, ticking):
             task.cancel()
@@ -201,6 +205,21 @@ async def test_each_worker_holds_its_own_shards_and_its_neighbours(site: Site) -
             assert content == f"tensors of rank {shard} at step 10".encode()
             described = json.loads(held_file(site.folder_of(template), number, shard, "json").read_bytes())
             assert described[TENSORS][0] == len(content)
+
+
+@pytest.mark.parametrize("site", [("a", "a", "b")], indirect=True)
+async def test_what_workers_of_one_node_hold_is_held_on_another_node_too(site: Site) -> None:
+    await site.until_complete(10)
+    number = SnapshotNumber(10, site.record.number, len(site.nodes) * RANKS)
+    held: dict[str, set[int]] = {"a": set(), "b": set()}
+    for template in site.templates:
+        place = template.assignments[0].place
+        held[place.node] |= {n for n in range(number.shards) if is_held(site.folder_of(template), number, n)}
+    assert held["a"] == held["b"] == set(range(number.shards))
+
+
+def is_held(folder: Path, number: SnapshotNumber, shard: int) -> bool:
+    return held_file(folder, number, shard, TENSORS).exists()
 
 
 async def test_the_next_snapshot_is_not_written_over_the_one_that_is_read(site: Site) -> None:

@@ -14,6 +14,7 @@ from regroup_trainer.contract import (
     Restored,
     SnapshotNumber,
 )
+from regroup_trainer.snapshots.neighbours import neighbours
 from tests.trainer.coordinator.simulation import Job, SimulatedAgent, make_desired
 
 SHARDS = 3
@@ -21,10 +22,15 @@ SHARDS = 3
 
 @pytest.fixture
 def job() -> Job:
-    """Three workers of one rank each that train; checkpoints are far between."""
-    job = Job(make_desired(train=sharded(100_000)), save_every=1_000_000)
-    for index in range(SHARDS):
-        job.add_agent(index)
+    """Three workers on nodes of their own."""
+    return make_job("node-0", "node-1", "node-2")
+
+
+def make_job(*nodes: str) -> Job:
+    """A worker of one rank on each of these nodes; they train, and checkpoints are far between."""
+    job = Job(make_desired(min_replicas=1, train=sharded(100_000)), save_every=1_000_000)
+    for index, node in enumerate(nodes):
+        job.add_agent(index, node)
     job.wait(4.0)
     assert job.indices == [0, 1, 2]
     return job
@@ -61,6 +67,49 @@ def test_a_snapshot_is_complete_when_two_members_hold_each_shard(job: Job) -> No
     assert [agent.told_complete for agent in agents(job)] == [None] * 3
     number = keep(job, third, 10, 2, 1)
     assert [agent.told_complete for agent in agents(job)] == [number] * 3
+
+
+def test_two_holders_on_one_node_do_not_make_a_snapshot_complete_where_there_is_another_node() -> None:
+    job = make_job("a", "a", "b")
+    first, second, third = agents(job)
+    keep(job, first, 10, 0, 1, 2)
+    keep(job, second, 10, 1, 0)
+    keep(job, third, 10, 2)
+    assert third.told_complete is None  # shards 0 and 1 would go with their node
+    number = keep(job, third, 10, 2, 0, 1)
+    assert [agent.told_complete for agent in agents(job)] == [number] * 3
+
+
+def test_where_all_are_on_one_node_two_members_are_enough() -> None:
+    job = make_job("a", "a", "a")
+    number = keep_all(job, 10)
+    assert [agent.told_complete for agent in agents(job)] == [number] * 3
+
+
+@pytest.mark.parametrize("nodes", [("a", "a", "b"), ("a", "b", "b"), ("a", "b", "a")])
+@pytest.mark.parametrize("lost", ["a", "b"])
+def test_a_lost_node_takes_no_shard_of_a_complete_snapshot_with_it(nodes: tuple[str, ...], lost: str) -> None:
+    job = make_job(*nodes)
+    number = keep_with_neighbours(job, 10)
+    survivors = [agent for agent in agents(job) if agent.node != lost]
+    assert all(agent.told_complete == number for agent in survivors)
+    for agent in agents(job):
+        if agent.node == lost:
+            job.crash(agent)
+    job.wait(8.0)
+    assert len(job.record.members) == len(survivors)
+    assert (job.record.rung, job.record.snapshot and job.record.snapshot.number) == ("L1", number)
+
+
+def keep_with_neighbours(job: Job, step: int) -> SnapshotNumber:
+    """Each agent holds its own shard and those of the members whose neighbour it is."""
+    places = job.record.members
+    number = SnapshotNumber(step, job.record.number, SHARDS)
+    for agent in agents(job):
+        theirs = {rank for rank, place in enumerate(places) if neighbours(places)[place.member].member == agent.name}
+        own = next(rank for rank, place in enumerate(places) if place.member == agent.name)
+        number = keep(job, agent, step, *sorted({own, *theirs}))
+    return number
 
 
 def test_whoever_was_away_hears_of_it_later(job: Job) -> None:

@@ -227,3 +227,17 @@ def test_without_memory_for_snapshots_training_goes_on_and_says_what_to_do(make_
     assert outcomes[0].snapshots == []
     (off,) = outcomes[0].snapshots_off
     assert "1000 are available: raise the memory limit, or set checkpoint.memorySnapshotSteps: 0" in off.why
+
+
+def test_the_steps_up_to_a_snapshot_or_a_save_are_on_the_volume_before_it_is_told(make_job: Any) -> None:
+    job = make_job(1, strategy="ddp")
+    policy = {"interval_steps": 4, "memory_snapshot_steps": 2}
+    record = generation(job.directory, 1, train_config(training={"steps": 6}), checkpoint=policy)
+    outcomes = job.run(record, "tests.trainer.faults:note_flushes")
+    assert outcomes[0].exit_code == 0, outcomes[0].stderr
+    events = [line.split()[1] for line in outcomes[0].stderr.splitlines() if line.startswith("event: ")]
+    assert {"snapshot_taken", "checkpoint_saved"} <= set(events)
+    told = 0
+    for flushed, event in enumerate(events):
+        told += event != "flushed"
+        assert flushed + 1 - told >= told, events  # one flush for each, before it

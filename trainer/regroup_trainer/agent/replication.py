@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from regroup_trainer.agent.vault import Held, Slot, Vault
 from regroup_trainer.contract import GenerationRecord, SnapshotFile, SnapshotNumber
 from regroup_trainer.memory_limit import available_bytes
+from regroup_trainer.snapshots.neighbours import neighbours
 from regroup_trainer.snapshots.places import CHECKSUM_HEADER, FILES, path_on_agent
 
 PIECE_BYTES = 1 << 20
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Sender:
-    """Sends what this agent's ranks have written to the next member of their generation, one shard at a time.
+    """Sends what this agent's ranks have written to its neighbour in their generation, one shard at a time.
 
     `on_refused` hears, once in a generation, why there is no memory for it at the neighbour.
     """
@@ -103,11 +104,9 @@ class Sender:
 
 
 def neighbour_of(record: GenerationRecord, member: str) -> str:
-    """The endpoint of the next member in rank order, the first after the last; empty where there is no other."""
-    names = [place.member for place in record.members]
-    if member not in names or len(names) == 1:
-        return ""
-    return record.members[(names.index(member) + 1) % len(names)].endpoint
+    """The endpoint of the member that keeps a copy of what this one holds; empty where there is no other."""
+    place = neighbours(record.members).get(member)
+    return place.endpoint if place else ""
 
 
 async def _contents(held: Held) -> AsyncIterator[bytes]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from regroup_trainer.contract import (
     GenerationNumber,
+    HeldSnapshot,
     Rung,
     SnapshotComplete,
     SnapshotNumber,
@@ -16,9 +17,10 @@ from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.coordinator.state import State
 from regroup_trainer.coordinator.world import World
 from regroup_trainer.recovery import Holding, newest_snapshot
+from regroup_trainer.snapshots.neighbours import failure_domains
 
 HOLDERS = 2
-"""Members that hold each shard of a complete snapshot, where there are so many: one may be lost."""
+"""Failure domains in which each shard of a complete snapshot is held, where there are so many: one may be lost."""
 
 
 def usable(state: State, member: str) -> frozenset[tuple[SnapshotNumber, int]]:
@@ -46,7 +48,7 @@ def source_of(state: State, holdings: Sequence[Holding]) -> SnapshotSource | Non
 
 
 def tell_complete(state: State) -> None:
-    """Tell all members once a newer snapshot of this world is held by enough of them."""
+    """Tell all members once a newer snapshot of this world is held in enough places."""
     world = state.world
     if world is None:
         return
@@ -60,14 +62,26 @@ def tell_complete(state: State) -> None:
 
 
 def _complete(world: World, members: Sequence[Member]) -> list[SnapshotNumber]:
-    ours = [kept for member in members for kept in member.snapshots if kept.number.generation == world.number]
-    holders = min(HOLDERS, len(world.record.members))
+    domains = failure_domains(world.record.members)
+    holders = min(HOLDERS, len({*domains.values()}))
+    ours = [
+        (kept, domains[member.name])
+        for member in members
+        for kept in member.snapshots
+        if kept.number.generation == world.number
+    ]
     times: Counter[SnapshotNumber] = Counter()
-    for kept in ours:
+    for kept, _ in ours:
         times[kept.number] += len(kept.shards)
     likely = [number for number, count in times.items() if count >= holders * number.shards]  # most often none
-    held = {number: Counter(s for kept in ours if kept.number == number for s in kept.shards) for number in likely}
-    return [n for n in likely if all(held[n][shard] >= holders for shard in range(n.shards))]
+    return [number for number in likely if _least_domains(number, ours) >= holders]
+
+
+def _least_domains(number: SnapshotNumber, held: Sequence[tuple[HeldSnapshot, str]]) -> int:
+    """In how many failure domains each of its shards is, at least; `held` says what is held and in which of them."""
+    pairs = {(shard, domain) for kept, domain in held if kept.number == number for shard in kept.shards}
+    times = Counter(shard for shard, _ in pairs)
+    return min((times[shard] for shard in range(number.shards)), default=0)
 
 
 def repeat_complete(state: State, member: str) -> None:

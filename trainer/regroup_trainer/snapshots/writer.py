@@ -26,14 +26,13 @@ from regroup_trainer.checkpoint.save import Saver, describe
 from regroup_trainer.checkpoint.snapshot import Snapshot
 from regroup_trainer.contract import Assignment, SnapshotFile, SnapshotNumber, SnapshotsOff, SnapshotTaken
 from regroup_trainer.memory_limit import available_bytes
+from regroup_trainer.snapshots.neighbours import ranks_kept, writers
 from regroup_trainer.snapshots.places import REST, SLOTS, TENSORS, CompletePage, slot_file
 from regroup_trainer.snapshots.schedule import SnapshotTimer
 from regroup_trainer.state import TrainState
 
 _GRACE_SECONDS = 2.0
 """How long a copy may take to end when its generation is over."""
-_WRITERS = 2
-"""Members that keep a copy of what every rank has: one of them may be lost."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +130,9 @@ class MemorySnapshots:
 
     @property
     def _writes(self) -> bool:
-        """Of what all ranks have, two members keep a copy; else every rank copies its part."""
+        """Of what all ranks have, some members keep a copy; else every rank copies its part."""
         assert self._agreed is not None, "a plan is agreed on first"
-        places = self._assignment.record.members[:_WRITERS]
+        places = writers(self._assignment.record.members)
         return not self._agreed.replicated or self._assignment.rank in [place.first_rank for place in places]
 
     @property
@@ -146,13 +145,13 @@ class MemorySnapshots:
 
     def _memory_problem(self, plan: StatePlan) -> str:
         """Why the memory does not suffice; empty when it does."""
-        record = self._assignment.record
         place = self._assignment.place
-        ranks = 1 if plan is not self._agreed else place.ranks
-        copies = 2 if plan is self._agreed and len(record.members) > 1 else 1
-        wanted = allocated(size_of(plan.spans)) * ranks
-        there = ranks * copies * sum(self._path(slot, TENSORS).stat().st_size for slot in range(SLOTS))
-        missing = SLOTS * copies * wanted + wanted - there  # and a checkpoint's copy, which may not be there yet
+        alone = plan is not self._agreed  # with the whole state, of which nothing is sent
+        ranks = 1 if alone else place.ranks
+        shards = 1 if alone else ranks_kept(self._assignment.record.members, place.member)
+        size = allocated(size_of(plan.spans))
+        there = shards * sum(self._path(slot, TENSORS).stat().st_size for slot in range(SLOTS))
+        missing = (SLOTS * shards + ranks) * size - there  # a checkpoint's copies too, which may not be there yet
         available = available_bytes()
         if missing <= available:
             return ""
