@@ -146,7 +146,8 @@ def test_a_rank_whose_agent_was_unreachable_when_its_world_ended_is_told_when_it
         job.wait(0.02)
     job.wait(0.3)
     agents[0].connects = True
-    before, _ = agents[0].stands, job.wait(0.1)
+    before = agents[0].stands
+    job.wait(0.1)
     assert (before, agents[0].stands) == (False, True)
     job.wait(job.desired.start_grace_seconds + 0.5)
     assert job.indices == [0]
