@@ -9,7 +9,7 @@ after 20 s. The n-th runs of all subjects have the same trace, from seed n.
 `goodput` is useful time by wall time, from the first fault-free moment of the whole world on. Useful is the time of the
 steps that are in the final history: from the end of the one before it, of the same world, to its own end, but never
 more than three times the median step. So neither what was done twice counts, nor detection, nor start, nor waiting.
-`lost_steps` were done twice.
+`lost_steps` were done twice. `trains` is 0 for a run that twice did not come to its faults.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bench.recovery_settings import WORKERS
 from bench.recovery_subject import Subject
 
 SUBJECTS = ("regroup", "torchrun-tuned")
-UNITS = {"goodput": "ratio", "lost_steps": "steps", "faults": "count"}
+UNITS = {"goodput": "ratio", "lost_steps": "steps", "faults": "count", "trains": "ratio"}
 KINDS = ("rank", "pod", "node")
 REBOOT_SECONDS = 20.0
 
@@ -74,7 +74,7 @@ def settings(case: str, subject: str) -> str:
         ", ".join(f"{failure.kind} {failure.worker} at {failure.at:.0f} s" for failure in trace(seed, course))
         for seed in range(1, runs + 1)
     ]
-    return f"{recovery.settings(case, subject)}; {course.seconds:.0f} s; faults: {'; '.join(faults)}"
+    return f"{recovery.conditions(subject)}; {course.seconds:.0f} s; faults: {'; '.join(faults)}"
 
 
 def plan(quick: bool) -> Plan:
@@ -91,9 +91,13 @@ def measure(case: str, subject: str) -> Values:
     """One trace."""
     course = COURSES[case]
     failures = list(trace(next(_runs[subject]), course))
+    return recovery.tried(lambda: follow(subject, failures, course))
+
+
+def follow(subject: str, failures: list[Failure], course: Course) -> Values:
+    """What the failures leave of a new training's time. Raises NotTrainingError where it does not even begin."""
     with recovery.start(subject, WORKERS) as training:
-        at_risk = recovery.is_at_risk
-        recovery.wait(training, recovery.START_SECONDS, lambda: True if at_risk(training, WORKERS) else None)
+        recovery.wait(training, recovery.START_SECONDS, lambda: recovery.trained(training, WORKERS))
         begun = time.time()
         play(training, failures, begun, course.seconds)
         steps = [step for step in training.steps if begun < step.time <= begun + course.seconds]

@@ -146,8 +146,13 @@ def write(folder: Path, name: str, found: Sequence[Row], *, quick: bool) -> Path
     return file
 
 
-def command(plan_of: Callable[[bool], Plan], measure: Measure) -> click.Command:
-    """The command line of a benchmark; `plan_of` takes whether the run is a quick one."""
+def command(
+    plan_of: Callable[[bool], Plan], measure: Measure, add: Callable[[Path], None] = lambda _folder: None
+) -> click.Command:
+    """The command line of a benchmark; `plan_of` takes whether the run is a quick one.
+
+    `add` writes what there is besides the rows to the folder of the results, after each case.
+    """
 
     @click.command()
     @click.option("--quick", is_flag=True, help="A smoke run of under a minute; its figures prove nothing.")
@@ -167,6 +172,7 @@ def command(plan_of: Callable[[bool], Plan], measure: Measure) -> click.Command:
             one = replace(plan, cases=(case,))
             found += collect(one, measure, lambda line: console.print(line, style="dim", soft_wrap=True))
             file = write(output, plan.name, found, quick=quick)
+            add(output)
         console.print(table(plan.name, found))
         for line in dict.fromkeys(f"{row.subject}: {row.settings}" for row in found if row.settings):
             console.print(line, style="dim", soft_wrap=True)

@@ -27,9 +27,11 @@ UNITS = {
     "lost_steps": "steps",
     "loss_difference": "ratio",
     "installed": "ratio",
+    "trains": "ratio",
 }
 FAILED: dict[str, float | None] = {"recovered": 0.0, "down_seconds": None, "lost_steps": None}
 NOT_INSTALLED: dict[str, float | None] = {"installed": 0.0}
+DOES_NOT_TRAIN: dict[str, float | None] = {"trains": 0.0}
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class Fault:
     """Nothing broke: the world was asked to change."""
 
 
-WARM_STEPS = 5
-"""The first of a world build what the others use."""
+STALL_SECONDS = 1.0
+"""A world whose newest step is so much older than a usual pause has stopped."""
 
 
 def after_world(steps: Sequence[Step], fault: Fault, enough: int) -> dict[str, float | None] | None:
@@ -65,15 +67,21 @@ def after_world(steps: Sequence[Step], fault: Fault, enough: int) -> dict[str, f
 
 def same_world(steps: Sequence[Step], fault: Fault, until: float, enough: int) -> dict[str, float | None] | None:
     """The same where the world lived on until the time `until`: down time is what the longest pause between two steps
-    was longer than the longest before the fault. None when it did not go on.
+    was longer than the median one before the fault. None when it did not go on.
     """
-    gaps = [(later.time, later.time - step.time) for step, later in pairwise(steps)]
-    usual = max(gap for end, gap in gaps[WARM_STEPS:] if end <= fault.time)
-    watched = [step for step in steps if step.time > fault.time]
-    if len(watched) < enough or until - watched[-1].time > usual + 1.0:
+    before, pauses = [step for step in steps if step.time <= fault.time], within_worlds(steps)
+    usual = statistics.median(seconds for later, seconds in pauses if later.time <= fault.time)
+    watched = [(later, seconds) for later, seconds in pauses if fault.time < later.time <= until]
+    lived = [(later.time, seconds) for later, seconds in watched if later.world == before[-1].world]
+    if len(lived) < enough or until - lived[-1][0] > usual + STALL_SECONDS:
         return None
-    longest = max(gap for end, gap in gaps if fault.time < end <= until)
+    longest = max(seconds for _, seconds in lived)
     return {"recovered": 1.0, "down_seconds": max(0.0, longest - usual), "lost_steps": 0.0}
+
+
+def within_worlds(steps: Sequence[Step]) -> list[tuple[Step, float]]:
+    """Each step that follows one of its own world, and the seconds between the two."""
+    return [(later, later.time - step.time) for step, later in pairwise(steps) if step.world == later.world]
 
 
 def final(steps: Sequence[Step]) -> dict[int, Step]:
@@ -103,7 +111,7 @@ def useful_seconds(steps: Sequence[Step]) -> tuple[float, int]:
 
     A step lasts from the end of the one before it in its own world; LONGEST bounds it.
     """
-    durations = [(later, later.time - step.time) for step, later in pairwise(steps) if step.world == later.world]
+    durations = within_worlds(steps)
     longest = LONGEST * statistics.median(seconds for _, seconds in durations)
     kept = set(final(steps).values())
     return sum(min(seconds, longest) for step, seconds in durations if step in kept), len(steps) - len(kept)

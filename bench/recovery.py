@@ -3,8 +3,9 @@
     make bench NAME=recovery [ARGS="--quick | --case CASE | --subject SUBJECT"]
 
 Three nodes with a rank each, and a spare one: network namespaces on one bridge, so it needs root. All subjects train
-the same tiny GPT on the same samples in the same order with a constant global batch, and save every 20 steps; 10 steps
-after a save the fault comes. What is dead is replaced as an operator would, with the same delays for all.
+the same tiny GPT on the same samples in the same order with a constant global batch, and save every 20 steps. The fault
+comes 1 to 19 steps after a save: drawn for each run of a case, all subjects alike, so that no one's snapshots are in
+step with it. What is dead is replaced as an operator would, with the same delays for all.
 
 - `rank-kill`: SIGKILL to rank 0. `pod-kill`: to the agent and the rank of rank 0's node.
 - `rank0-node-loss`: power loss of rank 0's node: its link goes down first, so that nobody hears of the end.
@@ -16,44 +17,58 @@ after a save the fault comes. What is dead is replaced as an operator would, wit
 - `join`: a third worker comes to two. `shrink`: two are wanted instead of three. `sigterm`: SIGTERM to the worker of
   rank 0. Where the agents know no planned shrink, it is SIGTERM to the third.
 
-`recovered` is 1 where 20 more steps were committed within a minute, else 0; a peer that did not recover twice is not
-run again. `detect_seconds`: until the first survivor acts. `down_seconds`: from the fault to the next step of the world
-that follows; for the planned changes between the last step of the one and the first of the next; where the same world
-goes on, what the longest pause in ten seconds is longer than those before. A step is committed that is in the final
-history; `lost_steps` were done twice. `loss_difference`: the largest relative one from an undisturbed run of the same
-subject, step by step. `installed` is 0 where a peer is not: `pip install torchft-nightly nvidia-resiliency-ext`, or
-elsewhere and named by PYTHONPATH.
+`recovered` is 1 where 20 more steps were committed within a minute, else 0. `detect_seconds`: until the first part that
+was not struck itself acts. `down_seconds`: from the fault to the next step of the world that follows; for the planned
+changes between the last step of the one and the first of the next; where the same world goes on, what the longest pause
+in ten seconds is longer than the median one before. A step is committed that is in the final history; `lost_steps` were
+done twice. `loss_difference`: the largest relative one from an undisturbed run of the same subject, step by step.
+`trains` is 0 for a run that twice did not come to its fault, or to the end of the undisturbed run. `installed` is 0
+where a peer is not: `pip install torchft-nightly nvidia-resiliency-ext`, or elsewhere and named by PYTHONPATH.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
+import statistics
+import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bench import recovery_torchft
-from bench.harness import RESULTS, Plan, Values, command
+from bench.harness import Plan, Values, command
 from bench.nodes import Nodes
-from bench.outcome import FAILED, NOT_INSTALLED, UNITS, Fault, Step, after_world, loss_difference, same_world
+from bench.outcome import (
+    DOES_NOT_TRAIN,
+    FAILED,
+    NOT_INSTALLED,
+    UNITS,
+    Fault,
+    Step,
+    after_world,
+    loss_difference,
+    same_world,
+)
 from bench.recovery_faults import CASES, LIVES_ON, strike
 from bench.recovery_regroup import POLICY, Regroup
 from bench.recovery_settings import (
-    BEYOND,
     HEARTBEAT_SECONDS,
     LEAST_WORKERS,
-    PROGRESS_SECONDS,
+    REPLACE_NODE_SECONDS,
+    REPLACE_SECONDS,
     SAVE_EVERY,
     SILENCE_SECONDS,
     WORKERS,
 )
-from bench.recovery_subject import NODES, Subject
+from bench.recovery_subject import NODES, NotTrainingError, Subject
 from bench.recovery_torchft import Torchft
 from bench.recovery_torchrun import FT, STOCK, TUNED, Torchrun
 from regroup_operator.torchrun import SETTINGS
@@ -64,11 +79,11 @@ WATCH_SECONDS = 10.0
 """A world that lives on is watched for so long."""
 ENOUGH = 20
 UNDISTURBED_STEPS, QUICK_UNDISTURBED_STEPS = 600, 80
-ENOUGH_FAILURES = 2
+TRIES = 2
 POLL_SECONDS = 0.005
 
 T = TypeVar("T")
-COURSE = RESULTS / "recovery_course.json"
+COURSE = "recovery_course.json"
 DRAWN = ("rank0-node-loss", "regroup")
 SHOWN_SECONDS = 3.0
 
@@ -84,19 +99,25 @@ NEEDS = {"ft_launcher": "nvidia_resiliency_ext", "torchft": "torchft"}
 """Subject -> a package that is not ours."""
 DETECTORS = {
     "regroup": (
-        f"{POLICY!r}; heartbeat {HEARTBEAT_SECONDS} s, lost after {SILENCE_SECONDS} s, hang after {PROGRESS_SECONDS} s"
+        f"{POLICY!r}; heartbeat {HEARTBEAT_SECONDS} s, lost after {SILENCE_SECONDS} s, hang after {SILENCE_SECONDS} s"
     ),
     "torchrun": "defaults, with --local-addr",
-    "torchrun-tuned": f"{SETTINGS}; collectives time out after {PROGRESS_SECONDS} s",
-    "ft_launcher": f"{SETTINGS}; heartbeat timeout {PROGRESS_SECONDS} s",
+    "torchrun-tuned": f"{SETTINGS}; collectives time out after {SILENCE_SECONDS} s",
+    "ft_launcher": f"{SETTINGS}; heartbeat timeout {SILENCE_SECONDS} s, for the first one 60 s",
     "torchft": recovery_torchft.SETTINGS,
 }
 
 
 def settings(_case: str, subject: str) -> str:
     """What the figures depend on."""
-    detector = DETECTORS[subject.removesuffix("-fsdp")]
-    return f"saves every {SAVE_EVERY} steps, fault {BEYOND} steps after one; {detector}"
+    fault = f"fault 1 to {SAVE_EVERY - 1} steps after one, drawn by case and run; recovered within {RECOVER_SECONDS} s"
+    return f"{conditions(subject)}; {fault}"
+
+
+def conditions(subject: str) -> str:
+    """Under which a subject trains."""
+    replaced = f"the dead replaced after {REPLACE_SECONDS} s, on another node after {REPLACE_NODE_SECONDS} s"
+    return f"{DETECTORS[subject.removesuffix('-fsdp')]}; {replaced}; saves every {SAVE_EVERY} steps"
 
 
 def plan(quick: bool) -> Plan:
@@ -106,31 +127,49 @@ def plan(quick: bool) -> Plan:
     return Plan("recovery", tuple(CASES), tuple(SUBJECTS), UNITS, 5, settings)
 
 
-_gone: Counter[tuple[str, str]] = Counter()
-"""Runs of a case and subject that did not recover."""
+_runs: dict[tuple[str, str], Iterator[int]] = defaultdict(lambda: itertools.count(1))
+_courses: list[dict[str, Any]] = []
+"""Of the runs that are to be drawn."""
 
 
 def measure(case: str, subject: str) -> Values:
-    """One fault. A peer that did not recover twice is not asked again: its rows tell the two runs."""
+    """One fault."""
     if subject in NEEDS and find_spec(NEEDS[subject]) is None:
         return NOT_INSTALLED
-    if _gone[case, subject] >= ENOUGH_FAILURES and not subject.startswith("regroup"):
-        return {}
-    reference = undisturbed(subject, case.endswith("-quick"))
-    found = recover(case.removesuffix("-quick"), subject, reference) if reference else FAILED
-    _gone[case, subject] += found["recovered"] == 0.0
-    return found
+    quick, bare = case.endswith("-quick"), case.removesuffix("-quick")
+    after_save = steps_after_save(bare, next(_runs[case, subject]))
+    return tried(lambda: recover(bare, subject, after_save, undisturbed(subject, quick)))
 
 
-def recover(case: str, subject: str, reference: Mapping[int, float]) -> Values:
-    """What a fault does to a new training; `reference` has the loss of each step of an undisturbed one."""
+def tried(run: Callable[[], Values]) -> Values:
+    """A run, and another where it did not come to its faults: a start may be slow once."""
+    for _ in range(TRIES):
+        try:
+            return run()
+        except NotTrainingError as error:
+            print(error, file=sys.stderr)
+    return DOES_NOT_TRAIN
+
+
+def steps_after_save(case: str, run: int) -> int:
+    """How long after a save the fault of a run comes, whatever the subject."""
+    return random.Random(f"{case} {run}").randrange(1, SAVE_EVERY)
+
+
+def recover(case: str, subject: str, after_save: int, reference: Mapping[int, float]) -> Values:
+    """What a fault does to a new training; `reference` has the loss of each step of an undisturbed one.
+
+    Raises NotTrainingError where it does not come so far.
+    """
     workers = LEAST_WORKERS if case == "join" else WORKERS
     with start(subject, workers) as training:
-        wait(training, START_SECONDS, lambda: True if is_at_risk(training, workers) else None)
+        newest = wait(training, START_SECONDS, lambda: trained(training, workers))
+        due = newest - newest % SAVE_EVERY + SAVE_EVERY + after_save
+        wait(training, START_SECONDS, lambda: trained(training, workers, due))
         fault = strike(training, case)
         try:
             found = wait(training, RECOVER_SECONDS, lambda: outcome(training, fault, case))
-        except TimeoutError:
+        except NotTrainingError:
             return FAILED
         noticed = None if fault.planned else training.detected(fault.time)
         difference = loss_difference(training.steps, reference)
@@ -156,26 +195,31 @@ def start(subject: str, workers: int) -> Iterator[Subject]:
 
 
 def keep(steps: Sequence[Step], fault: Fault, found: Values) -> None:
-    """Write the course of a recovery, for the picture."""
+    """Note the course of a recovery."""
     near = [step for step in steps if -SHOWN_SECONDS < step.time - fault.time < 2 * SHOWN_SECONDS]
     points = [[round(step.time - fault.time, 4), step.step, step.world] for step in near]
-    COURSE.write_text(json.dumps({**found, "steps": points}) + "\n")
+    _courses.append({**found, "steps": points})
+
+
+def write_course(folder: Path) -> None:
+    """Write the course with the median down time, for the picture."""
+    if _courses:
+        middle = statistics.median_low(course["down_seconds"] for course in _courses)
+        chosen = next(course for course in _courses if course["down_seconds"] == middle)
+        (folder / COURSE).write_text(json.dumps(chosen) + "\n")
 
 
 @cache
 def undisturbed(subject: str, quick: bool) -> dict[int, float]:
-    """Step -> loss of a run to which nothing happens; empty where it does not even train."""
+    """Step -> loss of a run to which nothing happens. Raises NotTrainingError."""
     steps = QUICK_UNDISTURBED_STEPS if quick else UNDISTURBED_STEPS
     with start(subject, WORKERS) as training:
-        try:
-            wait(training, 2 * START_SECONDS, lambda: len(training.steps) >= steps or None)
-        except TimeoutError:
-            return {}
+        wait(training, 2 * START_SECONDS, lambda: len(training.steps) >= steps or None)
         return {step.step: step.loss for step in training.steps}
 
 
 def wait(training: Subject, seconds: float, condition: Callable[[], T | None]) -> T:
-    """Play the operator until there is something. Raises TimeoutError."""
+    """Play the operator until there is something. Raises NotTrainingError."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         training.keep()
@@ -184,13 +228,13 @@ def wait(training: Subject, seconds: float, condition: Callable[[], T | None]) -
         if found is not None:
             return found
         time.sleep(POLL_SECONDS)
-    raise TimeoutError(f"nothing within {seconds:.0f} s: see {training.folder}")
+    raise NotTrainingError(f"{type(training).__name__}: nothing within {seconds:.0f} s")
 
 
-def is_at_risk(training: Subject, workers: int) -> bool:
-    """Whether the whole world trains, and has steps beyond the newest save."""
+def trained(training: Subject, workers: int, least: int = SAVE_EVERY) -> int | None:
+    """The newest step of a whole world that has come to step `least`."""
     newest = training.steps[-1].step if training.steps else 0
-    return newest > SAVE_EVERY and newest % SAVE_EVERY >= BEYOND and training.world_size() == workers
+    return newest if newest >= least and training.world_size() == workers else None
 
 
 def outcome(training: Subject, fault: Fault, case: str) -> Values | None:
@@ -202,7 +246,7 @@ def outcome(training: Subject, fault: Fault, case: str) -> Values | None:
     return found
 
 
-main = command(plan, measure)
+main = command(plan, measure, write_course)
 
 if __name__ == "__main__":
     main()

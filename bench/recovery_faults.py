@@ -55,14 +55,23 @@ CASES: dict[str, Strike] = {
     "sigterm": lambda subject, node, _pid: subject.terminate(node),
 }
 PLANNED = ("join", "shrink", "sigterm")
+RANK_ONLY = ("rank-kill", "hang")
+"""Where rank 0's agent is not struck."""
 LIVES_ON = ("coordinator-kill",)
 """Where it may be that nothing happens to the world."""
 
 
 def strike(training: Subject, case: str) -> Fault:
-    """Do it, where rank 0 is."""
+    """Do it, where rank 0 is. Raises NotTrainingError."""
     node, pid = training.node_of(0)
-    training.watch(node)
+    training.watch(struck_node(training, case, node), pid)
     fault = Fault(time.time(), case in PLANNED)
     CASES[case](training, node, pid)
     return fault
+
+
+def struck_node(training: Subject, case: str, node: int) -> int | None:
+    """All that runs there is struck; `node` has rank 0."""
+    if case in RANK_ONLY:
+        return None
+    return training.control_node if case == "coordinator-kill" else node

@@ -1,8 +1,12 @@
-"""Draws docs/pictures/recovery.png from the course of a recovery that bench/recovery.py wrote."""
+"""Draws docs/pictures/recovery.png from the course of a recovery that bench/recovery.py wrote.
+
+`python -m bench.recovery_picture [FOLDER]`; without it, from bench/results.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bench.harness import RESULTS
 from bench.recovery import COURSE
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "pictures" / "recovery.png"
@@ -57,5 +62,6 @@ def mark(axes: Axes, seconds: float, text: str, color: str) -> None:
 
 if __name__ == "__main__":
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    draw(json.loads(COURSE.read_text())).savefig(PICTURE)
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
+    draw(json.loads((folder / COURSE).read_text())).savefig(PICTURE)
     print(f"drawn to {PICTURE}")

@@ -22,6 +22,10 @@ NODES = WORKERS + 1
 """One of them has no worker at first."""
 
 
+class NotTrainingError(Exception):
+    """A training did not come so far in time."""
+
+
 @dataclass
 class Worker:
     """A started worker."""
@@ -37,8 +41,8 @@ class Worker:
 class Subject(ABC):
     """A training on nodes. `keep` must be called every few milliseconds."""
 
-    has_control = True
-    """Whether there is a process on the control plane."""
+    control_node = CONTROL
+    """Where what the workers meet at is; on another node it is a part of the worker there."""
 
     def __init__(self, nodes: Nodes, folder: Path, workers: int) -> None:
         self.nodes = nodes
@@ -56,7 +60,7 @@ class Subject(ABC):
     def keep(self) -> None:
         """Start what is not there and is due."""
         now = time.monotonic()
-        if self.has_control and self._is_due(None, self.control, now):
+        if self.control_node == CONTROL and self._is_due(None, self.control, now):
             self.control = self.start_control()
         for index in range(self.wanted):
             worker = self.workers.get(index)
@@ -106,7 +110,7 @@ class Subject(ABC):
 
     def kill_control(self) -> None:
         """SIGKILL to what the workers meet at."""
-        self.nodes.kill(CONTROL)
+        self.nodes.kill(self.control_node)
 
     def scale(self, workers: int) -> None:
         """Change how many workers are wanted; the last ones are asked to leave."""
@@ -135,18 +139,18 @@ class Subject(ABC):
     def world_size(self) -> int:
         """Ranks of the world that trains now; 0: none does."""
 
-    def watch(self, struck: int) -> None:  # noqa: B027 - most have nothing to prepare
-        """A fault is about to strike a node."""
+    def watch(self, node: int | None, pid: int) -> None:  # noqa: B027 - some have nothing to prepare
+        """A fault is about to strike all of a node, or only the process of rank 0."""
 
     @abstractmethod
     def detected(self, since: float) -> float | None:
-        """When a fault after the time `since` was noticed first; None: not yet."""
+        """When a part that a fault after the time `since` did not strike acted on it first; None: not yet."""
 
     def node_of(self, rank: int) -> tuple[int, int]:
-        """The node and the process id of a rank. Raises LookupError."""
+        """The node and the process id of a rank. Raises NotTrainingError."""
         found = self.nodes.find(f"rank-{rank}")
         if found is None:
-            raise LookupError(f"rank {rank} does not run")
+            raise NotTrainingError(f"rank {rank} does not run")
         return found
 
     def new_lines(self, pattern: str) -> list[tuple[Path, dict[str, object]]]:

@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from bench.nodes import CONTROL, Nodes
-from bench.recovery_settings import LEAST_WORKERS, PROGRESS_SECONDS, SILENCE_SECONDS
+from bench.recovery_settings import LEAST_WORKERS, SILENCE_SECONDS
 from bench.recovery_torchrun import STOCK, TORCHRUN, Torchrun
 
 PORT, STORE_PORT = 29510, 29400
-JOIN_SECONDS = 1.0
-"""The lighthouse waits so long for more replicas once there are enough."""
 JOB = str(Path(__file__).with_name("torchft_job.py"))
+LIGHTHOUSE_LOG = "lighthouse.log"
 LIGHTHOUSE = f"""
 import time
 from torchft.coordination import LighthouseServer
 server = LighthouseServer(
     bind="[::]:{PORT}",
     min_replicas={LEAST_WORKERS},
-    join_timeout_ms={JOIN_SECONDS * 1000:.0f},
     quorum_tick_ms=50,
     heartbeat_timeout_ms={SILENCE_SECONDS * 1000:.0f},
 )
@@ -29,8 +27,8 @@ while True:
     time.sleep(1000)
 """
 SETTINGS = (
-    f"heartbeats lost after {SILENCE_SECONDS} s, join timeout {JOIN_SECONDS} s, "
-    f"collectives time out after {PROGRESS_SECONDS} s"
+    f"heartbeats lost after {SILENCE_SECONDS} s, join timeout as by default (0.1 s), "
+    f"collectives and calls of its manager time out after {SILENCE_SECONDS} s"
 )
 
 
@@ -39,11 +37,11 @@ class Torchft(Torchrun):
 
     def __init__(self, nodes: Nodes, folder: Path, workers: int) -> None:
         super().__init__(nodes, folder, workers, STOCK)
-        self.has_control = True
+        self.control_node = CONTROL
 
     def start_control(self) -> subprocess.Popen[bytes]:
         """The lighthouse; the replica groups wait for it."""
-        return self.nodes.start(CONTROL, [sys.executable, "-c", LIGHTHOUSE], {}, self.folder / "lighthouse.log")
+        return self.nodes.start(CONTROL, [sys.executable, "-c", LIGHTHOUSE], {}, self.folder / LIGHTHOUSE_LOG)
 
     def start_worker(self, index: int, node: int) -> subprocess.Popen[bytes]:
         """A replica group."""
@@ -51,8 +49,14 @@ class Torchft(Torchrun):
         lighthouse = f"http://{self.nodes.address(CONTROL)}:{PORT}"
         command = [sys.executable, "-m", TORCHRUN, "--nnodes=1", "--nproc-per-node=1", "--rdzv-backend=c10d"]
         command += [f"--rdzv-endpoint={address}:{STORE_PORT}", f"--local-addr={address}", "--max-restarts=100"]
-        command += [JOB, str(self.folder), f"replica-{index}", address, lighthouse, str(PROGRESS_SECONDS)]
+        command += [JOB, str(self.folder), f"replica-{index}", address, lighthouse, str(SILENCE_SECONDS)]
         return self.nodes.start(node, command, self._variables(), self.folder / f"w{index}.log")
+
+    def watch(self, node: int | None, pid: int) -> None:
+        """The lighthouse acts when it goes on with others."""
+        super().watch(node, pid)
+        if node != CONTROL:
+            self._watch_log(LIGHTHOUSE_LOG)
 
     def look(self) -> None:
         """A step that was not committed was noticed, too."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 from bench.nodes import CONTROL, Nodes
 from bench.outcome import Step
-from bench.recovery_settings import LEAST_WORKERS, PROGRESS_SECONDS, PYTHON_PATH, SAVE_EVERY, WORKERS
+from bench.recovery_settings import LEAST_WORKERS, PYTHON_PATH, SAVE_EVERY, SILENCE_SECONDS, WORKERS
 from bench.recovery_subject import Subject
 from regroup_operator.torchrun import OWN_STORES, SETTINGS, store_command
 
@@ -20,6 +21,8 @@ PORT = 29400
 JOB = str(Path(__file__).with_name("recovery_job.py"))
 TORCHRUN = "torch.distributed.run"
 FT_LAUNCHER = "nvidia_resiliency_ext.fault_tolerance.launcher"
+ACTION = re.compile(rb"Traceback|failed \(exitcode|closing signal|heartbeat\. Waited|Detected quorum change")
+"""What agents, ranks and torchft's lighthouse write to their logs when they act on a fault."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +39,14 @@ class Launcher:
 
 
 STOCK = Launcher()
-TUNED = Launcher(rendezvous=SETTINGS, own_store=True, collective_seconds=PROGRESS_SECONDS)
+TUNED = Launcher(rendezvous=SETTINGS, own_store=True, collective_seconds=SILENCE_SECONDS)
 FT = Launcher(
     module=FT_LAUNCHER,
     rendezvous=SETTINGS,
     own_store=True,
     options=(
         "--ft-initial-rank-heartbeat-timeout=60",
-        f"--ft-rank-heartbeat-timeout={PROGRESS_SECONDS}",
+        f"--ft-rank-heartbeat-timeout={SILENCE_SECONDS}",
         "--ft-workload-check-interval=0.5",
         "--ft-enable-nic-monitor=False",
     ),
@@ -55,11 +58,12 @@ class Torchrun(Subject):
 
     def __init__(self, nodes: Nodes, folder: Path, workers: int, launcher: Launcher) -> None:
         super().__init__(nodes, folder, workers)
-        self.has_control = launcher.own_store
+        self.control_node = CONTROL if launcher.own_store else 1
         self._launcher = launcher
         self._attempt = 0
         self._world = 0
         self._ranks: set[int] = set()
+        self._logs: dict[Path, int] = {}
         self._noticed: float | None = None
 
     def start_control(self) -> subprocess.Popen[bytes]:
@@ -75,7 +79,7 @@ class Torchrun(Subject):
         return self.nodes.start(node, self._command(node), self._variables(), self.folder / f"w{index}.log")
 
     def _command(self, node: int) -> Sequence[str]:
-        launcher, host = self._launcher, CONTROL if self._launcher.own_store else 1
+        launcher = self._launcher
         return [
             sys.executable,
             "-m",
@@ -83,7 +87,7 @@ class Torchrun(Subject):
             f"--nnodes={LEAST_WORKERS}:{WORKERS}",
             "--nproc-per-node=1",
             "--rdzv-backend=c10d",
-            f"--rdzv-endpoint={self.nodes.address(host)}:{PORT}",
+            f"--rdzv-endpoint={self.nodes.address(self.control_node)}:{PORT}",
             f"--rdzv-id=bench-{self._attempt}",
             *([f"--rdzv-conf={launcher.rendezvous}"] if launcher.rendezvous else []),
             f"--local-addr={self.nodes.address(node)}",
@@ -99,26 +103,34 @@ class Torchrun(Subject):
         own_stores = OWN_STORES if self._launcher.own_store else {}
         return {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": PYTHON_PATH, **own_stores}
 
-    def kill_control(self) -> None:
-        """The store; in the stock settings it is a part of the first worker's agent."""
-        self.nodes.kill(CONTROL if self.has_control else 1)
-
     # --- what can be seen --------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Read what rank 0 has noted; see whether ranks have ended."""
-        if self._noticed is None and any(not Path("/proc", str(pid)).exists() for pid in self._ranks):
+        """Read what rank 0 has noted; see whether a part has acted on the fault."""
+        if self._noticed is None and self._acts():
             self._noticed = time.time()
         for _, line in self.new_lines("steps-*.jsonl"):
             note: Any = line
             self._world = note["size"]
             self._steps.append(Step(note["world"], note["step"], note["time"], note["loss"]))
 
-    def watch(self, struck: int) -> None:
-        """A fault is noticed when the first rank on another node ends: its collective failed, or its agent did it."""
-        nodes = [node for node in range(1, self.nodes.count + 1) if node != struck]
-        running = [item for node in nodes for item in self.nodes.processes(node).items()]
-        self._ranks = {pid for pid, name in running if name.startswith("rank-")}
+    def watch(self, node: int | None, pid: int) -> None:
+        """A fault is noticed when a rank ends that it did not strike, or when something like that logs an ACTION."""
+        self._noticed = None  # a first step that torchft did not commit was no fault
+        living = {index: worker.node for index, worker in self.workers.items() if worker.node != node}
+        running = [item for other in living.values() for item in self.nodes.processes(other).items()]
+        self._ranks = {other for other, name in running if name.startswith("rank-")} - {pid}
+        for index in living:
+            self._watch_log(f"w{index}.log")
+
+    def _watch_log(self, name: str) -> None:
+        log = self.folder / name
+        self._logs[log] = log.stat().st_size
+
+    def _acts(self) -> bool:
+        """Whether one of those that `watch` looks at does."""
+        ended = any(not Path("/proc", str(pid)).exists() for pid in self._ranks)
+        return ended or any(ACTION.search(log.read_bytes()[size:]) for log, size in self._logs.items())
 
     def detected(self, since: float) -> float | None:
         """As `watch` says."""

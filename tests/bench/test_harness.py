@@ -42,6 +42,14 @@ def test_the_results_hold_rows_machine_and_versions(tmp_path: Path) -> None:
     assert document["rows"][0] == {**expected, "min": 1.5, "median": 1.5, "max": 1.5, "runs": 3, "settings": ""}
 
 
+def test_what_there_is_besides_the_rows_goes_to_the_same_folder(tmp_path: Path) -> None:
+    def add(folder: Path) -> None:
+        (folder / "more.json").write_text("{}")
+
+    CliRunner().invoke(command(plan_of, measure, add), ["--quick", "--output", str(tmp_path)])
+    assert {path.name for path in tmp_path.iterdir()} == {"example.json", "more.json"}
+
+
 def test_a_metric_without_a_value_has_no_row(tmp_path: Path) -> None:
     CliRunner().invoke(command(plan_of, measure), ["--quick", "--output", str(tmp_path)])
     rows = json.loads((tmp_path / "example.json").read_text())["rows"]

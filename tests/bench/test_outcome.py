@@ -50,6 +50,18 @@ def test_where_the_world_lives_on_its_longest_pause_counts() -> None:
     assert found["down_seconds"] == pytest.approx(0.7)
 
 
+def test_neither_a_change_of_the_world_nor_a_save_before_the_fault_makes_a_pause_after_it_usual() -> None:
+    first, second = steps("a", 1, 30, 0.0), [*steps("b", 21, 40, 5.0), *steps("b", 41, 50, 7.9)]
+    found = same_world([*first, *second, *steps("b", 51, 80, 9.6)], Fault(8.85), until=12.6, enough=20)
+    assert found is not None
+    assert found["down_seconds"] == pytest.approx(0.7)
+
+
+def test_the_first_steps_of_a_next_world_do_not_make_the_last_one_live_on() -> None:
+    course = [*steps("a", 1, 50, 0.0), *steps("b", 41, 50, 7.0)]
+    assert same_world(course, Fault(2.95), until=8.0, enough=20) is None
+
+
 def test_a_world_that_stopped_does_not_live_on() -> None:
     assert same_world(steps("a", 1, 60, 0.0), Fault(2.95), until=12.0, enough=20) is None
 

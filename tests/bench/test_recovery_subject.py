@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from bench import recovery_subject
+from bench.nodes import CONTROL
+from bench.recovery_faults import struck_node
 from bench.recovery_settings import REPLACE_NODE_SECONDS, REPLACE_SECONDS
 from bench.recovery_subject import NODES, Subject
+from bench.recovery_torchft import Torchft
+from bench.recovery_torchrun import STOCK, TUNED, Launcher, Torchrun
 
 SPARE = NODES
 
@@ -36,6 +40,9 @@ class Nodes:
 
     def plug(self, node: int) -> None:
         assert 1 <= node <= NODES
+
+    def processes(self, node: int) -> dict[int, str]:
+        return {}
 
 
 class Training(Subject):
@@ -147,3 +154,57 @@ def test_more_workers_start_at_once(training: Training) -> None:
     training.scale(3)
     training.keep()
     assert training.places() == {0: 1, 1: 2, 2: 3}
+
+
+class Agents(Torchrun):
+    """Agents that only write to their logs what they are told to."""
+
+    def __init__(self, folder: Path, launcher: Launcher = TUNED) -> None:
+        fake: Any = Nodes()
+        super().__init__(fake, folder, 3, launcher)
+
+    def start_control(self) -> Any:
+        return Process(CONTROL)
+
+    def start_worker(self, index: int, node: int) -> Any:
+        (self.folder / f"w{index}.log").write_text("Traceback of a former world\n")
+        return Process(node)
+
+    def log(self, index: int, line: str) -> None:
+        with (self.folder / f"w{index}.log").open("a") as file:
+            file.write(line)
+        self.look()
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Agents:
+    made = Agents(tmp_path)
+    made.keep()
+    return made
+
+
+FAILED = "E1122 07:09:07 25000 api.py:1002] failed (exitcode: -9) local_rank: 0 (pid: 25079)\n"
+
+
+def test_the_agent_of_a_killed_rank_is_the_first_that_notices(agents: Agents) -> None:
+    agents.watch(struck_node(agents, "rank-kill", 1), pid=-1)
+    agents.log(0, "I1122 nothing\n")
+    assert agents.detected(0.0) is None
+    agents.log(0, FAILED)
+    assert agents.detected(0.0) is not None
+
+
+def test_what_is_on_a_lost_node_notices_nothing_but_a_survivor_does(agents: Agents) -> None:
+    agents.watch(struck_node(agents, "network-cut", 1), pid=-1)
+    agents.log(0, FAILED)
+    assert agents.detected(0.0) is None
+    agents.log(2, "[rank2]: Traceback (most recent call last):\n")
+    assert agents.detected(0.0) is not None
+
+
+def test_what_the_workers_meet_at_is_on_the_control_plane_but_in_stock_torchrun_in_the_first_worker(
+    tmp_path: Path,
+) -> None:
+    fake: Any = Nodes()
+    stock, tuned, torchft = Agents(tmp_path, STOCK), Agents(tmp_path), Torchft(fake, tmp_path, 3)
+    assert [struck_node(one, "coordinator-kill", 2) for one in (stock, tuned, torchft)] == [1, CONTROL, CONTROL]
