@@ -13,8 +13,11 @@ from regroup.processes import descendants, find_rank
 from regroup_trainer.checkpoint import catalog, lineage
 from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.config import CheckpointPolicy
+from regroup_trainer.contract import GenerationNumber
 from regroup_trainer.job_status import CoordinatorStatus
-from tests.client.local_job import at_step, make_run, play, require_whole_history, world_of
+from tests.client import held_save
+from tests.client.local_job import at_step, make_run, make_train, play, require_whole_history, world_of
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 ENDLESS = 1_000_000
@@ -49,6 +52,40 @@ class Freezer:
         """Whether it trains again, in a world of all."""
         places = {member.member: member.rank for member in status.members if not member.lost}
         return world_of(3)(status) and places.get(self.member) is not None
+
+
+def test_a_leader_that_is_frozen_within_a_save_replaces_none_of_the_others(tmp_path: Path) -> None:
+    """It has seen that no generation is newer, and wakes when one has published the same step, of another state."""
+    policy = CheckpointPolicy(interval_steps=2, keep_last=1000)
+    train = make_train(ENDLESS, strategy="fsdp")  # what the leader holds is lost, so the others go back
+    run = make_run(tmp_path, ENDLESS, checkpoint=policy, timeout_milliseconds=5000, train=train)
+    run.entry = "tests.client.held_save"
+    freezer, layout = Freezer(), Layout(tmp_path)
+
+    def publisher() -> GenerationNumber | None:
+        manifest = catalog.read_candidate(layout, held_save.STEP).manifest
+        return manifest.generation if manifest else None
+
+    def wake(run: LocalRun) -> None:
+        """Its agent only after it has tried."""
+        before = publisher()
+        os.kill(freezer.rank, signal.SIGCONT)
+        (tmp_path / held_save.GO_ON).touch()
+        tried = tmp_path / held_save.TRIED
+        assert wait_until("the late publisher", lambda: tried.exists() and tried.read_text()) == "FencedError"
+        assert publisher() == before
+        freezer.thaw(run)
+
+    verdict = play(
+        run,
+        [
+            (lambda _: (tmp_path / held_save.HELD).exists(), freezer.freeze),
+            (lambda status: world_of(2)(status) and publisher() is not None, wake),
+            (freezer.is_back, lambda run: run.suspend()),
+        ],
+    )
+    assert verdict.outcome == "suspended"
+    require_whole_history(tmp_path)
 
 
 def test_a_frozen_leader_that_comes_back_can_write_nothing_that_counts(tmp_path: Path) -> None:

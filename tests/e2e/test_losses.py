@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -111,11 +111,16 @@ def test_a_name_server_that_is_silent_holds_nobody_up(installation: Installation
     victim = installation.process_of_rank(job, 0)
     with installation.silent_name_server():
         os.kill(victim, signal.SIGKILL)
-        recovery = wait_until("the recovery", lambda: job.status().get("recoveries"), seconds=60)[0]
+        recovered = wait_until("training to go on", lambda: _ended(job.status().get("recoveries", [])), seconds=60)
+    (recovery,) = recovered
     assert recovery["rung"] == "L0"
-    assert recovery["downSeconds"] < 5, "one look-up takes ten by default"
+    assert recovery["downSeconds"] < 10, "it is twenty by default, for two look-ups in turn"
     job.suspend()
     assert installation.audit(job) == []
+
+
+def _ended(recoveries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [recovery for recovery in recoveries if "downSeconds" in recovery]
 
 
 def test_two_jobs_at_once_do_not_touch_each_other(installation: Installation) -> None:

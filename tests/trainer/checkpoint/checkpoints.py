@@ -1,21 +1,31 @@
-"""Small published checkpoints, made without torch."""
+"""Small checkpoints and generations, made without torch."""
 
 from __future__ import annotations
 
-from regroup_trainer.checkpoint import catalog
+from pathlib import Path
+
+from regroup_trainer.checkpoint import catalog, lineage
 from regroup_trainer.checkpoint.layout import MANIFEST, DataIdentity, Layout, Manifest
+from regroup_trainer.checkpoint.lineage import LineageRecord
+from regroup_trainer.config import ResumePolicy
 from regroup_trainer.contract import GenerationNumber
 
 DATA = DataIdentity(fingerprint="f", samples=100, seed=0, global_batch_size=4, sequence_length=8)
 
 
 def write_checkpoint(layout: Layout, step: int, generation: GenerationNumber = GenerationNumber(1, 1)) -> Manifest:  # noqa: B008
-    """Publish a whole checkpoint of `step`."""
-    directory = layout.published(step)
+    """Put a whole checkpoint of `step` in its place, whoever has begun."""
+    manifest = write_files(layout.published(step), step, generation)
+    (layout.published(step) / MANIFEST).write_text(manifest.model_dump_json())
+    return manifest
+
+
+def write_files(directory: Path, step: int, generation: GenerationNumber) -> Manifest:
+    """What the ranks write of a checkpoint, and the manifest that it would have."""
     directory.mkdir(parents=True, exist_ok=True)
     shard = directory / "__0_0.distcp"
     shard.write_bytes(b"shard")
-    manifest = Manifest(
+    return Manifest(
         step=step,
         position=step * 4,
         tokens=step * 32,
@@ -28,5 +38,17 @@ def write_checkpoint(layout: Layout, step: int, generation: GenerationNumber = G
         time=0.0,
         files={shard.name: catalog.file_record(shard)},
     )
-    (directory / MANIFEST).write_text(manifest.model_dump_json())
-    return manifest
+
+
+def begin(layout: Layout, n: int, resumed: int = 0, parent: int | None = None) -> GenerationNumber:
+    """Generation 1.n begins with a checkpoint of step `resumed`."""
+    number = GenerationNumber(1, n)
+    record = LineageRecord(
+        generation=number,
+        parent=GenerationNumber(1, parent) if parent else None,
+        resumed_from_step=resumed,
+        resume=ResumePolicy(),
+        data=DATA,
+    )
+    lineage.begin(layout, record)
+    return number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,15 +48,20 @@ def test_a_broken_file_is_named_with_what_is_wrong(tmp_path: Path, content: byte
 
 def test_a_checkpoint_without_a_readable_manifest_is_a_candidate_with_a_problem(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
-    for step in (1, 2, 3, 4):
+    for step in (1, 2, 3, 4, 5):
         write_checkpoint(layout, step)
     (layout.published(1) / MANIFEST).unlink()
     (layout.published(2) / MANIFEST).write_text("{}")
     newer = write_checkpoint(layout, 3).model_copy(update={"format": 99})
     (layout.published(3) / MANIFEST).write_text(newer.model_dump_json())
     layout.published(4).rename(layout.published(9))
+    (layout.published(5) / MANIFEST).unlink()
+    (layout.published(5) / MANIFEST).mkdir()
+    layout.published(6).write_text("a file")
     assert [(found.step, found.problem) for found in catalog.published(layout)] == [
         (9, "manifest.json is of step 4"),
+        (6, "manifest.json cannot be read (Not a directory)"),
+        (5, "manifest.json cannot be read (Is a directory)"),
         (3, "manifest.json has format 99, this version reads 1"),
         (2, f"manifest.json is damaged ({_required_fields()} errors)"),
         (1, "manifest.json is missing"),
@@ -66,7 +72,12 @@ def test_what_older_generations_left_half_written_is_swept(tmp_path: Path) -> No
     layout = Layout(tmp_path)
     write_checkpoint(layout, 1)
     mine, older = GenerationNumber(2, 1), GenerationNumber(1, 9)
-    half = (layout.temporary(2, older), layout.temporary(2, mine), layout.corrupt(1, older), layout.removed(3))
+    half = (
+        layout.temporary(2, older),
+        layout.temporary(2, mine),
+        layout.corrupt(1, older),
+        layout.removed(layout.published(3)),
+    )
     for directory in half:
         directory.mkdir()
     catalog.sweep(layout, mine)
@@ -75,6 +86,18 @@ def test_what_older_generations_left_half_written_is_swept(tmp_path: Path) -> No
         "step-1",
         "step-2.tmp-2-1",
     ]
+
+
+def test_what_is_being_swept_is_never_seen_with_only_some_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer may give it its name in this very moment."""
+    layout, older = Layout(tmp_path), GenerationNumber(1, 9)
+    layout.temporary(2, older).mkdir(parents=True)
+    emptied: list[str] = []
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: emptied.append(path.name))
+    catalog.sweep(layout, GenerationNumber(2, 1))
+    assert emptied == [".removed-step-2.tmp-1-9"]
 
 
 def test_what_older_generations_set_aside_as_abandoned_goes_when_one_is_published(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from regroup_trainer import offers
-from regroup_trainer.agent.agent import FREE_SECONDS
 from regroup_trainer.agent.memory import Memory
 from regroup_trainer.checkpoint import lineage
+from regroup_trainer.config import ParallelismConfig
 from regroup_trainer.contract import (
     Begin,
     Decide,
@@ -53,6 +53,8 @@ from tests.trainer.protocol.ranks import ORIGIN, Phase, Rank, Save, State, Volum
 
 TICK = 0.05
 SAVE_EVERY = 5
+DAZED = 100
+"""Ticks."""
 PACE = 0.4
 """Probability that something which may happen does so in a tick."""
 
@@ -65,6 +67,10 @@ class Pod:
     memory: Memory
     alive: bool = True
     frozen: bool = False
+    thaws: float = 0.0
+    """When it is no longer frozen."""
+    dazed: int = 0
+    """Ticks in which its rank's threads go on with what they were about to do, before its agent hears what happened."""
     hidden_from: set[int] = field(default_factory=set)
     """Indices of workers that it cannot reach, nor they it."""
     deaf: bool = False
@@ -94,6 +100,7 @@ class Pod:
 
     def mend(self) -> None:
         """Its node and network are well again."""
+        self.dazed = DAZED if self.frozen else 0
         self.frozen = self.deaf = self.mute = False
         self.hidden_from.clear()
 
@@ -130,9 +137,16 @@ class Job:
     _next_beat: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.random.random() < 0.5:
+            self._live_by_checkpoints()
         self.lead(next_term=False)
         for index in range(self.desired.workers):
             self.add(index)
+
+    def _live_by_checkpoints(self) -> None:
+        """Have no rank hold what another does."""
+        train = self.desired.train.model_copy(update={"parallelism": ParallelismConfig(strategy="fsdp")})
+        self.desired = self.desired.model_copy(update={"train": train})
 
     # --- what may happen ---------------------------------------------------------------------------------------------
 
@@ -165,8 +179,9 @@ class Job:
         pod.frozen = not closing
 
     def freeze(self, pod: Pod) -> None:
-        """A node stands still, with all that it was about to do."""
-        pod.frozen = True
+        """A node stands still for a while, with all that it was about to do; rather one that is to publish."""
+        pod = next((other for other in self.living if other.saves), pod)
+        pod.frozen, pod.thaws = True, self.now + self.random.uniform(5.0, 30.0)
 
     def make_deaf(self, pod: Pod) -> None:
         """Nothing comes to it from coordinators any more."""
@@ -187,9 +202,12 @@ class Job:
         pod.hidden_from.update(other.index for other in self.living if other is not pod)
 
     def mend(self) -> None:
-        """All faults stop."""
+        """All faults stop, and who was asked to leave has had the time to."""
         for pod in self.living:
+            if pod.leaving:
+                self.kill(pod, closing=True)
             pod.mend()
+            pod.dazed = 0
         for leader in self.leaders[:-1]:
             self.end(leader, closing=True)
         if not self.leaders[-1].alive:
@@ -300,16 +318,20 @@ class Job:
     # --- agents ------------------------------------------------------------------------------------------------------
 
     def _live_pod(self, pod: Pod) -> None:
+        if pod.alive and pod.frozen and self.now > pod.thaws:
+            pod.mend()
         if not pod.runs:
+            return
+        if pod.dazed:
+            pod.dazed -= 1
+            self._save(pod)
             return
         self._talk(pod)
         if pod.fork is not None and self._happens():
             pod.rank, pod.fork = pod.fork, None
         if pod.free_until is not None:
             self._free(pod, pod.free_until)
-        for save in list(pod.saves):
-            if self.random.random() < PACE / 4:
-                self._go_on_saving(pod, save)
+        self._save(pod)
 
     def _talk(self, pod: Pod) -> None:
         connection = pod.connection
@@ -355,7 +377,7 @@ class Job:
             case Decide() if pod.rank is not None and pod.memory.is_current(message.generation):
                 pod.rank.decision = max(pod.rank.decision, message.decision)
             case LeaveWorld() if pod.memory.is_current(message.generation):
-                pod.free_until = self.now + FREE_SECONDS
+                pod.free_until = self.now + message.seconds
             case Exit():
                 self.kill(pod, closing=True)
 
@@ -539,30 +561,33 @@ class Job:
         rank.apply(commit)
         progress = Progress(generation=record.number, rank=rank.number, step=commit.step, time=1_000_000.0 + self.now)
         self._tell(pod, progress)
-        if rank.number == 0 and commit.step % SAVE_EVERY == 0:
-            pod.saves.append(Save(record.number, commit))
+        if rank.number == 0 and commit.step % SAVE_EVERY == 0 and not pod.saves:
+            pod.saves.append(self.volume.save(record.number, commit))
 
     def _finish(self, pod: Pod, rank: Rank, record: GenerationRecord) -> None:
         """An agreed end: all ranks have applied the step that carried it."""
         assert rank.last is not None
-        end = Finished(generation=record.number, rank=rank.number, step=rank.last.step, reason="stop")
-        if rank.last.decision == Decision.LEAVE:
+        leaves = rank.last.decision == Decision.LEAVE
+        end = Finished(
+            generation=record.number, rank=rank.number, step=rank.last.step, reason="leave" if leaves else "stop"
+        )
+        if leaves and outlives_its_world(record.desired.train.parallelism):
             rank.phase = Phase.STANDING
-            end = end.model_copy(update={"reason": "leave", "kept": Kept(step=rank.last.step)})
+            end = end.model_copy(update={"kept": Kept(step=rank.last.step)})
         else:
             pod.rank = None
         self._tell(pod, end)
 
-    def _go_on_saving(self, pod: Pod, save: Save) -> None:
+    def _save(self, pod: Pod) -> None:
+        """The save under way goes on."""
+        if not pod.saves or self.random.random() > PACE / 16:
+            return
         try:
-            if save.checked:
-                self.volume.publish(save)
-                pod.saves.remove(save)
-            else:
-                lineage.require_newest(self.volume.layout, save.generation)
-                save.checked = True
+            next(pod.saves[0])
+        except (StopIteration, OSError):
+            pod.saves.pop(0)
         except FencedError:
-            pod.saves.remove(save)
+            pod.saves.clear()
             if pod.rank is not None:
                 self._lose_world(pod, pod.rank)
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import TypeAlias
 
-from regroup_trainer.checkpoint import lineage
-from regroup_trainer.checkpoint.layout import DataIdentity, Layout
+from regroup_trainer.checkpoint import catalog, lineage, publish
+from regroup_trainer.checkpoint.layout import MANIFEST, DataIdentity, Layout, Manifest
 from regroup_trainer.checkpoint.lineage import LineageRecord
-from regroup_trainer.config import ResumePolicy
+from regroup_trainer.checkpoint.selection import select
+from regroup_trainer.config import CheckpointPolicy, ResumePolicy
 from regroup_trainer.contract import Decision, GenerationNumber, GenerationRecord
 
 DATA = DataIdentity(fingerprint="f", samples=1, seed=1, global_batch_size=1, sequence_length=1)
@@ -76,25 +78,24 @@ class Rank:
         self.proposed = self.prepared = False
 
 
-@dataclass
-class Save:
-    """A checkpoint on its way to the volume, in the process of rank 0."""
+Save: TypeAlias = Iterator[None]
+"""A checkpoint on its way to the volume, in the process of rank 0, which may be held up before each `next`.
 
-    generation: GenerationNumber
-    state: State
-    checked: bool = False
-    """Whether it has seen that no newer generation has begun; it may be held up right after that."""
+Raises FencedError, OSError.
+"""
 
 
 @dataclass
 class Volume:
-    """The shared directory. Claims and lineage are the product's own files; of checkpoints only the states are kept."""
+    """The shared directory, with the product's own files. A checkpoint has no content but who made it at which step."""
 
     layout: Layout
-    published: dict[int, tuple[GenerationNumber, State]] = field(default_factory=dict)
+    published: dict[tuple[GenerationNumber, int], State] = field(default_factory=dict)
+    """All that ever were."""
 
     def __post_init__(self) -> None:
         self.layout.lineage.mkdir()
+        self.layout.checkpoints.mkdir()
 
     def begin(self, generation: GenerationNumber, parent: GenerationNumber | None, step: int) -> None:
         """Note that a generation begins. Raises FencedError."""
@@ -104,21 +105,51 @@ class Volume:
                 generation=generation, parent=parent, resumed_from_step=step, resume=ResumePolicy(), data=DATA
             ),
         )
+        catalog.sweep(self.layout, generation)
 
     def select(self, record: GenerationRecord) -> tuple[GenerationNumber | None, State]:
-        """Parent and state for a generation that begins from a checkpoint, as `selection.select`."""
-        records = lineage.read(self.layout)
-        parent = lineage.parent_of(records, record.number)
-        links = lineage.chain(records, parent)
-        ours = [state for number, state in self.published.values() if lineage.counts(state.step, number, links)]
-        return parent, max(ours, key=lambda state: state.step, default=ORIGIN)
+        """Parent and state for a generation that begins from a checkpoint: the newest that its line ever had."""
+        selection = select(self.layout, record)
+        links = lineage.chain(lineage.read(self.layout), selection.parent)
+        ever = [state for (number, step), state in self.published.items() if lineage.counts(step, number, links)]
+        newest = max(ever, key=lambda state: state.step, default=ORIGIN)
+        manifest = selection.candidates[0].manifest if selection.candidates else None
+        found = self.published[manifest.generation, manifest.step] if manifest else ORIGIN
+        assert found is newest, f"the checkpoint of step {newest.step} is lost, that of step {found.step} is the newest"
+        return selection.parent, found
 
-    def publish(self, save: Save) -> None:
-        """As the second half of `publish.publish`: a checkpoint of this line stays, one of another is set aside."""
-        there = self.published.get(save.state.step)
-        links = lineage.chain(lineage.read(self.layout), save.generation)
-        if there is None or not lineage.counts(there[1].step, there[0], links):
-            self.published[save.state.step] = (save.generation, save.state)
+    def save(self, generation: GenerationNumber, state: State) -> Save:
+        """As `publish` and `prune`; only the newest checkpoint is kept."""
+        directory = self.layout.temporary(state.step, generation)
+        manifest = _manifest(generation, state.step)
+        directory.mkdir()
+        (directory / MANIFEST).write_text(manifest.model_dump_json())
+        lineage.require_newest(self.layout, generation)
+        yield
+        publish.give_name(self.layout, manifest, directory)
+        if catalog.read_candidate(self.layout, state.step).manifest == manifest:  # else there was one of this line
+            self.published[generation, state.step] = state
+        yield
+        lineage.require_newest(self.layout, generation)
+        for step in publish.superfluous(self.layout, generation, CheckpointPolicy(keep_last=1)):
+            yield
+            publish.remove(self.layout, step, generation)
+
+
+def _manifest(generation: GenerationNumber, step: int) -> Manifest:
+    return Manifest(
+        step=step,
+        position=step,
+        tokens=step,
+        generation=generation,
+        world_size=1,
+        strategy="ddp",
+        model={},
+        data=DATA,
+        torch="2",
+        time=0.0,
+        files={},
+    )
 
 
 ORIGIN = State()

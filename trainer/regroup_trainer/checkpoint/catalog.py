@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
 from collections.abc import Iterable
@@ -55,6 +56,8 @@ def read_candidate(layout: Layout, step: int) -> Candidate:
         manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
     except FileNotFoundError:
         return Candidate(step, path, None, f"{MANIFEST} is missing")
+    except OSError as error:
+        return Candidate(step, path, None, f"{MANIFEST} cannot be read ({error.strerror})")
     except ValidationError as error:
         return Candidate(step, path, None, f"{MANIFEST} is damaged ({error.error_count()} errors)")
     if manifest.format != FORMAT:
@@ -115,11 +118,17 @@ def removable(steps: Iterable[int], keep_last: int, keep_every_steps: int | None
 
 
 def sweep(layout: Layout, generation: GenerationNumber) -> None:
-    """Remove what older generations had begun to write, or to delete, when they ended. Raises OSError."""
-    for path in layout.checkpoints.iterdir():
+    """Remove what older generations had begun to write, or to delete, when they ended. Raises OSError.
+
+    A straggler may still be writing, or publishing: what it publishes is whole, what it writes the next one sweeps.
+    """
+    for path in list(layout.checkpoints.iterdir()):
         writer = temporary_generation(path.name)
-        if is_removed(path.name) or (writer is not None and writer < generation):
-            shutil.rmtree(path, ignore_errors=True)  # a straggler may still be writing: then the next one sweeps it
+        if is_removed(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+        elif writer is not None and writer < generation:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(set_aside(path, layout.removed(path)))
 
 
 def stale(layout: Layout, generation: GenerationNumber) -> list[Path]:
@@ -129,4 +138,5 @@ def stale(layout: Layout, generation: GenerationNumber) -> list[Path]:
 
 def remove(layout: Layout, step: int) -> None:
     """Delete a published checkpoint; it is never seen with only some of its files. Raises OSError."""
-    shutil.rmtree(set_aside(layout.published(step), layout.removed(step)))
+    path = layout.published(step)
+    shutil.rmtree(set_aside(path, layout.removed(path)))

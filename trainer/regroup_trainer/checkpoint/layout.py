@@ -5,7 +5,7 @@ checkpoints/
     step-<N>.tmp-<term>-<n>       being written by that generation
     .stale-step-<N>-<term>-<n>    of an abandoned line; set aside by that generation
     .corrupt-step-<N>-<term>-<n>  did not verify; set aside by that generation, kept as evidence
-    .removed-step-<N>             being deleted
+    .removed-<name>               being deleted
     latest                        symbolic link to the newest published one, for people
 lineage/<term>-<n>.json           what each generation resumed from
 history/<term>-<n>.jsonl          the steps that each generation committed
@@ -181,9 +181,9 @@ class Layout:
         """Where `generation` sets aside a checkpoint that did not verify."""
         return self.checkpoints / f".corrupt-step-{step}-{_suffix(generation)}"
 
-    def removed(self, step: int) -> Path:
-        """Where a checkpoint is while it is being deleted."""
-        return self.checkpoints / f"{_REMOVED}step-{step}"
+    def removed(self, path: Path) -> Path:
+        """Where one of these directories is while it is being deleted."""
+        return self.checkpoints / f"{_REMOVED}{path.name}"
 
     def lineage_record(self, generation: GenerationNumber) -> Path:
         """The generation's lineage record."""

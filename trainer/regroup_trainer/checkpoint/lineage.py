@@ -7,6 +7,7 @@ something, but nobody will ever load it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -27,6 +28,8 @@ class LineageRecord(Record):
     """The generation that it continues; None at the very start."""
     resumed_from_step: int
     """Steps that its first state had completed."""
+    from_checkpoint: bool = False
+    """Whether that state was read from a checkpoint on the volume, which therefore had one."""
     resume: ResumePolicy
     """The policy in force, so that a changed one is noticed and an unchanged one is not applied twice."""
     data: DataIdentity
@@ -74,6 +77,12 @@ def counts(step: int, publisher: GenerationNumber, lineage: tuple[LineageRecord,
         return False
     later = lineage[numbers.index(publisher) + 1 :]
     return all(link.resumed_from_step >= step for link in later)
+
+
+def had_checkpoint(lineage: tuple[LineageRecord, ...]) -> bool:
+    """Whether the run has gone on from a checkpoint since it last started from scratch."""
+    since = itertools.takewhile(lambda link: link.resumed_from_step > 0, reversed(lineage))
+    return any(link.from_checkpoint for link in since)
 
 
 def newest_committing(

@@ -63,7 +63,7 @@ class Restorer:
         selection = lead(lambda: select(self.layout, self.record))
         found = self._from_memory(state, selection)
         choice = self._from_volume(state, selection, found) if isinstance(found, str) else found
-        lead(lambda: self._begin(choice.parent, choice.manifest.step if choice.manifest else 0))
+        lead(lambda: self._begin_with(choice))
         return choice
 
     def continues(self, generation: GenerationNumber, void: Collection[GenerationNumber]) -> bool:
@@ -79,7 +79,7 @@ class Restorer:
 
         All ranks call it. Raises StorageError; FencedError when a newer generation has begun.
         """
-        lead(lambda: self._begin(parent, step))
+        lead(lambda: self._begin(parent, step, from_checkpoint=False))
 
     def _from_memory(self, state: TrainState, selection: Selection) -> Choice | str:
         """Why not; empty when it was not chosen."""
@@ -121,22 +121,33 @@ class Restorer:
         return next((problem for problem in problems if problem), "")
 
     def _set_aside(self, candidate: Candidate) -> Path:
+        """Where it is now: what cannot even be renamed is only passed over."""
+
         def act() -> Path:
-            return catalog.set_aside(candidate.path, self.layout.corrupt(candidate.step, self.record.number))
+            try:
+                return catalog.set_aside(candidate.path, self.layout.corrupt(candidate.step, self.record.number))
+            except OSError:
+                return candidate.path
 
         return lead(act)
 
-    def _begin(self, parent: GenerationNumber | None, step: int) -> None:
+    def _begin_with(self, choice: Choice) -> None:
+        if choice.manifest and choice.path:
+            require_unchanged(self.layout, choice.manifest)
+        self._begin(choice.parent, choice.manifest.step if choice.manifest else 0, choice.path is not None)
+
+    def _begin(self, parent: GenerationNumber | None, step: int, from_checkpoint: bool) -> None:
         record = lineage.LineageRecord(
             generation=self.record.number,
             parent=parent,
             resumed_from_step=step,
+            from_checkpoint=from_checkpoint,
             resume=self.record.desired.resume,
             data=self.identity.data,
         )
         try:
+            lineage.begin(self.layout, record)  # first: who is fenced shall sweep nothing, who is swept be fenced
             catalog.sweep(self.layout, self.record.number)
-            lineage.begin(self.layout, record)
         except OSError as error:
             raise StorageError(f"the job's directory {self.layout.directory} cannot be used: {error}") from error
 
@@ -147,6 +158,18 @@ def load(state: TrainState, path: Path, manifest: Manifest) -> None:
     load_tensors(tensors, storage_reader=FileSystemReader(path))
     put_back(state, tensors)
     state.position = Position(manifest.step, manifest.position, manifest.tokens)
+
+
+def require_unchanged(layout: Layout, manifest: Manifest) -> None:
+    """Raises StorageError when a checkpoint is not there any more, or another one is.
+
+    Until this generation begins, an older one that still trains may delete or replace it.
+    """
+    if catalog.read_candidate(layout, manifest.step).manifest != manifest:
+        raise StorageError(
+            f"checkpoint {layout.published(manifest.step)} was deleted or replaced while it was read, by a generation "
+            f"that is not over yet or by hand: nothing to do, the next attempt chooses from those there"
+        )
 
 
 def require_writable(layout: Layout, probe_name: str) -> None:

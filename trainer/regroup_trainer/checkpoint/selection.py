@@ -36,7 +36,8 @@ def select(layout: Layout, record: GenerationRecord) -> Selection:
     without = _without_memory(record.snapshot.number, policy, ours, links) if record.snapshot else ""
     match policy.policy:
         case "Latest":
-            return Selection(parent, ours, not ours and not catalog.has_corrupt(layout), without)
+            missed = catalog.has_corrupt(layout) or lineage.had_checkpoint(links)
+            return Selection(parent, ours, not ours and not missed, without)
         case "Never":
             return Selection(parent, (), True, without)
         case "Step":
@@ -65,11 +66,11 @@ def policy_in_force(links: tuple[lineage.LineageRecord, ...], wanted: ResumePoli
 
 
 def nothing_whole(layout: Layout) -> CheckpointError:
-    """The error for a run whose checkpoints are all corrupt: to start over silently would hide the loss."""
-    return CheckpointError(
-        f"all checkpoints in {layout.checkpoints} are corrupt (they are kept there as .corrupt-step-...): restore one "
-        f"from a backup, or set resume.policy: Never to start from scratch"
-    )
+    """The error for a run whose checkpoints are all corrupt, or gone: to start over silently would hide the loss."""
+    what = f"no checkpoint is left in {layout.checkpoints} though this job has gone on from one before"
+    if catalog.has_corrupt(layout):
+        what = f"all checkpoints in {layout.checkpoints} are corrupt (they are kept there as .corrupt-step-...)"
+    return CheckpointError(f"{what}: restore one from a backup, or set resume.policy: Never to start from scratch")
 
 
 def _of_step(ours: tuple[Candidate, ...], step: int | None) -> tuple[Candidate, ...]:
