@@ -71,8 +71,8 @@ def directory(job: Job, spec: TrainingJobSpec) -> str:
 # --- parts of a pod --------------------------------------------------------------------------------------------------
 
 _RESOLVER = ({"name": "timeout", "value": "1"}, {"name": "attempts", "value": "2"})
-"""c10d looks up the name of each address that it connects to, twice. A name server that died, perhaps with the node that
-the ranks recover from, would hold them up for twenty seconds by default; so it is four."""
+"""c10d looks up the name of each address that it connects to, twice. A name server that died, perhaps with the node
+that the ranks recover from, would hold them up for twenty seconds by default; so it is four."""
 _SECURITY = {
     "runAsNonRoot": True,
     "runAsUser": USER,
