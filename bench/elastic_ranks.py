@@ -102,6 +102,10 @@ class Recorder:
     def when_over(self, generation: GenerationNumber, act: Callable[[], None]) -> None:
         """Nobody will say so."""
 
+    def is_over(self) -> bool:
+        """Never."""
+        return False
+
     def next_assignment(self) -> Assignment:
         """Each generation has processes of its own here."""
         raise RuntimeError("one generation is all that this process lives for")
