@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -11,7 +12,11 @@ import torch
 from torch import nn
 
 from regroup_trainer import survivor
+from regroup_trainer.checkpoint import lineage, load
+from regroup_trainer.checkpoint.layout import Layout, RunIdentity
+from regroup_trainer.checkpoint.load import Restorer
 from regroup_trainer.commit import Commit
+from regroup_trainer.config import ResumePolicy
 from regroup_trainer.contract import Decision, GenerationNumber
 from regroup_trainer.engine import Engine, Trail
 from regroup_trainer.errors import GenerationOverError
@@ -20,7 +25,8 @@ from regroup_trainer.state import Position, TrainState
 from regroup_trainer.step import Share, Stepper
 from regroup_trainer.survivor import Survivor, survivor_of, take_over
 from regroup_trainer.world import World, is_peer_loss
-from tests.support.ranks import train_config
+from tests.support.ranks import generation, train_config
+from tests.trainer.checkpoint.checkpoints import DATA
 from tests.trainer.whole_state import equal
 
 OLD, NEW = GenerationNumber(1, 1), GenerationNumber(1, 2)
@@ -43,8 +49,12 @@ class Job:
     number = NEW
     world = World(0, 1, 0, torch.device("cpu"))
 
-    def may_take_over(self, _agreement: Agreement) -> bool:
-        return True
+    def __init__(self, restorer: Restorer | None = None) -> None:
+        self._restorer = restorer
+
+    def may_take_over(self, agreement: Agreement) -> bool:
+        """As the engine's; where no volume is given it agrees."""
+        return self._restorer is None or Engine.may_take_over(cast(Engine, self), agreement)
 
 
 def make_stepper(optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD) -> Stepper:
@@ -66,6 +76,46 @@ def test_a_state_in_which_an_update_is_half_done_is_not_offered() -> None:
     with pytest.raises(RuntimeError, match="closed by peer"):
         stepper.commit()
     assert survivor_of(OLD, cast(Engine, Job()), stepper) is None
+
+
+def test_a_step_that_was_proposed_before_its_gradients_are_reduced_is_not_prepared() -> None:
+    """Nobody may complete it with a peer's commit: the gradients of this rank alone are no step."""
+    stepper = make_stepper()
+    stepper.propose(Share(1, 1.0, 1), Decision.CONTINUE)
+    found = survivor_of(OLD, cast(Engine, Job()), stepper)
+    assert found is not None
+    assert not found.kept().prepared
+
+
+def test_a_prepared_step_is_forgotten_with_the_wrapper_that_had_its_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = make_survivor(Job())
+    own.stepper.prepared = True
+    monkeypatch.setattr(survivor, "from_all", lambda mine: [mine])
+    assert take_over(lambda: own.state, cast(Engine, Job()), "L0", CONFIG, own) is not None
+    assert not own.kept().prepared
+
+
+@pytest.mark.parametrize("committed", [False, True], ids=["began only", "may have committed"])
+def test_a_state_in_memory_is_the_newest_only_if_no_generation_since_may_have_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    layout, newest = Layout(tmp_path), GenerationNumber(1, 3)
+    layout.lineage.mkdir()
+    monkeypatch.setattr(load, "lead", lambda action: action())
+    monkeypatch.setattr(survivor, "from_all", lambda mine: [mine])
+    for number, parent in ((OLD, None), (NEW, OLD)):
+        began = lineage.LineageRecord(
+            generation=number, parent=parent, resumed_from_step=0, resume=ResumePolicy(), data=DATA
+        )
+        lineage.begin(layout, began)
+    record = generation(tmp_path, 1, CONFIG, number=newest)
+    job = Job(Restorer(layout, record, Job.world, RunIdentity(model={}, strategy="ddp", data=DATA)))
+    job.number = newest
+    own = make_survivor(job)
+    if not committed:
+        own.void = frozenset({NEW})  # it was there, and knows
+    taken = take_over(lambda: own.state, cast(Engine, job), "L0", CONFIG, own)
+    assert (taken is None) == committed
 
 
 def test_behind_the_guard_a_torn_commit_leaves_a_whole_state_and_a_prepared_step(

@@ -8,8 +8,9 @@ replaced speaks on. Every choice comes from one seed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -55,6 +56,8 @@ TICK = 0.05
 SAVE_EVERY = 5
 DAZED = 100
 """Ticks."""
+LATEST_REQUEST = 1.0
+"""Seconds that a request is on its way at most; one that is sent again may arrive twice, and after later ones."""
 PACE = 0.4
 """Probability that something which may happen does so in a tick."""
 
@@ -135,6 +138,8 @@ class Job:
     """The newest commit of each generation whose sum is complete; some ranks may not have seen it."""
     _born: int = 0
     _next_beat: float = 0.0
+    _requests: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
+    """When they arrive at the coordinator of that time."""
 
     def __post_init__(self) -> None:
         if self.random.random() < 0.5:
@@ -214,15 +219,15 @@ class Job:
             self.lead(next_term=True)
 
     def give_up(self, pod: Pod) -> None:
-        """The operator says, twice, that a member is gone."""
-        for _ in range(2):
-            self._do(self.leader, self.leader.core.gone(Lost(members=(pod.name,), reason="gone"), self.now))
+        """The operator says that a member is gone."""
+        lost = Lost(members=(pod.name,), reason="gone")
+        self._request(lambda: self._do(self.leader, self.leader.core.gone(lost, self.now)))
 
     def wish(self, **changes: int) -> None:
         """The spec changes."""
         revision = self.desired.revision + 1
-        self.desired = self.desired.model_copy(update={**changes, "revision": revision})
-        self._do(self.leader, self.leader.core.wish(self.desired, self.now))
+        self.desired = desired = self.desired.model_copy(update={**changes, "revision": revision})
+        self._request(lambda: self._do(self.leader, self.leader.core.wish(desired, self.now)))
 
     def ask_to_leave(self, pod: Pod) -> None:
         """SIGTERM."""
@@ -261,6 +266,7 @@ class Job:
             for leader in [leader for leader in self.leaders if leader.alive]:
                 self._live_leader(leader)
             self._beat()
+            self._deliver_requests()
             for record in list(self.begun.values())[-4:]:
                 self._live_world(record)
 
@@ -274,9 +280,25 @@ class Job:
         if self.now < self._next_beat:
             return
         self._next_beat = self.now + self.desired.heartbeat_milliseconds / 1000
-        for pod in self.pods:
-            if pod.runs and not pod.mute and self.leader.alive and not self.leader.core.heartbeat(pod.name, self.now):
-                self._hang_up(pod)
+        for pod in [pod for pod in self.pods if pod.runs and not pod.mute]:
+            self._request(partial(self._take_heartbeat, pod))
+
+    def _take_heartbeat(self, pod: Pod) -> None:
+        known = self.leader.core.heartbeat(pod.name, self.now)
+        if not known and pod.runs and not pod.deaf:
+            self._hang_up(pod)
+
+    def _request(self, act: Callable[[], object]) -> None:
+        """What is asked over HTTP: unlike a connection, it keeps no order, and whoever hears no answer asks again."""
+        for _ in range(self.random.choice((1, 1, 1, 2))):
+            self._requests.append((self.now + self.random.random() ** 4 * LATEST_REQUEST, act))
+
+    def _deliver_requests(self) -> None:
+        due = [request for request in self._requests if request[0] <= self.now]
+        self._requests = [request for request in self._requests if request[0] > self.now]
+        for _, act in self.random.sample(due, len(due)):
+            if self.leader.alive:
+                act()
 
     # --- coordinators ------------------------------------------------------------------------------------------------
 
