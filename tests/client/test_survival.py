@@ -59,8 +59,8 @@ def rank_pids(run: LocalRun) -> dict[int, int]:
     return found
 
 
-def test_a_killed_rank_costs_no_step_and_no_other_process(tmp_path: Path, undisturbed: list[float | None]) -> None:
-    run = make_run(tmp_path, STEPS)
+def survive_the_death_of_rank_1(run: LocalRun, at: int, later: int) -> None:
+    """Run to the end; a rank is killed at step `at`, and by step `later` the two others are still there."""
     before: dict[int, int] = {}
     after: dict[int, int] = {}
 
@@ -68,11 +68,16 @@ def test_a_killed_rank_costs_no_step_and_no_other_process(tmp_path: Path, undist
         before.update(rank_pids(run))
         assert run.kill_rank(1)
 
-    acts = [(at_step(25), kill), (at_step(40), lambda run: after.update(rank_pids(run)))]
+    acts = [(at_step(at), kill), (at_step(later), lambda run: after.update(rank_pids(run)))]
     assert play(run, acts).outcome == "completed"
     recovery = recovery_of(run, "application")
     assert (recovery.rung, recovery.lost_steps) == ("L0", 0)
     assert len(before.items() & after.items()) == 2
+
+
+def test_a_killed_rank_costs_no_step_and_no_other_process(tmp_path: Path, undisturbed: list[float | None]) -> None:
+    run = make_run(tmp_path, STEPS)
+    survive_the_death_of_rank_1(run, 25, 40)
     assert losses(tmp_path) == pytest.approx(undisturbed, rel=FP32_ROUNDING)
     assert require_whole_history(tmp_path) == STEPS
 
@@ -215,18 +220,7 @@ def test_a_program_of_the_users_own_goes_on_in_its_processes(tmp_path: Path) -> 
     assert play(run).outcome == "completed"
 
     run = make_run(tmp_path / "killed", OWN_STEPS, script=(*script, "--step-seconds=0.05"))
-    before: dict[int, int] = {}
-    after: dict[int, int] = {}
-
-    def kill(run: LocalRun) -> None:
-        before.update(rank_pids(run))
-        assert run.kill_rank(1)
-
-    acts = [(at_step(20), kill), (at_step(40), lambda run: after.update(rank_pids(run)))]
-    assert play(run, acts).outcome == "completed"
-    recovery = recovery_of(run, "application")
-    assert (recovery.rung, recovery.lost_steps) == ("L0", 0)
-    assert len(before.items() & after.items()) == 2
+    survive_the_death_of_rank_1(run, 20, 40)
     assert losses(tmp_path / "killed") == pytest.approx(losses(alone), rel=FP32_ROUNDING)
     assert require_whole_history(tmp_path / "killed") == OWN_STEPS
 
@@ -234,18 +228,7 @@ def test_a_program_of_the_users_own_goes_on_in_its_processes(tmp_path: Path) -> 
 def test_ranks_whose_steps_take_long_get_the_time_to_come_out_of_them(tmp_path: Path) -> None:
     steps, slowly = 7, "--step-seconds=2"
     run = make_run(tmp_path, steps, script=(str(OWN_PROGRAM), f"--steps={steps}", slowly))
-    before: dict[int, int] = {}
-    after: dict[int, int] = {}
-
-    def kill(run: LocalRun) -> None:
-        before.update(rank_pids(run))
-        assert run.kill_rank(1)
-
-    acts = [(at_step(3), kill), (at_step(5), lambda run: after.update(rank_pids(run)))]
-    assert play(run, acts).outcome == "completed"
-    recovery = recovery_of(run, "application")
-    assert (recovery.rung, recovery.lost_steps) == ("L0", 0)
-    assert len(before.items() & after.items()) == 2
+    survive_the_death_of_rank_1(run, 3, 5)
     assert require_whole_history(tmp_path) == steps
 
 
@@ -255,16 +238,5 @@ def test_an_evaluation_ends_with_its_world(tmp_path: Path) -> None:
     evaluation = train.evaluation.model_copy(update={"every_steps": 6, "samples": 450})
     run = make_run(tmp_path, 8, train=train.model_copy(update={"evaluation": evaluation}))
     run.entry = "tests.client.slow_evaluation"
-    before: dict[int, int] = {}
-    after: dict[int, int] = {}
-
-    def kill(run: LocalRun) -> None:
-        before.update(rank_pids(run))
-        assert run.kill_rank(1)
-
-    acts = [(at_step(6), kill), (at_step(7), lambda run: after.update(rank_pids(run)))]
-    assert play(run, acts).outcome == "completed"
-    recovery = recovery_of(run, "application")
-    assert (recovery.rung, recovery.lost_steps) == ("L0", 0)
-    assert len(before.items() & after.items()) == 2
+    survive_the_death_of_rank_1(run, 6, 7)
     assert require_whole_history(tmp_path) == 8

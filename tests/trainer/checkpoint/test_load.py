@@ -24,14 +24,6 @@ Meanwhile = Callable[[], object]
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    layout = Layout(tmp_path)
-    layout.lineage.mkdir()
-    layout.checkpoints.mkdir()
-    return layout
-
-
-@pytest.fixture
 def restore(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Choice]:
     """Restore as generation 1.n; something may happen while the checkpoint is read."""
     monkeypatch.setattr(load, "lead", lambda action: action())

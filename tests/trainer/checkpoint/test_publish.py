@@ -20,14 +20,6 @@ Hold = Callable[[int, Callable[[], object]], None]
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    layout = Layout(tmp_path)
-    layout.lineage.mkdir()
-    layout.checkpoints.mkdir()
-    return layout
-
-
-@pytest.fixture
 def hold(monkeypatch: pytest.MonkeyPatch) -> Hold:
     """After having passed so many checks, a publisher is held up, and meanwhile others act."""
     plain = lineage.require_newest

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from regroup_trainer.checkpoint import lineage
@@ -15,14 +13,6 @@ from regroup_trainer.contract import GenerationNumber, GenerationRecord
 from regroup_trainer.errors import CheckpointError, ConfigurationError
 from tests.support.ranks import generation, train_config
 from tests.trainer.checkpoint.checkpoints import DATA, write_checkpoint
-
-
-@pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    layout = Layout(tmp_path)
-    layout.lineage.mkdir()
-    layout.checkpoints.mkdir()
-    return layout
 
 
 def began(layout: Layout, n: int, resumed: int, **resume: object) -> GenerationNumber:

@@ -208,8 +208,7 @@ class Agent:
     def _terminate_deaf(self, generation: GenerationNumber) -> None:
         """A program without a Session does not listen to us: it gets a signal, and the time to save."""
         assert self._sockets is not None
-        living = [rank for rank in self._memory.local_ranks() if rank not in self._memory.ended]
-        deaf = tuple(rank for rank in living if not self._sockets.hears(generation, rank))
+        deaf = tuple(rank for rank in self._memory.running() if not self._sockets.hears(generation, rank))
         if deaf:
             self._terminated.update((generation, rank) for rank in deaf)
             self._template.order(TerminateRanks(ranks=deaf))
@@ -219,7 +218,7 @@ class Agent:
         generation = order.generation
         if not self._memory.is_current(generation):
             return
-        stuck = [rank for rank in self._memory.local_ranks() if rank not in self._memory.ended]
+        stuck = self._memory.running()
         if not stuck:
             return
         standing = [a for a in self._assignments if a.rank in self._memory.standing().values()]

@@ -65,6 +65,10 @@ class Memory:
         place = self.record.place_of(self._environment.member) if self.record else None
         return place.own_ranks if place else range(0)
 
+    def running(self) -> list[int]:
+        """Those of them whose part in it has not ended."""
+        return [rank for rank in self.local_ranks() if rank not in self.ended]
+
     def standing(self) -> dict[int, int]:
         """Place here -> rank of the current generation, of those that wait in their processes for the next one."""
         ranks = self.local_ranks()

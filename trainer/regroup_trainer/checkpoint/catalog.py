@@ -128,7 +128,7 @@ def sweep(layout: Layout, generation: GenerationNumber) -> None:
             shutil.rmtree(path, ignore_errors=True)
         elif writer is not None and writer < generation:
             with contextlib.suppress(OSError):
-                shutil.rmtree(set_aside(path, layout.removed(path)))
+                _delete(layout, path)
 
 
 def stale(layout: Layout, generation: GenerationNumber) -> list[Path]:
@@ -138,5 +138,8 @@ def stale(layout: Layout, generation: GenerationNumber) -> list[Path]:
 
 def remove(layout: Layout, step: int) -> None:
     """Delete a published checkpoint; it is never seen with only some of its files. Raises OSError."""
-    path = layout.published(step)
+    _delete(layout, layout.published(step))
+
+
+def _delete(layout: Layout, path: Path) -> None:
     shutil.rmtree(set_aside(path, layout.removed(path)))
