@@ -49,6 +49,8 @@ class Row:
     """That had a value."""
     settings: str = ""
     """What the figure depends on besides machine and versions."""
+    date: str = ""
+    """When its case was measured."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +81,13 @@ def collect(plan: Plan, measure: Measure, tell: Callable[[str], None]) -> list[R
 
 def rows(plan: Plan, case: str, subject: str, runs: Sequence[Values]) -> list[Row]:
     """A row for each metric that at least one run has."""
-    told = plan.settings(case, subject)
+    told, date = plan.settings(case, subject), now()
     made: list[Row] = []
     for metric, unit in plan.units.items():
         values = [value for run in runs if (value := run.get(metric)) is not None]
         if values:
             middle = statistics.median(values)
-            made.append(Row(case, subject, metric, unit, min(values), middle, max(values), len(values), told))
+            made.append(Row(case, subject, metric, unit, min(values), middle, max(values), len(values), told, date))
     return made
 
 
@@ -105,6 +107,11 @@ def table(name: str, found: Sequence[Row]) -> Table:
         figures = (f"{value:.3g}" for value in (row.min, row.median, row.max))
         drawn.add_row(row.case, row.subject, row.metric, row.unit, *figures, str(row.runs))
     return drawn
+
+
+def now() -> str:
+    """ISO 8601, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def machine() -> dict[str, Any]:
@@ -135,7 +142,7 @@ def write(folder: Path, name: str, found: Sequence[Row], *, quick: bool) -> Path
     folder.mkdir(parents=True, exist_ok=True)
     document = {
         "name": name,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": now(),
         "quick": quick,
         "machine": machine(),
         "versions": versions(),
@@ -144,6 +151,12 @@ def write(folder: Path, name: str, found: Sequence[Row], *, quick: bool) -> Path
     file = folder / f"{name}.json"
     file.write_text(json.dumps(document, indent=2) + "\n")
     return file
+
+
+def kept(file: Path, case: str) -> list[Row]:
+    """The rows of all cases but this one, which is measured anew: only subjects of one case are compared."""
+    written = json.loads(file.read_text())["rows"] if file.exists() else []
+    return [Row(**row) for row in written if row["case"] != case]
 
 
 def command(
@@ -157,7 +170,7 @@ def command(
     @click.command()
     @click.option("--quick", is_flag=True, help="A smoke run of under a minute; its figures prove nothing.")
     @click.option("--runs", type=click.IntRange(1), help="Runs of each case and subject.")
-    @click.option("--case", "only", help="Only this case.")
+    @click.option("--case", "only", help="Only this case; the results of the others stay as they are.")
     @click.option("--subject", "alone", help="Only this subject.")
     @click.option("--output", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the results.")
     def main(quick: bool, runs: int | None, only: str | None, alone: str | None, output: Path) -> None:
@@ -166,7 +179,7 @@ def command(
         plan = replace(plan, cases=cases, subjects=subjects, runs=runs or plan.runs)
         terminal = Console(highlight=False)
         console = Console(highlight=False, width=max(terminal.width, TABLE_WIDTH))
-        found: list[Row] = []
+        found = kept(output / f"{plan.name}.json", only) if only and not quick else []
         file = output
         for case in cases:  # a long benchmark that is interrupted keeps the cases that it has measured
             one = replace(plan, cases=(case,))

@@ -39,7 +39,20 @@ def test_the_results_hold_rows_machine_and_versions(tmp_path: Path) -> None:
     assert document["machine"]["cores"] >= 1
     assert "python" in document["versions"]
     expected = {"case": "a", "subject": "regroup", "metric": "down_seconds", "unit": "s"}
-    assert document["rows"][0] == {**expected, "min": 1.5, "median": 1.5, "max": 1.5, "runs": 3, "settings": ""}
+    figures = {"min": 1.5, "median": 1.5, "max": 1.5, "runs": 3, "settings": ""}
+    assert document["rows"][0] == {**expected, **figures, "date": document["rows"][0]["date"]}
+
+
+def test_a_case_that_is_measured_anew_leaves_the_results_of_the_others(tmp_path: Path) -> None:
+    run = ["--output", str(tmp_path)]
+    CliRunner().invoke(command(plan_of, measure), run)
+    CliRunner().invoke(command(plan_of, lambda _case, _subject: {"down_seconds": 7.0}), [*run, "--case", "b"])
+    rows = json.loads((tmp_path / "example.json").read_text())["rows"]
+    assert {(row["case"], row["median"]) for row in rows if row["metric"] == "down_seconds"} == {
+        ("a", 1.5),
+        ("a", 3.0),
+        ("b", 7.0),
+    }
 
 
 def test_what_there_is_besides_the_rows_goes_to_the_same_folder(tmp_path: Path) -> None:

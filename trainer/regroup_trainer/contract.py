@@ -563,6 +563,8 @@ class LeaveWorld(Message):
     generation: GenerationNumber
     seconds: float = 1.0
     """Who needs longer is killed, and made anew."""
+    stuck: int | None = None
+    """A rank that hangs: it is killed at once."""
 
 
 class Enter(Message):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from regroup_trainer.checkpoint import lineage
+from regroup_trainer.checkpoint import lineage, publish
 from regroup_trainer.checkpoint.__main__ import main
 from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.checkpoint.lineage import LineageRecord
@@ -22,15 +23,21 @@ def layout(tmp_path: Path) -> Layout:
     """Checkpoints of steps 2, 4, 6 and 8, of which 8 is of an abandoned line."""
     layout = Layout(tmp_path)
     layout.lineage.mkdir()
-    first, second = GenerationNumber(1, 1), GenerationNumber(1, 2)
-    for number, parent, resumed in ((first, None, 0), (second, first, 6)):
-        record = LineageRecord(
-            generation=number, parent=parent, resumed_from_step=resumed, resume=ResumePolicy(), data=DATA
-        )
-        lineage.begin(layout, record)
+    first = begin(layout, 1, resumed=0)
+    begin(layout, 2, resumed=6)
     for step in (2, 4, 6, 8):
         write_checkpoint(layout, step, first)
     return layout
+
+
+def begin(layout: Layout, n: int, resumed: int) -> GenerationNumber:
+    """The n-th generation, which follows the one before."""
+    number, parent = GenerationNumber(1, n), GenerationNumber(1, n - 1) if n > 1 else None
+    record = LineageRecord(
+        generation=number, parent=parent, resumed_from_step=resumed, resume=ResumePolicy(), data=DATA
+    )
+    lineage.begin(layout, record)
+    return number
 
 
 def run(*arguments: object) -> Result:
@@ -66,6 +73,23 @@ def test_prune_keeps_what_it_is_told_to(layout: Layout) -> None:
     assert layout.published(2).exists()
     run("prune", layout.directory, "--keep-last", 1, "--keep-every-steps", 4)
     assert sorted(path.name for path in layout.checkpoints.iterdir()) == ["step-4", "step-6", "step-8"]
+
+
+def test_prune_leaves_what_a_generation_that_begins_meanwhile_goes_on_from(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = publish.superfluous
+
+    def look_late(*arguments: Any) -> list[int]:
+        found = look(*arguments)
+        begin(layout, 3, resumed=2)
+        return found
+
+    monkeypatch.setattr(publish, "superfluous", look_late)
+    failed = run("prune", layout.directory, "--keep-last", 1)
+    assert failed.exit_code == 1
+    assert f"generation {GenerationNumber(1, 3)} has begun" in failed.output
+    assert layout.published(2).exists()
 
 
 def test_a_damaged_checkpoint_is_not_exported(layout: Layout) -> None:

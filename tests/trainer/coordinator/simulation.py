@@ -105,6 +105,8 @@ class SimulatedAgent:
     step: int = 0
     stuck_in: str | None = None
     """Its rank hangs until it is begun anew; this is its stack."""
+    killed_at: float | None = None
+    """When it kills its rank that hangs, since that does not leave its world."""
     answers: bool = True
     """Whether it tells where its rank is."""
     exit_code: int | None = None
@@ -298,6 +300,9 @@ class Job:
             if agent.alive and may_connect and not agent.connected:
                 self.connect(agent)
             self._deliver_all(agent)
+            if agent.alive and agent.killed_at is not None and self.now >= agent.killed_at:
+                agent.killed_at = None
+                self.rank_ends(agent, "peer", 137)
         if self.now >= self._next_beat:
             self._next_beat = self.now + self.desired.heartbeat_milliseconds / 1000
             for agent in self.agents.values():
@@ -382,7 +387,7 @@ class Job:
             case LeaveWorld() if agent.memory.is_current(message.generation) and agent.stuck_in is None:
                 self._lose_world(agent)
             case LeaveWorld() if agent.memory.is_current(message.generation):
-                self.rank_ends(agent, "peer", 137)  # killed, since it could not be freed
+                agent.killed_at = self.now + (0.0 if message.stuck in agent.memory.local_ranks() else message.seconds)
             case Diagnose() if agent.answers and agent.memory.is_current(message.generation):
                 for rank in agent.memory.local_ranks():
                     text = agent.stuck_in or STUCK_IN_COLLECTIVE
@@ -396,7 +401,7 @@ class Job:
     def _start_ranks(self, agent: SimulatedAgent, record: GenerationRecord) -> None:
         place = record.place_of(agent.name)
         agent.decision = Decision.CONTINUE
-        agent.stuck_in = None
+        agent.stuck_in = agent.killed_at = None
         agent.ranks_run = place is not None
         if place is not None:
             self.lineage = max(self.lineage or record.number, record.number)

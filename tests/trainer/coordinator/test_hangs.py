@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regroup_trainer.contract import Busy, GenerationNumber, Stack
+from regroup_trainer.coordinator.endings import FREE_SECONDS
 from regroup_trainer.coordinator.hangs import Culprit, culprit
 from tests.trainer.coordinator.simulation import Job, SimulatedAgent, make_desired
 
@@ -77,6 +78,14 @@ def test_a_hung_world_is_asked_where_it_is_and_begun_anew() -> None:
     assert recovery.detect_seconds == pytest.approx(5.0, abs=0.3)
     job.wait(5.0)
     assert job.step > before
+
+
+def test_nobody_waits_for_the_rank_that_hangs() -> None:
+    job, agents = train()
+    agents[1].stuck_in = READS
+    job.wait(6.0)
+    events = {event.reason: event.time for event in job.core.state.journal.events()}
+    assert 0 < events["WorldFormed"] - events["HangDiagnosed"] < FREE_SECONDS / 2
 
 
 def test_a_member_that_cannot_answer_holds_the_new_world_up_for_a_moment_only() -> None:

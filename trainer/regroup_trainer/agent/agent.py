@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,8 @@ class Agent:
             case LeaveWorld() if self._sockets and self._memory.is_current(message.generation):
                 self._sockets.leave_world(message)
                 self._terminate_deaf(message.generation)
+                hangs = [rank for rank in self._memory.running() if rank == message.stuck]
+                self._give_up(message.generation, hangs, "it hung and was killed")
                 asyncio.get_running_loop().call_later(message.seconds, self._give_up_stuck, message)
             case Diagnose() if self._memory.is_current(message.generation):
                 self._diagnosing = asyncio.create_task(self._diagnose())
@@ -215,18 +218,18 @@ class Agent:
 
     def _give_up_stuck(self, order: LeaveWorld) -> None:
         """Ranks that did not come out of a world that is over, whatever they are stuck in, are killed."""
-        generation = order.generation
-        if not self._memory.is_current(generation):
+        if self._memory.is_current(order.generation):
+            why = f"it did not leave its world within {order.seconds:.0f} s and was killed"
+            self._give_up(order.generation, self._memory.running(), why)
+
+    def _give_up(self, generation: GenerationNumber, ranks: Sequence[int], why: str) -> None:
+        if not ranks:
             return
-        stuck = self._memory.running()
-        if not stuck:
-            return
-        standing = [a for a in self._assignments if a.rank in self._memory.standing().values()]
-        self._template.order(KillRanks(kept=tuple(KeptRank(rank=a.rank, assignment=a) for a in standing)))
-        for rank in stuck:
-            message = f"it did not leave its world within {order.seconds:.0f} s and was killed"
+        kept = [KeptRank(rank=a.rank, assignment=a) for a in self._assignments if a.rank not in ranks]
+        self._template.order(KillRanks(kept=tuple(kept)))
+        for rank in ranks:
             self._tell_end(
-                RankExit(generation=generation, rank=rank, exit_code=137, signal=9, cause="peer", message=message)
+                RankExit(generation=generation, rank=rank, exit_code=137, signal=9, cause="peer", message=why)
             )
 
     async def _diagnose(self) -> None:

@@ -15,10 +15,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regroup_trainer.checkpoint import catalog, lineage
+from regroup_trainer.checkpoint import catalog, lineage, publish
 from regroup_trainer.checkpoint.catalog import Candidate
 from regroup_trainer.checkpoint.layout import Layout
-from regroup_trainer.errors import TrainingError
+from regroup_trainer.checkpoint.lineage import LineageRecord
+from regroup_trainer.config import CheckpointPolicy
+from regroup_trainer.contract import GenerationNumber
+from regroup_trainer.errors import FencedError, TrainingError
 
 EXIT_DAMAGED = 1
 _TABLE_WIDTH = 100
@@ -111,16 +114,24 @@ def export(directory: Path, step: int | None, out: Path) -> None:
 def prune(directory: Path, keep_last: int, keep_every_steps: int | None, dry_run: bool) -> None:
     """Delete old checkpoints. One that is damaged, or of an abandoned line, is left alone and does not count."""
     layout = _layout(directory)
-    steps = [candidate.step for candidate in _counting(layout) if candidate.manifest]
-    going = catalog.removable(steps, keep_last, keep_every_steps)
+    counting = len([candidate for candidate in _counting(layout) if candidate.manifest])
+    newest = max(_records(layout), default=None)
+    policy = CheckpointPolicy(keep_last=keep_last, keep_every_steps=keep_every_steps)
+    going = publish.superfluous(layout, newest, policy) if newest else []
     for step in going:
-        if not dry_run:
-            try:
-                catalog.remove(layout, step)
-            except OSError as error:
-                raise click.ClickException(f"{layout.published(step)} cannot be deleted: {error.strerror}") from error
+        if newest and not dry_run:
+            _remove(layout, step, newest)
         click.echo(f"step {step}: {'would go' if dry_run else 'deleted'}")
-    click.echo(f"{len(steps) - len(going)} stay")
+    click.echo(f"{counting - len(going)} stay")
+
+
+def _remove(layout: Layout, step: int, newest: GenerationNumber) -> None:
+    try:
+        publish.remove(layout, step, newest)
+    except FencedError as error:
+        raise click.ClickException(f"{error}, and may need step {step}: it stays; prune again") from error
+    except OSError as error:
+        raise click.ClickException(f"{layout.published(step)} cannot be deleted: {error.strerror}") from error
 
 
 def _layout(directory: Path) -> Layout:
@@ -135,12 +146,16 @@ def _layout(directory: Path) -> Layout:
 
 def _counting(layout: Layout) -> list[Candidate]:
     """Those of the current lineage, newest first."""
-    try:
-        records = lineage.read(layout)
-    except TrainingError as error:
-        raise click.ClickException(str(error)) from error
+    records = _records(layout)
     links = lineage.chain(records, max(records, default=None))
     return [candidate for candidate in catalog.published(layout) if catalog.on_lineage(candidate, links)]
+
+
+def _records(layout: Layout) -> dict[GenerationNumber, LineageRecord]:
+    try:
+        return lineage.read(layout)
+    except TrainingError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _choose(layout: Layout, step: int | None) -> Candidate:

@@ -128,18 +128,9 @@ def sweep(layout: Layout, generation: GenerationNumber) -> None:
             shutil.rmtree(path, ignore_errors=True)
         elif writer is not None and writer < generation:
             with contextlib.suppress(OSError):
-                _delete(layout, path)
+                shutil.rmtree(set_aside(path, layout.removed(path)))  # never seen with only some of its files
 
 
 def stale(layout: Layout, generation: GenerationNumber) -> list[Path]:
     """What generations older than this set aside as of an abandoned line."""
     return [path for path in layout.checkpoints.iterdir() if (by := set_aside_by(path.name)) and by < generation]
-
-
-def remove(layout: Layout, step: int) -> None:
-    """Delete a published checkpoint; it is never seen with only some of its files. Raises OSError."""
-    _delete(layout, layout.published(step))
-
-
-def _delete(layout: Layout, path: Path) -> None:
-    shutil.rmtree(set_aside(path, layout.removed(path)))

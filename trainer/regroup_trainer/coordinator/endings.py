@@ -78,7 +78,8 @@ def dissolve(state: State, world: World, now: float) -> None:
 def ask_to_leave(state: State, world: World, member: str, now: float) -> None:
     """Have the ranks of one of its members leave a broken world."""
     world.dissolved = now
-    state.send(member, LeaveWorld(generation=world.number, seconds=free_seconds(world)))
+    stuck = world.broken.stuck if world.broken else None
+    state.send(member, LeaveWorld(generation=world.number, seconds=free_seconds(world), stuck=stuck))
 
 
 def free_seconds(world: World) -> float:

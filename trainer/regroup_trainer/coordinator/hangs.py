@@ -63,7 +63,8 @@ def _end(state: State, world: World, now: float) -> None:
     message = f"no step for {idle:.0f} s: {who}"
     state.tell(now, "HangDiagnosed", message, "Warning")
     state.detections.append(("hang", idle))
-    world.broken = Break(now, "hang", message, place, detect_seconds=idle)
+    stuck = found.rank if found else None
+    world.broken = Break(now, "hang", message, place, detect_seconds=idle, stuck=stuck)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,8 @@ class Break:
     exit: RankExit | None = None
     """The first failing rank; None when a whole member was lost."""
     detect_seconds: float = 0.0
+    stuck: int | None = None
+    """The rank that hangs, where one stands out."""
     provisional: bool = False
     """Only `peer` exits so far: the real cause may still be heard."""
 
