@@ -23,18 +23,21 @@ PICTURE = Path(__file__).resolve().parent.parent / "docs" / "pictures" / "recove
 
 def draw(course: dict[str, Any]) -> Figure:
     """Steps over seconds, 0 being the loss of power; what happened between."""
+    detect, down = course["detect_seconds"], course["down_seconds"]
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(6.4, 3.6), dpi=120, layout="constrained")
+        figure = Figure(figsize=(6.4, 3.2), dpi=120, layout="constrained")
         axes = figure.subplots()
-        for number, (ranks, points) in enumerate(worlds(course["steps"])):
+        for number, (world, points) in enumerate(worlds(course["steps"])):
             seconds, steps = [point[0] for point in points], [point[1] for point in points]
-            axes.plot(seconds, steps, ".", markersize=3, color=f"C{number % 10}", label=ranks)
-        mark(axes, 0.0, "rank 0's node loses power", "tab:red")
-        mark(axes, course["detect_seconds"], f"noticed after {course['detect_seconds']:.2f} s", "tab:gray")
-        mark(axes, course["down_seconds"], f"next step after {course['down_seconds']:.2f} s", "tab:green")
+            axes.plot(seconds, steps, ".", markersize=4, color=f"C{number % 10}", label=world)
+        axes.axvspan(0.0, detect, color="tab:red", alpha=0.12, linewidth=0)
+        axes.axvspan(detect, down, color="tab:green", alpha=0.4, linewidth=0)
+        note(axes, detect / 2, 0.93, "rank 0's node lost its power at 0 s")
+        note(axes, detect / 2, 0.83, f"silence, noticed after {detect:.2f} s")
+        note(axes, detect / 2, 0.73, f"next step after {down:.2f} s, lost steps: {course['lost_steps']:.0f}")
         axes.set_xlabel("seconds")
         axes.set_ylabel("committed step")
-        axes.legend(frameon=False, loc="lower right")
+        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(0.72, 0.0))
     return figure
 
 
@@ -45,19 +48,9 @@ def worlds(steps: list[list[Any]]) -> list[tuple[str, list[list[Any]]]]:
     return [(f"generation {part[0][2]}", part) for part in parts]
 
 
-def mark(axes: Axes, seconds: float, text: str, color: str) -> None:
-    """A line at a moment, and what happened then."""
-    axes.axvline(seconds, linestyle="--", linewidth=1, color=color)
-    axes.annotate(
-        text,
-        (seconds, 0.98),
-        xycoords=("data", "axes fraction"),
-        rotation=90,
-        va="top",
-        ha="right",
-        fontsize=8,
-        color=color,
-    )
+def note(axes: Axes, seconds: float, height: float, text: str) -> None:
+    """A line of text above a moment; `height` is a share of the picture's."""
+    axes.annotate(text, (seconds, height), xycoords=("data", "axes fraction"), ha="center", va="center")
 
 
 if __name__ == "__main__":
