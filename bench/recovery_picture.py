@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.harness import RESULTS
@@ -32,9 +31,12 @@ def draw(course: dict[str, Any]) -> Figure:
             axes.plot(seconds, steps, ".", markersize=4, color=f"C{number % 10}", label=world)
         axes.axvspan(0.0, detect, color="tab:red", alpha=0.12, linewidth=0)
         axes.axvspan(detect, down, color="tab:green", alpha=0.4, linewidth=0)
-        note(axes, detect / 2, 0.93, "rank 0's node lost its power at 0 s")
-        note(axes, detect / 2, 0.83, f"silence, noticed after {detect:.2f} s")
-        note(axes, detect / 2, 0.73, f"next step after {down:.2f} s, lost steps: {course['lost_steps']:.0f}")
+        told = (
+            "rank 0's node lost its power at 0 s",
+            f"silence, noticed after {detect:.2f} s",
+            f"next step after {down:.2f} s, lost steps: {course['lost_steps']:.0f}",
+        )
+        axes.annotate("\n\n".join(told), (detect / 2, 0.96), xycoords=("data", "axes fraction"), ha="center", va="top")
         axes.set_xlabel("seconds")
         axes.set_ylabel("committed step")
         axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(0.72, 0.0))
@@ -46,11 +48,6 @@ def worlds(steps: list[list[Any]]) -> list[tuple[str, list[list[Any]]]]:
     ends = [index for index, (one, other) in enumerate(pairwise(steps), 1) if one[2] != other[2]]
     parts = [steps[start:end] for start, end in pairwise([0, *ends, len(steps)])]
     return [(f"generation {part[0][2]}", part) for part in parts]
-
-
-def note(axes: Axes, seconds: float, height: float, text: str) -> None:
-    """A line of text above a moment; `height` is a share of the picture's."""
-    axes.annotate(text, (seconds, height), xycoords=("data", "axes fraction"), ha="center", va="center")
 
 
 if __name__ == "__main__":

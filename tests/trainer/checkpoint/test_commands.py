@@ -9,35 +9,21 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from regroup_trainer.checkpoint import lineage, publish
+from regroup_trainer.checkpoint import catalog
 from regroup_trainer.checkpoint.__main__ import main
 from regroup_trainer.checkpoint.layout import Layout
-from regroup_trainer.checkpoint.lineage import LineageRecord
-from regroup_trainer.config import ResumePolicy
 from regroup_trainer.contract import GenerationNumber
-from tests.trainer.checkpoint.checkpoints import DATA, write_checkpoint
+from tests.trainer.checkpoint.checkpoints import begin, write_checkpoint
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Layout:
+def layout(layout: Layout) -> Layout:
     """Checkpoints of steps 2, 4, 6 and 8, of which 8 is of an abandoned line."""
-    layout = Layout(tmp_path)
-    layout.lineage.mkdir()
-    first = begin(layout, 1, resumed=0)
-    begin(layout, 2, resumed=6)
+    first = begin(layout, 1)
+    begin(layout, 2, resumed=6, parent=1)
     for step in (2, 4, 6, 8):
         write_checkpoint(layout, step, first)
     return layout
-
-
-def begin(layout: Layout, n: int, resumed: int) -> GenerationNumber:
-    """The n-th generation, which follows the one before."""
-    number, parent = GenerationNumber(1, n), GenerationNumber(1, n - 1) if n > 1 else None
-    record = LineageRecord(
-        generation=number, parent=parent, resumed_from_step=resumed, resume=ResumePolicy(), data=DATA
-    )
-    lineage.begin(layout, record)
-    return number
 
 
 def run(*arguments: object) -> Result:
@@ -78,14 +64,14 @@ def test_prune_keeps_what_it_is_told_to(layout: Layout) -> None:
 def test_prune_leaves_what_a_generation_that_begins_meanwhile_goes_on_from(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = publish.superfluous
+    choose = catalog.removable
 
-    def look_late(*arguments: Any) -> list[int]:
-        found = look(*arguments)
-        begin(layout, 3, resumed=2)
-        return found
+    def choose_and_dally(*arguments: Any) -> list[int]:
+        chosen = choose(*arguments)
+        begin(layout, 3, resumed=2, parent=2)
+        return chosen
 
-    monkeypatch.setattr(publish, "superfluous", look_late)
+    monkeypatch.setattr(catalog, "removable", choose_and_dally)
     failed = run("prune", layout.directory, "--keep-last", 1)
     assert failed.exit_code == 1
     assert f"generation {GenerationNumber(1, 3)} has begun" in failed.output

@@ -19,7 +19,6 @@ from regroup_trainer.checkpoint import catalog, lineage, publish
 from regroup_trainer.checkpoint.catalog import Candidate
 from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.checkpoint.lineage import LineageRecord
-from regroup_trainer.config import CheckpointPolicy
 from regroup_trainer.contract import GenerationNumber
 from regroup_trainer.errors import FencedError, TrainingError
 
@@ -41,7 +40,7 @@ def list_checkpoints(directory: Path, as_json: bool) -> None:
     """Show all checkpoints, newest first, and which of them a job would resume from."""
     layout = _layout(directory)
     found = catalog.published(layout)
-    counting = {candidate.step for candidate in _counting(layout)}
+    counting = {candidate.step for candidate in _counting(layout, _records(layout))}
     if as_json:
         click.echo(json.dumps([_facts(candidate, candidate.step in counting) for candidate in found], indent=2))
         return
@@ -114,15 +113,14 @@ def export(directory: Path, step: int | None, out: Path) -> None:
 def prune(directory: Path, keep_last: int, keep_every_steps: int | None, dry_run: bool) -> None:
     """Delete old checkpoints. One that is damaged, or of an abandoned line, is left alone and does not count."""
     layout = _layout(directory)
-    counting = len([candidate for candidate in _counting(layout) if candidate.manifest])
-    newest = max(_records(layout), default=None)
-    policy = CheckpointPolicy(keep_last=keep_last, keep_every_steps=keep_every_steps)
-    going = publish.superfluous(layout, newest, policy) if newest else []
+    records = _records(layout)
+    steps = [candidate.step for candidate in _counting(layout, records) if candidate.manifest]
+    going = catalog.removable(steps, keep_last, keep_every_steps)
     for step in going:
-        if newest and not dry_run:
-            _remove(layout, step, newest)
+        if not dry_run:
+            _remove(layout, step, max(records))
         click.echo(f"step {step}: {'would go' if dry_run else 'deleted'}")
-    click.echo(f"{counting - len(going)} stay")
+    click.echo(f"{len(steps) - len(going)} stay")
 
 
 def _remove(layout: Layout, step: int, newest: GenerationNumber) -> None:
@@ -144,9 +142,8 @@ def _layout(directory: Path) -> Layout:
     return layout
 
 
-def _counting(layout: Layout) -> list[Candidate]:
+def _counting(layout: Layout, records: dict[GenerationNumber, LineageRecord]) -> list[Candidate]:
     """Those of the current lineage, newest first."""
-    records = _records(layout)
     links = lineage.chain(records, max(records, default=None))
     return [candidate for candidate in catalog.published(layout) if catalog.on_lineage(candidate, links)]
 
@@ -159,7 +156,7 @@ def _records(layout: Layout) -> dict[GenerationNumber, LineageRecord]:
 
 
 def _choose(layout: Layout, step: int | None) -> Candidate:
-    candidates = _counting(layout) if step is None else catalog.published(layout)
+    candidates = _counting(layout, _records(layout)) if step is None else catalog.published(layout)
     chosen = next((candidate for candidate in candidates if step in (None, candidate.step)), None)
     if chosen is None:
         there = ", ".join(str(candidate.step) for candidate in candidates) or "none at all"
