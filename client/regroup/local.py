@@ -149,14 +149,16 @@ class LocalRun:
                 self._incarnation += 1
 
     async def _observe(self) -> None:
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
-            assert self._client is not None
+        assert self._client is not None
+        try:
             self.status = await self._client.status()
             if self.status.revision < self.desired.revision:
                 await self._client.wish(self.desired)
-            for recovery in self.status.recoveries:
-                self.recoveries[self.status.term, recovery.sequence] = recovery
-            self.on_status(self.status)
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return
+        for recovery in self.status.recoveries:
+            self.recoveries[self.status.term, recovery.sequence] = recovery
+        self.on_status(self.status)
 
     def _inject(self) -> None:
         step = self.status.progress.step if self.status and self.status.progress else 0

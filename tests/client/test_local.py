@@ -53,6 +53,16 @@ def _worker_of_rank_zero(run: LocalRun) -> int:
     return next(member.index for member in run.status.members if member.rank == 0)
 
 
+def test_an_error_of_whoever_watches_ends_the_run(tmp_path: Path) -> None:
+    """It is not one of the connection to the coordinator, which are waited out."""
+
+    def disappear(_status: CoordinatorStatus) -> bool:
+        raise ProcessLookupError("no such process")
+
+    with pytest.raises(ProcessLookupError):
+        play(make_run(tmp_path, ENDLESS), [(disappear, lambda run: None)])
+
+
 def test_the_coordinator_dies_together_with_a_worker(tmp_path: Path) -> None:
     run = make_run(tmp_path, ENDLESS)
     acts = [
