@@ -151,7 +151,7 @@ class LocalRun:
     async def _observe(self) -> None:
         assert self._client is not None
         try:
-            self.status = await self._client.status()
+            self.status = keep_progress(await self._client.status(), self.status)
             if self.status.revision < self.desired.revision:
                 await self._client.wish(self.desired)
         except (aiohttp.ClientError, TimeoutError, OSError):
@@ -217,6 +217,15 @@ class LocalRun:
 
     def _change(self, **changes: object) -> None:
         self.desired = self.desired.model_copy(update={"revision": self.desired.revision + 1, **changes})
+
+
+def keep_progress(status: CoordinatorStatus, before: CoordinatorStatus | None) -> CoordinatorStatus:
+    """With the progress that a coordinator which has just begun does not know yet."""
+    if before is None or status.progress is not None:
+        return status
+    return status.model_copy(
+        update={"progress": before.progress, "total_steps": status.total_steps or before.total_steps}
+    )
 
 
 def newest_term(directory: Path) -> int:

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from regroup.display import Display, plain_line
-from regroup.local import LocalRun
+from regroup.local import LocalRun, keep_progress
 from regroup.summary import sentence, summarize
 from regroup_trainer.contract import CheckpointSaved, GenerationNumber, Ledger, Progress
 from regroup_trainer.job_status import CoordinatorStatus, Recovery, Verdict
@@ -65,6 +65,14 @@ def test_a_terminal_shows_the_newest_status() -> None:
         display.show(make_status(99))
     assert "step 99 of 100" in out.getvalue()
     assert "99/100" in out.getvalue()
+
+
+def test_a_coordinator_that_has_just_begun_does_not_set_the_progress_back() -> None:
+    before = make_status(300)
+    begun = make_status(0, term=2, phase="waiting", world_size=0, progress=None, total_steps=0)
+    assert "step=300/100 world=0" in plain_line(keep_progress(begun, before))
+    assert keep_progress(make_status(301), before) == make_status(301)
+    assert keep_progress(begun, None) == begun
 
 
 def test_the_summary_counts_what_was_lost() -> None:

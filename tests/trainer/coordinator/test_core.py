@@ -70,8 +70,12 @@ def test_starts_with_the_least_after_the_grace() -> None:
     assert job.indices == [0, 1]
 
 
-def test_says_how_many_workers_it_waits_for() -> None:
+def test_says_how_many_workers_it_waits_for_and_misses_none_before_they_can_have_come() -> None:
     job = Job()
+    job.wait(0.1)
+    assert make_status(job.core.state, 1).message == "waiting for workers"
+    job.wait(3.0)
+    assert make_status(job.core.state, 1).message == "waiting for 2 more workers: have 0 of at least 2"
     job.add_agent(0)
     job.wait(0.1)
     assert make_status(job.core.state, 1).message == "waiting for 1 more worker: have 1 of at least 2"
@@ -204,6 +208,9 @@ def test_scaling_up_waits_for_the_new_worker_and_down_lets_the_highest_index_go(
     job.wait(1.0)
     assert job.indices == [0, 1, 2, 3]
     job.wish(replicas=2)
+    message = make_status(job.core.state, 1).message
+    assert message.startswith("leaving generation 1.2 together, at the next step: ")
+    assert message.endswith(" goes")
     job.wait(1.0)
     assert job.indices == [0, 1]
     assert agents[2].exit_code == 0

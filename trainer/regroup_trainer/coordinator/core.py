@@ -22,7 +22,7 @@ from regroup_trainer.coordinator.membership import expired, restart_deadlines
 from regroup_trainer.coordinator.reports import hear
 from regroup_trainer.coordinator.restarts import Restarts
 from regroup_trainer.coordinator.snapshots import failed_rungs, repeat_complete, source_of, tell_complete, usable
-from regroup_trainer.coordinator.state import State
+from regroup_trainer.coordinator.state import WAITING, State
 from regroup_trainer.coordinator.world import Break, World
 from regroup_trainer.job_status import Verdict
 from regroup_trainer.recovery import Holding, Situation, choose_rung
@@ -197,7 +197,8 @@ class Coordinator:
         state = self.state
         if not chosen:
             self._gathering, self._gather_until = True, None
-            return waiting_message(here, state.desired)
+            nobody_yet = not here and now < self._adopt_until  # a successor has to be found; they may well train
+            return WAITING if nobody_yet else waiting_message(here, state.desired)
         missing = wanted_workers(state.desired) - len(chosen)
         if self._gather_until is None:
             self._gather_until = now + state.desired.start_grace_seconds

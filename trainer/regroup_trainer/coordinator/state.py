@@ -22,6 +22,9 @@ from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.coordinator.world import Break, LastCommit, World
 from regroup_trainer.job_status import Verdict
 
+WAITING = "waiting for workers"
+"""Until it is known who is there."""
+
 
 class State:
     """Of one coordinator process. Times are monotonic seconds; `wall` makes them wall clock."""
@@ -40,7 +43,7 @@ class State:
         """Members whose place another has taken: should they come back, they are let go."""
         self.world: World | None = None
         self.verdict: Verdict | None = None
-        self.waiting_for = "waiting for workers"
+        self.waiting_for = WAITING
         """Why no world is formed, as long as none is."""
         self.started = False
         """Whether the state of any generation has ever been in place."""

@@ -71,7 +71,7 @@ def message_of(state: State) -> str:
     if world.ended:
         return state.waiting_for
     if world.change is not None:
-        return f"saving, then a new world: {world.change.reason}"
+        return f"leaving generation {world.number} together, at the next step: {world.change.reason}"
     if world.speechless:
         return f"running {state.desired.script[0]} on {_workers(world)}{_missing(state, world)}"
     if not world.running:
