@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 
 from regroup_trainer.compilation import require_compiler
 from regroup_trainer.errors import ConfigurationError
@@ -20,6 +19,9 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any], int]] = {
     "fsdp": (2, {"strategy": "fsdp"}, BLOCKS_AND_LOSS),
     "pipeline": (2, {"pipelineParallel": 2}, BLOCKS),
     "context": (2, {"contextParallel": 2}, BLOCKS),
+    "tensor": (2, {"tensorParallel": 2}, BLOCKS),
+    "fsdp x tensor": (4, {"strategy": "fsdp", "tensorParallel": 2}, BLOCKS),
+    "pipeline x tensor": (4, {"pipelineParallel": 2, "tensorParallel": 2}, BLOCKS),
 }
 
 
@@ -39,11 +41,6 @@ def test_compiled_blocks_train_as_plain_ones_do_and_are_compiled_once(
     assert [outcome.exit_code for outcome in found] == [0] * world_size, found[0].stderr
     assert found[0].losses == pytest.approx(expected.losses, rel=1e-5)
     assert f"graphs: {graphs}\n" in found[0].stderr
-
-
-def test_layers_that_are_cut_are_not_compiled() -> None:
-    with pytest.raises(ValidationError, match=r"training\.compile: true does not compute the same .*tensorParallel 2"):
-        train_config(parallelism={"tensorParallel": 2}, training={"compile": True})
 
 
 def test_without_a_compiler_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

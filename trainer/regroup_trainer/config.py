@@ -309,7 +309,7 @@ class TrainingConfig(Section):
     precision: Literal["fp32", "bf16"] = "fp32"
     """Of forward and backward; parameters and optimizer state stay fp32."""
     compile: bool = False
-    """Compile the blocks with torch.compile; not with tensorParallel."""
+    """Compile the blocks with torch.compile."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """Recompute activations in the backward pass to save memory."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
@@ -342,16 +342,6 @@ class TrainConfig(Section):
     """Steps, batch, precision."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """Held-out loss."""
-
-    @model_validator(mode="after")
-    def _compiled_blocks_are_whole(self) -> Self:
-        # torch 2.15: the losses of the second step differ by 1e-3 from those without, see docs/design/0002.
-        if self.training.compile and self.parallelism.tensor_parallel > 1:
-            raise ValueError(
-                f"training.compile: true does not compute the same with parallelism.tensorParallel "
-                f"{self.parallelism.tensor_parallel}: set it to false, or leave out tensorParallel"
-            )
-        return self
 
     @model_validator(mode="after")
     def _exactness_is_for_copies(self) -> Self:

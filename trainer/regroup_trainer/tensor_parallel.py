@@ -39,6 +39,17 @@ class GatheringNorm(SequenceParallel):
         return outputs.redistribute(placements=(Replicate(),))
 
 
+class WaitingRowwise(RowwiseParallel):
+    """Its result has arrived.
+
+    To one that is still on its way, as RowwiseParallel has it, a compiled block sends no gradient back (torch 2.15).
+    """
+
+    @staticmethod
+    def _prepare_output_fn(placements: Any, _local: bool, _module: nn.Module, outputs: Any, _mesh: DeviceMesh) -> Any:
+        return outputs.redistribute(placements=placements).to_local()
+
+
 def require_divisible(config: TrainConfig) -> None:
     """Raises ConfigurationError when heads, sequence or model cannot be cut into `parallelism.tensorParallel` parts."""
     parts = config.parallelism.tensor_parallel
@@ -66,7 +77,7 @@ def split_layers(model: Model, mesh: DeviceMesh) -> None:
         _apply(block, mesh, _plan_of(block))
     ends: dict[str, ParallelStyle] = {}
     if model.starts or (model.ends and model.tied):
-        ends["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
+        ends["embedding"] = WaitingRowwise(input_layouts=Replicate(), output_layouts=Shard(1))
     if not model.starts:
         model.input_slices = mesh.size()
     if model.ends:
