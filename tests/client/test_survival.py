@@ -15,6 +15,7 @@ import pytest
 from regroup.local import LocalRun
 from regroup.processes import descendants, find_rank
 from regroup_trainer import history
+from regroup_trainer.config import TrainConfig
 from regroup_trainer.job_status import Recovery
 from tests.client import survival_faults
 from tests.client.local_job import at_step, make_run, make_train, play, require_whole_history, world_of
@@ -27,6 +28,11 @@ STEPS = 200
 OWN_STEPS = 60
 """Of a program whose steps take longer."""
 HSDP = {"strategy": "hsdp", "shardGroupSize": 2}
+
+
+def compiled(train: TrainConfig) -> TrainConfig:
+    """The same, with compiled blocks."""
+    return train.model_copy(update={"training": train.training.model_copy(update={"compile": True})})
 
 
 @pytest.fixture(scope="module")
@@ -151,14 +157,19 @@ def test_a_rank_that_did_not_see_the_commit_of_its_last_step_completes_it(
 
 
 @pytest.mark.parametrize(
-    ("layout", "workers"), [({}, {}), (HSDP, {"replicas": 4, "replica_group_size": 2})], ids=["ddp", "hsdp"]
+    ("layout", "workers", "graphs"),
+    [
+        ({}, {}, {"2"}),  # one for all blocks and one for the loss, in every process
+        (HSDP, {"replicas": 4, "replica_group_size": 2}, {"2"}),
+        # Cut blocks talk within their world: one graph for each size of it, and none for the loss.
+        ({"tensorParallel": 2}, {"replicas": 4, "replica_group_size": 2}, {"1", "2"}),
+    ],
+    ids=["ddp", "hsdp", "ddp x tensor"],
 )
 def test_what_was_compiled_stays_compiled_in_the_next_worlds(
-    tmp_path: Path, layout: dict[str, Any], workers: dict[str, Any]
+    tmp_path: Path, layout: dict[str, Any], workers: dict[str, Any], graphs: set[str]
 ) -> None:
-    train = make_train(1_000_000, **layout)
-    compiled = train.model_copy(update={"training": train.training.model_copy(update={"compile": True})})
-    run = make_run(tmp_path, 1_000_000, train=compiled, **workers)
+    run = make_run(tmp_path, 1_000_000, train=compiled(make_train(1_000_000, **layout)), **workers)
     run.entry = "tests.client.graph_counter"
     whole = run.desired.replicas
     acts = [
@@ -171,14 +182,21 @@ def test_what_was_compiled_stays_compiled_in_the_next_worlds(
     logs = "".join(path.read_text() for path in (tmp_path / "logs").glob("test-w*"))
     told = re.findall(r"graphs: (\d+)", logs)
     assert len(told) >= whole + 2  # the two that lived on told at both ends of their worlds
-    assert set(told) == {"2"}  # one for all blocks and one for the loss, in every process
+    assert set(told) == graphs
 
 
-@pytest.mark.parametrize("layout", [HSDP, {"tensorParallel": 2}], ids=["hsdp", "ddp x tensor"])
-def test_a_broken_replica_group_costs_no_step(tmp_path: Path, layout: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "train",
+    [
+        make_train(STEPS, **HSDP),
+        make_train(STEPS, tensorParallel=2),
+        compiled(make_train(STEPS, tensorParallel=2)),
+    ],
+    ids=["hsdp", "ddp x tensor", "ddp x tensor, compiled"],
+)
+def test_a_broken_replica_group_costs_no_step(tmp_path: Path, train: TrainConfig) -> None:
     alone = make_run(tmp_path / "alone", STEPS, replicas=1, min_replicas=1, train=make_train(STEPS))
     assert play(alone).outcome == "completed"
-    train = make_train(STEPS, **layout)
     run = make_run(tmp_path / "groups", STEPS, replicas=4, min_replicas=2, replica_group_size=2, train=train)
     run.replace_seconds = 1.0
     # Rank 0 and its part go; the other group's parts are those that live.

@@ -21,7 +21,6 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any], int]] = {
     "context": (2, {"contextParallel": 2}, BLOCKS),
     "tensor": (2, {"tensorParallel": 2}, BLOCKS),
     "fsdp x tensor": (4, {"strategy": "fsdp", "tensorParallel": 2}, BLOCKS),
-    "pipeline x tensor": (4, {"pipelineParallel": 2, "tensorParallel": 2}, BLOCKS),
 }
 
 
