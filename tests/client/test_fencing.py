@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from regroup_trainer.contract import GenerationNumber
 from regroup_trainer.job_status import CoordinatorStatus
 from tests.client import held_save
 from tests.client.local_job import at_step, make_run, make_train, play, require_whole_history, world_of
+from tests.support.processes import freeze, thaw
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -41,14 +39,11 @@ class Freezer:
         self.member = place.member
         self._agent, self.rank = agent.popen.pid, find_rank(agent, 0) or 0
         self._below = descendants(self._agent)
-        for pid in [self._agent, *self._below]:
-            os.kill(pid, signal.SIGSTOP)
+        freeze([self._agent, *self._below])
 
     def thaw(self, _run: LocalRun) -> None:
-        """The rank first: its agent is the last to hear that it is to hold it back. It may have ended already."""
-        for pid in [self.rank, *self._below, self._agent]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        """The rank first: its agent is the last to hear that it is to hold it back."""
+        thaw([self.rank, *self._below, self._agent])
 
     def is_back(self, status: CoordinatorStatus) -> bool:
         """Whether it trains again, in a world of all."""
@@ -71,7 +66,7 @@ def test_a_leader_that_is_frozen_within_a_save_replaces_none_of_the_others(tmp_p
     def wake(run: LocalRun) -> None:
         """Its agent only after it has tried."""
         before = publisher()
-        os.kill(freezer.rank, signal.SIGCONT)
+        thaw([freezer.rank])
         (tmp_path / held_save.GO_ON).touch()
         tried = tmp_path / held_save.TRIED
         assert wait_until("the late publisher", lambda: tried.exists() and tried.read_text()) == "FencedError"

@@ -15,6 +15,7 @@ from regroup_trainer.config import CheckpointPolicy
 from regroup_trainer.job_status import CoordinatorStatus, Recovery
 from regroup_trainer.snapshots.places import CompletePage
 from tests.client.local_job import Act, at_step, make_run, make_train, play, require_whole_history
+from tests.support.processes import command_line, open_files
 
 pytestmark = pytest.mark.slow
 STEPS = 200
@@ -49,8 +50,7 @@ def complete_steps(run: LocalRun) -> list[int]:
 
 def private_folder(agent: LocalProcess) -> Path:
     """Which its template was told."""
-    commands = [Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0") for pid in descendants(agent.popen.pid)]
-    command = next(words for words in commands if "--directory" in words)
+    command = next(words for pid in descendants(agent.popen.pid) if "--directory" in (words := command_line(pid)))
     return Path(command[command.index("--directory") + 1])
 
 
@@ -126,7 +126,8 @@ def test_memory_that_was_damaged_leaves_the_state_to_the_checkpoint(tmp_path: Pa
 
 def damage_snapshots(agent: LocalProcess) -> None:
     """Flip the bits of all snapshots that an agent holds."""
-    for link in Path(f"/proc/{agent.popen.pid}/fd").iterdir():
-        if "memfd:snapshot-tensors" in str(link.readlink()):
-            content = link.read_bytes()
-            link.write_bytes(bytes(255 - byte for byte in content))
+    links = open_files(agent.popen.pid, "memfd:snapshot-tensors")
+    assert links
+    for link in links:
+        content = link.read_bytes()
+        link.write_bytes(bytes(255 - byte for byte in content))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +17,7 @@ from regroup_trainer.config import TrainConfig
 from regroup_trainer.job_status import Recovery
 from tests.client import survival_faults
 from tests.client.local_job import at_step, make_run, make_train, play, require_whole_history, world_of
+from tests.support.processes import freeze, thaw
 
 pytestmark = pytest.mark.slow
 FP32_ROUNDING = 1e-5
@@ -106,20 +105,15 @@ def test_peers_of_a_frozen_worker_go_on_without_it(tmp_path: Path) -> None:
     run = make_run(tmp_path, 1_000_000)
     frozen: list[int] = []
 
-    def freeze(run: LocalRun) -> None:
+    def freeze_worker(run: LocalRun) -> None:
         agent = run.agents[1].popen.pid
         frozen.extend([agent, *descendants(agent)])
-        for pid in frozen:
-            os.kill(pid, signal.SIGSTOP)
-
-    def thaw(_: LocalRun) -> None:
-        for pid in frozen:
-            os.kill(pid, signal.SIGCONT)
+        freeze(frozen)
 
     with _thawed_in_the_end(frozen):
         acts = [
-            (at_step(25), freeze),
-            (world_of(2), thaw),
+            (at_step(25), freeze_worker),
+            (world_of(2), lambda run: thaw(frozen)),
             (world_of(3), lambda run: run.suspend()),
         ]
         assert play(run, acts).outcome == "suspended"
@@ -135,9 +129,7 @@ def _thawed_in_the_end(pids: list[int]) -> Iterator[None]:
     try:
         yield
     finally:
-        for pid in pids:
-            if Path(f"/proc/{pid}").exists():
-                os.kill(pid, signal.SIGCONT)
+        thaw(pids)
 
 
 @pytest.mark.parametrize("dying", [2, 0], ids=["another", "rank 0, which had not noted it"])

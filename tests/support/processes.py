@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -11,3 +15,37 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def command_line(pid: int) -> list[str]:
+    """Its words; none of a process that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
+def open_files(pid: int, name: str) -> list[Path]:
+    """The descriptors of files with `name` in theirs. Others may be closed while we look."""
+    found = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if name in str(link.readlink()):
+                found.append(link)
+    return found
+
+
+def freeze(pids: Iterable[int]) -> None:
+    """Stop them, as far as they have not ended."""
+    _signal(pids, signal.SIGSTOP)
+
+
+def thaw(pids: Iterable[int]) -> None:
+    """Let them go on, as far as they have not ended."""
+    _signal(pids, signal.SIGCONT)
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
