@@ -15,7 +15,7 @@ from regroup_trainer.config import CheckpointPolicy
 from regroup_trainer.job_status import CoordinatorStatus, Recovery
 from regroup_trainer.snapshots.places import CompletePage
 from tests.client.local_job import Act, at_step, make_run, make_train, play, require_whole_history
-from tests.support.processes import command_line, open_files
+from tests.support.processes import open_files, read_proc
 
 pytestmark = pytest.mark.slow
 STEPS = 200
@@ -50,7 +50,8 @@ def complete_steps(run: LocalRun) -> list[int]:
 
 def private_folder(agent: LocalProcess) -> Path:
     """Which its template was told."""
-    command = next(words for pid in descendants(agent.popen.pid) if "--directory" in (words := command_line(pid)))
+    commands = [read_proc(pid, "cmdline").split("\0") for pid in descendants(agent.popen.pid)]
+    command = next(words for words in commands if "--directory" in words)
     return Path(command[command.index("--directory") + 1])
 
 

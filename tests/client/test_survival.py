@@ -13,7 +13,6 @@ import pytest
 from regroup.local import LocalRun
 from regroup.processes import descendants, find_rank
 from regroup_trainer import history
-from regroup_trainer.config import TrainConfig
 from regroup_trainer.job_status import Recovery
 from tests.client import survival_faults
 from tests.client.local_job import at_step, make_run, make_train, play, require_whole_history, world_of
@@ -27,11 +26,6 @@ STEPS = 200
 OWN_STEPS = 60
 """Of a program whose steps take longer."""
 HSDP = {"strategy": "hsdp", "shardGroupSize": 2}
-
-
-def compiled(train: TrainConfig) -> TrainConfig:
-    """The same, with compiled blocks."""
-    return train.model_copy(update={"training": train.training.model_copy(update={"compile": True})})
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +155,9 @@ def test_a_rank_that_did_not_see_the_commit_of_its_last_step_completes_it(
 def test_what_was_compiled_stays_compiled_in_the_next_worlds(
     tmp_path: Path, layout: dict[str, Any], workers: dict[str, Any], graphs: set[str]
 ) -> None:
-    run = make_run(tmp_path, 1_000_000, train=compiled(make_train(1_000_000, **layout)), **workers)
+    train = make_train(1_000_000, **layout)
+    compiled = train.model_copy(update={"training": train.training.model_copy(update={"compile": True})})
+    run = make_run(tmp_path, 1_000_000, train=compiled, **workers)
     run.entry = "tests.client.graph_counter"
     whole = run.desired.replicas
     acts = [

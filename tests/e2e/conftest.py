@@ -11,7 +11,6 @@ import os
 import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from demo.volume import Volume
 from devcluster import cgroups
 from devcluster.cluster import Cluster
 from tests.support.jobs import Job
+from tests.support.processes import read_proc
 from tests.support.waiting import wait_until
 
 NAME = "e2e"
@@ -158,14 +158,6 @@ class Installation:
         """What the job writes."""
         folder = self.stage.volume(self.namespace) / self.namespace
         return Volume(folder / f"{job.name}-{job.read()['metadata']['uid'][:8]}")
-
-
-def read_proc(pid: int, name: str) -> str:
-    """A file of /proc/PID; empty when the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/{name}").read_text()
-    except OSError:
-        return ""
 
 
 @pytest.fixture(scope="session")

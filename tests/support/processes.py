@@ -11,18 +11,16 @@ from pathlib import Path
 
 def runs(pid: int) -> bool:
     """Whether there is such a process, and it has not ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
+    stat = read_proc(pid, "stat")
+    return bool(stat) and stat.rsplit(")", 1)[1].split()[0] not in "ZX"
 
 
-def command_line(pid: int) -> list[str]:
-    """Its words; none of a process that has ended."""
+def read_proc(pid: int, name: str) -> str:
+    """A file of /proc/PID; empty when the process is gone."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        return Path(f"/proc/{pid}/{name}").read_text()
     except OSError:
-        return []
+        return ""
 
 
 def open_files(pid: int, name: str) -> list[Path]:
