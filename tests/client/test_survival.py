@@ -13,6 +13,7 @@ import pytest
 from regroup.local import LocalRun
 from regroup.processes import descendants, find_rank
 from regroup_trainer import history
+from regroup_trainer.config import TrainConfig
 from regroup_trainer.job_status import Recovery
 from tests.client import survival_faults
 from tests.client.local_job import at_step, make_run, make_train, play, require_whole_history, world_of
@@ -56,6 +57,11 @@ def rank_pids(run: LocalRun) -> dict[int, int]:
             if (pid := find_rank(agent, rank)) is not None:
                 found[index] = pid
     return found
+
+
+def compiled(train: TrainConfig) -> TrainConfig:
+    """The same training, by compiled functions."""
+    return train.model_copy(update={"training": train.training.model_copy(update={"compile": True})})
 
 
 def survive_the_death_of_rank_1(run: LocalRun, at: int, later: int) -> None:
@@ -130,16 +136,30 @@ def _thawed_in_the_end(pids: list[int]) -> Iterator[None]:
 def test_a_rank_that_did_not_see_the_commit_of_its_last_step_completes_it(
     tmp_path: Path, undisturbed: list[float | None], monkeypatch: pytest.MonkeyPatch, dying: int
 ) -> None:
+    die_with_a_commit(tmp_path, monkeypatch, dying)
+    logs = "".join(path.read_text() for path in (tmp_path / "logs").glob("test-w*"))
+    assert "completed step 30, whose commit a peer had seen" in logs
+    assert losses(tmp_path) == pytest.approx(undisturbed, rel=FP32_ROUNDING)
+
+
+def test_the_order_to_leave_does_not_overtake_a_commit_that_is_on_its_way(
+    tmp_path: Path, undisturbed: list[float | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator is quicker than a sum that goes from rank to rank over busy cores."""
+    monkeypatch.setenv(survival_faults.LATE, "yes")
+    die_with_a_commit(tmp_path, monkeypatch, 0)
+    assert losses(tmp_path) == pytest.approx(undisturbed, rel=FP32_ROUNDING)
+
+
+def die_with_a_commit(directory: Path, monkeypatch: pytest.MonkeyPatch, dying: int) -> None:
+    """Run to the end; one rank has applied a step, and is killed before another has."""
     monkeypatch.setenv(survival_faults.DYING, str(dying))
-    run = make_run(tmp_path, STEPS)
+    run = make_run(directory, STEPS)
     run.entry = "tests.client.survival_faults"
     assert play(run).outcome == "completed"
     recovery = recovery_of(run, "application")
     assert (recovery.rung, recovery.lost_steps, recovery.resumed_from_step) == ("L0", 0, 30)
-    logs = "".join(path.read_text() for path in (tmp_path / "logs").glob("test-w*"))
-    assert "completed step 30, whose commit a peer had seen" in logs
-    assert losses(tmp_path) == pytest.approx(undisturbed, rel=FP32_ROUNDING)
-    assert require_whole_history(tmp_path) == STEPS
+    assert require_whole_history(directory) == STEPS
 
 
 @pytest.mark.parametrize(
@@ -155,9 +175,7 @@ def test_a_rank_that_did_not_see_the_commit_of_its_last_step_completes_it(
 def test_what_was_compiled_stays_compiled_in_the_next_worlds(
     tmp_path: Path, layout: dict[str, Any], workers: dict[str, Any], graphs: set[str]
 ) -> None:
-    train = make_train(1_000_000, **layout)
-    compiled = train.model_copy(update={"training": train.training.model_copy(update={"compile": True})})
-    run = make_run(tmp_path, 1_000_000, train=compiled, **workers)
+    run = make_run(tmp_path, 1_000_000, train=compiled(make_train(1_000_000, **layout)), **workers)
     run.entry = "tests.client.graph_counter"
     whole = run.desired.replicas
     acts = [
@@ -173,11 +191,18 @@ def test_what_was_compiled_stays_compiled_in_the_next_worlds(
     assert set(told) == graphs
 
 
-@pytest.mark.parametrize("layout", [HSDP, {"tensorParallel": 2}], ids=["hsdp", "ddp x tensor"])
-def test_a_broken_replica_group_costs_no_step(tmp_path: Path, layout: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "train",
+    [
+        make_train(STEPS, **HSDP),
+        make_train(STEPS, tensorParallel=2),
+        compiled(make_train(STEPS, tensorParallel=2)),  # its commits take the longest way
+    ],
+    ids=["hsdp", "ddp x tensor", "ddp x tensor, compiled"],
+)
+def test_a_broken_replica_group_costs_no_step(tmp_path: Path, train: TrainConfig) -> None:
     alone = make_run(tmp_path / "alone", STEPS, replicas=1, min_replicas=1, train=make_train(STEPS))
     assert play(alone).outcome == "completed"
-    train = make_train(STEPS, **layout)
     run = make_run(tmp_path / "groups", STEPS, replicas=4, min_replicas=2, replica_group_size=2, train=train)
     run.replace_seconds = 1.0
     # Rank 0 and its part go; the other group's parts are those that live.

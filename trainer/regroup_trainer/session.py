@@ -45,7 +45,16 @@ from regroup_trainer.randomness import seed_all, seed_tensors
 from regroup_trainer.shares import Part, Shares, ShareSampler
 from regroup_trainer.state import Position, Stateful, TrainState
 from regroup_trainer.step import Share, Stepper, StepResult
-from regroup_trainer.survivor import Survivor, forget_world, join, lost_its_world, stand_by, survivor_of, take_over
+from regroup_trainer.survivor import (
+    Survivor,
+    forget_world,
+    join,
+    let_commits_arrive,
+    lost_its_world,
+    stand_by,
+    survivor_of,
+    take_over,
+)
 from regroup_trainer.world import tell_loss
 
 _Measure = Callable[[Any], Mapping[str, Tensor]]
@@ -289,6 +298,7 @@ class Session:
             engine.restore(state, self._begun, training.steps)
         self._state = state
         stepper = Stepper(state, config, self._world, targets_per_sample=1)
+        let_commits_arrive(stepper, assignment, channel)
         again = partial(self._open, dataset, training)
         return _Run(assignment.record.number, engine, stepper, self._scheduler, again, aligned=taken is None)
 

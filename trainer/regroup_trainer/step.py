@@ -103,7 +103,7 @@ class Stepper:
     whole: bool = field(default=True, init=False)
     """False while, or when, an update has been applied only in part."""
     proposal: Proposal | None = field(default=None, init=False)
-    """Of the step under way."""
+    """Of the step under way, until its commit is known."""
     _graph_known: bool = field(default=False, init=False)
     compute_time: ComputeTime = field(init=False)
     _finiteness: Finiteness = field(init=False)
@@ -169,14 +169,15 @@ class Stepper:
 
     def commit(self) -> StepResult:
         """Make the accumulated, reduced gradients and what was proposed a step of all ranks. Raises as `run` does."""
-        proposal, self.proposal = self.proposal, None
+        proposal = self.proposal
         assert proposal is not None, "a step is proposed before it is committed"
         squared_norm = float(sum_of_squares(self._reduced())) if self.proposes_early else None
         # From here on the step can be completed without the others, should any of them come to know its commit.
         self.prepared = True
         if self.guarded:
             return self._commit_behind_guard(proposal)
-        return self.complete(proposal.agreed(squared_norm))
+        committed, self.proposal = proposal.agreed(squared_norm), None
+        return self.complete(committed)
 
     @cached_property
     def guarded(self) -> bool:
@@ -202,7 +203,7 @@ class Stepper:
             self.whole = True  # by the guard: nothing was updated, and the gradients are as they were
             # On the host, a collective that was aborted on a GPU looks like one that has ended.
             raise GenerationOverError(f"the commit did not arrive whole: {error}") from error
-        self.prepared = False
+        self.prepared, self.proposal = False, None
         return self._advance(committed)
 
     def complete(self, committed: Commit) -> StepResult:

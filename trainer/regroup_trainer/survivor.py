@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -29,6 +30,10 @@ from regroup_trainer.state import TrainState
 from regroup_trainer.step import Stepper, StepResult
 from regroup_trainer.transfer import receive, send, transplant
 from regroup_trainer.world import World
+
+_COMMIT_SECONDS = 0.1
+"""How long a commit may still be under way when its world is over: with more ranks than cores a sum takes some 10 ms."""
+_MOMENT_SECONDS = 0.002
 
 
 @dataclass
@@ -91,7 +96,6 @@ def survivor_of(number: GenerationNumber, engine: Engine, stepper: Stepper) -> S
     """This rank, if its state is whole and worth keeping."""
     if engine.trail is None or not stepper.whole:
         return None
-    stepper.proposal = None  # it holds on to the process group
     mesh = arrange(stepper.config.parallelism, stepper.world)
     return Survivor(number, engine, stepper, mesh.part, mesh.parts)
 
@@ -101,10 +105,30 @@ def join(assignment: Assignment, channel: Channel) -> World:
 
     Raises what `world.is_peer_loss` recognises when the others do not come.
     """
-    record = assignment.record
-    addresses = {place.address for place in record.members if place.address} | {record.store.rsplit(":", 1)[0]}
-    channel.when_over(record.number, lambda: worlds.cut_off(addresses))
+    channel.when_over(assignment.record.number, lambda: worlds.cut_off(_addresses(assignment)))
     return worlds.join(assignment)
+
+
+def let_commits_arrive(stepper: Stepper, assignment: Assignment, channel: Channel) -> None:
+    """From now on the world is not left while a commit is under way, unless that takes longer than a moment.
+
+    A rank that is dead may have applied that step, and sent all that the others need for it: their connections to each
+    other bring it.
+    """
+
+    def leave() -> None:
+        until = time.monotonic() + _COMMIT_SECONDS
+        while stepper.proposal is not None and time.monotonic() < until:
+            time.sleep(_MOMENT_SECONDS)
+        worlds.cut_off(_addresses(assignment))
+
+    channel.when_over(assignment.record.number, leave)
+
+
+def _addresses(assignment: Assignment) -> set[str]:
+    """Of all that this rank is connected to in its world."""
+    record = assignment.record
+    return {place.address for place in record.members if place.address} | {record.store.rsplit(":", 1)[0]}
 
 
 def stand_by(survivor: Survivor, assignment: Assignment, channel: Channel) -> None:
@@ -112,6 +136,8 @@ def stand_by(survivor: Survivor, assignment: Assignment, channel: Channel) -> No
 
     Call it where no exception is being handled, since its frames hold what must go.
     """
+    survivor.stepper.proposal = None  # it holds on to the process group
+    worlds.hold(_addresses(assignment))
     forget_world()
     channel.send(Standing(generation=assignment.record.number, rank=assignment.rank, kept=survivor.kept()))
 

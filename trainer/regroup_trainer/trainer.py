@@ -36,6 +36,7 @@ from regroup_trainer.survivor import (
     carry_over,
     forget_world,
     join,
+    let_commits_arrive,
     lost_its_world,
     stand_by,
     survivor_of,
@@ -106,6 +107,7 @@ class _Generation:
         taken = take_over(state_here, engine, self._assignment.record.rung, config, survivor)
         state = taken.state if taken else self._build(world)
         stepper = Stepper(state, config, world, data.targets_per_sample)
+        let_commits_arrive(stepper, self._assignment, self._channel)
         if taken:
             engine.take_over(state, taken.agreement, self._start, attention=attention)
         else:

@@ -31,6 +31,8 @@ must be above the longest wait for a peer's checkpoint writes."""
 _NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 """Its watchdog aborts what hangs, and ends no process: that is the agent's matter, and a rank may live on."""
 _SIOCGIFADDR = 0x8915
+_held: list[socket.socket] = []
+"""Connections of the world that this process has left."""
 _CONNECTION_PHRASES = ("connection closed by peer", "connection reset", "broken pipe", "connect timeout", "timed out")
 
 
@@ -64,6 +66,8 @@ def join(assignment: Assignment) -> World:
 
 def meet(assignment: Assignment, store: Store) -> World:
     """As `join`, at a store that no other generation has used."""
+    while _held:
+        _held.pop().close()
     device = _device(assignment.local_rank)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
@@ -95,12 +99,28 @@ def cut_off(addresses: Collection[str]) -> None:
     To be called from another thread than the one that waits. c10d's own abort leaves gloo's callers blocked when a
     peer is frozen or its network is gone (torch 2.15).
     """
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
-        with contextlib.suppress(OSError), _stream_socket(int(name)) as connection:
-            if _plain(connection.getpeername()[0]) in addresses:
-                connection.shutdown(socket.SHUT_RDWR)
+    for connection in hold(addresses):
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RD)  # not the other way too: see `hold`
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         dist.distributed_c10d._abort_process_group()
+
+
+def hold(addresses: Collection[str]) -> list[socket.socket]:
+    """Keep this process's connections to those IP addresses open until it joins the next world, whoever closes them.
+
+    gloo forgets the sends that a connection does not take any more: who waits for one waits for ever (torch 2.15, as
+    `Pair::signalException` passes over them). So peers shall find that nothing is said here, not that nobody is there.
+    """
+    found = []
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            connection = stack.enter_context(_stream_socket(int(name)))
+            if _plain(connection.getpeername()[0]) in addresses:
+                found.append(connection)
+                stack.pop_all()
+    _held.extend(found)
+    return found
 
 
 def _stream_socket(descriptor: int) -> socket.socket:

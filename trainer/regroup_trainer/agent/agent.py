@@ -56,6 +56,7 @@ from regroup_trainer.contract import (
     SnapshotComplete,
     SnapshotsOff,
     SnapshotTaken,
+    Stack,
     Welcome,
 )
 from regroup_trainer.environment import AgentEnvironment
@@ -101,6 +102,7 @@ class Agent:
         self._terminated: set[tuple[GenerationNumber, int]] = set()
         """Ranks that were asked to end by a signal: that they do is nobody's fault."""
         self._diagnosing: asyncio.Task[None] | None = None
+        self._releasing: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
         """Live until the coordinator, a signal or a failure ends this member."""
@@ -167,7 +169,7 @@ class Agent:
                 self._terminate_deaf(message.generation)
                 hangs = [rank for rank in self._memory.running() if rank == message.stuck]
                 self._give_up(message.generation, hangs, "it hung and was killed")
-                asyncio.get_running_loop().call_later(message.seconds, self._give_up_stuck, message)
+                self._releasing = asyncio.create_task(self._give_up_stuck(message))
             case Diagnose() if self._memory.is_current(message.generation):
                 self._diagnosing = asyncio.create_task(self._diagnose())
             case SnapshotComplete(number=number) if self._snapshots:
@@ -216,8 +218,12 @@ class Agent:
             self._terminated.update((generation, rank) for rank in deaf)
             self._template.order(TerminateRanks(ranks=deaf))
 
-    def _give_up_stuck(self, order: LeaveWorld) -> None:
-        """Ranks that did not come out of a world that is over, whatever they are stuck in, are killed."""
+    async def _give_up_stuck(self, order: LeaveWorld) -> None:
+        """Ranks that did not come out of a world that is over in time, whatever they are stuck in, are killed."""
+        await asyncio.sleep(order.seconds)
+        if not self._memory.is_current(order.generation) or not self._memory.running():
+            return
+        await self._stacks(self._memory.running(), f"not out of its world after {order.seconds:.0f} s")
         if self._memory.is_current(order.generation):
             why = f"it did not leave its world within {order.seconds:.0f} s and was killed"
             self._give_up(order.generation, self._memory.running(), why)
@@ -234,13 +240,19 @@ class Agent:
 
     async def _diagnose(self) -> None:
         """Tell where the ranks are, here and to the coordinator."""
-        record = self._memory.record
-        if record is None or self._sockets is None:
-            return
-        self._template.order(ShowStacks())
-        for stack in await stacks.collect(self._sockets.path.parent, record, self._memory.local_ranks()):
-            log.warning("no step comes; rank %d is here:\n%s", stack.rank, stack.text or "(no answer)")
+        for stack in await self._stacks(self._memory.local_ranks(), "no step comes"):
             self._line.send(stack)
+
+    async def _stacks(self, ranks: Sequence[int], why: str) -> list[Stack]:
+        """Where these ranks are; it is in the log, too."""
+        record, place = self._memory.record, self._memory.local_ranks().start
+        if record is None or self._sockets is None:
+            return []
+        self._template.order(ShowStacks(ranks=tuple(ranks)))
+        found = await stacks.collect(self._sockets.path.parent, record, {rank: rank - place for rank in ranks})
+        for stack in found:
+            log.warning("rank %d: %s; it is here:\n%s", stack.rank, why, stack.text or "(no answer)")
+        return found
 
     # --- ranks and template speak ------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import asyncio
 import faulthandler
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from regroup_trainer.contract import GenerationRecord, Stack
@@ -31,13 +32,13 @@ def answer(path: Path) -> None:
     faulthandler.register(SIGNAL, file=path.open("ab"), all_threads=True, chain=False)
 
 
-async def collect(directory: Path, record: GenerationRecord, ranks: range) -> list[Stack]:
-    """What these ranks have written by the time that all have, or the deadline is over; empty for those who have not.
+async def collect(directory: Path, record: GenerationRecord, places: Mapping[int, int]) -> list[Stack]:
+    """What ranks have written by the time that all have, or the deadline is over; empty for those who have not.
 
-    Call it right after the signal was ordered; the files hold nothing but the newest answer.
+    `places` has the place of each at the agent. Call it right after the signal was ordered; the files hold nothing but the newest answer.
     """
-    files = {rank: stack_file(directory, local_rank) for local_rank, rank in enumerate(ranks)}
-    deadline, before = time.monotonic() + ANSWER_SECONDS, dict.fromkeys(ranks, -1)
+    files = {rank: stack_file(directory, local_rank) for rank, local_rank in places.items()}
+    deadline, before = time.monotonic() + ANSWER_SECONDS, dict.fromkeys(files, -1)
     while time.monotonic() < deadline:
         await asyncio.sleep(_POLL_SECONDS)
         sizes = {rank: _size(path) for rank, path in files.items()}

@@ -125,9 +125,9 @@ class Template:
             case KillRanks(kept=kept):
                 self._kill({rank.rank: rank.assignment for rank in kept})
             case TerminateRanks(ranks=ranks):
-                self._terminate(ranks)
-            case ShowStacks():
-                self._show_stacks()
+                self._signal(ranks, signal.SIGTERM)
+            case ShowStacks(ranks=ranks):
+                self._signal(ranks, stacks.SIGNAL)
 
     # --- children ------------------------------------------------------------------------------------------------
 
@@ -187,16 +187,11 @@ class Template:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
 
-    def _terminate(self, ranks: tuple[int, ...]) -> None:
+    def _signal(self, ranks: tuple[int, ...], number: signal.Signals) -> None:
         for pid, rank in self._ranks.items():
             if not rank.killed and rank.assignment.rank in ranks:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
-
-    def _show_stacks(self) -> None:
-        for pid in self._ranks:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, stacks.SIGNAL)
+                    os.kill(pid, number)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):

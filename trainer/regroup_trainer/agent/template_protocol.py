@@ -50,9 +50,10 @@ class TerminateRanks(Message):
 
 
 class ShowStacks(Message):
-    """Have every rank write where it is, into its `stacks.stack_file`."""
+    """Have these ranks write where they are, each into its `stacks.stack_file`."""
 
     kind: Literal["show_stacks"] = "show_stacks"
+    ranks: tuple[int, ...]
 
 
 Order = Annotated[StartStore | ForkRank | KillRanks | TerminateRanks | ShowStacks, Field(discriminator="kind")]
