@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,13 +24,37 @@ from tests.trainer.coordinator.simulation import make_desired
 from tests.trainer.test_contract import make_hello
 
 
+def make_assignment() -> Assignment:
+    """Of the only rank of a generation."""
+    record = make_record(GenerationNumber(1, 1), (make_hello(0),), make_desired(), ("start", "test"))
+    return Assignment(record=record.model_copy(update={"store": "127.0.0.1:1"}), rank=0, local_rank=0, channel="")
+
+
 def test_torch_ends_no_process_by_itself_unless_somebody_wants_it_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world, "TCPStore", lambda *_, **__: HashStore())
     monkeypatch.setattr(world, "meet", lambda *_: None)
     monkeypatch.setattr(os, "environ", {"TORCH_NCCL_ENABLE_MONITORING": "1"})
-    record = make_record(GenerationNumber(1, 1), (make_hello(0),), make_desired(), ("start", "test"))
-    world.join(Assignment(record=record.model_copy(update={"store": "127.0.0.1:1"}), rank=0, local_rank=0, channel=""))
+    world.join(make_assignment())
     assert (os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"], os.environ["TORCH_NCCL_ENABLE_MONITORING"]) == ("2", "1")
+
+
+def test_who_leaves_a_world_hears_nobody_any_more_and_is_not_missed_before_the_next() -> None:
+    """A peer whose send is refused while it still has to hear that the world is over would wait for ever (gloo)."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as own:
+        peer, _ = listener.accept()
+        with peer:
+            peer.sendall(b"not read yet")  # who closes now would refuse what comes next
+            world.cut_off({"127.0.0.1"})
+            assert own.recv(100) == b"not read yet"
+            assert own.recv(100) == b""
+            own.close()
+            for _ in range(3):
+                peer.sendall(b"taken")
+            world.meet(make_assignment(), HashStore())
+            peer.settimeout(10)
+            with contextlib.suppress(ConnectionError):
+                assert peer.recv(100) == b""
+    dist.destroy_process_group()
 
 
 def test_the_interface_towards_this_machine_is_the_loopback() -> None:
