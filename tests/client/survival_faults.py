@@ -18,7 +18,7 @@ STEP = 30
 DYING = "DYING_RANK"
 """Environment variable: who dies with the result of that step."""
 LATE = "SUM_COMES_LATE"
-"""Environment variable. Unset: rank 1 never hears it, the third applies it. Else both see it after the order to leave."""
+"""Environment variable. Unset: rank 1 never hears it, the third applies it. Else both see it after they shall leave."""
 _MOMENT_SECONDS = 0.01
 
 

@@ -298,7 +298,8 @@ class Session:
             engine.restore(state, self._begun, training.steps)
         self._state = state
         stepper = Stepper(state, config, self._world, targets_per_sample=1)
-        let_commits_arrive(stepper, assignment, channel)
+        if keeps:
+            let_commits_arrive(stepper, assignment, channel)
         again = partial(self._open, dataset, training)
         return _Run(assignment.record.number, engine, stepper, self._scheduler, again, aligned=taken is None)
 

@@ -32,7 +32,7 @@ from regroup_trainer.transfer import receive, send, transplant
 from regroup_trainer.world import World
 
 _COMMIT_SECONDS = 0.1
-"""How long a commit may still be under way when its world is over: with more ranks than cores a sum takes some 10 ms."""
+"""How long a commit may be under way when its world is over: with more ranks than cores a sum takes some 10 ms."""
 _MOMENT_SECONDS = 0.002
 
 

@@ -107,7 +107,8 @@ class _Generation:
         taken = take_over(state_here, engine, self._assignment.record.rung, config, survivor)
         state = taken.state if taken else self._build(world)
         stepper = Stepper(state, config, world, data.targets_per_sample)
-        let_commits_arrive(stepper, self._assignment, self._channel)
+        if keeps:
+            let_commits_arrive(stepper, self._assignment, self._channel)
         if taken:
             engine.take_over(state, taken.agreement, self._start, attention=attention)
         else:

@@ -35,7 +35,8 @@ def answer(path: Path) -> None:
 async def collect(directory: Path, record: GenerationRecord, places: Mapping[int, int]) -> list[Stack]:
     """What ranks have written by the time that all have, or the deadline is over; empty for those who have not.
 
-    `places` has the place of each at the agent. Call it right after the signal was ordered; the files hold nothing but the newest answer.
+    `places` has the place of each at the agent. Call it right after the signal was ordered; the files hold nothing but
+    the newest answer.
     """
     files = {rank: stack_file(directory, local_rank) for rank, local_rank in places.items()}
     deadline, before = time.monotonic() + ANSWER_SECONDS, dict.fromkeys(files, -1)
