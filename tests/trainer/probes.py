@@ -1,14 +1,16 @@
-"""What ranks tell about themselves in tests: collectives of a step, bytes of optimizer state."""
+"""What ranks tell about themselves in tests: collectives of a step, bytes of optimizer state, threads."""
 
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from regroup_trainer.contract import Assignment
 from tests.support.ranks import RecordingChannel
+from tests.support.waiting import wait_until
 
 Options = dict[str, Any]
 
@@ -65,3 +67,21 @@ def measure_optimizer(assignment: Assignment, options: Options, channel: Recordi
 
     Loop.run = run  # type: ignore[method-assign, assignment]
     return trainer.run(assignment, channel)
+
+
+def count_threads(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """Write how many threads of process groups the rank has after each of several jobs, one world after the other."""
+    from regroup_trainer import trainer
+
+    record, threads = assignment.record, []
+    for number in range(1, options["worlds"] + 1):
+        directory = str(Path(options["folder"]) / f"job-{number}")
+        desired = record.desired.model_copy(update={"directory": directory})
+        update = {"number": record.number._replace(n=number), "desired": desired}
+        code = trainer.run(assignment.model_copy(update={"record": record.model_copy(update=update)}), channel)
+        assert code == 0
+        wait_until("the groups' end", lambda: all(thread.name != "disconnect" for thread in threading.enumerate()))
+        names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+        threads.append(sum("gloo" in name for name in names))
+    _tell(assignment, options, threads)
+    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +157,13 @@ def test_a_cut_model_stays_near_in_bf16(template: Template, tmp_path: Path) -> N
 def _folder(path: Path) -> Path:
     path.mkdir()
     return path
+
+
+@pytest.mark.parametrize("layout", ["ddp2-tp2", "cp2"])
+def test_worlds_that_are_over_leave_no_process_groups_behind(template: Template, tmp_path: Path, layout: str) -> None:
+    world, parallelism = LAYOUTS[layout]
+    record = generation(tmp_path, world, train_config(parallelism=parallelism, training={"steps": 2}))
+    options = {"folder": str(tmp_path), "worlds": 3}
+    outcomes = template.run(record, entry="tests.trainer.probes:count_threads", options=options)
+    assert [outcome.exit_code for outcome in outcomes] == [0] * world, [outcome.stderr for outcome in outcomes]
+    assert json.loads((tmp_path / "0.json").read_text()) == [0, 0, 0]

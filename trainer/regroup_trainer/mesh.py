@@ -9,6 +9,7 @@ x `shard`: each place there is a data-parallel row, whose ranks all train on the
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -39,11 +40,12 @@ _DATA: dict[str, tuple[str, ...]] = {
     "dp": ("replicate",),
 }
 """Strategy -> the data-parallel dimensions that it communicates along, also where they are of size 1."""
+_connected: list[DeviceMesh] = []
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """A rank's place in its world. Pure, but for `connect`."""
+    """A rank's place in its world. Pure, but for `connect` and `connect_context`."""
 
     sizes: Axes
     rank: int
@@ -121,18 +123,36 @@ class Mesh:
         order.insert(order.index(self._merged) + 1, "context")
         ranks = torch.arange(math.prod(self.sizes)).reshape(self.sizes)
         ranks = ranks.permute([Axes._fields.index(name) for name in order]).reshape([sizes[name] for name in names])
-        return DeviceMesh(device_type, ranks, mesh_dim_names=names)
+        return _remembered(DeviceMesh(device_type, ranks, mesh_dim_names=names))
 
     def connect_context(self, device_type: str) -> DeviceMesh:
         """The group of the ranks that hold slices of the same sequences. All ranks call it."""
         rows = math.prod(self.sizes) // (self.sizes.context * self.sizes.tensor)
         sizes = (rows, self.sizes.context, self.sizes.tensor)
-        return init_device_mesh(device_type, sizes, mesh_dim_names=("row", "context", "tensor"))["context"]
+        return _remembered(init_device_mesh(device_type, sizes, mesh_dim_names=("row", "context", "tensor")))["context"]
 
     def describe(self) -> str:
         """A sentence with the groups of each dimension that has more than one rank."""
         lines = [f"{name} {list(map(list, self.groups(name)))}" for name in self.named if getattr(self.sizes, name) > 1]
         return f"groups of ranks: {'; '.join(lines)}" if lines else "one rank, no groups"
+
+
+def disconnect() -> None:
+    """Let go of the process groups of all meshes; nobody may use these any more.
+
+    Caches of DTensor keep meshes for ever, and these their groups, each with three threads and its connections (torch
+    2.15). A group whose collective hangs never ends: that is left to a thread of its own.
+    """
+    groups = [group for mesh in _connected for group in mesh._pg_registry.values()]
+    for mesh in _connected:
+        mesh._pg_registry.clear()
+    _connected.clear()
+    threading.Thread(target=groups.clear, name="disconnect", daemon=True).start()
+
+
+def _remembered(mesh: DeviceMesh) -> DeviceMesh:
+    _connected.append(mesh)
+    return mesh
 
 
 def arrange(parallelism: ParallelismConfig, world: World) -> Mesh:

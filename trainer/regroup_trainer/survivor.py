@@ -23,7 +23,7 @@ from regroup_trainer.commit import Commit
 from regroup_trainer.config import TrainConfig
 from regroup_trainer.contract import Assignment, GenerationNumber, Kept, Rung, Standing
 from regroup_trainer.engine import Engine, Trail
-from regroup_trainer.mesh import arrange
+from regroup_trainer.mesh import arrange, disconnect
 from regroup_trainer.offers import Agreement, Offer, agree
 from regroup_trainer.parallelize import parallelize_again
 from regroup_trainer.state import TrainState
@@ -151,6 +151,7 @@ def forget_world() -> None:
     """Close the process group, and what torch remembers of its meshes."""
     worlds.abandon()
     gc.collect()  # a second DistributedDataParallel over a module whose first one still lives raises an error
+    disconnect()
     forget_meshes()
     if torch.cuda.is_available():
         torch.cuda.synchronize()

@@ -39,7 +39,7 @@ class Site:
     agents: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def start_agent(
-        self, token: str = "", command: Sequence[str | Path] = AGENT, **changes: str
+        self, token: str = "", command: Sequence[str | Path] = AGENT, **changes: str | int
     ) -> subprocess.Popen[str]:
         """An agent whose ranks do what the job's name says; `changes` are of its environment."""
         token_file = self.folder / "token"
@@ -79,9 +79,9 @@ async def ended(agent: subprocess.Popen[str], seconds: float = 60.0) -> tuple[in
 
 @contextlib.asynccontextmanager
 async def make_site(folder: Path, job: str, **desired: object) -> AsyncIterator[Site]:
-    """A coordinator that wants one worker."""
+    """A coordinator that wants one worker, if `desired` does not say otherwise."""
     now = time.monotonic()
-    wish = make_desired(job=job, replicas=1, min_replicas=1, directory=str(folder / "job"), **desired)
+    wish = make_desired(job=job, directory=str(folder / "job"), **{"replicas": 1, "min_replicas": 1, **desired})
     core = Coordinator(1, "node-c", wish, now, time.time() - now)
     server = Server(core, "s3cret")
     listener = TestServer(server.application())
@@ -140,8 +140,24 @@ async def test_a_rank_that_hangs_is_told_by_its_stack(tmp_path: Path) -> None:
         assert "rank 0 on gpt-w0-0 is in wait_for_ever (" in site.core.state.verdict.message
 
 
-def _restored(core: Coordinator) -> bool:
-    return core.state.world is not None and 0 in core.state.world.restored
+@pytest.mark.slow
+async def test_a_rank_that_does_not_leave_its_world_in_time_is_killed_and_its_stack_told(tmp_path: Path) -> None:
+    async with make_site(tmp_path, "stall", replicas=2) as site:
+        agent = site.start_agent()
+        other = site.start_agent(member="uid-1", index=1, pod="gpt-w1-0", node="node-1")
+        await asyncio.to_thread(wait_until, "the ranks' first words", lambda: _restored(site.core, 2), WARM_SECONDS)
+        world = site.core.state.world
+        assert world is not None
+        other.kill()
+        await asyncio.to_thread(wait_until, "the end of rank 0", lambda: 0 in world.exits)
+        agent.kill()
+        _, text = await ended(agent)
+    assert "rank 0: not out of its world after 1 s; it is here:" in text
+    assert "in wait_for_ever" in text.partition("it is here:")[2]
+
+
+def _restored(core: Coordinator, ranks: int = 1) -> bool:
+    return core.state.world is not None and set(range(ranks)) <= set(core.state.world.restored)
 
 
 @pytest.mark.slow
