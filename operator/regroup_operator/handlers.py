@@ -129,8 +129,10 @@ def register(registry: kopf.OperatorRegistry, operator: Operator, *, may_watch_n
         await operator.stop()
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    async def _job(namespace: str | None, name: str, **_: Any) -> None:
-        operator.queue.add((namespace or "", name))
+    async def _job(namespace: str | None, name: str, meta: kopf.Meta, status: kopf.Status, **_: Any) -> None:
+        # What we have written ourselves must not make a refused request be repeated at once.
+        ours = meta.get("generation") == status.get("observedGeneration") and meta.get("deletionTimestamp") is None
+        operator.queue.add((namespace or "", name), patient=ours)
 
     @kopf.on.event("", "v1", "pods", registry=registry, labels={names.JOB: kopf.PRESENT})
     async def _pod(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:

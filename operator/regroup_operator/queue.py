@@ -25,19 +25,19 @@ class WorkQueue(Generic[Key]):
         self._added: dict[Key, float] = {}
         """Keys that wait, and since when."""
         self._working: set[Key] = set()
-        self._again: set[Key] = set()
-        """Keys that were added while they were worked on."""
+        self._again: dict[Key, bool] = {}
+        """Keys that were added while they were worked on, and whether patiently."""
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
 
     def __len__(self) -> int:
         return self._ready.qsize()
 
-    def add(self, key: Key) -> None:
-        """Have `key` reconciled soon; a key that waits already waits once."""
+    def add(self, key: Key, *, patient: bool = False) -> None:
+        """Have `key` reconciled soon; one that waits already waits once, a `patient` one to the end of its back-off."""
         if key in self._working:
-            self._again.add(key)
-        elif key not in self._added:
+            self._again[key] = patient and self._again.get(key, True)
+        elif key not in self._added and not (patient and key in self._failures):
             self._cancel_timer(key)
             self._added[key] = self._clock()
             self._ready.put_nowait(key)
@@ -61,8 +61,8 @@ class WorkQueue(Generic[Key]):
     def done(self, key: Key, *, failed: bool = False) -> None:
         """The key was worked on; one that failed comes back by itself, later each time."""
         self._working.discard(key)
-        if key in self._again:
-            self._again.discard(key)
+        patient = self._again.pop(key, None)
+        if patient is False or (patient and not failed):
             self.add(key)
         if not failed:
             self._failures.pop(key, None)

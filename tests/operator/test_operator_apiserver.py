@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -408,6 +409,9 @@ def test_a_refused_pod_shows_in_the_status(operator: OperatorProcess, namespace:
     namespace.create(SMALLEST)
     wait_until("the refusal", lambda: condition(namespace, "Ready").get("reason") == "ApiError")
     assert "exceeded quota" in condition(namespace, "Ready")["message"]
+    first = time.monotonic()
+    wait_until("another five attempts", lambda: namespace.read()["status"]["coordinatorTerm"] >= 6)
+    assert time.monotonic() - first > 3, "later each time, whatever the attempts write"
 
 
 def test_settings_that_are_wrong_are_named(tmp_path: Path) -> None:

@@ -44,6 +44,30 @@ async def test_a_failed_key_comes_back_later_each_time_and_a_success_forgets() -
     queue.close()
 
 
+@pytest.mark.parametrize("when", ["while it is worked on", "afterwards"])
+async def test_only_a_patient_addition_waits_for_the_end_of_the_back_off(when: str) -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    for patient in (True, False):
+        queue.add("a")
+        await queue.take()
+        if when == "afterwards":
+            queue.done("a", failed=True)
+        queue.add("a", patient=patient)
+        if when != "afterwards":
+            queue.done("a", failed=True)
+        assert len(queue) == (not patient)
+    queue.close()
+
+
+async def test_a_patient_addition_runs_after_a_success() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a")
+    await queue.take()
+    queue.add("a", patient=True)
+    queue.done("a")
+    assert len(queue) == 1
+
+
 async def test_the_sooner_of_two_times_counts() -> None:
     queue: WorkQueue[str] = WorkQueue()
     queue.add_after("a", 100)

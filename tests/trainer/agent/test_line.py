@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
@@ -21,6 +22,7 @@ from regroup_trainer.contract import (
     Welcome,
     agent_message,
 )
+from tests.support.waiting import wait_until
 from tests.trainer.test_contract import make_hello
 
 NUMBER = GenerationNumber(1, 1)
@@ -110,6 +112,17 @@ async def test_a_refusal_that_may_pass_is_tried_again() -> None:
         line.send(FINISHED)
         await peer.until(lambda: len(peer.heard) == 2 and len(peer.heard[1]) == 2)
     assert [type(message) for message in peer.heard[0]] == [Hello]
+
+
+async def test_a_coordinator_that_cannot_be_reached_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    line = Line("http://127.0.0.1:9", "token", make_hello, lambda _: None)
+    running = asyncio.create_task(line.run())
+    await asyncio.to_thread(wait_until, "a word of it", lambda: caplog.messages)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    (told,) = caplog.messages
+    assert told.startswith("no line to the coordinator, but trying on: http://127.0.0.1:9/v1/agent: Cannot connect")
 
 
 async def test_a_new_generation_drops_old_reports_but_not_the_wish_to_leave() -> None:

@@ -16,6 +16,8 @@ from regroup_trainer.contract import CoordinatorMessage, Hello, Refused, Report,
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 1.0
+SILENT_ATTEMPTS = 10
+"""In a row, before the log says that there is no line."""
 CONNECT_SECONDS = 2.0
 CLOSE_SECONDS = 0.2
 """A coordinator that is gone says no good-bye."""
@@ -43,6 +45,8 @@ class Line:
         self._filled = asyncio.Event()
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._closing: asyncio.Task[bool] | None = None
+        self._trouble = ""
+        """Why the last attempt to connect failed."""
         self.welcomed = False
         """Whether a coordinator has answered the hello of this connection."""
 
@@ -69,13 +73,16 @@ class Line:
 
     async def run(self) -> NoReturn:
         """Keep the line up until cancelled. Raises RejectedError."""
-        pause = FIRST_PAUSE_SECONDS
+        pause, attempts = FIRST_PAUSE_SECONDS, 0
         # A Service's address may change with its pods: every attempt looks the name up anew.
         connector = aiohttp.TCPConnector(use_dns_cache=False, force_close=True)
         async with aiohttp.ClientSession(connector=connector, headers=self._headers) as session:
             while True:
                 if await self._connection(session):
-                    pause = FIRST_PAUSE_SECONDS
+                    pause, attempts = FIRST_PAUSE_SECONDS, 0
+                attempts += 1
+                if attempts == SILENT_ATTEMPTS:
+                    log.warning("no line to the coordinator, but trying on: %s: %s", self._url, self._trouble)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
@@ -92,9 +99,9 @@ class Line:
         except aiohttp.WSServerHandshakeError as error:
             if error.status == 401:
                 raise RejectedError("the coordinator refused the token (HTTP 401): is it this job's token?") from None
-            log.info("the coordinator answered HTTP %d", error.status)
+            self._trouble = f"HTTP {error.status}"
         except (aiohttp.ClientError, OSError, TimeoutError, ValidationError) as error:
-            log.debug("no line to the coordinator: %s", error)
+            self._trouble = str(error) or type(error).__name__
         welcomed, self.welcomed = self.welcomed, False
         return welcomed
 
@@ -123,6 +130,7 @@ class Line:
         """A refusal that may pass (a coordinator of a term that is over) closes the connection; the next may do."""
         if message.final:
             raise RejectedError(f"the coordinator refused this agent: {message.reason}")
+        self._trouble = message.reason
         log.warning("refused for now: %s", message.reason)
 
     async def _flush(self, socket: aiohttp.ClientWebSocketResponse) -> None:
