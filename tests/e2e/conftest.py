@@ -114,6 +114,7 @@ class Installation:
             yield
         finally:
             cluster.start_api_server()
+            self._wait_for_controllers()
 
     @contextlib.contextmanager
     def silent_name_server(self) -> Iterator[None]:
@@ -125,6 +126,21 @@ class Installation:
             yield
         finally:
             os.kill(pid, signal.SIGCONT)
+
+    def _wait_for_controllers(self) -> None:
+        """Kubernetes' own hear of the API server's return up to a minute later; what is made before waits longer."""
+        namespace = f"{self.namespace}-after"
+        spec = {"selector": {"no": "pod"}, "ports": [{"port": 1}]}
+        service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "any"}, "spec": spec}
+        self.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        self.kubectl.apply(service, namespace=namespace)
+
+        def made() -> bool:
+            kinds = ("serviceaccounts", "endpointslices")
+            return all(self.kubectl.read(kind, "-n", namespace)["items"] for kind in kinds)
+
+        wait_until("the controllers", made, seconds=150)
+        self.kubectl("delete", "namespace", namespace, "--wait=false")
 
     def _devcluster(self) -> Cluster:
         if not isinstance(self.stage, DevclusterStage):

@@ -169,13 +169,14 @@ class Job:
             raise AssertionError(f"{error}\n{self._described()}") from None
 
     def _described(self) -> str:
-        """What the job says, its pods, and the ends of their logs."""
+        """What the job says, its pods, the ends of their logs, and what happened in the namespace."""
         ours = ("-n", self.namespace, "-l", f"regroup.dev/job={self.name}")
         parts = [f"it says: {self.status().get('message')}", self.kubectl("get", "pods", "-o", "wide", *ours)]
         for pod in self.pods():
             name = pod["metadata"]["name"]
             with contextlib.suppress(CommandError):  # it may not have begun
                 parts.append(f"--- {name}\n{self.kubectl('logs', '--tail=20', name, '-n', self.namespace)}")
+        parts.append(self.kubectl("get", "events", "-n", self.namespace, "--sort-by=.lastTimestamp"))
         return "\n".join(parts)
 
 
