@@ -129,9 +129,9 @@ def register(registry: kopf.OperatorRegistry, operator: Operator, *, may_watch_n
         await operator.stop()
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    async def _job(namespace: str | None, name: str, meta: kopf.Meta, status: kopf.Status, **_: Any) -> None:
-        # What we have written ourselves must not make a refused request be repeated at once.
-        ours = meta.get("generation") == status.get("observedGeneration") and meta.get("deletionTimestamp") is None
+    async def _job(namespace: str | None, name: str, meta: kopf.Meta, status: kopf.Status, **event: Any) -> None:
+        # A status that we have written ourselves must not make a refused request be repeated at once.
+        ours = event["type"] == "MODIFIED" and meta.get("generation") == status.get("observedGeneration")
         operator.queue.add((namespace or "", name), patient=ours)
 
     @kopf.on.event("", "v1", "pods", registry=registry, labels={names.JOB: kopf.PRESENT})
