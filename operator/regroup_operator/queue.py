@@ -61,14 +61,13 @@ class WorkQueue(Generic[Key]):
     def done(self, key: Key, *, failed: bool = False) -> None:
         """The key was worked on; one that failed comes back by itself, later each time."""
         self._working.discard(key)
-        patient = self._again.pop(key, None)
-        if patient is False or (patient and not failed):
-            self.add(key)
-        if not failed:
+        if failed:
+            count = self._failures[key] = self._failures.get(key, 0) + 1
+            self.add_after(key, min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(count - 1, 20)))
+        else:
             self._failures.pop(key, None)
-            return
-        count = self._failures[key] = self._failures.get(key, 0) + 1
-        self.add_after(key, min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(count - 1, 20)))
+        if key in self._again:
+            self.add(key, patient=self._again.pop(key))
 
     def forget(self, key: Key) -> None:
         """The object is gone: no timer, no memory of failures."""
