@@ -1,18 +1,21 @@
 # Two images from one file:
 #   operator  the operator and the coordinator (python -m regroup_trainer.coordinator); no torch
 #   trainer   the agent and the ranks (python -m regroup_trainer.agent)
-# Dependencies lie below our own code, so that a change of the code makes one small new layer.
+# The layers of the dependencies are below our own code. A change of the code therefore makes one
+# small new layer.
 #
-# Build secrets, both optional and never part of a layer: `ca` is a CA bundle, `environment` a file of
-# `export NAME=value` lines (package indexes, proxies).
-ARG BASE_IMAGE=python:3.12-slim-bookworm
+# Two optional build secrets: `ca` is a CA bundle, and `environment` is a file of `export NAME=value`
+# lines (package indexes, proxies). No layer contains them.
+# The newest Python that all dependencies support, including the optional ones.
+ARG BASE_IMAGE=python:3.13-slim-trixie
 
-# --- what all stages share: the user, an empty virtual environment, how a container starts and ends ------------------
+# --- common to all stages: the user, an empty virtual environment, entry point and stop signal ----
 FROM ${BASE_IMAGE} AS runtime
 RUN groupadd --gid 1000 regroup \
     && useradd --uid 1000 --gid 1000 --create-home --home-dir /home/regroup --shell /usr/sbin/nologin regroup \
     && python3 -m venv --without-pip /opt/regroup
-# The root file system may be read-only: byte code is compiled in the build and never written at run time.
+# The root file system may be read-only. The build compiles the byte code, and the container never
+# writes any.
 ENV PATH=/opt/regroup/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     HOME=/home/regroup \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -22,10 +25,10 @@ LABEL org.opencontainers.image.title="regroup" \
       org.opencontainers.image.licenses="Apache-2.0"
 WORKDIR /home/regroup
 STOPSIGNAL SIGTERM
-# Exec form: the product is process 1 and gets the kubelet's SIGTERM itself.
+# In exec form, the product is process 1 and receives the kubelet's SIGTERM itself.
 ENTRYPOINT ["python", "-m"]
 
-# --- our code, installed over the empty environment by tools that stay in this stage ---------------------------------
+# --- our code in the empty environment; the build tools stay in this stage -------------------------
 FROM runtime AS code
 COPY requirements/build.txt /tmp/build/
 RUN --mount=type=secret,id=ca --mount=type=secret,id=environment \
@@ -45,37 +48,38 @@ RUN /opt/tools/bin/uv build --quiet --offline --wheel --no-build-isolation --pyt
         --python /opt/regroup/bin/python /tmp/wheel/*.whl \
     && rm -f /opt/regroup/.lock
 
-# --- the dependencies of each image ----------------------------------------------------------------------------------
+# --- the dependencies of each image ----------------------------------------------------------------
 FROM runtime AS operator-dependencies
 ARG UV_CACHE_DIR=/var/cache/uv
 COPY tools/install_dependencies.sh requirements/build.txt requirements/operator.txt /tmp/build/
 RUN --mount=type=cache,target=/var/cache/uv --mount=type=secret,id=ca --mount=type=secret,id=environment \
-    sh /tmp/build/install_dependencies.sh /tmp/build/operator.txt /opt/regroup \
+    sh /tmp/build/install_dependencies.sh operator.txt /opt/regroup \
     && python -m compileall -q -j 0 /opt/regroup/lib \
     && rm -r /tmp/build
 
-# What the operator puts into users' own images, beside our code.
+# The packages that the operator injects into users' own images, beside our code.
 FROM runtime AS agent-dependencies
 ARG UV_CACHE_DIR=/var/cache/uv
-COPY tools/vendor_agent.sh requirements/build.txt requirements/injected-ranks.txt requirements/injected-agent.txt /tmp/build/
+COPY tools/install_dependencies.sh requirements/build.txt requirements/injected-ranks.txt requirements/injected-agent.txt /tmp/build/
 RUN --mount=type=cache,target=/var/cache/uv --mount=type=secret,id=ca --mount=type=secret,id=environment \
-    sh /tmp/build/vendor_agent.sh /tmp/build /opt/agent \
+    sh /tmp/build/install_dependencies.sh --injected /opt/agent 3.11 3.12 3.13 3.14 3.15 \
     && rm -r /tmp/build
 
 FROM runtime AS trainer-dependencies
 ARG UV_CACHE_DIR=/var/cache/uv
-# 1 leaves out what training on CPUs never loads (Triton, most of cuDNN, cuSOLVER, headers, static libraries): 5.4 GB
-# become 3.2 GB. For clusters without GPUs where only torch's CUDA build can be had.
+# 1 removes what training on CPUs never loads: Triton, most of cuDNN, cuSOLVER, headers, static
+# libraries. The image shrinks from 5.4 GB to 3.2 GB. Use it for clusters without GPUs where only
+# torch's CUDA build is available.
 ARG TORCH_SLIM=0
 COPY tools/install_dependencies.sh tools/slim_torch.sh requirements/build.txt requirements/trainer.txt /tmp/build/
-# Some of torch's files are templates, no Python: compileall names them and goes on.
+# Some of torch's .py files are templates. compileall reports them and continues.
 RUN --mount=type=cache,target=/var/cache/uv --mount=type=secret,id=ca --mount=type=secret,id=environment \
-    sh /tmp/build/install_dependencies.sh /tmp/build/trainer.txt /opt/regroup \
+    sh /tmp/build/install_dependencies.sh trainer.txt /opt/regroup \
     && if [ "$TORCH_SLIM" = 1 ]; then sh /tmp/build/slim_torch.sh /opt/regroup; fi \
     && { python -m compileall -q -j 0 /opt/regroup/lib || true; } \
     && rm -r /tmp/build
 
-# --- the images ------------------------------------------------------------------------------------------------------
+# --- the images ------------------------------------------------------------------------------------
 FROM operator-dependencies AS operator
 COPY --from=agent-dependencies /opt/agent /opt/agent
 COPY --from=code /opt/regroup /opt/regroup

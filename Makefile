@@ -4,17 +4,17 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-# The Python that the virtual environment is made of: 3.11, 3.12 or 3.13.
+# The Python of the virtual environment. pyproject.toml lists the supported versions.
 PYTHON ?= python3
-# Everything that a second run need not fetch or build again.
+# The cache of downloads and builds.
 REGROUP_CACHE ?= $(HOME)/.cache/regroup
 export REGROUP_CACHE
-# Imports of torch cost seconds without compiled files.
+# Without compiled files, importing torch takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
 RUN := .venv/bin/python
-# What writes generated files; each takes --check, which fails when a file is not as it would be written.
-GENERATORS := regroup_operator.crd demo.dashboard
+# The modules that write generated files. With --check, each fails when its file is out of date.
+GENERATORS := regroup_operator.api.crd demo.dashboard
 NAME ?= recovery
 ARGS ?=
 NODES ?= 3
@@ -24,11 +24,11 @@ help: ## Show the commands and what they do
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: venv
-venv: ## Make .venv: pinned dependencies out of the cache, this clone installed editable
+venv: ## Create .venv: pinned dependencies from the cache, this clone installed editable
 	@$(PYTHON) -m tools.venv
 
 .PHONY: check
-check: venv ## Check style, types, walls between packages and that generated files are fresh
+check: venv ## Check style, types, import layers and that generated files are up to date
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
@@ -36,42 +36,65 @@ check: venv ## Check style, types, walls between packages and that generated fil
 	@for generator in $(GENERATORS); do echo "$(RUN) -m $$generator --check"; $(RUN) -m $$generator --check; done
 
 .PHONY: test
-test: venv ## Run all tests: units, then a real API server, then a real cluster (needs root)
-	@# What takes minutes on a new machine comes first, where its progress can be seen.
-	@$(RUN) -m devcluster build
-	@TORCH_SLIM=1 $(RUN) -m tools.images
-	$(RUN) -m pytest $(ARGS)
+test: prepare ## Run the tests: unit tests, with a real API server, on a real cluster (needs root)
+	$(RUN) -m pytest -n auto -m "not long" $(ARGS)
+
+.PHONY: test-long
+test-long: prepare ## Run the long tests: lost nodes, drains, torchrun on a cluster (needs root)
+	$(RUN) -m pytest -m long $(ARGS)
+
+# The slow steps of a new machine come before the tests, because their progress is visible here.
+# Go compiles while packages are fetched and layers are written.
+.PHONY: prepare
+prepare: venv ## Build what the tests with a cluster need: programs and images
+	@$(MAKE) --jobs 2 programs image TORCH_SLIM=1
+
+.PHONY: test-local
+test-local: venv ## Run the tests that need neither an API server nor a cluster
+	$(RUN) -m pytest -n auto -m "not apiserver and not cluster and not long" $(ARGS)
 
 .PHONY: test-unit
-test-unit: venv ## Run the tests that need neither an API server nor a cluster
-	$(RUN) -m pytest -m "not apiserver and not cluster" $(ARGS)
+test-unit: venv ## Run the quick ones of these: no rank starts, nothing takes ten seconds
+	$(RUN) -m pytest -n auto -m "not (apiserver or cluster or long or slow or ranks)" $(ARGS)
+
+.PHONY: test-python
+test-python: ## Run check and test-local under another Python, in a chroot (PYTHON=3.14; needs root)
+	@python3 -m tools.python_tests $(PYTHON)
 
 .PHONY: generate
-generate: venv ## Write the generated files (CRD, dashboards) anew
+generate: venv ## Write the generated files (CRD, dashboards)
 	@for generator in $(GENERATORS); do echo "$(RUN) -m $$generator"; $(RUN) -m $$generator; done
 
 .PHONY: requirements
-requirements: venv ## Pin the dependencies of pyproject.toml anew
+requirements: venv ## Pin the dependencies of pyproject.toml
 	$(RUN) -m tools.requirements $(ARGS)
 
 .PHONY: image
-image: venv ## Build the two images with docker, podman or buildah (TORCH_SLIM=1: for CPUs only, smaller)
+image: venv ## Build the two images with docker, podman or buildah (TORCH_SLIM=1: smaller, for CPUs only)
 	@$(RUN) -m tools.images
+
+.PHONY: programs
+programs: venv ## Build Kubernetes and the other programs of a cluster from source
+	@$(RUN) -m devcluster build
 
 .PHONY: cluster
 cluster: venv ## Start a real multi-node Kubernetes on this machine (NODES=3); needs root, not Docker
 	@$(RUN) -m devcluster up --nodes $(NODES)
 
 .PHONY: cluster-down
-cluster-down: venv ## Stop that Kubernetes and leave nothing of it
+cluster-down: venv ## Stop and remove that Kubernetes
 	@$(RUN) -m devcluster down
 
+.PHONY: try
+try: venv ## Train on this machine while a worker and the coordinator are killed (no root, no cluster)
+	@$(RUN) -m demo.trial
+
 .PHONY: demo
-demo: venv ## Train on a cluster, pull the plug of a node, and check that the training did not suffer
+demo: venv ## Train on a cluster, cut the power of a node, and check that the training did not suffer
 	@$(RUN) -m demo up
 
 .PHONY: demo-down
-demo-down: venv ## Remove what the demo made
+demo-down: venv ## Remove the clusters and processes of the demo
 	@$(RUN) -m demo down
 
 .PHONY: bench
@@ -79,5 +102,5 @@ bench: venv ## Run one benchmark: make bench NAME=recovery ARGS=--quick
 	@$(RUN) -m bench.$(NAME) $(ARGS)
 
 .PHONY: clean
-clean: ## Remove what was built in this folder (the cache stays)
+clean: ## Remove build outputs from this folder (the cache stays)
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,1 +1,1 @@
-"""Benchmarks: one script per claim; every one prints a table and writes bench/results/NAME.json."""
+"""Benchmarks, one script per claim. Each prints a table and writes bench/results/NAME.json."""

@@ -1,17 +1,20 @@
-"""What a checkpoint costs the training: ours beside torch's ways, on a state of 512 MiB.
+"""The cost of a checkpoint for the training: Regroup and torch's own ways, with 512 MiB of state.
 
     make bench NAME=checkpoint [ARGS=--quick]
 
-Ranks train a stack of linear layers with AdamW; parameters and optimizer state are 512 MiB over all ranks, each rank
-holding its share (FSDP2 where there are several). They occupy half of the cores, or all. Each subject has processes of
-its own, in which blocks of the same steps without and with a save alternate, so that a drift of the machine hits both.
+Ranks train a stack of linear layers with AdamW; parameters and optimizer state are 512 MiB over all
+ranks, each rank holding its share (FSDP2 where there are several). They occupy half of the cores,
+or all. Each subject has processes of its own, in which blocks of the same steps without and with a
+save alternate, so that a drift of the machine hits both.
 
-- lost_seconds: the time of a block with a save minus that of the block beside it without, the median of the pairs
-- blocking_seconds: how long the training thread stood still for a save, the longest of all saves (the first included)
+- lost_seconds: the time of a block with a save minus that of the block beside it without, the
+  median of the pairs
+- blocking_seconds: how long a save blocked the training thread, the longest of all saves
+  (the first included)
 - durable_seconds: from the decision until the bytes are on the device, the median
 
-`raw-write` is a plain write and fsync of as many bytes. What does not flush by itself (`torch.save`) is flushed for
-durable_seconds alone, in one more save.
+`raw-write` is a plain write and fsync of as many bytes. What does not flush by itself
+(`torch.save`) is flushed for durable_seconds alone, in one more save.
 """
 
 from __future__ import annotations
@@ -31,9 +34,9 @@ CASES = ("512MiB-half-cores", "512MiB-all-cores")
 QUICK_CASE = "8MiB-all-cores"
 UNITS = {"lost_seconds": "s", "blocking_seconds": "s", "durable_seconds": "s"}
 PAIRS, QUICK_PAIRS = 7, 1
-"""Of blocks without and with a save."""
+"""Pairs of blocks: one without a save, one with."""
 SECONDS, QUICK_SECONDS = 2.5, 0.2
-"""Of a block: long enough for most saves to end by themselves; the shorter, the less of the machine's own unrest."""
+"""Length of a block. Most saves end within it. A short block has less noise from the machine."""
 _TIMEOUT_SECONDS = 900.0
 
 
@@ -45,12 +48,12 @@ def plan(quick: bool) -> Plan:
 
 
 def ranks_of(case: str, cores: int) -> int:
-    """One thread each."""
+    """The number of ranks of a case; each rank has one thread."""
     return max(1, cores // 2) if case.endswith("half-cores") else cores
 
 
 def measure(case: str, subject: str) -> Values:
-    """One world of ranks that trains and saves."""
+    """Start the ranks of a subject, which train and save. Raises RuntimeError if a rank fails."""
     ranks = ranks_of(case, len(os.sched_getaffinity(0)))
     size = int(case.split("MiB", maxsplit=1)[0]) * MIB
     with tempfile.TemporaryDirectory(prefix="regroup-bench-") as folder:

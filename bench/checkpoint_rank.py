@@ -24,10 +24,11 @@ from regroup_trainer.checkpoint.checkpointer import Checkpointer
 from regroup_trainer.checkpoint.layout import DataIdentity, Layout, RunIdentity
 from regroup_trainer.checkpoint.lineage import LineageRecord
 from regroup_trainer.checkpoint.save import Saver
-from regroup_trainer.config import CheckpointPolicy, ResumePolicy
-from regroup_trainer.contract import CheckpointFailed, CheckpointSaved, GenerationNumber, RankReport
-from regroup_trainer.state import Position, TrainState
-from regroup_trainer.world import World
+from regroup_trainer.parallel.process_group import GenerationGroup
+from regroup_trainer.protocol.config import CheckpointPolicy, ResumePolicy
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.rank_messages import CheckpointFailed, CheckpointSaved, RankReport
+from regroup_trainer.step.state import Position, TrainState
 
 LAYERS = 8
 BYTES_PER_PARAMETER = 12
@@ -39,14 +40,14 @@ _GENERATION = GenerationNumber(1, 1)
 
 @dataclass
 class Costs:
-    """Of the saves so far, in seconds."""
+    """The costs of the saves so far, in seconds."""
 
     blocking: list[float] = field(default_factory=list)
     durable: list[float] = field(default_factory=list)
 
     @contextmanager
-    def standing_still(self) -> Iterator[None]:
-        """The training thread waits inside."""
+    def timed(self) -> Iterator[None]:
+        """Add the duration of the block to the blocking times."""
         start = time.perf_counter()
         yield
         self.blocking.append(time.perf_counter() - start)
@@ -56,41 +57,49 @@ class Subject(Protocol):
     """A way to save."""
 
     def after_step(self, step: int, save: bool) -> None:
-        """After a step, which is to be saved or not."""
+        """Called after each step; `save` says whether to save it."""
 
     def finish(self) -> None:
-        """Wait for what goes on in the background."""
+        """Wait for the saves in the background."""
 
     def tidy(self) -> None:
-        """Delete what is not needed; its time does not count."""
+        """Delete old checkpoints; this time is not measured."""
 
 
 @dataclass
 class Regroup:
-    """Ours, as the trainer uses it."""
+    """Regroup's checkpointer, as the built-in trainer uses it."""
 
     state: TrainState
     folder: Path
-    world: World
+    group: GenerationGroup
     costs: Costs
 
     def __post_init__(self) -> None:
         layout = Layout(self.folder)
-        data = DataIdentity(fingerprint="", samples=1, seed=0, global_batch_size=1, sequence_length=1)
-        if self.world.leads:
+        data = DataIdentity(
+            fingerprint="", samples=1, seed=0, global_batch_size=1, sequence_length=1
+        )
+        if self.group.is_rank0:
             for path in (layout.checkpoints, layout.lineage):
                 path.mkdir()
             begun = LineageRecord(
-                generation=_GENERATION, parent=None, resumed_from_step=0, resume=ResumePolicy(), data=data
+                generation=_GENERATION,
+                parent=None,
+                resumed_from_step=0,
+                resume=ResumePolicy(),
+                data=data,
             )
             lineage.begin(layout, begun)
         dist.barrier()
         identity = RunIdentity({}, "ddp", data)
-        saver = Saver(layout, _GENERATION, self.world, identity, settle=lambda: None)
-        self.checkpointer = Checkpointer(saver, self.state, CheckpointPolicy(keep_last=1), self, None)
+        saver = Saver(layout, _GENERATION, self.group, identity, settle=lambda: None)
+        self.checkpointer = Checkpointer(
+            saver, self.state, CheckpointPolicy(keep_last=1), self, None
+        )
 
     def send(self, report: RankReport) -> None:
-        """What the checkpointer tells."""
+        """Record the times of a finished save."""
         assert not isinstance(report, CheckpointFailed), report
         if isinstance(report, CheckpointSaved):
             self.costs.blocking.append(report.blocking_seconds)
@@ -108,12 +117,12 @@ class Regroup:
             self.checkpointer.after_step()
 
     def tidy(self) -> None:
-        """Retention is part of a save."""
+        """Nothing to do: the checkpointer deletes old checkpoints itself."""
 
 
 @dataclass
 class Blocking:
-    """Anything that returns when it has written."""
+    """A way to save that returns when the data is written."""
 
     write: Callable[[Path], object]
     folder: Path
@@ -123,17 +132,17 @@ class Blocking:
         if save:
             path = self.folder / f"step-{step}"
             path.mkdir(exist_ok=True)
-            with self.costs.standing_still():
+            with self.costs.timed():
                 self.write(path)
 
     def finish(self) -> None:
-        """Nothing goes on."""
+        """Nothing to do: no save runs in the background."""
 
     def tidy(self) -> None:
         discard(self.folder)
 
     def measure_durability(self) -> None:
-        """One more save, and what it takes to have it on the device: not every subject flushes by itself."""
+        """Save once more and flush, since not every subject flushes by itself."""
         dist.barrier()
         start = time.perf_counter()
         self.after_step(0, save=True)
@@ -162,7 +171,7 @@ class DcpAsync:
             if self.pending is not None and self.pending.done():
                 self.finish()
             return
-        with self.costs.standing_still():
+        with self.costs.timed():
             self.finish()
             self.start = time.perf_counter()
             path = self.folder / f"step-{step}"
@@ -179,7 +188,7 @@ class DcpAsync:
 
 
 def flush(path: Path) -> None:
-    """Flush this rank's part to the device: all files, since none knows whose they are."""
+    """Flush this rank's part to the device: all files, since a file does not name its rank."""
     for file in path.iterdir():
         descriptor = os.open(file, os.O_RDONLY)
         os.fsync(descriptor)
@@ -187,7 +196,7 @@ def flush(path: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Old checkpoints go, as ours do."""
+    """Delete old checkpoints, as Regroup does."""
     dist.barrier()
     if dist.get_rank() == 0:
         for path in folder.glob("step-*"):
@@ -196,7 +205,7 @@ def discard(folder: Path) -> None:
 
 
 def raw_write(content: bytes, path: Path) -> None:
-    """A plain write of as many bytes."""
+    """Write and flush the bytes without any format."""
     with (path / f"raw-{dist.get_rank()}").open("wb", buffering=0) as file:
         view = memoryview(content)
         while view:
@@ -204,7 +213,9 @@ def raw_write(content: bytes, path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def make(name: str, state: TrainState, folder: Path, world: World, size: int) -> tuple[Subject, Costs]:
+def make(
+    name: str, state: TrainState, folder: Path, group: GenerationGroup, size: int
+) -> tuple[Subject, Costs]:
     """The subject of this name."""
     from torch.distributed.checkpoint.state_dict import get_state_dict
     from torch.distributed.checkpoint.state_dict_saver import save
@@ -215,14 +226,14 @@ def make(name: str, state: TrainState, folder: Path, world: World, size: int) ->
         model, optimizer = get_state_dict(state.model, state.optimizer)
         return {"model": model, "optimizer": optimizer}
 
-    content = os.urandom(size // world.size) if name == "raw-write" else b""
+    content = os.urandom(size // group.size) if name == "raw-write" else b""
     writes: dict[str, Callable[[Path], object]] = {
         "dcp.save": lambda path: save(tensors(), checkpoint_id=path),
-        "torch.save": lambda path: torch.save(tensors(), path / f"rank-{world.rank}.pt"),
+        "torch.save": lambda path: torch.save(tensors(), path / f"rank-{group.rank}.pt"),
         "raw-write": lambda path: raw_write(content, path),
     }
     if name == "regroup":
-        return Regroup(state, folder, world, costs), costs
+        return Regroup(state, folder, group, costs), costs
     tensors()  # imports what the first save would have to
     if name == "dcp.async_save":
         return DcpAsync(tensors, folder, costs), costs
@@ -244,12 +255,14 @@ def main() -> None:
     """Arguments: subject, bytes, folder, pairs of blocks, seconds of a block, ranks, rank."""
     name, size, folder, pairs, seconds, ranks, rank = sys.argv[1:]
     torch.set_num_threads(1)
-    world = World(int(rank), int(ranks), int(rank), torch.device("cpu"))
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=world.rank, world_size=world.size)
+    group = GenerationGroup(int(rank), int(ranks), int(rank), torch.device("cpu"))
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=group.rank, world_size=group.size
+    )
     state, batch = build(int(size))
-    subject, costs = make(name, state, Path(folder), world, int(size))
+    subject, costs = make(name, state, Path(folder), group, int(size))
     lost = run(subject, state, batch, int(pairs), float(seconds))
-    if world.leads:  # who is told of all saves
+    if group.is_rank0:  # it receives the reports of all saves
         values = {
             "lost_seconds": lost,
             "blocking_seconds": max(costs.blocking),
@@ -261,7 +274,9 @@ def main() -> None:
 
 
 def run(subject: Subject, state: TrainState, batch: Tensor, pairs: int, seconds: float) -> float:
-    """Blocks of steps in pairs; one of each begins with a save, and ends when that has ended. Returns seconds lost."""
+    """Blocks of steps in pairs; one of each begins with a save, and ends when that has ended.
+    Returns seconds lost.
+    """
     step = 0
 
     def block(steps: int, save: bool) -> float:
@@ -281,7 +296,10 @@ def run(subject: Subject, state: TrainState, batch: Tensor, pairs: int, seconds:
     length = steps_for(seconds, block(2, save=False) / 2)
     lost = []
     for number in range(pairs):
-        took = {save: block(length, save) for save in ((False, True) if number % 2 == 0 else (True, False))}
+        took = {
+            save: block(length, save)
+            for save in ((False, True) if number % 2 == 0 else (True, False))
+        }
         lost.append(took[True] - took[False])
     if isinstance(subject, Blocking):
         subject.measure_durability()

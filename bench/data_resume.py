@@ -1,13 +1,19 @@
-"""How long a run that resumes far into an epoch waits for its first batch: regroup, StatefulDataLoader, grain.
+"""How long a run that resumes far into an epoch waits for its first batch: regroup,
+StatefulDataLoader, grain.
 
     make bench NAME=data_resume [ARGS=--quick]
 
-Each subject resumes from its own saved state at 90 % of an epoch, in a process of its own; the clock runs from the
-saved state to the first batch of 32 shuffled samples, all imports done. The samples are the same formula for all, so
-that only finding the place is measured. `statefuldataloader` shuffles with torch's permutation of all indices, which
-for 10^9 samples does not fit into the memory that a subject may have (8 GiB); `statefuldataloader-in-order` does not
-shuffle, which is less than the others do. `finished` is 0 where a subject ran out of memory (then it has no seconds) or
-of time (then its seconds are that limit: it would have needed more). The smaller epoch shows what those need then.
+Each subject resumes from its own saved state at 90 % of an epoch, in a process of its own. All
+imports are done before. The clock runs from the saved state to the first batch of 32 shuffled
+samples. All subjects compute their samples by the same formula, so that only finding the place is
+measured.
+
+`statefuldataloader` shuffles with torch's permutation of all indices. For 10^9 samples, the
+permutation does not fit into the 8 GiB of memory that a subject may have.
+`statefuldataloader-in-order` does not shuffle, so it does less than the others.
+
+`finished` is 0 where a subject ran out of memory or of time. Out of memory, it has no seconds. Out
+of time, its seconds are the limit. The smaller epoch shows what such a subject needs there.
 """
 
 from __future__ import annotations
@@ -34,7 +40,9 @@ def plan(quick: bool) -> Plan:
 def measure(case: str, subject: str) -> Values:
     """Resume once."""
     arguments = [sys.executable, "-m", "bench.data_resume_job", subject, str(CASES[case])]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as job:
         assert job.stdout
         try:
             return _result(job)

@@ -1,4 +1,6 @@
-"""A process of bench/data_resume.py: says "ready" after its imports, then how long its subject took to resume."""
+"""A process of bench/data_resume.py: prints "ready" after its imports, then the time that its
+subject took to resume.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from regroup_trainer.config import DataConfig, TrainConfig
 from regroup_trainer.data.dataset import Array
 from regroup_trainer.data.synthetic import Synthetic, load_synthetic
+from regroup_trainer.protocol.config import DataConfig, TrainConfig
 
 BATCH, LENGTH, SEED = 32, 128, 1
 MEMORY = 8 * 2**30
@@ -43,18 +45,27 @@ class Source:
 
 def regroup() -> Resume:
     """The built-in trainer's loader; its state is the position."""
-    from regroup_trainer import data, trainer
-    from regroup_trainer.world import World
+    from regroup_trainer import data
+    from regroup_trainer.parallel.process_group import GenerationGroup
+    from regroup_trainer.rank import trainer
 
     def resume(samples: int, position: int) -> Any:
         config = TrainConfig.model_validate(
             {
                 "data": {"source": "synthetic", "samples": samples},
-                "training": {"global_batch_size": BATCH, "micro_batch_size": BATCH, "sequence_length": LENGTH},
+                "training": {
+                    "global_batch_size": BATCH,
+                    "micro_batch_size": BATCH,
+                    "sequence_length": LENGTH,
+                },
             }
         )
         dataset = data.load(config, Path())  # of no use to this source
-        loader = trainer.build_loader(config, dataset, World(rank=0, size=1, local_rank=0, device=torch.device("cpu")))
+        loader = trainer.build_loader(
+            config,
+            dataset,
+            GenerationGroup(rank=0, size=1, local_rank=0, device=torch.device("cpu")),
+        )
         return loader.training(position)
 
     return resume
@@ -67,7 +78,9 @@ def grain() -> Resume:
     def resume(samples: int, position: int) -> Any:
         source: Any = Source(samples)
         batches = grain.MapDataset.source(source).shuffle(seed=SEED).batch(BATCH)
-        iterator = iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)))
+        iterator = iter(
+            batches.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=2))
+        )
         iterator.set_state({"next_index": position // BATCH})
         return next(iterator)
 
@@ -75,11 +88,15 @@ def grain() -> Resume:
 
 
 def statefuldataloader(*, shuffle: bool) -> Resume:
-    """torchdata's loader. Its state is the one after a first batch with the counters of the position."""
+    """torchdata's loader. Its state is the one after a first batch with the counters of the
+    position.
+    """
     from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 
     def saved_state(position: int) -> dict[str, Any]:
-        iterator = iter(loader := StatefulDataLoader(Source(10 * BATCH), batch_size=BATCH, shuffle=shuffle))
+        iterator = iter(
+            loader := StatefulDataLoader(Source(10 * BATCH), batch_size=BATCH, shuffle=shuffle)
+        )
         next(iterator)
         state: dict[str, Any] = loader.state_dict()
         state["_num_yielded"] = state["_sampler_iter_yielded"] = position // BATCH

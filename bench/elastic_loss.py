@@ -1,15 +1,18 @@
-"""What changes of the world do to the loss: a run over 4, 3, 1, 2 and 4 workers beside one that keeps its 4.
+"""The effect of resizes on the loss: a run over 4, 3, 1, 2 and 4 workers, and one that keeps 4.
 
     make bench NAME=elastic_loss [ARGS=--quick]
 
-Both train the same steps; `relative_difference` is the largest |difference| / loss of a step. Each change of the world
-is a generation of its own that resumes from the checkpoint of the one before. `regroup` is the built-in trainer with
-`training.deterministic: rounding` (case `resizes`) or `exact` (case `resizes-exact`). `naive-mean` is DDP as most
-scripts use it: the same global batch is split over the workers, each takes the mean of its samples, and DDP takes the
-mean of these means; it has no exact mode, and is shown beside both. The global batch of 22 samples is not divisible
-by 3 or 4.
+Both train the same steps; `relative_difference` is the largest |difference| / loss of a step. Each
+resize is a new generation that resumes from the checkpoint of the one before. The global batch of
+22 samples is not divisible by 3 or 4.
 
-`step_time_ratio` is what exact costs: the time of a step in exact mode by that in the default one, for 2 workers.
+`regroup` is the built-in trainer with `training.deterministic: rounding` (case `resizes`) or
+`exact` (case `resizes-exact`). `naive-mean` is DDP as most scripts use it. It splits the same
+global batch over the workers. Each takes the mean of its samples, and DDP takes the mean of these
+means. It has no exact mode, and is shown beside both.
+
+`step_time_ratio` is the cost of exact: a step's time in exact mode by that in the default one, for
+2 workers.
 """
 
 from __future__ import annotations
@@ -26,12 +29,12 @@ from pathlib import Path
 from bench.elastic_ranks import Request, Run
 from bench.harness import Plan, Values, command
 
-WORLDS = (4, 3, 1, 2, 4)
+WORLD_SIZES = (4, 3, 1, 2, 4)
 CASES = ("resizes", "resizes-exact")
 SUBJECTS = ("regroup", "naive-mean")
 UNITS = {"relative_difference": "ratio", "step_time_ratio": "ratio"}
 _QUICK_VARIABLE = "REGROUP_BENCH_QUICK"
-"""Tells the measurements of a quick run: they have no other way to know."""
+"""Passes the choice of a quick run to `measure`."""
 
 
 def plan(quick: bool) -> Plan:
@@ -41,13 +44,13 @@ def plan(quick: bool) -> Plan:
 
 
 def measure(case: str, subject: str) -> Values:
-    """A run with changes of the world, and one without."""
+    """Compare a run with resizes and one without."""
     quick = bool(os.environ.get(_QUICK_VARIABLE))
     exact = case == "resizes-exact" and subject == "regroup"
     steps = 2 if quick else 20
     run = trained_once if quick else train
-    changing = run(Request(subject, WORLDS, steps, exact, quick))
-    steady = run(Request(subject, WORLDS[:1], steps * len(WORLDS), exact, quick))
+    changing = run(Request(subject, WORLD_SIZES, steps, exact, quick))
+    steady = run(Request(subject, WORLD_SIZES[:1], steps * len(WORLD_SIZES), exact, quick))
     found = {"relative_difference": difference(changing.losses, steady.losses)}
     return {**found, "step_time_ratio": cost_of_exactness(quick)} if exact else found
 
@@ -61,7 +64,9 @@ def cost_of_exactness(quick: bool) -> float:
     """Median step time of exact runs by that of default ones, which take turns."""
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for exact in (True, False) if quick else (True, False, False, True):
-        seconds[exact] += train(Request("regroup", (2,), 4 if quick else 20, exact, quick)).seconds[1:]
+        seconds[exact] += train(Request("regroup", (2,), 4 if quick else 20, exact, quick)).seconds[
+            1:
+        ]
     return statistics.median(seconds[True]) / statistics.median(seconds[False])
 
 
@@ -71,7 +76,12 @@ def train(request: Request) -> Run:
         done = subprocess.run(
             [sys.executable, "-m", "bench.elastic_ranks", folder],
             input=json.dumps(request.__dict__),
-            env={**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")},
+            env={
+                **os.environ,
+                **dict.fromkeys(
+                    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+                ),
+            },
             text=True,
             capture_output=True,
             check=False,
@@ -82,7 +92,7 @@ def train(request: Request) -> Run:
 
 
 trained_once = functools.cache(train)
-"""For quick runs: the naive way is the same in both cases."""
+"""For quick runs: the naive run is the same in both cases."""
 main = command(plan, measure)
 
 if __name__ == "__main__":

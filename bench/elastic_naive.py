@@ -1,4 +1,5 @@
-"""Elastic training as most scripts do it: each worker's loss is a mean, and DDP takes the mean of these means.
+"""Elastic training as most scripts do it: each worker's loss is a mean, and DDP takes the mean of
+these means.
 
 Model, samples, order, optimizer and schedule are those of the built-in trainer.
 """
@@ -17,21 +18,23 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bench.elastic_ranks import Recorder
 from regroup_trainer import data as datasets
-from regroup_trainer import models, order_arrays
-from regroup_trainer import world as worlds
-from regroup_trainer.batch import share
-from regroup_trainer.config import TrainConfig
-from regroup_trainer.contract import Assignment, Progress
-from regroup_trainer.initialize import initialize
-from regroup_trainer.optimizer import build_optimizer, learning_rate, set_learning_rate
-from regroup_trainer.order import SampleOrder
+from regroup_trainer import models
+from regroup_trainer.data import order_arrays
+from regroup_trainer.data.batch import share
+from regroup_trainer.data.order import SampleOrder
+from regroup_trainer.models.initialize import initialize
+from regroup_trainer.parallel import process_group
+from regroup_trainer.protocol.config import TrainConfig
+from regroup_trainer.protocol.generation import Assignment
+from regroup_trainer.protocol.rank_messages import Progress
+from regroup_trainer.step.optimizer import build_optimizer, learning_rate, set_learning_rate
 
 
 def run(assignment: Assignment, recorder: Recorder) -> None:
-    """Train a generation, from the file that the one before has saved."""
+    """Train one generation from the file that the previous one saved."""
     torch.set_num_threads(1)
     directory, config = Path(assignment.record.desired.directory), assignment.record.desired.train
-    world = worlds.join(assignment)
+    group = process_group.join(assignment)
     data = datasets.load(config, directory)
     model = models.build(config.model, data.classes).to_empty(device="cpu")
     initialize(model, model, config.training.seed)
@@ -40,24 +43,37 @@ def run(assignment: Assignment, recorder: Recorder) -> None:
     first = load(saved, model, optimizer) if saved.exists() else 0
     ddp = DistributedDataParallel(model)
     for step in range(first, recorder.last):
-        inputs, targets = read(data, config, step, world.rank, world.size)
-        set_learning_rate(optimizer, learning_rate(step + 1, config.training.steps, config.optimizer))
+        inputs, targets = read(data, config, step, group.rank, group.size)
+        set_learning_rate(
+            optimizer, learning_rate(step + 1, config.training.steps, config.optimizer)
+        )
         loss = F.cross_entropy(ddp(inputs).flatten(0, -2), targets.flatten())
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), config.training.gradient_clip)
         optimizer.step()
         optimizer.zero_grad()
-        tell(assignment, recorder, step + 1, loss.detach(), world.size)
+        record_loss(assignment, recorder, step + 1, loss.detach(), group.size)
     dist.barrier()
-    if world.leads:
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": recorder.last}, saved)
-    worlds.leave()
+    if group.is_rank0:
+        torch.save(
+            {
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "step": recorder.last,
+            },
+            saved,
+        )
+    process_group.leave()
 
 
-def read(data: datasets.Dataset, config: TrainConfig, step: int, rank: int, size: int) -> tuple[Tensor, Tensor]:
+def read(
+    data: datasets.Dataset, config: TrainConfig, step: int, rank: int, size: int
+) -> tuple[Tensor, Tensor]:
     """The rank's part of the step's global batch."""
     count = config.training.global_batch_size
-    ids = order_arrays.ids(SampleOrder(data.samples, config.training.seed), range(step * count, (step + 1) * count))
+    ids = order_arrays.ids(
+        SampleOrder(data.samples, config.training.seed), range(step * count, (step + 1) * count)
+    )
     own = share(count, rank, size)
     arrays = data.read_training(ids[own.start : own.stop])
     return torch.from_numpy(arrays.inputs), torch.from_numpy(arrays.targets)
@@ -71,8 +87,12 @@ def load(saved: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int
     return int(state["step"])
 
 
-def tell(assignment: Assignment, recorder: Recorder, step: int, loss: Tensor, size: int) -> None:
+def record_loss(
+    assignment: Assignment, recorder: Recorder, step: int, loss: Tensor, size: int
+) -> None:
     """Record the mean of all ranks' losses."""
     dist.all_reduce(loss)
     mean, number = float(loss) / size, assignment.record.number
-    recorder.send(Progress(generation=number, rank=assignment.rank, step=step, time=time.time(), loss=mean))
+    recorder.send(
+        Progress(generation=number, rank=assignment.rank, step=step, time=time.time(), loss=mean)
+    )

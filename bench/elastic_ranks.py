@@ -1,6 +1,8 @@
-"""Generations of real ranks, one after another, each of which resumes from the checkpoint of the one before.
+"""Generations of real ranks, one after another, each of which resumes from the checkpoint of the
+one before.
 
-`python -m bench.elastic_ranks FOLDER` takes a request on standard input, imports the trainer once and forks ranks.
+`python -m bench.elastic_ranks FOLDER` takes a request on standard input, imports the trainer once
+and forks ranks.
 """
 
 from __future__ import annotations
@@ -15,18 +17,18 @@ from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
-from regroup_trainer.config import CheckpointPolicy, TrainConfig
-from regroup_trainer.contract import (
+from regroup_trainer.agent.template import preload
+from regroup_trainer.protocol.config import CheckpointPolicy, TrainConfig
+from regroup_trainer.protocol.coordinator_messages import Decide
+from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.generation import (
     Assignment,
-    Decide,
     Decision,
-    Desired,
     GenerationNumber,
     GenerationRecord,
     MemberRecord,
-    Progress,
-    RankReport,
 )
+from regroup_trainer.protocol.rank_messages import Progress, RankReport
 
 _RUN_FILE = "run.jsonl"
 
@@ -36,10 +38,10 @@ class Request:
     """What to train."""
 
     subject: str
-    worlds: tuple[int, ...]
-    """Of each generation."""
+    world_sizes: tuple[int, ...]
+    """World size of each generation."""
     steps: int
-    """Of each generation."""
+    """Steps of each generation."""
     exact: bool
     quick: bool
 
@@ -49,7 +51,7 @@ class Request:
             {
                 "model": {"preset": "tiny" if self.quick else "1m"},
                 "training": {
-                    "steps": self.steps * len(self.worlds),
+                    "steps": self.steps * len(self.world_sizes),
                     "globalBatchSize": 22,
                     "microBatchSize": 2,
                     "sequenceLength": 32 if self.quick else 64,
@@ -61,11 +63,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Run:
-    """What rank 0 saw, over all generations."""
+    """The losses and step times of rank 0 over all generations."""
 
     losses: list[float]
     seconds: list[float]
-    """From the first step of a generation on, between the ends of its steps."""
+    """Time between the ends of consecutive steps within a generation."""
 
     @classmethod
     def read(cls, folder: Path) -> Run:
@@ -88,27 +90,27 @@ class Recorder:
         """(loss, wall clock) of each step."""
 
     def send(self, report: RankReport) -> None:
-        """Keep it."""
+        """Record the loss of a progress report."""
         if isinstance(report, Progress) and report.loss is not None:
             self.steps.append((report.loss, report.time))
 
     def committed(self, step: int, time: float) -> bool:  # noqa: ARG002 - the channel's signature
-        """Every step is told."""
+        """Record the step; True asks for a report of every step."""
         self._step = step
         return True
 
     lasting = False
 
     def when_over(self, generation: GenerationNumber, act: Callable[[], None]) -> None:
-        """Nobody will say so."""
+        """Never calls `act`: no agent ends a generation here."""
 
     def is_over(self) -> bool:
-        """Never."""
+        """Always False."""
         return False
 
     def next_assignment(self) -> Assignment:
         """Each generation has processes of its own here."""
-        raise RuntimeError("one generation is all that this process lives for")
+        raise RuntimeError("this process runs a single generation")
 
     def poll(self) -> list[Decide]:
         """Leave after the last step."""
@@ -119,13 +121,20 @@ class Recorder:
 
 def assignment(request: Request, folder: Path, number: int, port: int, rank: int) -> Assignment:
     """The place of `rank` in generation 1, 2, ..."""
-    size = request.worlds[number - 1]
+    size = request.world_sizes[number - 1]
     record = GenerationRecord(
         number=GenerationNumber(1, number),
         reason="bench",
-        rung="start",
+        restored_from="Nothing",
         members=tuple(
-            MemberRecord(member=f"m{index}", index=index, pod=f"p{index}", node="n", first_rank=index, ranks=1)
+            MemberRecord(
+                member=f"m{index}",
+                index=index,
+                pod=f"p{index}",
+                node="n",
+                first_rank=index,
+                ranks=1,
+            )
             for index in range(size)
         ),
         store=f"127.0.0.1:{port}",
@@ -153,7 +162,7 @@ def be_rank(request: Request, folder: Path, number: int, port: int, rank: int) -
 
         elastic_naive.run(place, recorder)
     else:
-        from regroup_trainer import trainer
+        from regroup_trainer.rank import trainer
 
         trainer.run(place, recorder)
     if rank == 0:
@@ -162,11 +171,15 @@ def be_rank(request: Request, folder: Path, number: int, port: int, rank: int) -
 
 
 def serve_store(port_to: int, until: int, release: int) -> None:
-    """Be a generation's store. In a process of its own, since it has threads and ranks are forked."""
+    """Be a generation's store. In a process of its own, since it has threads and ranks are
+    forked.
+    """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     os.close(release)
-    store = TCPStore("127.0.0.1", 0, None, True, timeout=timedelta(seconds=60), wait_for_workers=False)
+    store = TCPStore(
+        "127.0.0.1", 0, None, True, timeout=timedelta(seconds=60), wait_for_workers=False
+    )
     os.write(port_to, str(store.port).encode())
     os.read(until, 1)  # ends when the parent closes its end
 
@@ -192,8 +205,10 @@ def run_generation(request: Request, folder: Path, number: int) -> bool:
     os.set_inheritable(release, False)
     store = in_child(serve_store, port_to, until, release)
     port = int(os.read(port_from, 8))
-    size = request.worlds[number - 1]
-    ranks = [in_child(_rank_of, release, request, folder, number, port, rank) for rank in range(size)]
+    size = request.world_sizes[number - 1]
+    ranks = [
+        in_child(_rank_of, release, request, folder, number, port, rank) for rank in range(size)
+    ]
     ended = [os.waitpid(pid, 0)[1] for pid in ranks]
     for descriptor in (release, until, port_from, port_to):
         os.close(descriptor)
@@ -201,18 +216,27 @@ def run_generation(request: Request, folder: Path, number: int) -> bool:
     return not any(ended)
 
 
-def _rank_of(release: int, request: Request, folder: Path, number: int, port: int, rank: int) -> None:
-    os.close(release)  # the store lives as long as anybody holds this
+def _rank_of(
+    release: int, request: Request, folder: Path, number: int, port: int, rank: int
+) -> None:
+    os.close(release)  # the store runs while any process holds this descriptor open
     be_rank(request, folder, number, port, rank)
 
 
 def main(folder: Path) -> int:
     """Run the generations of the request on standard input."""
-    import regroup_trainer.warm  # noqa: F401
+    preload("regroup_trainer.rank.rank_process")
 
     request = Request(**json.loads(sys.stdin.read()))
     (folder / "job").mkdir()
-    return 0 if all(run_generation(request, folder, number + 1) for number in range(len(request.worlds))) else 1
+    return (
+        0
+        if all(
+            run_generation(request, folder, number + 1)
+            for number in range(len(request.world_sizes))
+        )
+        else 1
+    )
 
 
 if __name__ == "__main__":

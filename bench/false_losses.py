@@ -1,9 +1,10 @@
-"""Whether a busy machine makes the coordinator take the living for dead: losses in an hour of full load on all cores.
+"""Whether a busy machine makes the coordinator declare live workers lost: the losses in an hour of
+full load on all cores.
 
     make bench NAME=false_losses [ARGS="--minutes 60"]
 
-Three workers train on this machine while, for each of its cores, a process does nothing but count. Nothing is done to
-them, so every break of the world is a false one.
+Three workers train on this machine while a busy process runs for each core. No fault is injected,
+so every new generation is a false loss.
 """
 
 from __future__ import annotations
@@ -24,25 +25,28 @@ import click
 from bench.harness import RESULTS, Plan, rows, write
 from bench.recovery_regroup import desired
 from bench.recovery_settings import HEARTBEAT_SECONDS, SILENCE_SECONDS, WORKERS
-from regroup.local import LocalRun
-from regroup.processes import dies_with
-from regroup_trainer.contract import GenerationNumber
-from regroup_trainer.job_status import CoordinatorStatus
+from regroup.local.local_run import LocalRun
+from regroup.local.processes import dies_with
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.job_status import CoordinatorStatus
 
-BUSY = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
+BUSY = (
+    "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: "
+    "pass"
+)
 UNITS = {"losses": "count", "steps": "steps", "minutes": "min"}
 
 
 @dataclass
 class Watch:
-    """Notes generations; the first whole one is the one that should stay."""
+    """Records generations; the first one with all workers should stay."""
 
     begun: float | None = None
     generations: set[GenerationNumber] = field(default_factory=set)
     steps: int = 0
 
     def look(self, status: CoordinatorStatus) -> None:
-        """Take over what is new."""
+        """Record the generation and the step of a status."""
         if self.begun is None and status.world_size == WORKERS and status.phase == "running":
             self.begun = time.monotonic()
         if self.begun is not None and status.generation is not None:
@@ -51,7 +55,7 @@ class Watch:
 
     @property
     def losses(self) -> int:
-        """Generations that should not have been."""
+        """The number of generations after the first full one."""
         return len(self.generations) - 1
 
 
@@ -61,7 +65,8 @@ def full_load(seconds: float) -> Iterator[None]:
     busy = [
         subprocess.Popen(
             [sys.executable, "-c", BUSY, str(seconds)],
-            preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509 - one prctl and one getppid, both already resolved
+            # One prctl and one getppid, both already resolved: safe between fork and exec.
+            preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509
         )
         for _ in os.sched_getaffinity(0)
     ]
@@ -90,17 +95,30 @@ async def watch(folder: Path, seconds: float) -> Watch:
 
 
 @click.command()
-@click.option("--minutes", type=click.FloatRange(0.05), default=60.0, show_default=True, help="How long.")
-@click.option("--output", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the results.")
+@click.option(
+    "--minutes", type=click.FloatRange(0.05), default=60.0, show_default=True, help="How long."
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the results."
+)
 def main(minutes: float, output: Path) -> None:
     """Count the losses."""
-    with tempfile.TemporaryDirectory(prefix="regroup-bench-") as folder, full_load(minutes * 60 + 120):
+    with (
+        tempfile.TemporaryDirectory(prefix="regroup-bench-") as folder,
+        full_load(minutes * 60 + 120),
+    ):
         seen = asyncio.run(watch(Path(folder), minutes * 60))
     values = {"losses": float(seen.losses), "steps": float(seen.steps), "minutes": minutes}
-    told = f"heartbeat {HEARTBEAT_SECONDS} s, lost after {SILENCE_SECONDS} s"
-    plan = Plan("false_losses", ("full-load",), ("regroup",), UNITS, 1, lambda _case, _subject: told)
-    file = write(output, plan.name, rows(plan, "full-load", "regroup", [values]), quick=minutes < 60)
-    click.echo(f"{seen.losses} losses in {minutes:g} minutes and {seen.steps} steps; written to {file}")
+    settings = f"heartbeat {HEARTBEAT_SECONDS} s, lost after {SILENCE_SECONDS} s"
+    plan = Plan(
+        "false_losses", ("full-load",), ("regroup",), UNITS, 1, lambda _case, _subject: settings
+    )
+    file = write(
+        output, plan.name, rows(plan, "full-load", "regroup", [values]), quick=minutes < 60
+    )
+    click.echo(
+        f"{seen.losses} losses in {minutes:g} minutes and {seen.steps} steps; written to {file}"
+    )
 
 
 if __name__ == "__main__":

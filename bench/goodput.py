@@ -1,15 +1,18 @@
-"""How much of its time a training makes use of while workers keep dying: regroup and torchrun under the same faults.
+"""The share of its time that a training uses while workers keep failing: Regroup and torchrun under
+the same faults.
 
     make bench NAME=goodput [ARGS=--quick]
 
-The training and the nodes are those of bench/recovery.py, so it needs root. Faults come at random, exponentially with a
-mean of 60 s, for five minutes: a rank is killed, a worker (agent and rank), or a node loses power; it is back, empty,
-after 20 s. The n-th runs of all subjects have the same trace, from seed n.
+The training and the nodes are those of bench/recovery.py, so it needs root. For five minutes,
+faults come at random intervals, exponentially distributed with a mean of 60 s. A fault kills a rank
+or a worker (agent and rank), or cuts the power of a node. The node is back, empty, after 20 s. The
+n-th runs of all subjects have the same trace, from seed n.
 
-`goodput` is useful time by wall time, from the first fault-free moment of the whole world on. Useful is the time of the
-steps that are in the final history: from the end of the one before it, of the same world, to its own end, but never
-more than three times the median step. So neither what was done twice counts, nor detection, nor start, nor waiting.
-`lost_steps` were done twice. `trains` is 0 for a run that twice did not come to its faults.
+`goodput` is useful time by wall time, from the moment when all workers train. Useful is the time of
+the steps in the final history. A step counts from the end of the previous step of the same
+generation to its own end, but never more than three times the median step. So neither what was done
+twice counts, nor detection, nor start, nor waiting. `lost_steps` were done twice. `trains` is 0 for
+a run that twice did not come to its faults.
 """
 
 from __future__ import annotations
@@ -38,10 +41,10 @@ REBOOT_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Course:
-    """Of a run."""
+    """The length of a run and the rate of its faults."""
 
     mean_seconds: float
-    """Between two faults."""
+    """Mean time between two faults."""
     seconds: float
 
 
@@ -50,7 +53,7 @@ COURSES = {"mtbf-60": Course(60.0, 300.0), "mtbf-4-quick": Course(4.0, 8.0)}
 
 @dataclass(frozen=True)
 class Failure:
-    """What is due."""
+    """A fault of the trace."""
 
     at: float
     """Seconds from the beginning."""
@@ -71,7 +74,10 @@ def settings(case: str, subject: str) -> str:
     """The traces, and what the figures depend on."""
     course, runs = COURSES[case], plan(quick=case.endswith("quick")).runs
     faults = [
-        ", ".join(f"{failure.kind} {failure.worker} at {failure.at:.0f} s" for failure in trace(seed, course))
+        ", ".join(
+            f"{failure.kind} {failure.worker} at {failure.at:.0f} s"
+            for failure in trace(seed, course)
+        )
         for seed in range(1, runs + 1)
     ]
     return f"{recovery.conditions(subject)}; {course.seconds:.0f} s; faults: {'; '.join(faults)}"
@@ -88,25 +94,29 @@ _runs: dict[str, Iterator[int]] = defaultdict(lambda: itertools.count(1))
 
 
 def measure(case: str, subject: str) -> Values:
-    """One trace."""
+    """Run one trace."""
     course = COURSES[case]
     failures = list(trace(next(_runs[subject]), course))
     return recovery.tried(lambda: follow(subject, failures, course))
 
 
 def follow(subject: str, failures: list[Failure], course: Course) -> Values:
-    """What the failures leave of a new training's time. Raises NotTrainingError where it does not even begin."""
+    """The goodput of a new training under these faults. Raises NotTrainingError."""
     with recovery.start(subject, WORKERS) as training:
         recovery.wait(training, recovery.START_SECONDS, lambda: recovery.trained(training, WORKERS))
         begun = time.time()
         play(training, failures, begun, course.seconds)
         steps = [step for step in training.steps if begun < step.time <= begun + course.seconds]
     useful, lost = useful_seconds(steps)
-    return {"goodput": useful / course.seconds, "lost_steps": float(lost), "faults": float(len(failures))}
+    return {
+        "goodput": useful / course.seconds,
+        "lost_steps": float(lost),
+        "faults": float(len(failures)),
+    }
 
 
 def play(training: Subject, failures: list[Failure], begun: float, seconds: float) -> None:
-    """Let the failures happen."""
+    """Inject each fault at its time and restart nodes after REBOOT_SECONDS."""
     ahead = list(failures)
     dark: dict[int, float] = {}
     while (now := time.time() - begun) < seconds:
@@ -124,7 +134,7 @@ def play(training: Subject, failures: list[Failure], begun: float, seconds: floa
 
 
 def strike(training: Subject, failure: Failure) -> int | None:
-    """Where a failure struck; None where there was nothing to strike."""
+    """Inject a fault; returns its node, or None if the worker does not run."""
     worker = training.workers.get(failure.worker)
     if worker is None or not worker.runs():
         return None

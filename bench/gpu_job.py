@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from regroup_trainer.config import Dimensions, ModelConfig
+from regroup_trainer.protocol.config import Dimensions, ModelConfig
 
 PEAK_FLOPS = {
     "B200": 2250e12,
@@ -20,11 +20,13 @@ PEAK_FLOPS = {
     "A10": 125e12,
     "RTX 4090": 165.2e12,
 }
-"""Part of a device's name -> dense bf16 FLOPs per second, by NVIDIA's data sheets. The first that fits counts."""
+"""Part of a device's name -> dense bf16 FLOPs per second, by NVIDIA's data sheets. The first that
+fits counts.
+"""
 
 
 def peak_flops(device_name: str) -> float | None:
-    """Of a device, None for one that the table lacks, as a CPU."""
+    """Peak FLOPs per second of a device; None if the table lacks it, as for a CPU."""
     return next((peak for part, peak in PEAK_FLOPS.items() if part in device_name), None)
 
 
@@ -51,22 +53,23 @@ class Job:
 
     @property
     def config(self) -> ModelConfig:
-        """Of the model, which is ours for all subjects."""
+        """The model configuration; all subjects train our model."""
         return ModelConfig.model_validate({"name": self.model, "preset": self.preset})
 
     @property
     def tokens_per_step(self) -> int:
-        """Of the global batch."""
+        """Tokens of a global batch."""
         return self.micro_batch * self.accumulation * self.length
 
     def as_dict(self) -> dict[str, Any]:
-        """For another process."""
+        """The fields, to pass to another process."""
         return asdict(self)
 
 
 def flops_per_token(parameters: int, size: Dimensions, length: int) -> float:
-    """Of forward and backward pass: 6N + 12LHQT (PaLM, Chowdhery et al., 2022, appendix B).
+    """FLOPs per token, forward and backward: 6N + 12LHQT (PaLM, Chowdhery 2022, appendix B).
 
-    N `parameters` take part in products (those of a lookup do not), L layers, H heads of Q channels, T tokens.
+    N `parameters` take part in products (those of a lookup do not), L layers, H heads of Q
+    channels, T tokens.
     """
     return 6.0 * parameters + 12.0 * size.layers * size.width * length

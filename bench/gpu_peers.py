@@ -1,7 +1,9 @@
-"""The other subjects of bench/gpu.py, each in a process of its own: a bare loop, Lightning, Hugging Face's Trainer.
+"""The other subjects of bench/gpu.py, each in a process of its own: a bare loop, Lightning, Hugging
+Face's Trainer.
 
-`python -m bench.gpu_peers SUBJECT JOB FOLDER` trains the job (JSON) and prints its times as JSON. All train our model
-on the same tokens with fused AdamW, clipping, autocast to bf16 and, if the job says so, torch.compile.
+`python -m bench.gpu_peers SUBJECT JOB FOLDER` trains the job (JSON) and prints its times as JSON.
+All train our model on the same tokens with fused AdamW, clipping, autocast to bf16 and, if the job
+says so, torch.compile.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
@@ -22,7 +24,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from bench.gpu_job import Job
 from regroup_trainer import models
-from regroup_trainer.initialize import initialize
+from regroup_trainer.models.initialize import initialize
+
+if TYPE_CHECKING:
+    from lightning import LightningModule
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LEARNING_RATE = 3e-4
@@ -47,9 +52,12 @@ class Clock:
             self.times[number] = time.time()
 
     def report(self) -> dict[str, float]:
-        """What the parent wants to know."""
+        """The times that the parent process reads."""
         window = self.times[self.job.steps] - self.times[self.job.warm]
-        return {"first_step": self.times[1], "seconds_per_step": window / (self.job.steps - self.job.warm)}
+        return {
+            "first_step": self.times[1],
+            "seconds_per_step": window / (self.job.steps - self.job.warm),
+        }
 
 
 class Tokens(Dataset[dict[str, Tensor]]):
@@ -81,7 +89,7 @@ def loss_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 
 def adamw(model: nn.Module) -> torch.optim.AdamW:
-    """As all subjects use it."""
+    """The optimizer of all subjects."""
     return torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), fused=True)
 
 
@@ -98,7 +106,9 @@ def bare(job: Job, clock: Clock, folder: Path) -> None:
     batches = _batches(job)
     for step in range(1, job.steps + 1):
         for _ in range(job.accumulation):
-            batch = {name: tensor.to(DEVICE, non_blocking=True) for name, tensor in next(batches).items()}
+            batch = {
+                name: tensor.to(DEVICE, non_blocking=True) for name, tensor in next(batches).items()
+            }
             with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
                 loss = loss_of(trained, batch) / job.accumulation  # type: ignore[arg-type]
             loss.backward()  # type: ignore[no-untyped-call]
@@ -111,13 +121,13 @@ def bare(job: Job, clock: Clock, folder: Path) -> None:
 
 
 def _batches(job: Job) -> Iterator[dict[str, Tensor]]:
-    return iter(DataLoader(Tokens(job), batch_size=job.micro_batch, **LOADED))  # type: ignore[arg-type]
+    loader = DataLoader(Tokens(job), batch_size=job.micro_batch, **LOADED)  # type: ignore[arg-type]
+    return iter(loader)
 
 
-def lightning(job: Job, clock: Clock, folder: Path) -> None:
-    """A LightningModule around the model."""
-    from lightning import Callback, LightningModule, Trainer
-    from lightning.pytorch.callbacks import ModelCheckpoint
+def _lightning_module(job: Job) -> LightningModule:
+    """The model, with the optimizer and the clipping of all subjects."""
+    from lightning import LightningModule
 
     class Module(LightningModule):
         def __init__(self) -> None:
@@ -134,6 +144,17 @@ def lightning(job: Job, clock: Clock, folder: Path) -> None:
             # Its own clipping refuses fused optimizers, whether or not anything is scaled.
             nn.utils.clip_grad_norm_(self.parameters(), 1.0)
 
+    module = Module()
+    if job.compile:
+        module.model.compile()
+    return module
+
+
+def lightning(job: Job, clock: Clock, folder: Path) -> None:
+    """A LightningModule around the model."""
+    from lightning import Callback, Trainer
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
     class Timing(Callback):
         passes = 0
 
@@ -143,10 +164,11 @@ def lightning(job: Job, clock: Clock, folder: Path) -> None:
                 clock.step(self.passes // job.accumulation)
 
     saved = folder / "last.ckpt"
-    saving = [ModelCheckpoint(folder, save_last=True, every_n_train_steps=job.save_every)] if job.save_every else []
-    module = Module()
-    if job.compile:
-        module.model.compile()
+    saving = (
+        [ModelCheckpoint(folder, save_last=True, every_n_train_steps=job.save_every)]
+        if job.save_every
+        else []
+    )
     trainer = Trainer(
         accelerator="auto",
         devices=1,
@@ -161,7 +183,7 @@ def lightning(job: Job, clock: Clock, folder: Path) -> None:
         default_root_dir=folder,
     )
     data = DataLoader(Tokens(job), batch_size=job.micro_batch, **LOADED)  # type: ignore[arg-type]
-    trainer.fit(module, data, ckpt_path=saved if job.resume else None)
+    trainer.fit(_lightning_module(job), data, ckpt_path=saved if job.resume else None)
 
 
 def hf(job: Job, clock: Clock, folder: Path) -> None:
@@ -215,7 +237,9 @@ def main(subject: str, job: str, folder: str) -> None:
     read = Job(**json.loads(job))
     clock = Clock(read)
     SUBJECTS[subject](read, clock, Path(folder))
-    parameters = sum(tensor.numel() for tensor in models.build(read.config, read.classes).parameters())
+    parameters = sum(
+        tensor.numel() for tensor in models.build(read.config, read.classes).parameters()
+    )
     name = torch.cuda.get_device_name() if DEVICE.type == "cuda" else "cpu"
     print(json.dumps({**clock.report(), "parameters": parameters, "device": name}), flush=True)
 

@@ -1,4 +1,6 @@
-"""Subject `regroup` of bench/gpu.py: the local mode with one rank, coordinator, agent and all that a job has."""
+"""Subject `regroup` of bench/gpu.py: the local mode with one rank, coordinator, agent and all that
+a job has.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.gpu_job import Job
-from regroup.local import LocalRun
-from regroup_trainer.config import (
+from regroup.local.local_run import LocalRun
+from regroup_trainer.protocol.config import (
     CheckpointPolicy,
     DataConfig,
     OptimizerConfig,
     TrainConfig,
     TrainingConfig,
 )
-from regroup_trainer.contract import Desired, Progress
-from regroup_trainer.job_status import CoordinatorStatus
+from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.job_status import CoordinatorStatus
+from regroup_trainer.protocol.rank_messages import Progress
 
 NEVER = 10**6
 RECOVER_SECONDS = 300.0
@@ -52,12 +55,12 @@ def desired(job: Job, folder: Path) -> Desired:
 
 @dataclass
 class Course:
-    """The steps of a run as the coordinator tells them."""
+    """The steps of a run as the coordinator reports them."""
 
     seen: list[Progress] = field(default_factory=list)
 
     def look(self, status: CoordinatorStatus) -> None:
-        """Note a step that is new."""
+        """Record a new step."""
         if status.progress and (not self.seen or status.progress.step > self.seen[-1].step):
             self.seen.append(status.progress)
 
@@ -65,7 +68,10 @@ class Course:
         """Between the first report from step `warm` on and the last one."""
         counted = [progress for progress in self.seen if progress.step >= warm]
         if len(counted) < 2:
-            raise RuntimeError(f"the run was over before its pace was told twice: more than {warm} steps are needed")
+            raise RuntimeError(
+                f"the run ended with fewer than two progress reports: more than {warm} steps are "
+                "needed"
+            )
         first, last = counted[0], counted[-1]
         return (last.time - first.time) / (last.step - first.step)
 
@@ -73,14 +79,14 @@ class Course:
 def seconds_per_step(job: Job, folder: Path) -> float:
     """Train the job to its end."""
     course = Course()
-    verdict = asyncio.run(LocalRun(desired(job, folder), on_status=course.look).run())
-    if verdict.outcome != "completed":
-        raise RuntimeError(f"the training did not complete: {verdict.message}")
+    outcome = asyncio.run(LocalRun(desired(job, folder), on_status=course.look).run())
+    if outcome.result != "completed":
+        raise RuntimeError(f"the training did not complete: {outcome.message}")
     return course.seconds_per_step(job.warm)
 
 
 def restart_seconds(job: Job, folder: Path) -> float:
-    """Kill the rank once it has saved; from the last step before to the first one after."""
+    """Kill the rank after a save; seconds from the last step before to the first after."""
     return asyncio.run(_restart_seconds(job, folder))
 
 

@@ -1,4 +1,5 @@
-"""What all benchmarks share: runs in alternating order, a table, and a file of results with machine and versions.
+"""What all benchmarks share: runs in alternating order, a table, and a file of results with machine
+and versions.
 
 A benchmark is a function that measures one case of one subject once. Subject `regroup` is ours.
 """
@@ -46,7 +47,7 @@ class Row:
     median: float
     max: float
     runs: int
-    """That had a value."""
+    """The number of runs that had a value."""
     settings: str = ""
     """What the figure depends on besides machine and versions."""
     date: str = ""
@@ -67,33 +68,52 @@ class Plan:
     """Case, subject -> what a row's figures depend on."""
 
 
-def collect(plan: Plan, measure: Measure, tell: Callable[[str], None]) -> list[Row]:
-    """Measure all; subjects take turns, in reverse order every second time, so that a drift hits all alike."""
+def collect(plan: Plan, measure: Measure, report: Callable[[str], None]) -> list[Row]:
+    """Measure all; subjects take turns, in reverse order every second time, so that a drift hits
+    all alike.
+    """
     found: dict[tuple[str, str], list[Values]] = defaultdict(list)
     for case in plan.cases:
         for number in range(plan.runs):
             for subject in plan.subjects if number % 2 == 0 else reversed(plan.subjects):
                 values = measure(case, subject)
                 found[case, subject].append(values)
-                tell(f"{case} {subject} run {number + 1}: {shown(values)}")
-    return [row for (case, subject), runs in found.items() for row in rows(plan, case, subject, runs)]
+                report(f"{case} {subject} run {number + 1}: {shown(values)}")
+    return [
+        row for (case, subject), runs in found.items() for row in rows(plan, case, subject, runs)
+    ]
 
 
 def rows(plan: Plan, case: str, subject: str, runs: Sequence[Values]) -> list[Row]:
     """A row for each metric that at least one run has."""
-    told, date = plan.settings(case, subject), now()
+    settings, date = plan.settings(case, subject), now()
     made: list[Row] = []
     for metric, unit in plan.units.items():
         values = [value for run in runs if (value := run.get(metric)) is not None]
         if values:
             middle = statistics.median(values)
-            made.append(Row(case, subject, metric, unit, min(values), middle, max(values), len(values), told, date))
+            made.append(
+                Row(
+                    case,
+                    subject,
+                    metric,
+                    unit,
+                    min(values),
+                    middle,
+                    max(values),
+                    len(values),
+                    settings,
+                    date,
+                )
+            )
     return made
 
 
 def shown(values: Values) -> str:
     """Values in a line."""
-    return ", ".join(f"{name} {'-' if value is None else f'{value:.3g}'}" for name, value in values.items())
+    return ", ".join(
+        f"{name} {'-' if value is None else f'{value:.3g}'}" for name, value in values.items()
+    )
 
 
 def table(name: str, found: Sequence[Row]) -> Table:
@@ -127,7 +147,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, of what we stand on, and of the peers."""
+    """Versions of Python, Regroup, its dependencies and the peers."""
     found = {"python": platform.python_version()}
     for name in OURS + PEERS:
         try:
@@ -138,7 +158,7 @@ def versions() -> dict[str, str]:
 
 
 def write(folder: Path, name: str, found: Sequence[Row], *, quick: bool) -> Path:
-    """Write the results; a quick run says so, since its figures prove nothing."""
+    """Write the results; a quick run is marked, since its figures prove nothing."""
     folder.mkdir(parents=True, exist_ok=True)
     document = {
         "name": name,
@@ -154,13 +174,17 @@ def write(folder: Path, name: str, found: Sequence[Row], *, quick: bool) -> Path
 
 
 def kept(file: Path, case: str) -> list[Row]:
-    """The rows of all cases but this one, which is measured anew: only subjects of one case are compared."""
+    """The rows of all cases but this one, which is measured anew: only subjects of one case are
+    compared.
+    """
     written = json.loads(file.read_text())["rows"] if file.exists() else []
     return [Row(**row) for row in written if row["case"] != case]
 
 
 def command(
-    plan_of: Callable[[bool], Plan], measure: Measure, add: Callable[[Path], None] = lambda _folder: None
+    plan_of: Callable[[bool], Plan],
+    measure: Measure,
+    add: Callable[[Path], None] = lambda _folder: None,
 ) -> click.Command:
     """The command line of a benchmark; `plan_of` takes whether the run is a quick one.
 
@@ -168,12 +192,20 @@ def command(
     """
 
     @click.command()
-    @click.option("--quick", is_flag=True, help="A smoke run of under a minute; its figures prove nothing.")
+    @click.option(
+        "--quick", is_flag=True, help="A smoke run of under a minute; its figures prove nothing."
+    )
     @click.option("--runs", type=click.IntRange(1), help="Runs of each case and subject.")
-    @click.option("--case", "only", help="Only this case; the results of the others stay as they are.")
+    @click.option(
+        "--case", "only", help="Only this case; the results of the others stay as they are."
+    )
     @click.option("--subject", "alone", help="Only this subject.")
-    @click.option("--output", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the results.")
-    def main(quick: bool, runs: int | None, only: str | None, alone: str | None, output: Path) -> None:
+    @click.option(
+        "--output", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the results."
+    )
+    def main(
+        quick: bool, runs: int | None, only: str | None, alone: str | None, output: Path
+    ) -> None:
         plan = plan_of(quick)
         cases, subjects = chosen("case", only, plan.cases), chosen("subject", alone, plan.subjects)
         plan = replace(plan, cases=cases, subjects=subjects, runs=runs or plan.runs)
@@ -181,13 +213,18 @@ def command(
         console = Console(highlight=False, width=max(terminal.width, TABLE_WIDTH))
         found = kept(output / f"{plan.name}.json", only) if only and not quick else []
         file = output
-        for case in cases:  # a long benchmark that is interrupted keeps the cases that it has measured
+        # Write after each case, so that an interrupted benchmark keeps the measured cases.
+        for case in cases:
             one = replace(plan, cases=(case,))
-            found += collect(one, measure, lambda line: console.print(line, style="dim", soft_wrap=True))
+            found += collect(
+                one, measure, lambda line: console.print(line, style="dim", soft_wrap=True)
+            )
             file = write(output, plan.name, found, quick=quick)
             add(output)
         console.print(table(plan.name, found))
-        for line in dict.fromkeys(f"{row.subject}: {row.settings}" for row in found if row.settings):
+        for line in dict.fromkeys(
+            f"{row.subject}: {row.settings}" for row in found if row.settings
+        ):
             console.print(line, style="dim", soft_wrap=True)
         console.print(f"written to {file}", soft_wrap=True)
 

@@ -20,9 +20,22 @@ def draw(curve: dict[str, Any]) -> Figure:
         figure = Figure(figsize=(6.4, 3.6), dpi=120, layout="constrained")
         axes = figure.subplots()
         minutes = [seconds / 60 for seconds in curve["training_seconds"]]
-        axes.plot(minutes, curve["bits_per_byte"], marker="o", markersize=3, color="tab:blue", label="byte GPT, 1M")
+        axes.plot(
+            minutes,
+            curve["bits_per_byte"],
+            marker="o",
+            markersize=3,
+            color="tab:blue",
+            label="byte GPT, 1M",
+        )
         for name, color in (("gzip", "tab:red"), ("xz", "tab:gray")):
-            axes.axhline(curve[name], linestyle="--", linewidth=1, color=color, label=f"{name} {curve[name]:.2f}")
+            axes.axhline(
+                curve[name],
+                linestyle="--",
+                linewidth=1,
+                color=color,
+                label=f"{name} {curve[name]:.2f}",
+            )
         axes.set_xlabel("minutes of training (2 ranks on CPU cores)")
         axes.set_ylabel("bits per byte, held-out")
         axes.set_xlim(left=0)

@@ -12,8 +12,8 @@ from itertools import pairwise
 class Step:
     """A committed step."""
 
-    world: str
-    """Which world made it."""
+    generation: str
+    """The generation that committed it."""
     step: int
     time: float
     """Seconds since the epoch."""
@@ -36,69 +36,102 @@ DOES_NOT_TRAIN: dict[str, float | None] = {"trains": 0.0}
 
 @dataclass(frozen=True)
 class Fault:
-    """What was done to the training."""
+    """A fault or a requested change."""
 
     time: float
     """Seconds since the epoch."""
     planned: bool = False
-    """Nothing broke: the world was asked to change."""
+    """Whether this is a requested resize and not a failure."""
 
 
 STALL_SECONDS = 1.0
-"""A world whose newest step is so much older than a usual pause has stopped."""
+"""A generation has stopped if its newest step is older than a usual pause by this much."""
 
 
-def after_world(steps: Sequence[Step], fault: Fault, enough: int) -> dict[str, float | None] | None:
-    """Down time and lost steps where another world followed; None while it has committed fewer than `enough` steps.
+def after_new_generation(
+    steps: Sequence[Step], fault: Fault, enough: int
+) -> dict[str, float | None] | None:
+    """Down time and lost steps if a new generation followed; None while it has committed fewer than
+    `enough` steps.
 
-    Down time counts from the fault to the first step of the new world; after a planned change, from the last step of
-    the old one, which trained until then. A step is lost that was committed and then done again.
+    Down time counts from the fault to the first step of the new generation. After a planned change,
+    it counts from the last step of the old one, which trained until then. A step is lost that was
+    committed and then done again.
     """
     before = [step for step in steps if step.time <= fault.time]
-    renewed = [step for step in steps if step.time > fault.time and step.world != before[-1].world]
+    renewed = [
+        step
+        for step in steps
+        if step.time > fault.time and step.generation != before[-1].generation
+    ]
     if len(renewed) < enough:
         return None
     first = renewed[0]
-    old = [step for step in steps if step.world == before[-1].world and step.time <= first.time]
+    old = [
+        step
+        for step in steps
+        if step.generation == before[-1].generation and step.time <= first.time
+    ]
     since = old[-1].time if fault.planned else fault.time
     lost = max(0, old[-1].step - first.step + 1)
     return {"recovered": 1.0, "down_seconds": first.time - since, "lost_steps": float(lost)}
 
 
-def same_world(steps: Sequence[Step], fault: Fault, until: float, enough: int) -> dict[str, float | None] | None:
-    """The same where the world lived on until the time `until`: down time is what the longest pause between two steps
-    was longer than the median one before the fault. None when it did not go on.
+def within_same_generation(
+    steps: Sequence[Step], fault: Fault, until: float, enough: int
+) -> dict[str, float | None] | None:
+    """The same if the generation continued until the time `until`. Down time is the longest pause
+    between two steps minus the median pause before the fault. None if it did not continue.
     """
-    before, pauses = [step for step in steps if step.time <= fault.time], within_worlds(steps)
+    before, pauses = (
+        [step for step in steps if step.time <= fault.time],
+        durations_within_generations(steps),
+    )
     usual = statistics.median(seconds for later, seconds in pauses if later.time <= fault.time)
     watched = [(later, seconds) for later, seconds in pauses if fault.time < later.time <= until]
-    lived = [(later.time, seconds) for later, seconds in watched if later.world == before[-1].world]
+    lived = [
+        (later.time, seconds)
+        for later, seconds in watched
+        if later.generation == before[-1].generation
+    ]
     if len(lived) < enough or until - lived[-1][0] > usual + STALL_SECONDS:
         return None
     longest = max(seconds for _, seconds in lived)
     return {"recovered": 1.0, "down_seconds": max(0.0, longest - usual), "lost_steps": 0.0}
 
 
-def within_worlds(steps: Sequence[Step]) -> list[tuple[Step, float]]:
-    """Each step that follows one of its own world, and the seconds between the two."""
-    return [(later, later.time - step.time) for step, later in pairwise(steps) if step.world == later.world]
+def durations_within_generations(steps: Sequence[Step]) -> list[tuple[Step, float]]:
+    """Each step that follows one of its own generation, and the seconds between the two."""
+    return [
+        (later, later.time - step.time)
+        for step, later in pairwise(steps)
+        if step.generation == later.generation
+    ]
 
 
 def final(steps: Sequence[Step]) -> dict[int, Step]:
-    """The history that the state of the run consists of: a world undoes what others had done beyond its beginning."""
+    """The history that the state of the run consists of: a generation undoes the steps of others
+    after its first step.
+    """
     kept: list[Step] = []
-    world = ""
+    generation = ""
     for step in sorted(steps, key=lambda one: one.time):
-        if step.world != world:
-            world = step.world
+        if step.generation != generation:
+            generation = step.generation
             kept = [one for one in kept if one.step < step.step]
         kept.append(step)
     return {step.step: step for step in kept}
 
 
 def loss_difference(steps: Sequence[Step], undisturbed: Mapping[int, float]) -> float | None:
-    """The largest relative difference of a step's loss from that of a run without a fault; None without common ones."""
-    found = [(step.loss, undisturbed[number]) for number, step in final(steps).items() if number in undisturbed]
+    """The largest relative difference of a step's loss from that of a run without a fault; None
+    without common ones.
+    """
+    found = [
+        (step.loss, undisturbed[number])
+        for number, step in final(steps).items()
+        if number in undisturbed
+    ]
     return max((abs(loss - other) / abs(other) for loss, other in found), default=None)
 
 
@@ -109,9 +142,11 @@ LONGEST = 3.0
 def useful_seconds(steps: Sequence[Step]) -> tuple[float, int]:
     """Time of the steps that the final history consists of, and how many others there were.
 
-    A step lasts from the end of the one before it in its own world; LONGEST bounds it.
+    A step lasts from the end of the one before it in its own generation; LONGEST bounds it.
     """
-    durations = within_worlds(steps)
+    durations = durations_within_generations(steps)
     longest = LONGEST * statistics.median(seconds for _, seconds in durations)
     kept = set(final(steps).values())
-    return sum(min(seconds, longest) for step, seconds in durations if step in kept), len(steps) - len(kept)
+    return sum(min(seconds, longest) for step, seconds in durations if step in kept), len(
+        steps
+    ) - len(kept)

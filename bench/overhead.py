@@ -2,9 +2,10 @@
 
     make bench NAME=overhead [ARGS=--quick]
 
-One process trains; what it takes beyond a bare loop is told. `regroup` has everything on: a coordinator and an agent
-with heartbeats, metrics, the history of steps, exact data, the checkpoint hook and the check for signals. The others
-have loggers, progress bars and checkpoints switched off. A bare loop runs just before each subject.
+One process trains; the result is what it takes beyond a bare loop. `regroup` has everything on: a
+coordinator and an agent with heartbeats, metrics, the history of steps, exact data, the checkpoint
+hook and the check for signals. The others have loggers, progress bars and checkpoints switched off.
+A bare loop runs just before each subject.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from pathlib import Path
 
 from bench import overhead_job
 from bench.harness import Plan, Values, command
-from regroup.local import LocalRun
-from regroup_trainer.config import TrainConfig
-from regroup_trainer.contract import Desired
+from regroup.local.local_run import LocalRun
+from regroup_trainer.protocol.config import TrainConfig
+from regroup_trainer.protocol.desired import Desired
 
 STEPS, QUICK_STEPS = 8000, 800
 PEERS = {"accelerate": "accelerate", "lightning": "lightning", "hf": "transformers"}
@@ -36,7 +37,9 @@ UNITS = {
 
 
 def plan(quick: bool) -> Plan:
-    """Five runs of all; a quick one takes fewer steps and leaves the peers out that are slow to start."""
+    """Five runs of all; a quick one takes fewer steps and leaves the peers out that are slow to
+    start.
+    """
     if quick:
         return Plan("overhead", ("zero-size-quick",), ("regroup", "accelerate"), UNITS, 1)
     return Plan("overhead", ("zero-size",), ("regroup", *PEERS), UNITS, 5)
@@ -49,7 +52,11 @@ def measure(case: str, subject: str) -> Values:
     steps = QUICK_STEPS if case.endswith("quick") else STEPS
     with tempfile.TemporaryDirectory(prefix="regroup-bench-") as folder:
         base = run_alone("bare", steps, Path(folder))
-        found = run_in_job(steps, Path(folder)) if subject == "regroup" else run_alone(subject, steps, Path(folder))
+        found = (
+            run_in_job(steps, Path(folder))
+            if subject == "regroup"
+            else run_alone(subject, steps, Path(folder))
+        )
     return {
         "ms_per_step_over_bare": found["milliseconds"] - base["milliseconds"],
         "rss_mb_over_bare": found["megabytes"] - base["megabytes"],
@@ -59,15 +66,17 @@ def measure(case: str, subject: str) -> Values:
 
 
 def run_alone(subject: str, steps: int, folder: Path) -> dict[str, float]:
-    """In a process of its own."""
+    """Run a subject in a process of its own; returns its figures."""
     output = folder / f"{subject}.json"
     job = [sys.executable, overhead_job.__file__, subject, str(steps), str(output)]
-    subprocess.run(job, check=True, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        job, check=True, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     return dict(json.loads(output.read_text()))
 
 
 def run_in_job(steps: int, folder: Path) -> dict[str, float]:
-    """As the only rank of a local job."""
+    """Run Regroup as the only rank of a local job; returns its figures."""
     output = folder / "regroup.json"
     desired = Desired(
         revision=1,
@@ -80,9 +89,9 @@ def run_in_job(steps: int, folder: Path) -> dict[str, float]:
         script=(overhead_job.__file__, "regroup", str(steps), str(output)),
         directory=str(folder / "job"),
     )
-    verdict = asyncio.run(LocalRun(desired).run())
-    if verdict.outcome != "completed":
-        raise RuntimeError(verdict.message)
+    outcome = asyncio.run(LocalRun(desired).run())
+    if outcome.result != "completed":
+        raise RuntimeError(outcome.message)
     return dict(json.loads(output.read_text()))
 
 

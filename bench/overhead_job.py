@@ -2,8 +2,9 @@
 
     python bench/overhead_job.py SUBJECT STEPS OUTPUT
 
-Each subject trains the same model with the same optimizer on the same data set, read by torch's DataLoader. A step is
-timed where all of them pass: when its sample is fetched. OUTPUT gets milliseconds per step and megabytes as JSON.
+Each subject trains the same model with the same optimizer on the same data set, read by torch's
+DataLoader. A step is timed where all of them pass: when its sample is fetched. OUTPUT gets
+milliseconds per step and megabytes as JSON.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 BLOCK = 100
-"""Steps of which a mean is taken; the result is the median of the means, the first quarter left out."""
+"""Steps of which a mean is taken; the result is the median of the means, the first quarter left
+out.
+"""
 
 
 class Ticks(Dataset[tuple[Tensor, Tensor]]):
-    """One sample under many numbers; notes when each is fetched."""
+    """One sample under many numbers; records when each is fetched."""
 
     def __init__(self, steps: int) -> None:
         self._count = steps
@@ -42,7 +45,7 @@ class Ticks(Dataset[tuple[Tensor, Tensor]]):
         return self._sample
 
     def milliseconds(self) -> float:
-        """Per step."""
+        """Milliseconds per step."""
         settled = self.times[len(self.times) // 4 :]
         starts = settled[::BLOCK]
         return statistics.median((b - a) / BLOCK for a, b in pairwise(starts)) * 1000
@@ -70,7 +73,7 @@ def bare(data: Ticks, _steps: int) -> None:
 
 def regroup(data: Ticks, steps: int) -> None:
     """Session, under an agent and a coordinator."""
-    from regroup_trainer.session import Session
+    from regroup_trainer import Session
 
     session = Session()
     model = session.prepare(make_model())
@@ -151,7 +154,9 @@ def hf(data: Ticks, steps: int) -> None:
         remove_unused_columns=False,
     )
     optimizers: Any = (make_optimizer(model), None)
-    Trainer(model, arguments, data_collator=collate, train_dataset=data, optimizers=optimizers).train()
+    Trainer(
+        model, arguments, data_collator=collate, train_dataset=data, optimizers=optimizers
+    ).train()
 
 
 SUBJECTS: dict[str, Callable[[Ticks, int], None]] = {
@@ -164,17 +169,19 @@ SUBJECTS: dict[str, Callable[[Ticks, int], None]] = {
 
 
 def resident_megabytes() -> float:
-    """Of this process."""
+    """Resident memory of this process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
 def main(subject: str, steps: int, output: Path) -> None:
-    """Train, then tell."""
+    """Train, then write the figures to `output`."""
     torch.set_num_threads(1)
     data = Ticks(steps)
     SUBJECTS[subject](data, steps)
-    output.write_text(json.dumps({"milliseconds": data.milliseconds(), "megabytes": resident_megabytes()}))
+    output.write_text(
+        json.dumps({"milliseconds": data.milliseconds(), "megabytes": resident_megabytes()})
+    )
 
 
 if __name__ == "__main__":

@@ -1,20 +1,25 @@
-"""What all protection together costs while nothing fails: the time of a step with it, by that without it.
+"""The cost of all fault tolerance while nothing fails: the ratio of the step time with it to the
+step time without it.
 
     make bench NAME=protection [ARGS=--quick]
 
-Two ranks train a GPT of a million parameters, in blocks of steps that take turns. On: a job of two agents and a
-coordinator, with heartbeats, reports, commit collective, history, checkpoint hooks and memory snapshots as they are by
-default. Off: a bare script with DDP or FSDP2, as torch's documentation has it, which nobody looks after; while it has
-its turn, agents and coordinator are stopped. `step_time_ratio` of a run is the median over its pairs of blocks. The
-same script is faster or slower from start to start by more than blocks differ, so each run starts all anew: the least
-and the greatest of six bound their median with 97 % confidence (sign test).
+Two ranks train a GPT of a million parameters, with protection and without. Both take turns, in
+blocks of steps.
+
+- On: a job of two agents and a coordinator. Heartbeats, reports, commit collective, history,
+  checkpoint hooks and memory snapshots are as they are by default.
+- Off: a bare script with DDP or FSDP2, as torch's documentation has it, without any supervision.
+  During its turn, agents and coordinator are stopped.
+
+`step_time_ratio` of a run is the median over its pairs of blocks. The speed of a script differs
+more between starts than between blocks, so each run starts all anew. The least and the greatest of
+six runs bound the median with 97 % confidence (sign test).
 """
 
 from __future__ import annotations
 
 import secrets
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -27,10 +32,17 @@ from bench import throughput_job
 from bench.harness import Plan, Values, command
 from bench.recovery_settings import PYTHON_PATH
 from bench.turns import RANKS, make_pipes, started, take_turns
-from regroup.local import RANK_ENTRY
-from regroup.processes import ADDRESS, LocalProcess, Place, start_agent, start_coordinator
-from regroup_trainer.config import TrainConfig
-from regroup_trainer.contract import Desired
+from regroup.local.processes import (
+    ADDRESS,
+    LocalProcess,
+    Place,
+    free_port,
+    start_agent,
+    start_coordinator,
+)
+from regroup_trainer.protocol.config import TrainConfig
+from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.environment import RANK_ENTRY
 
 ON, OFF = "regroup", "bare"
 STARTS, PAIRS, STEPS = 6, 7, 30
@@ -43,8 +55,10 @@ def plan(quick: bool) -> Plan:
     """Both strategies, in many pairs of blocks; a quick run has few and short ones."""
     if quick:
         return Plan("protection", ("ddp-1m-quick",), (ON,), UNITS, 1)
-    told = f"{PAIRS} pairs of blocks of {STEPS} steps a run"
-    return Plan("protection", ("ddp-1m", "fsdp-1m"), (ON,), UNITS, STARTS, lambda _case, _subject: told)
+    settings = f"{PAIRS} pairs of blocks of {STEPS} steps a run"
+    return Plan(
+        "protection", ("ddp-1m", "fsdp-1m"), (ON,), UNITS, STARTS, lambda _case, _subject: settings
+    )
 
 
 def measure(case: str, _subject: str) -> Values:
@@ -63,7 +77,9 @@ def measure(case: str, _subject: str) -> Values:
                     guard.popen.send_signal(signal.SIGCONT if side == ON else signal.SIGSTOP)
 
             living = [*(guard.popen for guard in guards), *ranks]
-            _, *found = take_turns(folder, (ON, OFF), pairs + 1, living, wake)  # the first one warms up
+            _, *found = take_turns(
+                folder, (ON, OFF), pairs + 1, living, wake
+            )  # the first one warms up
     return {"step_time_ratio": statistics.median(on / off for on, off in found)}
 
 
@@ -95,7 +111,10 @@ def protected(folder: Path, arguments: tuple[str, ...]) -> Iterator[list[LocalPr
         script=(JOB, ON, *arguments),
         directory=str(folder / "job"),
     )
-    guards = [start_coordinator(place, 1, desired), *(start_agent(place, index, index) for index in range(RANKS))]
+    guards = [
+        start_coordinator(place, 1, desired),
+        *(start_agent(place, index, index) for index in range(RANKS)),
+    ]
     try:
         yield guards
     finally:
@@ -105,24 +124,19 @@ def protected(folder: Path, arguments: tuple[str, ...]) -> Iterator[list[LocalPr
 
 @contextmanager
 def bare(folder: Path, arguments: tuple[str, ...]) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Ranks that nobody looks after."""
+    """Ranks without supervision."""
     meeting = {"MASTER_ADDR": ADDRESS, "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)}
     variables = {**meeting, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, JOB, OFF, *arguments]
     with ExitStack() as ranks:
         yield [
             ranks.enter_context(
-                started(command, folder / "bare.log", **variables, RANK=str(rank), LOCAL_RANK=str(rank))
+                started(
+                    command, folder / "bare.log", **variables, RANK=str(rank), LOCAL_RANK=str(rank)
+                )
             )
             for rank in range(RANKS)
         ]
-
-
-def free_port() -> int:
-    """On loopback."""
-    with socket.socket() as probe:
-        probe.bind((ADDRESS, 0))
-        return int(probe.getsockname()[1])
 
 
 main = command(plan, measure)

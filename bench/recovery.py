@@ -1,29 +1,36 @@
-"""How long a training stands still when something dies, freezes, hangs, comes or goes: regroup and its peers.
+"""How long a training pauses when a part fails, freezes, hangs, joins or leaves: Regroup and its
+peers.
 
     make bench NAME=recovery [ARGS="--quick | --case CASE | --subject SUBJECT"]
 
-Three nodes with a rank each, and a spare one: network namespaces on one bridge, so it needs root. All subjects train
-the same tiny GPT on the same samples in the same order with a constant global batch, and save every 20 steps. The fault
-comes 1 to 19 steps after a save: drawn for each run of a case, all subjects alike, so that no one's snapshots are in
-step with it. What is dead is replaced as an operator would, with the same delays for all.
+Three nodes with a rank each, and a spare one: network namespaces on one bridge, so it needs root.
+All subjects train the same tiny GPT on the same samples in the same order with a constant global
+batch, and save every 20 steps. The fault comes 1 to 19 steps after a save: drawn for each run of a
+case, all subjects alike, so that no one's snapshots are in step with it. What is dead is replaced
+as an operator would, with the same delays for all.
 
 - `rank-kill`: SIGKILL to rank 0. `pod-kill`: to the agent and the rank of rank 0's node.
-- `rank0-node-loss`: power loss of rank 0's node: its link goes down first, so that nobody hears of the end.
-- `node-frozen`: all that runs on rank 0's node is stopped (SIGSTOP). `network-cut`: its link goes down, it runs on.
+- `rank0-node-loss`: power loss of rank 0's node: its link goes down first, so that no peer sees its
+  connections close.
+- `node-frozen`: all that runs on rank 0's node is stopped (SIGSTOP). `network-cut`: its link goes
+  down, it runs on.
 - `one-way-cut`: what it sends arrives, what is sent to it does not.
 - `hang`: rank 0 is stuck in its user's code.
-- `coordinator-kill`: SIGKILL to what the workers meet at: coordinator, store, lighthouse; with stock settings
-  torchrun's store is in its first agent.
-- `join`: a third worker comes to two. `shrink`: two are wanted instead of three. `sigterm`: SIGTERM to the worker of
-  rank 0. Where the agents know no planned shrink, it is SIGTERM to the third.
+- `coordinator-kill`: SIGKILL to what the workers meet at: coordinator, store, lighthouse; with
+  stock settings torchrun's store is in its first agent.
+- `join`: a third worker comes to two. `shrink`: the job is resized from three to two. `sigterm`:
+  SIGTERM to the worker of rank 0. Where the agents know no planned shrink, it is SIGTERM to the
+  third.
 
-`recovered` is 1 where 20 more steps were committed within a minute, else 0. `detect_seconds`: until the first part that
-was not struck itself acts. `down_seconds`: from the fault to the next step of the world that follows; for the planned
-changes between the last step of the one and the first of the next; where the same world goes on, what the longest pause
-in ten seconds is longer than the median one before. A step is committed that is in the final history; `lost_steps` were
-done twice. `loss_difference`: the largest relative one from an undisturbed run of the same subject, step by step.
-`trains` is 0 for a run that twice did not come to its fault, or to the end of the undisturbed run. `installed` is 0
-where a peer is not: `pip install torchft-nightly nvidia-resiliency-ext`, or elsewhere and named by PYTHONPATH.
+`recovered` is 1 where 20 more steps were committed within a minute, else 0. `detect_seconds`: until
+the first part that was not struck itself acts. `down_seconds`: from the fault to the next step of
+the generation that follows; for a planned change, between the last step of the one and the first
+of the next. Where the same generation goes on, it is the longest pause in ten seconds minus the
+median one before. A step is committed that is in the final history; `lost_steps` were done twice.
+`loss_difference`: the largest relative one from an undisturbed run of the same subject, step by
+step. `trains` is 0 for a run that twice did not come to its fault, or to the end of the undisturbed
+run. `installed` is 0 where a peer is not: `pip install torchft-nightly nvidia-resiliency-ext`, or
+elsewhere and named by PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -53,9 +60,9 @@ from bench.outcome import (
     UNITS,
     Fault,
     Step,
-    after_world,
+    after_new_generation,
     loss_difference,
-    same_world,
+    within_same_generation,
 )
 from bench.recovery_faults import CASES, LIVES_ON, strike
 from bench.recovery_regroup import POLICY, Regroup
@@ -71,12 +78,12 @@ from bench.recovery_settings import (
 from bench.recovery_subject import NODES, NotTrainingError, Subject
 from bench.recovery_torchft import Torchft
 from bench.recovery_torchrun import FT, STOCK, TUNED, Torchrun
-from regroup_operator.torchrun import SETTINGS
+from regroup_operator.render.torchrun_commands import SETTINGS
 
 START_SECONDS = 120.0
 RECOVER_SECONDS = 60.0
 WATCH_SECONDS = 10.0
-"""A world that lives on is watched for so long."""
+"""How long a generation that continues is observed."""
 ENOUGH = 20
 UNDISTURBED_STEPS, QUICK_UNDISTURBED_STEPS = 600, 80
 TRIES = 2
@@ -99,7 +106,8 @@ NEEDS = {"ft_launcher": "nvidia_resiliency_ext", "torchft": "torchft"}
 """Subject -> a package that is not ours."""
 DETECTORS = {
     "regroup": (
-        f"{POLICY!r}; heartbeat {HEARTBEAT_SECONDS} s, lost after {SILENCE_SECONDS} s, hang after {SILENCE_SECONDS} s"
+        f"{POLICY!r}; heartbeat {HEARTBEAT_SECONDS} s, lost after {SILENCE_SECONDS} s, hang after "
+        f"{SILENCE_SECONDS} s"
     ),
     "torchrun": "defaults, with --local-addr",
     "torchrun-tuned": f"{SETTINGS}; collectives time out after {SILENCE_SECONDS} s",
@@ -110,13 +118,19 @@ DETECTORS = {
 
 def settings(_case: str, subject: str) -> str:
     """What the figures depend on."""
-    fault = f"fault 1 to {SAVE_EVERY - 1} steps after one, drawn by case and run; recovered within {RECOVER_SECONDS} s"
+    fault = (
+        f"fault 1 to {SAVE_EVERY - 1} steps after one, drawn by case and run; recovered within "
+        f"{RECOVER_SECONDS} s"
+    )
     return f"{conditions(subject)}; {fault}"
 
 
 def conditions(subject: str) -> str:
-    """Under which a subject trains."""
-    replaced = f"the dead replaced after {REPLACE_SECONDS} s, on another node after {REPLACE_NODE_SECONDS} s"
+    """The conditions under which a subject trains."""
+    replaced = (
+        f"the dead replaced after {REPLACE_SECONDS} s, on another node after "
+        f"{REPLACE_NODE_SECONDS} s"
+    )
     return f"{DETECTORS[subject.removesuffix('-fsdp')]}; {replaced}; saves every {SAVE_EVERY} steps"
 
 
@@ -129,11 +143,11 @@ def plan(quick: bool) -> Plan:
 
 _runs: dict[tuple[str, str], Iterator[int]] = defaultdict(lambda: itertools.count(1))
 _courses: list[dict[str, Any]] = []
-"""Of the runs that are to be drawn."""
+"""The courses of the runs for the picture."""
 
 
 def measure(case: str, subject: str) -> Values:
-    """One fault."""
+    """Inject one fault."""
     if subject in NEEDS and find_spec(NEEDS[subject]) is None:
         return NOT_INSTALLED
     quick, bare = case.endswith("-quick"), case.removesuffix("-quick")
@@ -157,7 +171,8 @@ def steps_after_save(case: str, run: int) -> int:
 
 
 def recover(case: str, subject: str, after_save: int, reference: Mapping[int, float]) -> Values:
-    """What a fault does to a new training; `reference` has the loss of each step of an undisturbed one.
+    """What a fault does to a new training; `reference` has the loss of each step of an undisturbed
+    one.
 
     Raises NotTrainingError where it does not come so far.
     """
@@ -173,7 +188,11 @@ def recover(case: str, subject: str, after_save: int, reference: Mapping[int, fl
             return FAILED
         noticed = None if fault.planned else training.detected(fault.time)
         difference = loss_difference(training.steps, reference)
-        found = {**found, "detect_seconds": noticed and noticed - fault.time, "loss_difference": difference}
+        found = {
+            **found,
+            "detect_seconds": noticed and noticed - fault.time,
+            "loss_difference": difference,
+        }
         if (case, subject) == DRAWN:
             keep(training.steps, fault, found)
         return found
@@ -195,9 +214,9 @@ def start(subject: str, workers: int) -> Iterator[Subject]:
 
 
 def keep(steps: Sequence[Step], fault: Fault, found: Values) -> None:
-    """Note the course of a recovery."""
+    """Record the course of a recovery."""
     near = [step for step in steps if -SHOWN_SECONDS < step.time - fault.time < 2 * SHOWN_SECONDS]
-    points = [[round(step.time - fault.time, 4), step.step, step.world] for step in near]
+    points = [[round(step.time - fault.time, 4), step.step, step.generation] for step in near]
     _courses.append({**found, "steps": points})
 
 
@@ -219,7 +238,7 @@ def undisturbed(subject: str, quick: bool) -> dict[int, float]:
 
 
 def wait(training: Subject, seconds: float, condition: Callable[[], T | None]) -> T:
-    """Play the operator until there is something. Raises NotTrainingError."""
+    """Replace lost workers until `condition` returns a value. Raises NotTrainingError."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         training.keep()
@@ -232,17 +251,17 @@ def wait(training: Subject, seconds: float, condition: Callable[[], T | None]) -
 
 
 def trained(training: Subject, workers: int, least: int = SAVE_EVERY) -> int | None:
-    """The newest step of a whole world that has come to step `least`."""
+    """The newest step, if all workers train and have reached step `least`; else None."""
     newest = training.steps[-1].step if training.steps else 0
     return newest if newest >= least and training.world_size() == workers else None
 
 
 def outcome(training: Subject, fault: Fault, case: str) -> Values | None:
-    """What the fault did, as soon as it can be told."""
-    found = after_world(training.steps, fault, ENOUGH)
+    """The effect of the fault; None while it is not yet known."""
+    found = after_new_generation(training.steps, fault, ENOUGH)
     until = fault.time + WATCH_SECONDS
     if found is None and case in LIVES_ON and time.time() > until:
-        found = same_world(training.steps, fault, until, ENOUGH)
+        found = within_same_generation(training.steps, fault, until, ENOUGH)
     return found
 
 

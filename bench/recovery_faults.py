@@ -17,27 +17,27 @@ Strike = Callable[[Subject, int, int], None]
 
 
 def lose_node(subject: Subject, node: int, _pid: int) -> None:
-    """No power."""
+    """The node loses power."""
     subject.nodes.cut(node)
     subject.nodes.kill(node)
     subject.lose(node)
 
 
 def freeze_node(subject: Subject, node: int, _pid: int) -> None:
-    """All stopped."""
+    """All processes of the node are stopped."""
     subject.nodes.freeze(node)
     subject.lose(node)
 
 
 def cut_node(subject: Subject, node: int, _pid: int) -> None:
-    """No network."""
+    """The node loses its network."""
     subject.nodes.cut(node)
     subject.lose(node)
 
 
-def deafen_node(subject: Subject, node: int, _pid: int) -> None:
-    """No network in one direction."""
-    subject.nodes.deafen(node)
+def cut_input(subject: Subject, node: int, _pid: int) -> None:
+    """The node sends but receives nothing."""
+    subject.nodes.cut_input(node)
     subject.lose(node)
 
 
@@ -47,7 +47,7 @@ CASES: dict[str, Strike] = {
     "rank0-node-loss": lose_node,
     "node-frozen": freeze_node,
     "network-cut": cut_node,
-    "one-way-cut": deafen_node,
+    "one-way-cut": cut_input,
     "hang": lambda _subject, _node, pid: send(pid, stuck.SIGNAL),
     "coordinator-kill": lambda subject, _node, _pid: subject.kill_control(),
     "join": lambda subject, _node, _pid: subject.scale(WORKERS),
@@ -56,13 +56,13 @@ CASES: dict[str, Strike] = {
 }
 PLANNED = ("join", "shrink", "sigterm")
 RANK_ONLY = ("rank-kill", "hang")
-"""Where rank 0's agent is not struck."""
+"""Cases that leave rank 0's agent alone."""
 LIVES_ON = ("coordinator-kill",)
-"""Where it may be that nothing happens to the world."""
+"""Cases in which the generation may continue."""
 
 
 def strike(training: Subject, case: str) -> Fault:
-    """Do it, where rank 0 is. Raises NotTrainingError."""
+    """Inject the fault of a case at rank 0. Raises NotTrainingError."""
     node, pid = training.node_of(0)
     training.watch(struck_node(training, case, node), pid)
     fault = Fault(time.time(), case in PLANNED)
@@ -71,7 +71,7 @@ def strike(training: Subject, case: str) -> Fault:
 
 
 def struck_node(training: Subject, case: str, node: int) -> int | None:
-    """All that runs there is struck; `node` has rank 0."""
+    """The node that a fault hits as a whole, or None; `node` has rank 0."""
     if case in RANK_ONLY:
         return None
     return training.control_node if case == "coordinator-kill" else node

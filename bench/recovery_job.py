@@ -1,10 +1,11 @@
-"""A small training for stock elastic agents, as their documentation recommends: resume from the newest snapshot.
+"""A small training for stock elastic agents, as their documentation recommends: resume from the
+newest snapshot.
 
     torchrun ... bench/recovery_job.py FOLDER SAVE_EVERY COLLECTIVE_SECONDS
 
-It trains the same model on the same samples in the same order as the other subjects, with a constant global batch, and
-notes each step in a file of its own in FOLDER. Under ft_launcher, it sends that one's heartbeats. COLLECTIVE_SECONDS is
-the time limit of a collective; 0: torch's default.
+It trains the same model on the same samples in the same order as the other subjects. The global
+batch is constant. Each process records its steps in a file of its own in FOLDER. Under ft_launcher,
+it sends heartbeats to it. COLLECTIVE_SECONDS is the time limit of a collective; 0: torch's default.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from torch.nn.parallel import DistributedDataParallel
 from bench import stuck
 from bench.recovery_settings import GLOBAL_BATCH, MODEL, SAMPLES, SEQUENCE_LENGTH, VOCABULARY
 from regroup_trainer import models
-from regroup_trainer.config import DataConfig
+from regroup_trainer.data.order import SampleOrder
+from regroup_trainer.data.order_arrays import ids
 from regroup_trainer.data.synthetic import load_synthetic
-from regroup_trainer.initialize import initialize
-from regroup_trainer.order import SampleOrder
-from regroup_trainer.order_arrays import ids
+from regroup_trainer.models.initialize import initialize
+from regroup_trainer.protocol.config import DataConfig
 
 FT_SOCKET = "FT_RANK_MONITOR_IPC_SOCKET"
 """Set by ft_launcher."""
@@ -45,10 +46,12 @@ class Stream:
         self._data = load_synthetic(config, SEQUENCE_LENGTH)
         self._order = SampleOrder(self._data.samples, seed=0)
 
-    def share(self, step: int, rank: int, world: int) -> tuple[Tensor, Tensor]:
+    def share(self, step: int, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
         """A rank's part of the batch of a step: inputs and targets, each [B, T]."""
         first = (step - 1) * GLOBAL_BATCH
-        found = self._data.read_training(ids(self._order, range(first, first + GLOBAL_BATCH))[rank::world])
+        found = self._data.read_training(
+            ids(self._order, range(first, first + GLOBAL_BATCH))[rank::world_size]
+        )
         return torch.from_numpy(found.inputs), torch.from_numpy(found.targets)
 
 
@@ -65,9 +68,9 @@ def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def train(folder: Path, save_every: int, collective_seconds: float) -> None:
-    """Train for ever."""
+    """Train until the process is killed."""
     dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank, world_size = dist.get_rank(), dist.get_world_size()
     stuck.take_name(rank)
     beat = heartbeats()
     model = DistributedDataParallel(make_model())
@@ -80,23 +83,25 @@ def train(folder: Path, save_every: int, collective_seconds: float) -> None:
     while True:
         step += 1
         optimizer.zero_grad()
-        loss = loss_of(model, stream.share(step, rank, world))
+        loss = loss_of(model, stream.share(step, rank, world_size))
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        mean = loss.detach() / world
+        mean = loss.detach() / world_size
         dist.all_reduce(mean)
         beat()
         if rank == 0:
-            note(folder, step, world, mean.item())
+            note(folder, step, world_size, mean.item())
             if step % save_every == 0:
                 save(snapshot, model, optimizer, step)
 
 
 def heartbeats() -> Callable[[], None]:
-    """What tells ft_launcher that this rank lives; nothing under another agent."""
+    """The function that sends a heartbeat to ft_launcher; it does nothing under another agent."""
     if FT_SOCKET not in os.environ:
         return lambda: None
-    from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient  # type: ignore[import-not-found]
+    from nvidia_resiliency_ext.fault_tolerance import (  # type: ignore[import-not-found]
+        RankMonitorClient,
+    )
 
     client: Any = RankMonitorClient()
     client.init_workload_monitoring()
@@ -113,16 +118,29 @@ def load(snapshot: Path, model: DistributedDataParallel, optimizer: torch.optim.
     return int(state["step"])
 
 
-def save(snapshot: Path, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, step: int) -> None:
+def save(
+    snapshot: Path, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, step: int
+) -> None:
     """Replace the snapshot atomically."""
     unfinished = snapshot.with_suffix(f".{os.getpid()}")
-    torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, unfinished)
+    torch.save(
+        {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "step": step},
+        unfinished,
+    )
     unfinished.rename(snapshot)
 
 
 def note(folder: Path, step: int, size: int, loss: float) -> None:
-    """A line for a committed step; the process id of rank 0 and the size tell the worlds apart."""
-    line = json.dumps({"step": step, "size": size, "world": f"{os.getpid()}-{size}", "time": time.time(), "loss": loss})
+    """A line for a committed step; the process id of rank 0 and the size name the generation."""
+    line = json.dumps(
+        {
+            "step": step,
+            "size": size,
+            "generation": f"{os.getpid()}-{size}",
+            "time": time.time(),
+            "loss": loss,
+        }
+    )
     with (folder / f"steps-{os.getpid()}.jsonl").open("a") as file:
         file.write(line + "\n")
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bench import stuck
-from regroup_trainer import rank
-from regroup_trainer.channel import Channel
-from regroup_trainer.contract import Assignment
+from regroup_trainer.protocol.channel import Channel
+from regroup_trainer.protocol.generation import Assignment
+from regroup_trainer.rank import rank_process
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
-    """The life of a rank."""
+    """Run a rank; returns its exit status."""
     stuck.listen()
-    return rank.run(assignment, channel)
+    return rank_process.run(assignment, channel)

@@ -1,4 +1,6 @@
-"""Subjects `regroup` and `regroup-fsdp` of bench/recovery.py: the real coordinator, agents and ranks."""
+"""Subjects `regroup` and `regroup-fsdp` of bench/recovery.py: the real coordinator, agents and
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,17 @@ from bench.recovery_settings import (
     WORKERS,
 )
 from bench.recovery_subject import Subject
-from regroup_trainer.config import CheckpointPolicy, DataConfig, ParallelismConfig, TrainConfig, TrainingConfig
-from regroup_trainer.contract import Desired, GenerationNumber
-from regroup_trainer.environment import AgentEnvironment, CoordinatorEnvironment
-from regroup_trainer.job_status import CoordinatorStatus
+from regroup_trainer.protocol.config import (
+    CheckpointPolicy,
+    DataConfig,
+    ParallelismConfig,
+    TrainConfig,
+    TrainingConfig,
+)
+from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.environment import AgentEnvironment, CoordinatorEnvironment
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.job_status import CoordinatorStatus
 
 TOKEN = "bench"
 PORT = 8471
@@ -46,7 +55,7 @@ POLICY = CheckpointPolicy(interval_steps=SAVE_EVERY, memory_snapshot_steps=SNAPS
 
 
 def desired(folder: Path, workers: int, strategy: Literal["ddp", "fsdp"]) -> Desired:
-    """A tiny model without an end."""
+    """The desired state: a tiny model that trains without end."""
     train = TrainConfig(
         model=MODEL,
         data=DataConfig(source="synthetic", samples=SAMPLES, classes=VOCABULARY),
@@ -79,7 +88,9 @@ def desired(folder: Path, workers: int, strategy: Literal["ddp", "fsdp"]) -> Des
 class Regroup(Subject):
     """Agents on the nodes, the coordinator on the control plane."""
 
-    def __init__(self, nodes: Nodes, folder: Path, workers: int, strategy: Literal["ddp", "fsdp"] = "ddp") -> None:
+    def __init__(
+        self, nodes: Nodes, folder: Path, workers: int, strategy: Literal["ddp", "fsdp"] = "ddp"
+    ) -> None:
         super().__init__(nodes, folder, workers)
         self._token = folder / "token"
         self._token.write_text(TOKEN)
@@ -92,7 +103,7 @@ class Regroup(Subject):
         threading.Thread(target=self._listen, daemon=True).start()
 
     def start_control(self) -> subprocess.Popen[bytes]:
-        """The coordinator of the next term."""
+        """Start the coordinator of the next term."""
         self._term += 1
         environment = CoordinatorEnvironment(
             term=self._term,
@@ -102,10 +113,12 @@ class Regroup(Subject):
             desired=self._desired.model_dump_json(),
         )
         command = [sys.executable, "-m", "regroup_trainer.coordinator"]
-        return self.nodes.start(CONTROL, command, environment.variables(), self.folder / "coordinator.log")
+        return self.nodes.start(
+            CONTROL, command, environment.variables(), self.folder / "coordinator.log"
+        )
 
     def start_worker(self, index: int, node: int) -> subprocess.Popen[bytes]:
-        """An agent."""
+        """Start an agent."""
         self._incarnation += 1
         name = f"w{index}-{self._incarnation}"
         environment = AgentEnvironment(
@@ -124,15 +137,20 @@ class Regroup(Subject):
         )
         variables = {**environment.variables(), "OMP_NUM_THREADS": "1", "PYTHONPATH": PYTHON_PATH}
         return self.nodes.start(
-            node, [sys.executable, "-m", "regroup_trainer.agent"], variables, self.folder / f"{name}.log"
+            node,
+            [sys.executable, "-m", "regroup_trainer.agent"],
+            variables,
+            self.folder / f"{name}.log",
         )
 
     def scale(self, workers: int) -> None:
-        """As the operator: the wish first; the coordinator ends the agents that are too many."""
-        self._desired = self._desired.model_copy(update={"revision": self._desired.revision + 1, "replicas": workers})
+        """Send the desired size to the coordinator, which ends the surplus agents."""
+        self._desired = self._desired.model_copy(
+            update={"revision": self._desired.revision + 1, "replicas": workers}
+        )
         for index in [index for index in self.workers if index >= workers]:
             del self.workers[index]
-        self.wanted = workers
+        self.desired_workers = workers
         self._ask("PUT", "/v1/desired", self._desired.model_dump_json().encode())
 
     def look(self) -> None:
@@ -146,7 +164,7 @@ class Regroup(Subject):
                 self._steps.append(Step(str(key[0]), key[1], now, note["loss"]))
 
     def world_size(self) -> int:
-        """As the coordinator says."""
+        """The world size that the coordinator reports; 0 while it does not run."""
         status = self._status
         return status.world_size if status is not None and status.phase == "running" else 0
 
@@ -156,11 +174,11 @@ class Regroup(Subject):
         return next((recovery.time for recovery in recoveries if recovery.time > since), None)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop polling the coordinator."""
         self._ended.set()
 
     def _listen(self) -> None:
-        """Ask for what is new all the time, as the operator does."""
+        """Poll the status of the coordinator, as the operator does."""
         while not self._ended.is_set():
             after = self._status.sequence if self._status else -1
             answer = self._ask("GET", f"/v1/status?after={after}&wait={WAIT_SECONDS}")
@@ -170,7 +188,9 @@ class Regroup(Subject):
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes | None:
         """The coordinator's answer; None when it does not answer."""
-        request = urllib.request.Request(self._url + path, body, {"Authorization": f"Bearer {TOKEN}"}, method=method)
+        request = urllib.request.Request(
+            self._url + path, body, {"Authorization": f"Bearer {TOKEN}"}, method=method
+        )
         try:
             with urllib.request.urlopen(request, timeout=2 * WAIT_SECONDS) as answer:
                 found: bytes = answer.read()

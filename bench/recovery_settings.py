@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from regroup_trainer.config import ModelConfig
+from regroup_trainer.protocol.config import ModelConfig
 
 PYTHON_PATH = os.pathsep.join(
     filter(None, (str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH", "")))
 )
-"""Where `bench` can be imported from, and what the caller has besides: peers that are not in this environment."""
+"""Where `bench` can be imported from, and what the caller has besides: peers that are not in this
+environment.
+"""
 
 MODEL = ModelConfig(preset="tiny")
 GLOBAL_BATCH = 12
@@ -26,8 +28,9 @@ SNAPSHOT_EVERY = 10
 WORKERS, LEAST_WORKERS = 3, 2
 """One rank each."""
 HEARTBEAT_SECONDS, SILENCE_SECONDS = 0.5, 2.0
-"""Regroup's detector of lost workers, as it is by default. Tuned peers get the same time for what they detect with;
-only torchrun's rendezvous keeps its 3 s, since with 2 s no agent came to join a world in four runs of `join`.
+"""Regroup's detector of lost workers, as it is by default. The detectors of tuned peers get the
+same time. Only torchrun's rendezvous keeps its 3 s: with 2 s, no agent joined a generation in four
+runs of `join`.
 """
 REPLACE_SECONDS = 1.0
 """A dead worker's or control plane's replacement starts so much later, as a pod would."""

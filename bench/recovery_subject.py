@@ -1,7 +1,8 @@
-"""What the subjects of the recovery benchmark share: workers on nodes, of which the dead ones come back.
+"""What the subjects of the recovery benchmark share: workers on nodes, and the operator's part.
 
-The operator's part is played here, equally for all: a dead worker is replaced on its node, that of a lost node on the
-spare one, and so is a dead control plane; the delays are in `recovery_settings`.
+This module replaces dead parts, in the same way for all subjects. A dead worker gets a replacement
+on its node, and the worker of a lost node on the spare one. A dead control plane is started again.
+The delays are in `recovery_settings`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NODES = WORKERS + 1
 
 
 class NotTrainingError(Exception):
-    """A training did not come so far in time."""
+    """A training did not come as far as expected in time."""
 
 
 @dataclass
@@ -42,12 +43,12 @@ class Subject(ABC):
     """A training on nodes. `keep` must be called every few milliseconds."""
 
     control_node = CONTROL
-    """Where what the workers meet at is; on another node it is a part of the worker there."""
+    """The node of the workers' meeting point. On a worker's node, it is a part of the worker."""
 
     def __init__(self, nodes: Nodes, folder: Path, workers: int) -> None:
         self.nodes = nodes
         self.folder = folder
-        self.wanted = workers
+        self.desired_workers = workers
         self.workers: dict[int, Worker] = {}
         self.control: subprocess.Popen[bytes] | None = None
         self._lost_nodes: dict[int, float] = {}
@@ -55,14 +56,14 @@ class Subject(ABC):
         self._seen: dict[Path, int] = {}
         self._steps: list[Step] = []
 
-    # --- the operator's part -----------------------------------------------------------------------------------------
+    # --- the operator's part ----------------------------------------------------------------------
 
     def keep(self) -> None:
-        """Start what is not there and is due."""
+        """Start the missing parts whose delay is over."""
         now = time.monotonic()
         if self.control_node == CONTROL and self._is_due(None, self.control, now):
             self.control = self.start_control()
-        for index in range(self.wanted):
+        for index in range(self.desired_workers):
             worker = self.workers.get(index)
             if worker is not None and worker.runs() and worker.node not in self._lost_nodes:
                 continue
@@ -71,7 +72,7 @@ class Subject(ABC):
                 self.workers[index] = Worker(node, self.start_worker(index, node))
 
     def _is_due(self, what: int | None, former: subprocess.Popen[bytes] | None, now: float) -> bool:
-        """Whether to start it: it is new, or was missed for long enough."""
+        """Whether to start a part: it is new, or its delay is over."""
         lost = self._lost_nodes.get(self.workers[what].node) if what in self.workers else None
         if former is not None and former.poll() is None and lost is None:
             return False
@@ -84,12 +85,19 @@ class Subject(ABC):
 
     def _free_node(self, index: int) -> int | None:
         """Where to start a worker: its first node, else another that nobody is on."""
-        taken = {worker.node for other, worker in self.workers.items() if other != index and worker.runs()}
+        taken = {
+            worker.node
+            for other, worker in self.workers.items()
+            if other != index and worker.runs()
+        }
         candidates = [index + 1, *range(1, self.nodes.count + 1)]
-        return next((node for node in candidates if node not in taken and node not in self._lost_nodes), None)
+        return next(
+            (node for node in candidates if node not in taken and node not in self._lost_nodes),
+            None,
+        )
 
     def lose(self, node: int) -> None:
-        """Give a node up."""
+        """Mark a node as lost."""
         self._lost_nodes[node] = time.monotonic()
 
     def regain(self, node: int) -> None:
@@ -99,22 +107,22 @@ class Subject(ABC):
 
     @abstractmethod
     def start_worker(self, index: int, node: int) -> subprocess.Popen[bytes]:
-        """Start one on a node."""
+        """Start a worker on a node."""
 
     def start_control(self) -> subprocess.Popen[bytes]:
-        """Start what is on the control plane."""
+        """Start the workers' meeting point on the control plane."""
         raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027 - most have nothing to end
         """The run is over; the nodes will end what is on them."""
 
     def kill_control(self) -> None:
-        """SIGKILL to what the workers meet at."""
+        """SIGKILL to the workers' meeting point."""
         self.nodes.kill(self.control_node)
 
     def scale(self, workers: int) -> None:
-        """Change how many workers are wanted; the last ones are asked to leave."""
-        self.wanted = workers
+        """Set the number of desired workers. The last ones are asked to leave."""
+        self.desired_workers = workers
         for index in [index for index in self.workers if index >= workers]:
             self.workers.pop(index).process.terminate()
 
@@ -124,27 +132,30 @@ class Subject(ABC):
             if worker.node == node:
                 worker.process.terminate()
 
-    # --- what can be seen --------------------------------------------------------------------------------------------
+    # --- what can be seen -------------------------------------------------------------------------
 
     @abstractmethod
     def look(self) -> None:
-        """Take over what is new; called often."""
+        """Read new steps; called often."""
 
     @property
     def steps(self) -> list[Step]:
-        """What was committed, in the order of time."""
+        """The committed steps in order of time."""
         return self._steps
 
     @abstractmethod
     def world_size(self) -> int:
-        """Ranks of the world that trains now; 0: none does."""
+        """World size of the generation that trains now; 0 if none does."""
 
-    def watch(self, node: int | None, pid: int) -> None:  # noqa: B027 - some have nothing to prepare
+    def watch(self, node: int | None, pid: int) -> None:  # noqa: B027 - some prepare nothing
         """A fault is about to strike all of a node, or only the process of rank 0."""
 
     @abstractmethod
     def detected(self, since: float) -> float | None:
-        """When a part that a fault after the time `since` did not strike acted on it first; None: not yet."""
+        """When a part first acted on a fault after the time `since` that did not strike it.
+
+        None: not yet.
+        """
 
     def node_of(self, rank: int) -> tuple[int, int]:
         """The node and the process id of a rank. Raises NotTrainingError."""

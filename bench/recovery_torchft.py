@@ -1,4 +1,6 @@
-"""Subject `torchft` of bench/recovery.py: a replica group on each node, the lighthouse on the control plane."""
+"""Subject `torchft` of bench/recovery.py: a replica group on each node, the lighthouse on the
+control plane.
+"""
 
 from __future__ import annotations
 
@@ -40,26 +42,46 @@ class Torchft(Torchrun):
         self.control_node = CONTROL
 
     def start_control(self) -> subprocess.Popen[bytes]:
-        """The lighthouse; the replica groups wait for it."""
-        return self.nodes.start(CONTROL, [sys.executable, "-c", LIGHTHOUSE], {}, self.folder / LIGHTHOUSE_LOG)
+        """Start the lighthouse, for which the replica groups wait."""
+        return self.nodes.start(
+            CONTROL, [sys.executable, "-c", LIGHTHOUSE], {}, self.folder / LIGHTHOUSE_LOG
+        )
 
     def start_worker(self, index: int, node: int) -> subprocess.Popen[bytes]:
-        """A replica group."""
+        """Start a replica group."""
         address = self.nodes.address(node)
         lighthouse = f"http://{self.nodes.address(CONTROL)}:{PORT}"
-        command = [sys.executable, "-m", TORCHRUN, "--nnodes=1", "--nproc-per-node=1", "--rdzv-backend=c10d"]
-        command += [f"--rdzv-endpoint={address}:{STORE_PORT}", f"--local-addr={address}", "--max-restarts=100"]
-        command += [JOB, str(self.folder), f"replica-{index}", address, lighthouse, str(SILENCE_SECONDS)]
+        command = [
+            sys.executable,
+            "-m",
+            TORCHRUN,
+            "--nnodes=1",
+            "--nproc-per-node=1",
+            "--rdzv-backend=c10d",
+        ]
+        command += [
+            f"--rdzv-endpoint={address}:{STORE_PORT}",
+            f"--local-addr={address}",
+            "--max-restarts=100",
+        ]
+        command += [
+            JOB,
+            str(self.folder),
+            f"replica-{index}",
+            address,
+            lighthouse,
+            str(SILENCE_SECONDS),
+        ]
         return self.nodes.start(node, command, self._variables(), self.folder / f"w{index}.log")
 
     def watch(self, node: int | None, pid: int) -> None:
-        """The lighthouse acts when it goes on with others."""
+        """As for torchrun, and the lighthouse acts when it continues with other groups."""
         super().watch(node, pid)
         if node != CONTROL:
             self._watch_log(LIGHTHOUSE_LOG)
 
     def look(self) -> None:
-        """A step that was not committed was noticed, too."""
+        """Read new steps; a step that was not committed counts as detection, too."""
         super().look()
         for _, line in self.new_lines("noticed-*.jsonl"):
             note: Any = line

@@ -1,4 +1,6 @@
-"""Subjects `torchrun`, `torchrun-tuned` and `ft_launcher` of bench/recovery.py: elastic agents, c10d rendezvous."""
+"""Subjects `torchrun`, `torchrun-tuned` and `ft_launcher` of bench/recovery.py: elastic agents,
+c10d rendezvous.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,15 @@ from bench.nodes import CONTROL, Nodes
 from bench.outcome import Step
 from bench.recovery_settings import LEAST_WORKERS, PYTHON_PATH, SAVE_EVERY, SILENCE_SECONDS, WORKERS
 from bench.recovery_subject import Subject
-from regroup_operator.torchrun import OWN_STORES, SETTINGS, store_command
+from regroup_operator.render.torchrun_commands import OWN_STORES, SETTINGS, store_command
 
 PORT = 29400
 JOB = str(Path(__file__).with_name("recovery_job.py"))
 TORCHRUN = "torch.distributed.run"
 FT_LAUNCHER = "nvidia_resiliency_ext.fault_tolerance.launcher"
-ACTION = re.compile(rb"Traceback|failed \(exitcode|closing signal|heartbeat\. Waited|Detected quorum change")
+ACTION = re.compile(
+    rb"Traceback|failed \(exitcode|closing signal|heartbeat\. Waited|Detected quorum change"
+)
 """What agents, ranks and torchft's lighthouse write to their logs when they act on a fault."""
 
 
@@ -61,13 +65,13 @@ class Torchrun(Subject):
         self.control_node = CONTROL if launcher.own_store else 1
         self._launcher = launcher
         self._attempt = 0
-        self._world = 0
+        self._world_size = 0
         self._ranks: set[int] = set()
         self._logs: dict[Path, int] = {}
         self._noticed: float | None = None
 
     def start_control(self) -> subprocess.Popen[bytes]:
-        """The store of the next attempt, and with it an end of the agents of the last one."""
+        """Start the store of the next attempt, and end the agents of the last one."""
         self._attempt += 1
         for worker in self.workers.values():
             self.nodes.kill(worker.node)
@@ -75,8 +79,10 @@ class Torchrun(Subject):
         return self.nodes.start(CONTROL, command, {}, self.folder / "store.log")
 
     def start_worker(self, index: int, node: int) -> subprocess.Popen[bytes]:
-        """An agent."""
-        return self.nodes.start(node, self._command(node), self._variables(), self.folder / f"w{index}.log")
+        """Start an agent."""
+        return self.nodes.start(
+            node, self._command(node), self._variables(), self.folder / f"w{index}.log"
+        )
 
     def _command(self, node: int) -> Sequence[str]:
         launcher = self._launcher
@@ -101,24 +107,35 @@ class Torchrun(Subject):
 
     def _variables(self) -> dict[str, str]:
         own_stores = OWN_STORES if self._launcher.own_store else {}
-        return {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": PYTHON_PATH, **own_stores}
+        return {
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "PYTHONPATH": PYTHON_PATH,
+            **own_stores,
+        }
 
-    # --- what can be seen --------------------------------------------------------------------------------------------
+    # --- what can be seen -------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Read what rank 0 has noted; see whether a part has acted on the fault."""
+        """Read the steps of rank 0; check whether a part has acted on the fault."""
         if self._noticed is None and self._acts():
             self._noticed = time.time()
         for _, line in self.new_lines("steps-*.jsonl"):
             note: Any = line
-            self._world = note["size"]
-            self._steps.append(Step(note["world"], note["step"], note["time"], note["loss"]))
+            self._world_size = note["size"]
+            self._steps.append(Step(note["generation"], note["step"], note["time"], note["loss"]))
 
     def watch(self, node: int | None, pid: int) -> None:
-        """A fault is noticed when a rank ends that it did not strike, or when something like that logs an ACTION."""
+        """Prepare to detect the fault: a rank that it does not strike ends, or the agent of such a
+        rank logs an ACTION.
+        """
         self._noticed = None  # a first step that torchft did not commit was no fault
-        living = {index: worker.node for index, worker in self.workers.items() if worker.node != node}
-        running = [item for other in living.values() for item in self.nodes.processes(other).items()]
+        living = {
+            index: worker.node for index, worker in self.workers.items() if worker.node != node
+        }
+        running = [
+            item for other in living.values() for item in self.nodes.processes(other).items()
+        ]
         self._ranks = {other for other, name in running if name.startswith("rank-")} - {pid}
         for index in living:
             self._watch_log(f"w{index}.log")
@@ -128,14 +145,16 @@ class Torchrun(Subject):
         self._logs[log] = log.stat().st_size
 
     def _acts(self) -> bool:
-        """Whether one of those that `watch` looks at does."""
+        """Whether a rank or an agent that `watch` chose has acted on the fault."""
         ended = any(not Path("/proc", str(pid)).exists() for pid in self._ranks)
-        return ended or any(ACTION.search(log.read_bytes()[size:]) for log, size in self._logs.items())
+        return ended or any(
+            ACTION.search(log.read_bytes()[size:]) for log, size in self._logs.items()
+        )
 
     def detected(self, since: float) -> float | None:
-        """As `watch` says."""
+        """The time of detection; see `watch`."""
         return self._noticed if self._noticed is not None and self._noticed > since else None
 
     def world_size(self) -> int:
-        """As rank 0 noted last."""
-        return self._world
+        """The world size that rank 0 recorded last."""
+        return self._world_size

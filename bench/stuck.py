@@ -1,4 +1,4 @@
-"""A fault that only a rank can have: on a signal it is stuck in code of its user's, for ever."""
+"""A fault that only a rank can have: on a signal it hangs in user code."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def listen() -> None:
 
 
 def be_stuck(_signal: int, _frame: FrameType | None) -> None:
-    """What a deadlock or an endless loop looks like from outside."""
+    """Sleep for ever, which looks like a deadlock from outside."""
     while True:
         time.sleep(1.0)
 
 
 def take_name(rank: int) -> None:
-    """Let this process be found as the regroup's ranks are, by its name."""
+    """Give this process the name that Regroup's ranks have, by which `Nodes.find` finds it."""
     Path("/proc/self/comm").write_text(f"rank-{rank}")

@@ -1,12 +1,15 @@
-"""Tokens per second of a GPT of a million parameters on two ranks, as a share of a bare DDP or FSDP2 script's.
+"""Tokens per second of a GPT of a million parameters on two ranks, as a share of a bare DDP or
+FSDP2 script's.
 
     make bench NAME=throughput [ARGS=--quick]
 
-Each subject takes turns with the bare script, block by block, both under torchrun. `ratio_to_bare` of a run is the
-median over its pairs of blocks. The same script is faster or slower from start to start by more than blocks differ, so
-each run starts both anew: the least and the greatest of six bound their median with 97 % confidence (sign test). `ran`
-is 0 where a subject is not installed or cannot do the case here; the row then says why, in the subject's own words
-where it has any.
+Each subject takes turns with the bare script, block by block, both under torchrun. `ratio_to_bare`
+of a run is the median over its pairs of blocks. The speed of a script differs more between starts
+than between blocks, so each run starts both anew. The least and the greatest of six runs bound the
+median with 97 % confidence (sign test).
+
+`ran` is 0 where a subject is not installed or cannot do the case here. The row then has the reason,
+with the subject's error message if there is one.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ STARTS, PAIRS, STEPS = 6, 6, 20
 QUICK_PAIRS, QUICK_STEPS = 2, 3
 UNITS = {"ratio_to_bare": "ratio", "tokens_per_second": "1/s", "ran": "ratio"}
 PEERS = ("accelerate", "lightning")
-_WORDS = 160
-"""Characters of a subject's own words."""
+_MESSAGE_LENGTH = 160
+"""Longest part of a subject's error message, in characters."""
 
 
 class Throughput:
@@ -38,27 +41,41 @@ class Throughput:
         self._reasons: dict[tuple[str, str], str] = {}
 
     def plan(self, quick: bool) -> Plan:
-        """Both strategies, in many pairs of blocks; a quick run tries ours, and who shards by other means."""
+        """Both strategies, in many pairs of blocks; a quick run tries Regroup and accelerate."""
         if quick:
-            return Plan("throughput", ("fsdp-1m-quick",), ("regroup", "accelerate"), UNITS, 1, self.settings)
-        return Plan("throughput", ("ddp-1m", "fsdp-1m"), ("regroup", *PEERS), UNITS, STARTS, self.settings)
+            return Plan(
+                "throughput", ("fsdp-1m-quick",), ("regroup", "accelerate"), UNITS, 1, self.settings
+            )
+        return Plan(
+            "throughput", ("ddp-1m", "fsdp-1m"), ("regroup", *PEERS), UNITS, STARTS, self.settings
+        )
 
     def measure(self, case: str, subject: str) -> Values:
-        """The pairs of blocks of one start of the bare script and the subject. Who cannot is not asked again."""
+        """The pairs of blocks of one start of the bare script and the subject.
+
+        A subject that failed a case is not run again.
+        """
         if (case, subject) in self._reasons:
             return {}
         if subject in PEERS and find_spec(subject) is None:
             return self._did_not_run(case, subject, "not installed")
         strategy, quick = case.partition("-")[0], case.endswith("quick")
         pairs, steps = (QUICK_PAIRS, QUICK_STEPS) if quick else (PAIRS, STEPS)
-        with tempfile.TemporaryDirectory(prefix="regroup-bench-", ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="regroup-bench-", ignore_cleanup_errors=True
+        ) as folder:
             try:
                 found = measure_pairs(subject, strategy, pairs, steps, Path(folder))
             except EndedError:
-                return self._did_not_run(case, subject, last_error((Path(folder) / f"{subject}.log").read_text()))
+                return self._did_not_run(
+                    case, subject, last_error((Path(folder) / f"{subject}.log").read_text())
+                )
         return {
             "ratio_to_bare": statistics.median(bare / own for own, bare in found),
-            "tokens_per_second": RANKS * BATCH * LENGTH / statistics.median(own for own, _ in found),
+            "tokens_per_second": RANKS
+            * BATCH
+            * LENGTH
+            / statistics.median(own for own, _ in found),
             "ran": 1.0,
         }
 
@@ -71,27 +88,47 @@ class Throughput:
         return {"ran": 0.0}
 
 
-def measure_pairs(subject: str, strategy: str, pairs: int, steps: int, folder: Path) -> list[tuple[float, float]]:
-    """Seconds of a step of the subject and of the bare script, by pair. Raises EndedError, TimeoutError."""
+def measure_pairs(
+    subject: str, strategy: str, pairs: int, steps: int, folder: Path
+) -> list[tuple[float, float]]:
+    """Seconds of a step of the subject and of the bare script, by pair. Raises EndedError,
+    TimeoutError.
+    """
     make_pipes(folder, (subject, BARE))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={RANKS}",
+    ]
     own, bare = (
         started(
-            [*torchrun, throughput_job.__file__, side, strategy, str(pairs + 1), str(steps), str(folder)],
+            [
+                *torchrun,
+                throughput_job.__file__,
+                side,
+                strategy,
+                str(pairs + 1),
+                str(steps),
+                str(folder),
+            ],
             folder / f"{side}.log",
         )
         for side in (subject, BARE)
     )
     with own as one, bare as other:
-        _, *found = take_turns(folder, (subject, BARE), pairs + 1, [one, other])  # the first one warms up
+        _, *found = take_turns(
+            folder, (subject, BARE), pairs + 1, [one, other]
+        )  # the first one warms up
     return found
 
 
 def last_error(text: str) -> str:
-    """The first rank's last words in what torchrun printed: its exception."""
+    """The first exception in the output of torchrun."""
     lines = [line.partition("]: ")[2] or line for line in text.splitlines()]
     errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
-    return (errors or lines or ["it said nothing"])[0][:_WORDS]
+    return (errors or lines or ["the subject printed nothing"])[0][:_MESSAGE_LENGTH]
 
 
 throughput = Throughput()

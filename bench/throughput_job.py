@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from bench.turns import RANKS, Turns, steps_for
 from regroup_trainer import models
-from regroup_trainer.config import ModelConfig
-from regroup_trainer.initialize import initialize
+from regroup_trainer.models.initialize import initialize
+from regroup_trainer.protocol.config import ModelConfig
 
 BATCH, LENGTH, VOCABULARY = 4, 128, 256
 """Samples of a rank, tokens of a sample."""
@@ -58,10 +58,12 @@ def loss_of(model: nn.Module, batch: Any) -> Tensor:
 
 
 def bare(strategy: str, steps: int, tick: Callable[[], None]) -> None:
-    """As torch's documentation has it."""
+    """A loop as in torch's documentation."""
     dist.init_process_group("gloo")
     data = Tokens(steps)
-    model: nn.Module = shard(make_model()) if strategy == "fsdp" else DistributedDataParallel(make_model())
+    model: nn.Module = (
+        shard(make_model()) if strategy == "fsdp" else DistributedDataParallel(make_model())
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for batch in DataLoader(data, batch_size=BATCH, sampler=DistributedSampler(data)):
         loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
@@ -81,8 +83,8 @@ def shard(model: models.Model) -> nn.Module:
 
 
 def regroup(strategy: str, steps: int, tick: Callable[[], None]) -> None:
-    """Session."""
-    from regroup_trainer.session import Session
+    """A loop with Regroup's Session."""
+    from regroup_trainer import Session
 
     session = Session(save_every_steps=10**6)
     model = session.prepare(make_model(), strategy="fsdp" if strategy == "fsdp" else "ddp")
@@ -94,14 +96,26 @@ def regroup(strategy: str, steps: int, tick: Callable[[], None]) -> None:
 
 
 def accelerate(strategy: str, steps: int, tick: Callable[[], None]) -> None:
-    """Hugging Face accelerate. Raises RuntimeError when it does not shard though it was asked to."""
-    from accelerate import Accelerator, FullyShardedDataParallelPlugin  # type: ignore[import-untyped]
+    """Hugging Face accelerate. Raises RuntimeError when it does not shard though it was asked
+    to.
+    """
+    from accelerate import (  # type: ignore[import-untyped]
+        Accelerator,
+        FullyShardedDataParallelPlugin,
+    )
 
-    blocks = {"auto_wrap_policy": "transformer_based_wrap", "transformer_cls_names_to_wrap": ["Block"]}
-    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, **blocks) if strategy == "fsdp" else None
+    blocks = {
+        "auto_wrap_policy": "transformer_based_wrap",
+        "transformer_cls_names_to_wrap": ["Block"],
+    }
+    plugin = (
+        FullyShardedDataParallelPlugin(fsdp_version=2, **blocks) if strategy == "fsdp" else None
+    )
     accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
     if plugin and accelerator.distributed_type != "FSDP":
-        raise RuntimeError(f"accelerate takes {accelerator.distributed_type} in place of FSDP2 on CPUs, silently")
+        raise RuntimeError(
+            f"accelerate takes {accelerator.distributed_type} in place of FSDP2 on CPUs, silently"
+        )
     bare_model = make_model()
     loader = DataLoader(Tokens(steps), batch_size=BATCH, shuffle=True)
     model, optimizer, batches = accelerator.prepare(
@@ -121,13 +135,19 @@ def lightning(strategy: str, steps: int, tick: Callable[[], None]) -> None:
     from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 
     sharded = ModelParallelStrategy(
-        lambda model, _mesh: shard(cast(models.Model, model)), data_parallel_size=RANKS, tensor_parallel_size=1
+        lambda model, _mesh: shard(cast(models.Model, model)),
+        data_parallel_size=RANKS,
+        tensor_parallel_size=1,
     )
-    fabric = Fabric(accelerator="cpu", devices=RANKS, strategy=sharded if strategy == "fsdp" else "ddp")
+    fabric = Fabric(
+        accelerator="cpu", devices=RANKS, strategy=sharded if strategy == "fsdp" else "ddp"
+    )
     fabric.launch()
     model = fabric.setup(make_model())
     optimizer: Any = fabric.setup_optimizers(torch.optim.AdamW(model.parameters(), lr=1e-3))
-    for batch in fabric.setup_dataloaders(DataLoader(Tokens(steps), batch_size=BATCH, shuffle=True)):
+    for batch in fabric.setup_dataloaders(
+        DataLoader(Tokens(steps), batch_size=BATCH, shuffle=True)
+    ):
         fabric.backward(loss_of(model, batch))
         optimizer.step()
         optimizer.zero_grad()
@@ -138,7 +158,7 @@ SUBJECTS = {"bare": bare, "regroup": regroup, "accelerate": accelerate, "lightni
 
 
 def main(subject: str, strategy: str, pairs: int, steps: int, folder: Path) -> None:
-    """Train for so many blocks, and more."""
+    """Train for at least `pairs` blocks."""
     torch.set_num_threads(1)
     SUBJECTS[subject](strategy, steps_for(pairs, steps), Turns(subject, steps, folder).tick)
 

@@ -1,4 +1,5 @@
-"""The same small training under torchft: each node is a replica group of one rank, the state comes from the others.
+"""The same small training under torchft: each node is a replica group of one rank, the state comes
+from the others.
 
 torchrun --nnodes=1 ... bench/torchft_job.py FOLDER NAME ADDRESS LIGHTHOUSE COLLECTIVE_SECONDS
 """
@@ -23,8 +24,10 @@ from bench.recovery_settings import LEAST_WORKERS
 LIGHTHOUSE_RETRIES = 20
 
 
-def train(folder: Path, name: str, address: str, lighthouse: str, collective_seconds: float) -> None:
-    """Train for ever."""
+def train(
+    folder: Path, name: str, address: str, lighthouse: str, collective_seconds: float
+) -> None:
+    """Train until the process is killed."""
     bare, stream = make_model(), Stream()
     bare_optimizer = torch.optim.AdamW(bare.parameters(), lr=1e-3)
 
@@ -48,7 +51,11 @@ def train(folder: Path, name: str, address: str, lighthouse: str, collective_sec
     optimizer = torchft.Optimizer(manager, bare_optimizer)
     while True:
         optimizer.zero_grad()
-        step, rank, size = manager.current_step() + 1, manager.participating_rank(), manager.num_participants()
+        step, rank, size = (
+            manager.current_step() + 1,
+            manager.participating_rank(),
+            manager.num_participants(),
+        )
         stuck.take_name(rank)
         loss = loss_of(model, stream.share(step, rank, size))
         loss.backward()  # type: ignore[no-untyped-call]
@@ -62,7 +69,7 @@ def train(folder: Path, name: str, address: str, lighthouse: str, collective_sec
 
 
 def notice(folder: Path) -> None:
-    """A step was not committed."""
+    """Record that a step was not committed."""
     with (folder / f"noticed-{os.getpid()}.jsonl").open("a") as file:
         file.write(json.dumps({"time": time.time()}) + "\n")
 

@@ -1,7 +1,8 @@
-"""Two trainings that take turns, block by block: both meet the same machine, however its pace changes.
+"""Two trainings that take turns, block by block: both meet the same machine, however its speed
+changes.
 
-Each rank waits where a block ends, until it is told by a pipe of its own that its training has its turn. Rank 0 then
-adds the mean seconds of a step to the file FOLDER/SIDE. Torch-free.
+Each rank waits where a block ends, until its own pipe signals the turn of its
+training. Rank 0 then adds the mean seconds of a step to the file FOLDER/SIDE. Torch-free.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.recovery_settings import PYTHON_PATH
-from regroup.processes import descendants, dies_with, kill_process
+from regroup.local.processes import descendants, dies_with, kill_process
 
 RANKS = 2
 WARM_STEPS = 5
@@ -27,7 +28,7 @@ class EndedError(Exception):
 
 
 class Turns:
-    """A rank's part: `tick` is called after each step, and waits where a block ends."""
+    """The turns of a rank: `tick` is called after each step, and waits where a block ends."""
 
     def __init__(self, side: str, steps: int, folder: Path) -> None:
         self._pipe = pipe(folder, side, int(os.environ["RANK"]))
@@ -40,21 +41,23 @@ class Turns:
         """A step is over."""
         self._done += 1
         if self._done == WARM_STEPS + self._steps:
-            self._tell((time.perf_counter() - self._begun) / self._steps)
+            self._record((time.perf_counter() - self._begun) / self._steps)
             self._done = 0
         if self._done == 0:
             self._pipe.read_text()
         if self._done == WARM_STEPS:
             self._begun = time.perf_counter()
 
-    def _tell(self, seconds: float) -> None:
+    def _record(self, seconds: float) -> None:
         if self._results is not None:
             with self._results.open("a") as file:
                 file.write(f"{seconds}\n")
 
 
 def steps_for(pairs: int, steps: int) -> int:
-    """Steps that a training must have before it, so as not to end by itself before its last block has."""
+    """Steps that a training must have before it, so as not to end by itself before its last block
+    has.
+    """
     return 1 + (pairs + 1) * (WARM_STEPS + steps)
 
 
@@ -66,7 +69,7 @@ def make_pipes(folder: Path, sides: Sequence[str]) -> None:
 
 
 def pipe(folder: Path, side: str, rank: int) -> Path:
-    """By which a rank is told that it is its turn."""
+    """The pipe that signals a rank its turn."""
     return folder / f"{side}-{rank}.pipe"
 
 
@@ -79,7 +82,8 @@ def take_turns(
 ) -> Iterator[tuple[float, float]]:
     """Seconds of a step of both sides, in so many pairs of blocks; the one that begins changes.
 
-    `before` is called with the side whose turn it is. Raises TimeoutError, and EndedError where one of `living` ends.
+    `before` is called with the side whose turn it is. Raises TimeoutError, and EndedError where one
+    of `living` ends.
     """
     for number in range(pairs):
         seconds = {}
@@ -89,12 +93,14 @@ def take_turns(
         yield seconds[sides[0]], seconds[sides[1]]
 
 
-def _block(folder: Path, side: str, number: int, living: Sequence[subprocess.Popen[bytes]]) -> float:
+def _block(
+    folder: Path, side: str, number: int, living: Sequence[subprocess.Popen[bytes]]
+) -> float:
     deadline = time.monotonic() + (START_SECONDS if number == 0 else BLOCK_SECONDS)
     waiting = {pipe(folder, side, rank) for rank in range(RANKS)}
     results = folder / side
     while time.monotonic() < deadline:
-        waiting = {path for path in waiting if not _told(path)}
+        waiting = {path for path in waiting if not _start_block(path)}
         found = results.read_text().split() if results.exists() else []
         if len(found) > number:
             return float(found[number])
@@ -105,18 +111,20 @@ def _block(folder: Path, side: str, number: int, living: Sequence[subprocess.Pop
     raise TimeoutError(f"block {number} of {side} did not end")
 
 
-def _told(path: Path) -> bool:
+def _start_block(path: Path) -> bool:
     """Begin the block of a rank; False while it does not wait for that."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError:  # nobody reads
+    except OSError:  # no rank reads
         return False
     os.close(descriptor)  # which ends the file that it reads
     return True
 
 
 @contextmanager
-def started(command: Sequence[str], log: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+def started(
+    command: Sequence[str], log: Path, **variables: str
+) -> Iterator[subprocess.Popen[bytes]]:
     """A process whose output goes to `log`; at the end it and its children are killed."""
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -125,7 +133,8 @@ def started(command: Sequence[str], log: Path, **variables: str) -> Iterator[sub
             cwd=log.parent,
             stdout=output,
             stderr=output,
-            preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509 - one prctl and one getppid, both already resolved
+            # One prctl and one getppid, both already resolved: safe between fork and exec.
+            preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509
         )
     try:
         yield process

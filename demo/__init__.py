@@ -1,1 +1,3 @@
-"""The demo: a job on a real cluster loses the node of its rank 0, and finishes all the same; and the proof of it."""
+"""The demo: a job on a real cluster loses the node of its rank 0 and still completes. The demo
+checks the result.
+"""

@@ -1,7 +1,8 @@
 """The demo: python -m demo up|down.
 
-`up` trains a small GPT on a cluster of three nodes, pulls the plug of the node that holds rank 0, and checks that the
-training did not suffer. CLUSTER chooses where: devcluster, kind, current or local.
+`up` trains a small GPT on a cluster of three nodes and cuts the power of the node that holds rank
+0. It then checks that the training did not suffer. The variable CLUSTER chooses the cluster:
+devcluster, kind, current or local.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,29 +45,29 @@ NAMESPACE = "demo"
 
 @click.group()
 def main() -> None:
-    """Train, lose a node, go on."""
+    """Train a model, lose a node, continue."""
 
 
 @main.command()
 def up() -> None:
-    """Play the demo and check it."""
+    """Run the demo and check its promises."""
     screen = Screen()
     OUTPUT.mkdir(parents=True, exist_ok=True)
     for old in (SUMMARY, PICTURE):
         old.unlink(missing_ok=True)
     try:
         kind, why = choose(os.environ.get("CLUSTER"))
-        screen.title(f"Playing on: {kind}, since {why}")
-        kept = play_locally(screen) if kind == LOCAL else play(kind, screen)
+        screen.title(f"Running on: {kind}, because {why}")
+        succeeded = run_locally(screen) if kind == LOCAL else run_on_cluster(kind, screen)
     except (DemoError, DevclusterError) as error:
-        screen.tell(f"The demo failed: {error}", "bold red")
+        screen.report(f"The demo failed: {error}", "bold red")
         sys.exit(1)
-    sys.exit(0 if kept else 1)
+    sys.exit(0 if succeeded else 1)
 
 
 @main.command()
 def down() -> None:
-    """Remove what the demo made."""
+    """Remove the clusters and processes of the demo."""
     screen = Screen()
     try:
         stop_leftover((OUTPUT / "prometheus").absolute())
@@ -76,39 +78,57 @@ def down() -> None:
         sys.exit(f"The demo could not be removed: {error}")
 
 
-def play_locally(screen: Screen) -> bool:
-    """Play without a cluster; whether all promises were kept. Raises DemoError."""
-    return judge(local.play(OUTPUT, screen), screen)
+def run_locally(screen: Screen) -> bool:
+    """Run without a cluster. Returns whether all promises hold. Raises DemoError."""
+    return report_checks(local.run_demo(OUTPUT, screen), screen)
 
 
-def play(kind: str, screen: Screen) -> bool:
-    """Play on a cluster, and draw the dashboard with what Prometheus saw; whether all promises were kept.
+def run_on_cluster(kind: str, screen: Screen) -> bool:
+    """Run on a cluster and draw the dashboard with the data of Prometheus. Returns whether all
+    promises hold.
 
     Raises DemoError, also when a query of the dashboard has no data.
     """
-    with screen.step("Prometheus and Chromium, to show the run with"):
-        prometheus()
-        chromium()
-    stage = STAGES[kind](screen)
-    built = installation.build_images(screen)
+    stage, built = prepare(kind, screen)
     installation.install(stage, built, screen)
     installation.make_namespace(stage, NAMESPACE)
     delete_all(stage.kubectl, NAMESPACE)
     undisturbed = reference.losses(stage, NAMESPACE, built["trainer"], screen)
     with monitored(stage) as server:
         began = time.time()
-        facts = story.tell(stage, kind, NAMESPACE, undisturbed, screen)
+        facts = story.run(stage, kind, NAMESPACE, undisturbed, screen)
         window = Window.of(began, time.time())
-        kept = judge(facts, screen)
-        with screen.step(f"The picture of the run: {PICTURE}"):
+        succeeded = report_checks(facts, screen)
+        with screen.step(f"Drawing the dashboard: {PICTURE}"):
             variables = {"namespace": NAMESPACE, "trainingjob": manifest()["metadata"]["name"]}
             picture(Source(server, window, variables), PICTURE)
-    return kept
+    return succeeded
+
+
+def prepare(kind: str, screen: Screen) -> tuple[Stage, dict[str, installation.Image]]:
+    """Prepare the cluster and the images. The programs that show the run are fetched at the same
+    time.
+
+    Raises DemoError.
+    """
+    with ThreadPoolExecutor() as pool:
+        programs = pool.submit(fetch_programs, screen)
+        images = pool.submit(installation.build_images, screen)
+        stage = pool.submit(STAGES[kind], screen)
+        programs.result()
+        return stage.result(), images.result()
+
+
+def fetch_programs(screen: Screen) -> None:
+    """Fetch Prometheus and Chromium. Raises DemoError."""
+    with screen.step("Fetching Prometheus and Chromium, which show the run"):
+        prometheus()
+        chromium()
 
 
 @contextmanager
 def monitored(stage: Stage) -> Iterator[Server]:
-    """A Prometheus that scrapes the stage meanwhile, with no data from before."""
+    """A Prometheus that scrapes the stage while the block runs. It starts without old data."""
     folder = (OUTPUT / "prometheus").absolute()
     stop_leftover(folder)
     shutil.rmtree(folder, ignore_errors=True)
@@ -122,17 +142,17 @@ def monitored(stage: Stage) -> Iterator[Server]:
             monitor.stop()
 
 
-def judge(facts: Facts, screen: Screen) -> bool:
-    """Tell which promises were kept, and write the summary; whether all were."""
+def report_checks(facts: Facts, screen: Screen) -> bool:
+    """Report which promises hold and write the summary. Returns whether all hold."""
     failed = broken(facts)
-    screen.title("What was promised")
+    screen.title("Promises")
     for check in promises(facts):
         mark, style = ("no ", "bold red") if check in failed else ("yes", "green")
-        screen.tell(f"{mark}  {check.sentence}: {check.figures(facts)}", style)
+        screen.report(f"{mark}  {check.sentence}: {check.figures(facts)}", style)
     SUMMARY.write_text(json.dumps(summary(facts), indent=2) + "\n")
-    screen.tell(f"The figures are in {SUMMARY}")
+    screen.report(f"The figures are in {SUMMARY}")
     for check in failed:
-        screen.tell(f"The demo failed, since this is not so: {check.sentence}", "bold red")
+        screen.report(f"The demo failed. This promise does not hold: {check.sentence}", "bold red")
     return not failed
 
 

@@ -1,9 +1,10 @@
-"""Makes the Grafana dashboard "Job" of the chart: what one TrainingJob does, did, and lost.
+"""Generates the Grafana dashboard "Job" of the chart. It shows the state and history of one
+TrainingJob.
 
-    python -m demo.dashboard [--check]
+python -m demo.dashboard [--check]
 
-The JSON is generated, so that a query or a threshold is changed in one place; `--check` fails when the file in the
-chart is not what this module makes. The queries are in `demo.queries`, the kinds of panels in `demo.panels`.
+`--check` fails when the file in the chart is out of date. The queries are in `demo.queries`, and
+the types of panels are in `demo.panels`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ OUTPUT = Path(__file__).resolve().parent.parent / "charts/regroup/dashboards/job
 FIGURES = (
     Figure(
         "Progress",
-        "Committed steps of those wanted.",
+        "Committed steps as a share of the target.",
         queries.PROGRESS,
         "percentunit",
         decimals=0,
@@ -53,7 +54,7 @@ FIGURES = (
     ),
     Figure(
         "Tokens/s",
-        "Tokens trained on per second by the whole world.",
+        "Tokens trained on per second by all ranks.",
         queries.newest("tokens_per_second"),
         "short",
         decimals=1,
@@ -69,7 +70,7 @@ FIGURES = (
     ),
     Figure(
         "Restarts",
-        "Changes of the world that nobody asked for, all causes.",
+        "Unplanned ends of a generation, all causes.",
         queries.RESTARTS,
         "none",
         decimals=0,
@@ -122,7 +123,7 @@ CHARTS = (
     (
         Chart(
             "Throughput",
-            "Tokens trained on per second by the whole world.",
+            "Tokens trained on per second by all ranks.",
             (Series(queries.newest("tokens_per_second"), "tokens/s", "green"),),
             "short",
             minimum=0,
@@ -134,7 +135,7 @@ CHARTS = (
     (
         Chart(
             "Workers",
-            "Pods wanted and ready, and the ranks of the current world.",
+            "Desired and ready pods, and the ranks of the current generation.",
             (
                 Series(queries.newest("world_size"), "world size", "blue"),
                 Series(queries.workers("ready"), "ready", "green", (("custom.fillOpacity", 0),)),
@@ -152,11 +153,16 @@ CHARTS = (
     (
         Chart(
             "Steps",
-            "Committed, and safe in a checkpoint; the gap is the work at risk.",
+            "Steps committed and steps in a checkpoint. The gap is the work at risk.",
             (
                 Series(queries.newest("step"), "committed", "blue"),
-                Series(queries.CHECKPOINT_STEP, "in a checkpoint", "green", (("custom.fillOpacity", 15), *STAIRS)),
-                Series(queries.newest("target_steps"), "wanted", "#8e8e99", DASHED),
+                Series(
+                    queries.CHECKPOINT_STEP,
+                    "in a checkpoint",
+                    "green",
+                    (("custom.fillOpacity", 15), *STAIRS),
+                ),
+                Series(queries.newest("target_steps"), "target", "#8e8e99", DASHED),
             ),
             "none",
             decimals=0,
@@ -167,7 +173,7 @@ CHARTS = (
     (
         Chart(
             "Where the time goes",
-            "Share of each second by what the job did in it.",
+            "Share of each second by phase.",
             (Series(queries.TIME_SHARE, "{{phase}}"),),
             "percentunit",
             decimals=0,
@@ -206,7 +212,7 @@ SMALL_FIGURES = (
     (
         Figure(
             "Detection",
-            "Mean time from the last sign of life of a lost worker to its being called lost.",
+            "Mean time from the last heartbeat of a lost worker to its detection.",
             queries.DETECTION,
             "s",
             decimals=2,
@@ -217,7 +223,7 @@ SMALL_FIGURES = (
     (
         Figure(
             "Lost steps",
-            "Steps that had to be done again.",
+            "Steps that had to be repeated.",
             queries.LOST_STEPS,
             "none",
             decimals=0,
@@ -229,9 +235,11 @@ SMALL_FIGURES = (
 
 
 def panels() -> list[Panel]:
-    """All panels, from the top left, with their numbers."""
+    """All panels in reading order, with their numbers."""
     built: list[Panel] = [phase_panel(Place(0, 0, 3, 4))]
-    built += [figure_panel(figure, Place(3 * column, 0, 3, 4)) for column, figure in enumerate(FIGURES, 1)]
+    built += [
+        figure_panel(figure, Place(3 * column, 0, 3, 4)) for column, figure in enumerate(FIGURES, 1)
+    ]
     built.append(timeline_panel(Place(0, 4, 24, 5)))
     built += [chart_panel(chart, place) for chart, place in CHARTS[:5]]
     built.append(recoveries_panel(Place(0, 25, 8, 8)))
@@ -243,7 +251,7 @@ def panels() -> list[Panel]:
 
 
 def variables() -> list[Any]:
-    """Where to look (the data source) and at which job."""
+    """The variables of the dashboard: the data source, the namespace and the job."""
     jobs = 'label_values(trainingjob_status_phase{namespace="$namespace"}, trainingjob)'
     namespaces = "label_values(trainingjob_status_phase, namespace)"
     found = (("namespace", "Namespace", namespaces), ("trainingjob", "Job", jobs))
@@ -262,11 +270,11 @@ def variables() -> list[Any]:
 
 
 def build() -> dict[str, Any]:
-    """The dashboard as Grafana reads it."""
+    """The dashboard in Grafana's JSON model."""
     board = (
         boards.Dashboard("Regroup / Job")
         .uid("regroup-job")
-        .description("One TrainingJob: what it does, how fast, and what faults have cost it.")
+        .description("One TrainingJob: its progress, its speed and the cost of its faults.")
         .tags(["regroup", "training"])
         .time("now-1h", "now")
         .refresh("10s")
@@ -274,8 +282,14 @@ def build() -> dict[str, Any]:
         .tooltip(models.DashboardCursorSync.CROSSHAIR)
         .readonly()
     )
-    world = boards.AnnotationQuery().name("New world").datasource(SOURCE).enable(True).icon_color("orange")
-    board.annotation(world.expr(queries.WORLD_CHANGED)).variables(variables())
+    annotation = (
+        boards.AnnotationQuery()
+        .name("New generation")
+        .datasource(SOURCE)
+        .enable(True)
+        .icon_color("orange")
+    )
+    board.annotation(annotation.expr(queries.GENERATION_CHANGED)).variables(variables())
     for panel in panels():
         board.with_panel(panel)
     decoded: dict[str, Any] = json.loads(json.dumps(board.build(), cls=JSONEncoder))
@@ -283,12 +297,12 @@ def build() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The file's content."""
+    """The content of the generated file."""
     return json.dumps(build(), indent=2, sort_keys=True) + "\n"
 
 
 @click.command()
-@click.option("--check", is_flag=True, help="Fail when the chart's file is not what would be made.")
+@click.option("--check", is_flag=True, help="Fail when the chart's file is out of date.")
 def main(check: bool) -> None:
     """Write the dashboard into the chart."""
     made = text()

@@ -1,23 +1,25 @@
-"""What can go wrong in the demo; every message says what to do or what was not as promised."""
+"""The errors of the demo. Every message names the problem and what to do."""
 
 from __future__ import annotations
 
 
 class DemoError(Exception):
-    """Base: the demo ends with this sentence and a non-zero exit code."""
+    """Base of the errors that end the demo. The message is printed and the exit code is
+    not zero.
+    """
 
 
 class MissingError(DemoError):
-    """Something that the demo needs is not on this machine."""
+    """This machine lacks something that the demo needs."""
 
 
 class QueryError(DemoError):
-    """Prometheus did not accept an expression, or did not answer."""
+    """Prometheus refused an expression or did not answer."""
 
 
 class NoDataError(DemoError):
-    """A query of the dashboard returned nothing, though the run must have made data for it."""
+    """A query of the dashboard returned no data. The run must have made data for it."""
 
 
 class StoryError(DemoError):
-    """Something did not happen in its time."""
+    """An expected event did not happen before its deadline."""

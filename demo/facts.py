@@ -1,4 +1,4 @@
-"""What happened in the demo, as it was seen from outside; checks and summary are made of this alone."""
+"""The observed facts of one demo. The checks and the summary use nothing else."""
 
 from __future__ import annotations
 
@@ -7,80 +7,93 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from regroup_trainer.history import CommittedStep
+from regroup_trainer.checkpoint.history import CommittedStep
+
+Losses = tuple[float | None, ...]
+"""The loss of each committed step; None where it was not finite."""
 
 
 @dataclass(frozen=True)
-class Loss:
-    """The loss of a node, from the plug being pulled to training going on."""
+class NodeLoss:
+    """The loss of a node, from the power cut to the first new step."""
 
     node: str
     """The node that held rank 0."""
     coordinator_node: str
-    pulled: float
-    """When the plug was pulled; all times are seconds since the epoch, by this machine's clock."""
+    cut_at: float
+    """When the power was cut. All times are seconds since the epoch, by this machine's clock."""
     last_step: int
-    """The last step committed before."""
+    """The last step that was committed before the power cut."""
     newest_checkpoint: int
-    """On the volume when the plug was pulled."""
+    """Step of the newest checkpoint on the volume at the power cut."""
     detected: float
-    """When the next generation was announced."""
+    """When the coordinator announced the next generation."""
     ready_at_detection: bool
-    """Whether Kubernetes still called the node Ready when training already went on."""
+    """Whether Kubernetes still reported the node as Ready when training had resumed."""
     resumed: float
-    """When the next generation had committed its first step."""
+    """When the next generation committed its first step."""
     resumed_from: int
-    """The step that its first state had completed."""
+    """The number of completed steps in the state that the next generation started from."""
 
     @property
     def detect_seconds(self) -> float:
-        """From the plug to the next generation being announced."""
-        return self.detected - self.pulled
+        """Seconds from the power cut to the announcement of the next generation."""
+        return self.detected - self.cut_at
 
     @property
     def down_seconds(self) -> float:
-        """From the plug to the first newly committed step."""
-        return self.resumed - self.pulled
+        """Seconds from the power cut to the first new committed step."""
+        return self.resumed - self.cut_at
 
 
 @dataclass(frozen=True)
 class Facts:
-    """A whole demo."""
+    """The facts of a whole demo."""
 
     cluster: str
-    loss_of_node: Loss
+    loss_of_node: NodeLoss
     status: dict[str, Any]
     """The TrainingJob's status at the end."""
     total_steps: int
-    worlds: tuple[int, ...]
-    """Sizes of the world over the committed steps, repetitions left out."""
-    losses: tuple[float | None, ...]
-    """Of every committed step."""
-    reference: tuple[float | None, ...]
-    """The same of the undisturbed run."""
+    world_sizes: tuple[int, ...]
+    """World sizes over the committed steps, without consecutive repeats."""
+    losses: Losses
+    """The loss of every committed step."""
+    reference: Losses
+    """The losses of the undisturbed run."""
     problems: tuple[str, ...]
-    """What the audit of the committed steps found."""
+    """A sentence for each error that the audit of the committed steps found."""
     kubernetes_version: str | None
     wall_seconds: float
 
     @property
     def completed(self) -> bool:
-        """Whether the job says so and all its steps are on the volume."""
+        """Whether the job reports Complete and all its steps are on the volume."""
         conditions = {one["type"]: one["status"] for one in self.status.get("conditions", ())}
         return conditions.get("Complete") == "True" and len(self.losses) == self.total_steps
 
     @property
     def max_loss_difference(self) -> float:
-        """The largest relative difference to the undisturbed run over all steps; infinite where one has no value."""
-        if len(self.losses) != len(self.reference) or not self.losses:
-            return float("inf")
-        return max(relative(ours, theirs) for ours, theirs in zip(self.losses, self.reference, strict=True))
+        """The largest relative difference to the undisturbed run over all steps."""
+        return max_difference(self.losses, self.reference)
 
     @property
     def recovery(self) -> dict[str, Any]:
-        """The job's own record of the node's loss; empty when it has none."""
-        own = (one for one in self.status.get("recoveries", ()) if one.get("cause") == "infrastructure")
+        """The recovery from the node's loss in the job's status. Empty when there is none."""
+        own = (
+            one for one in self.status.get("recoveries", ()) if one.get("cause") == "infrastructure"
+        )
         return next(own, {})
+
+
+def max_difference(ours: Losses, theirs: Losses) -> float:
+    """The largest relative difference between the losses of two runs, over all steps.
+
+    Infinite when there is no step, a step without a loss, or a step that only one run has.
+    """
+    if len(ours) != len(theirs) or not ours:
+        return float("inf")
+    return max(relative(our, their) for our, their in zip(ours, theirs, strict=True))
 
 
 def relative(ours: float | None, theirs: float | None) -> float:
@@ -90,6 +103,6 @@ def relative(ours: float | None, theirs: float | None) -> float:
     return abs(ours - theirs) / abs(theirs)
 
 
-def worlds_of(committed: Iterable[CommittedStep]) -> tuple[int, ...]:
-    """The sizes of the world in order, repetitions left out."""
+def world_sizes_of(committed: Iterable[CommittedStep]) -> tuple[int, ...]:
+    """The world sizes in order, without consecutive repeats."""
     return tuple(size for size, _ in itertools.groupby(step.world for step in committed))

@@ -1,4 +1,6 @@
-"""Puts Regroup on a cluster as a user would: images, the Helm chart, a namespace and a claim for the jobs."""
+"""Installs Regroup on a cluster as a user would: images, the Helm chart, a namespace and a volume
+claim.
+"""
 
 from __future__ import annotations
 
@@ -24,47 +26,56 @@ class Image:
     """A built image."""
 
     name: str
-    """With its tag."""
+    """The full name, with the tag."""
     path: Path
-    """Its export."""
+    """The exported image on disk."""
 
     @property
     def repository(self) -> str:
-        """The name before the tag."""
+        """The name without the tag."""
         return self.name.rpartition(":")[0]
 
     @property
     def tag(self) -> str:
-        """What comes after."""
         return self.name.rpartition(":")[2]
 
 
 def build_images(screen: Screen) -> dict[str, Image]:
-    """Build what changed; target -> image. Raises DemoError."""
-    with screen.step("Images: operator and trainer"):
+    """Build the images whose inputs changed. Returns target -> image. Raises DemoError."""
+    with screen.step("Building the images of operator and trainer"):
         command = [sys.executable, "-m", "tools.images"]
-        environment = {"TORCH_SLIM": "1", **os.environ}  # the demo's nodes have no GPU, unless the caller says so
+        environment = {
+            "TORCH_SLIM": "1",
+            **os.environ,
+        }  # by default, the demo's nodes have no GPU
         with subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         ) as process:
             for line in process.stdout or ():
-                screen.tell(line.rstrip(), "dim")
+                screen.report(line.rstrip(), "dim")
         if process.returncode:
-            raise DemoError("the images could not be built: see above, or run `make image`")
+            raise DemoError(
+                "the images could not be built: see the output above, or run `make image`"
+            )
     return images()
 
 
 def images() -> dict[str, Image]:
-    """The images that were built last: target -> image."""
+    """The newest images: target -> image."""
     pointers = json.loads((ROOT / "build/images.json").read_text())
     return {target: Image(found["name"], Path(found["path"])) for target, found in pointers.items()}
 
 
 def install(stage: Stage, built: dict[str, Image], screen: Screen) -> None:
-    """Load the images and install the chart, or bring it up to date. Raises DemoError."""
-    with screen.step("Images to the nodes"):
+    """Load the images and install or upgrade the chart. Raises DemoError."""
+    with screen.step("Loading the images onto the nodes"):
         stage.load({image.name: image.path for image in built.values()}, screen)
-    with screen.step("Helm chart"):
+    with screen.step("Installing the Helm chart"):
         helm_install(stage.kubectl, built)
 
 
@@ -76,14 +87,18 @@ def helm_install(kubectl: Kubectl, built: dict[str, Image]) -> None:
         "trainer.image.repository": built["trainer"].repository,
         "trainer.image.tag": built["trainer"].tag,
     }
-    settings = [part for name, value in values.items() for part in ("--set-string", f"{name}={value}")]
+    settings = [
+        part for name, value in values.items() for part in ("--set-string", f"{name}={value}")
+    ]
     chart = str(ROOT / "charts/regroup")
     where = ("--namespace", SYSTEM, "--create-namespace")
-    kubectl.helm("upgrade", "--install", RELEASE, chart, *where, *settings, "--wait", "--timeout", "120s")
+    kubectl.helm(
+        "upgrade", "--install", RELEASE, chart, *where, *settings, "--wait", "--timeout", "120s"
+    )
 
 
 def make_namespace(stage: Stage, namespace: str) -> None:
-    """A namespace with the claim `shared`, bound to a volume. Raises CommandError."""
+    """Create a namespace with the claim `shared`, bound to a volume. Raises CommandError."""
     stage.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     stage.kubectl.apply(*stage.storage(namespace), namespace=namespace)
     bound = "--for=jsonpath={.status.phase}=Bound"

@@ -1,6 +1,7 @@
-"""The demo where no cluster can be had: the same YAML with local processes; a worker that is killed stands for a node.
+"""The demo without a cluster. It trains the same YAML with local processes. A killed worker stands
+for a lost node.
 
-There is no Kubernetes to compare with and no Prometheus, so the node's checks and the picture are left out.
+There is neither Kubernetes nor Prometheus. The checks about nodes and the picture are left out.
 """
 
 from __future__ import annotations
@@ -13,47 +14,48 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from demo.errors import StoryError
-from demo.facts import Facts, Loss, worlds_of
+from demo.facts import Facts, Losses, NodeLoss, world_sizes_of
 from demo.job import manifest
-from demo.reference import Losses
 from demo.screen import Screen
 from demo.story import STEPS_BEYOND_CHECKPOINT, WORKERS, announced_since, new_step, newest_work
 from demo.volume import Volume
-from regroup.local import LocalRun, LocalRunError
-from regroup.wish import local_desired
-from regroup_operator.api import TrainingJobSpec
-from regroup_trainer.job_status import CoordinatorStatus, Verdict
+from regroup.local.local_desired import local_desired
+from regroup.local.local_run import LocalRun, LocalRunError
+from regroup_operator.api.spec import TrainingJobSpec
+from regroup_trainer.protocol.job_status import CoordinatorStatus, Outcome
 
 T = TypeVar("T")
 AWAY_SECONDS = 10.0
-"""How long the killed worker stays away."""
+"""Seconds until the killed worker is replaced."""
 
 
-def play(folder: Path, screen: Screen) -> Facts:
-    """Play it without a cluster. Raises StoryError."""
+def run_demo(folder: Path, screen: Screen) -> Facts:
+    """Run the demo without a cluster. Raises StoryError."""
     try:
-        return asyncio.run(_play(folder / "local", screen))
+        return asyncio.run(_run_demo(folder / "local", screen))
     except LocalRunError as error:
         raise StoryError(str(error)) from error
 
 
-async def _play(folder: Path, screen: Screen) -> Facts:
+async def _run_demo(folder: Path, screen: Screen) -> Facts:
     shutil.rmtree(folder, ignore_errors=True)
     reference = await _reference(folder / "reference", screen)
     run = _run_of(folder / "run")
     screen.title("Training with three local workers")
-    playing = asyncio.create_task(run.run())
-    watch = _Watch(run, playing, screen)
+    running = asyncio.create_task(run.run())
+    watch = _Watch(run, running, screen)
     with screen.live():
         loss = await _lose_worker(watch)
-        verdict = await watch.until("completion", lambda: playing.result() if playing.done() else None, 900)
+        outcome = await watch.until(
+            "completion", lambda: running.result() if running.done() else None, 900
+        )
     committed = watch.volume.committed()
     return Facts(
         cluster="local",
         loss_of_node=loss,
-        status=_as_status(run.status, verdict),
+        status=_as_status(run.status, outcome),
         total_steps=run.desired.train.training.steps,
-        worlds=worlds_of(committed),
+        world_sizes=world_sizes_of(committed),
         losses=tuple(step.loss for step in committed),
         reference=reference,
         problems=tuple(watch.volume.audit()),
@@ -71,29 +73,29 @@ def _run_of(folder: Path) -> LocalRun:
 
 async def _reference(folder: Path, screen: Screen) -> Losses:
     run = _run_of(folder)
-    screen.title("The same YAML undisturbed, to compare with")
-    playing = asyncio.create_task(run.run())
-    watch = _Watch(run, playing, screen)
+    screen.title("Reference: the same YAML without failures")
+    running = asyncio.create_task(run.run())
+    watch = _Watch(run, running, screen)
     with screen.live():
-        await watch.until("the undisturbed run to end", lambda: playing.done() or None, 900)
+        await watch.until("the end of the undisturbed run", lambda: running.done() or None, 900)
     losses = tuple(step.loss for step in watch.volume.committed())
-    screen.tell(f"It ended after {len(losses)} steps")
+    screen.report(f"The reference run ended after {len(losses)} steps")
     return losses
 
 
 class _Watch:
-    """Shows the progress of a run while waiting."""
+    """Waits for events of a run and shows its progress meanwhile."""
 
-    def __init__(self, run: LocalRun, playing: asyncio.Task[Verdict], screen: Screen) -> None:
-        self.run, self.playing, self.screen = run, playing, screen
+    def __init__(self, run: LocalRun, running: asyncio.Task[Outcome], screen: Screen) -> None:
+        self.run, self.running, self.screen = run, running, screen
         self.volume = Volume(Path(run.desired.directory))
 
     async def until(self, what: str, condition: Callable[[], T | None], seconds: float) -> T:
-        """Wait for `condition`. Raises StoryError after `seconds`, or when the run ends before."""
+        """Wait for `condition`. Raises StoryError after `seconds`, or when the run ends first."""
         deadline = time.monotonic() + seconds
         while not (found := condition()):
-            if self.playing.done():
-                raise StoryError(f"the run ended before {what}: {self.playing.result().message}")
+            if self.running.done():
+                raise StoryError(f"the run ended before {what}: {self.running.result().message}")
             if time.monotonic() > deadline:
                 raise StoryError(f"{what} did not happen within {seconds:.0f} s")
             self._show()
@@ -104,17 +106,17 @@ class _Watch:
         status = self.run.status
         if status and status.progress:
             loss = "-" if status.progress.loss is None else f"{status.progress.loss:.3f}"
-            facts = {"phase": status.phase, "world": str(status.world_size), "loss": loss}
+            facts = {"phase": status.phase, "world size": str(status.world_size), "loss": loss}
             self.screen.progress(status.progress.step, status.total_steps, facts)
 
 
-async def _lose_worker(watch: _Watch) -> Loss:
-    """Kill the worker of rank 0, and watch what follows up to the first newly committed step."""
+async def _lose_worker(watch: _Watch) -> NodeLoss:
+    """Kill the worker of rank 0 and wait for the first new committed step."""
     run, volume, screen = watch.run, watch.volume, watch.screen
 
     def at_risk() -> bool:
         written, saved = volume.last_step(), volume.newest_checkpoint()
-        if written is None or saved is None or written.world != WORKERS:
+        if written is None or saved is None or written.world_size != WORKERS:
             return False
         return written.step >= saved + STEPS_BEYOND_CHECKPOINT
 
@@ -123,25 +125,36 @@ async def _lose_worker(watch: _Watch) -> Loss:
     victim = next(member for member in members if member.rank == 0)
     screen.title(f"Killing worker {victim.index}, which holds rank 0")
     before = set(volume.announced())
-    pulled = time.time()
+    cut_at = time.time()
     run.kill_worker(victim.index)
     last, saved = newest_work(volume)
     detected = await watch.until("detection", lambda: announced_since(volume, before), 30)
-    screen.tell(f"Detected after {detected - pulled:.2f} s", "green")
-    first, resumed_from = await watch.until("the first new step", lambda: new_step(volume, last), 60)
-    screen.tell(f"Training goes on with {first.world} after {first.time - pulled:.2f} s", "green")
-    return Loss(victim.node, "local", pulled, last.step, saved, detected, False, first.time, resumed_from)
+    screen.report(f"Detected after {detected - cut_at:.2f} s", "green")
+    first, resumed_from = await watch.until(
+        "the first new step", lambda: new_step(volume, last), 60
+    )
+    screen.report(
+        f"Training continued with {first.world_size} ranks after {first.time - cut_at:.2f} s",
+        "green",
+    )
+    return NodeLoss(
+        victim.node, "local", cut_at, last.step, saved, detected, False, first.time, resumed_from
+    )
 
 
-def _as_status(status: CoordinatorStatus | None, verdict: Verdict) -> dict[str, Any]:
-    """What the operator would have written of it."""
+def _as_status(status: CoordinatorStatus | None, outcome: Outcome) -> dict[str, Any]:
+    """The status that the operator would have written for this run."""
     if status is None:
         return {}
-    complete = "True" if verdict.outcome == "completed" else "False"
+    complete = "True" if outcome.result == "completed" else "False"
     return {
-        "phase": verdict.outcome,
+        "phase": outcome.result,
         "conditions": [{"type": "Complete", "status": complete}],
-        "recoveries": [{"cause": one.cause, "rung": one.rung} for one in status.recoveries],
+        "recoveries": [
+            {"cause": one.cause, "restoredFrom": one.restored_from} for one in status.recoveries
+        ],
         "goodput": {"ratio": status.ledger.goodput_ratio},
-        "progress": {"tokensPerSecond": status.progress.tokens_per_second if status.progress else None},
+        "progress": {
+            "tokensPerSecond": status.progress.tokens_per_second if status.progress else None
+        },
     }

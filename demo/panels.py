@@ -1,4 +1,4 @@
-"""The kinds of panels of our Grafana dashboards, each from a small description of what it shows."""
+"""The panel types of our Grafana dashboards. A small description makes each panel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ PHASE_COLORS = {
     "Succeeded": "semi-dark-green",
     "Failed": "dark-red",
 }
-PanelBuilder = TypeVar("PanelBuilder", stat.Panel, statetimeline.Panel, table.Panel, timeseries.Panel)
+PanelBuilder = TypeVar(
+    "PanelBuilder", stat.Panel, statetimeline.Panel, table.Panel, timeseries.Panel
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Series:
-    """One query of a panel and the name of what it returns."""
+    """One query of a panel and the legend of its result."""
 
     expression: str
     legend: str
@@ -54,7 +56,9 @@ class Series:
 
 def target(letter: str, expression: str, legend: str) -> Dataquery:
     """A range query."""
-    return Dataquery().datasource(SOURCE).ref_id(letter).expr(expression).legend_format(legend).range()
+    return (
+        Dataquery().datasource(SOURCE).ref_id(letter).expr(expression).legend_format(legend).range()
+    )
 
 
 def instant(letter: str, expression: str) -> Dataquery:
@@ -72,19 +76,13 @@ def thresholds(*steps: tuple[float | None, str]) -> boards.ThresholdsConfig:
     )
 
 
-def color(mode: models.FieldColorModeId, fixed: str | None = None) -> boards.FieldColor:
-    """How a field gets its colour."""
-    builder = boards.FieldColor().mode(mode)
-    return builder.fixed_color(fixed) if fixed else builder
-
-
 def property_of(name: str, value: object) -> models.DynamicConfigValue:
     """A property in a field override."""
     return models.DynamicConfigValue(name, value)
 
 
 def titled(panel: PanelBuilder, title: str, description: str, place: Place) -> PanelBuilder:
-    """The panel with what every panel has."""
+    """Set the properties that every panel has, and return the panel."""
     panel.title(title).description(description).datasource(SOURCE)
     panel.grid_pos(models.GridPos(h=place.h, w=place.w, x=place.x, y=place.y))
     return panel
@@ -108,19 +106,25 @@ def figure_panel(figure: Figure, place: Place) -> stat.Panel:
     """A stat panel that shows the last value."""
     panel = titled(stat.Panel(), figure.title, figure.description, place)
     panel.with_target(target("A", figure.expression, figure.legend)).unit(figure.unit)
-    panel.thresholds(thresholds(*figure.steps)).color_scheme(color(models.FieldColorModeId.THRESHOLDS))
+    panel.thresholds(thresholds(*figure.steps)).color_scheme(
+        boards.FieldColor().mode(models.FieldColorModeId.THRESHOLDS)
+    )
     panel.reduce_options(widgets.ReduceDataOptions().calcs(["lastNotNull"]))
-    panel.graph_mode(common.BigValueGraphMode.AREA if figure.spark else common.BigValueGraphMode.NONE)
+    panel.graph_mode(
+        common.BigValueGraphMode.AREA if figure.spark else common.BigValueGraphMode.NONE
+    )
     panel.color_mode(common.BigValueColorMode.VALUE)
     return panel if figure.decimals is None else panel.decimals(figure.decimals)
 
 
 def phase_panel(place: Place) -> stat.Panel:
     """The name of the current phase in its colour."""
-    figure = Figure("Phase", "What the job is doing, as `status.phase` says.", queries.PHASE, legend="{{phase}}")
+    figure = Figure("Phase", "The job's `status.phase`.", queries.PHASE, legend="{{phase}}")
     panel = figure_panel(figure, place).text_mode(common.BigValueTextMode.NAME)
     for phase, shade in PHASE_COLORS.items():
-        panel.override_by_name(phase, [property_of("color", {"mode": "fixed", "fixedColor": shade})])
+        panel.override_by_name(
+            phase, [property_of("color", {"mode": "fixed", "fixedColor": shade})]
+        )
     return panel.reduce_options(widgets.ReduceDataOptions().calcs(["last"]))
 
 
@@ -139,7 +143,7 @@ class Chart:
     stacked: bool = False
     calcs: tuple[str, ...] = ("lastNotNull",)
     colors: tuple[tuple[str, str], ...] = ()
-    """Colours of series that one query returns, by their names."""
+    """Colours for the series of one query, by their names."""
     connect: bool = False
 
 
@@ -152,9 +156,13 @@ def chart_panel(chart: Chart, place: Place) -> timeseries.Panel:
             panel.override_by_name(series.legend, properties)
     for name, shade in chart.colors:
         panel.override_by_name(name, [property_of("color", {"mode": "fixed", "fixedColor": shade})])
-    panel.color_scheme(color(models.FieldColorModeId.PALETTE_CLASSIC)).line_width(2).fill_opacity(chart.fill)
+    panel.color_scheme(
+        boards.FieldColor().mode(models.FieldColorModeId.PALETTE_CLASSIC)
+    ).line_width(2).fill_opacity(chart.fill)
     panel.show_points(common.VisibilityMode.NEVER).span_nulls(chart.connect)
-    panel.legend(legend(chart.calcs)).tooltip(widgets.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI))
+    panel.legend(legend(chart.calcs)).tooltip(
+        widgets.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI)
+    )
     if chart.step_line:
         panel.line_interpolation(common.LineInterpolation.STEP_AFTER)
     if chart.stacked:
@@ -173,7 +181,7 @@ def overrides(series: Series) -> Iterable[models.DynamicConfigValue]:
 
 
 def legend(calcs: tuple[str, ...]) -> widgets.VizLegendOptions:
-    """A list of names below the chart, with reduced values where `calcs` are given."""
+    """A legend below the chart. It shows the reduced values named by `calcs`."""
     return (
         widgets.VizLegendOptions()
         .display_mode(common.LegendDisplayMode.LIST)
@@ -185,7 +193,12 @@ def legend(calcs: tuple[str, ...]) -> widgets.VizLegendOptions:
 
 def timeline_panel(place: Place) -> statetimeline.Panel:
     """Phase and world size as coloured bars."""
-    panel = titled(statetimeline.Panel(), "What it did", "Phase and number of ranks that train together.", place)
+    panel = titled(
+        statetimeline.Panel(),
+        "Phase and world size",
+        "The job's phase and its number of ranks over time.",
+        place,
+    )
     panel.with_target(target("A", queries.phase_number(), "Phase"))
     panel.with_target(target("B", queries.newest("world_size"), "World size"))
     names = {
@@ -194,19 +207,34 @@ def timeline_panel(place: Place) -> statetimeline.Panel:
     }
     panel.override_by_name("Phase", [property_of("mappings", [models.ValueMap(options=names)])])
     panel.thresholds(thresholds((None, "#8e8e99"), (1, "#1f60c4"), (2, "#3274d9"), (3, "#5794f2")))
-    panel.color_scheme(color(models.FieldColorModeId.THRESHOLDS)).decimals(0)
-    panel.show_value(common.VisibilityMode.AUTO).merge_values(True).row_height(0.85).fill_opacity(80).line_width(0)
+    panel.color_scheme(boards.FieldColor().mode(models.FieldColorModeId.THRESHOLDS)).decimals(0)
+    panel.show_value(common.VisibilityMode.AUTO).merge_values(True).row_height(0.85).fill_opacity(
+        80
+    ).line_width(0)
     panel.legend(legend(()))
     return panel.align_value(common.TimelineValueAlignment.CENTER)
 
 
 def recoveries_panel(place: Place) -> table.Panel:
     """A row for each kind of recovery."""
-    panel = titled(table.Panel(), "Recoveries", "From the last step before a loss to the first step after it.", place)
-    panel.with_target(instant("A", queries.RECOVERIES)).with_target(instant("B", queries.RECOVERY_MEAN))
+    panel = titled(
+        table.Panel(),
+        "Recoveries",
+        "Time from the last step before a failure to the first step after it.",
+        place,
+    )
+    panel.with_target(instant("A", queries.RECOVERIES)).with_target(
+        instant("B", queries.RECOVERY_MEAN)
+    )
     panel.with_target(instant("C", queries.RECOVERY_P90))
     panel.with_transformation(models.DataTransformerConfig("merge", options={}))
-    names = {"cause": "Cause", "rung": "Rung", "Value #A": "Count", "Value #B": "Mean", "Value #C": "90th pct."}
+    names = {
+        "cause": "Cause",
+        "restored_from": "Restored from",
+        "Value #A": "Count",
+        "Value #B": "Mean",
+        "Value #C": "90th pct.",
+    }
     order = {name: place for place, name in enumerate(names)}
     organize = {"excludeByName": {"Time": True}, "renameByName": names, "indexByName": order}
     panel.with_transformation(models.DataTransformerConfig("organize", options=organize))

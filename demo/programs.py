@@ -1,38 +1,40 @@
-"""The programs that the demo shows its run with: Prometheus and Chromium, both from Debian.
+"""The programs that show the demo's run: Prometheus and Chromium, both from Debian.
 
-Prometheus is unpacked from its package, not installed: installing it would start a service of its own.
+The Prometheus package is unpacked and not installed. Its installation would start a service.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 from demo.errors import MissingError
-from tools.debian import ensure_packages
+from tools.cache import cache_folder
+from tools.debian import apt_lock, ensure_packages
 from tools.progress import ToolError
 
 
-def cache() -> Path:
-    """`$REGROUP_CACHE`, by default `~/.cache/regroup`."""
-    return Path(os.environ.get("REGROUP_CACHE") or Path.home() / ".cache/regroup").absolute()
-
-
 def prometheus(name: str = "prometheus") -> str:
-    """The path of prometheus or promtool: one that is installed, else that of Debian's package. Raises MissingError."""
-    unpacked = cache() / "prometheus"
-    found = shutil.which(name) or shutil.which(name, path=str(unpacked / "usr/bin"))
-    if found:
+    """The path of prometheus or promtool: the installed one, else the one of Debian's package.
+
+    Raises MissingError.
+    """
+    unpacked = cache_folder() / "prometheus"
+    program = unpacked / "usr/bin" / name
+    if found := shutil.which(name):
         return found
-    _unpack("prometheus", unpacked)
-    return str(unpacked / "usr/bin" / name)
+    with apt_lock():
+        if not program.exists():
+            _unpack("prometheus", unpacked)
+    return str(program)
 
 
 def chromium() -> str:
-    """The path of Chromium, installed with the fonts of the picture if need be. Raises MissingError."""
+    """The path of Chromium. Installs it and the fonts of the picture when it is missing. Raises
+    MissingError.
+    """
     if not shutil.which("chromium"):
         try:
             ensure_packages(("chromium", "fonts-inter"), "draws the picture of the dashboard")
@@ -40,12 +42,14 @@ def chromium() -> str:
             raise MissingError(str(error)) from error
     found = shutil.which("chromium")
     if not found:
-        raise MissingError("chromium is installed but not on PATH: add its folder to PATH and run this again")
+        raise MissingError(
+            "chromium is installed but not on PATH: add its folder to PATH and run this again"
+        )
     return found
 
 
 def _unpack(package: str, target: Path) -> None:
-    """Put the content of a Debian package into `target`, whole or not at all."""
+    """Extract a Debian package into `target`. On an error, `target` stays as it was."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         if _run(["apt-get", "download", package], folder).returncode:
@@ -53,7 +57,8 @@ def _unpack(package: str, target: Path) -> None:
             again = _run(["apt-get", "download", package], folder)
             if again.returncode:
                 raise MissingError(
-                    f"could not get Debian's {package} ({again.stdout[-300:].strip()}): install it by hand"
+                    f"could not get Debian's {package} ({again.stdout[-300:].strip()}): install it "
+                    "by hand"
                 )
         (archive,) = Path(folder).glob("*.deb")
         content = Path(folder) / "content"
@@ -67,7 +72,12 @@ def _unpack(package: str, target: Path) -> None:
 def _run(command: list[str], folder: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+            command,
+            cwd=folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
         )
     except FileNotFoundError as error:
         raise MissingError(

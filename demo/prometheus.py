@@ -1,13 +1,13 @@
-"""A real Prometheus for the demo: one process of Debian's package, scraping the cluster's pods every second.
+"""A real Prometheus for the demo. One process of Debian's package scrapes the cluster's pods every
+second.
 
-What to scrape is kept in a file by `demo.targets`. The data lies in a folder of the demo.
+`demo.targets` keeps the list of targets in a file. A folder of the demo holds the data.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from dataclasses import dataclass
@@ -19,26 +19,21 @@ import yaml
 from demo import programs
 from demo.errors import MissingError
 from demo.promql import Server
+from regroup.local.processes import ADDRESS, free_port
+
+READY_SECONDS = 30.0
 
 
 def scrape_config(targets: Path) -> dict[str, Any]:
-    """Scrape every second what a file of targets names."""
+    """A configuration that scrapes the targets in the file `targets` every second."""
     discovery = [{"files": [str(targets)]}]
     job = {"job_name": "regroup", "honor_labels": True, "file_sd_configs": discovery}
     return {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [job]}
 
 
-def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @dataclass(frozen=True)
 class Prometheus:
-    """A running server, and the folder it writes to."""
+    """A running server and its data folder."""
 
     server: Server
     process: subprocess.Popen[bytes]
@@ -46,10 +41,12 @@ class Prometheus:
 
     @classmethod
     def start(cls, folder: Path, config: dict[str, Any], *options: str) -> Prometheus:
-        """Start with `config`, data in `folder`, and wait until it answers. Raises MissingError."""
+        """Start the server with its data in `folder` and wait until it answers. Raises
+        MissingError.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-        address = f"127.0.0.1:{free_port()}"
+        address = f"{ADDRESS}:{free_port()}"
         command = [
             programs.prometheus(),
             f"--config.file={folder / 'prometheus.yml'}",
@@ -63,23 +60,25 @@ class Prometheus:
         running._wait_ready()
         return running
 
-    def _wait_ready(self, seconds: float = 30) -> None:
-        deadline = time.monotonic() + seconds
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + READY_SECONDS
         while not self.server.ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise MissingError(f"prometheus did not start: see {self.folder / 'prometheus.log'}")
+                raise MissingError(
+                    f"prometheus did not start: see {self.folder / 'prometheus.log'}"
+                )
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """End it and wait for that; nothing happens when it has ended already."""
+        """Stop the server and wait until it has ended. Does nothing when it has ended already."""
         self.process.terminate()
         self.process.wait()
         (self.folder / "pid").unlink(missing_ok=True)
 
 
 def stop_leftover(folder: Path) -> bool:
-    """End the server that an earlier, interrupted demo left behind. Tells whether there was one."""
+    """Stop the server that an interrupted demo left behind. Returns whether there was one."""
     try:
         pid = int((folder / "pid").read_text())
         ours = str(folder) in Path(f"/proc/{pid}/cmdline").read_text()

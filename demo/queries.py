@@ -1,26 +1,41 @@
-"""What the Job dashboard asks Prometheus: one expression per fact, for the job chosen by the dashboard's variables.
+"""The Prometheus queries of the Job dashboard. Each queries one fact of the job that the variables
+select.
 
-Rank 0 moves between pods and a coordinator may be replaced, so every series of a job is first reduced over the pods
-that export it.
+Rank 0 moves between pods, and a coordinator may be replaced. Every query therefore first aggregates
+a series over the pods that export it.
 """
 
 from __future__ import annotations
 
-PHASES = ("Pending", "Starting", "Running", "Recovering", "Resizing", "Suspended", "Succeeded", "Failed")
-"""Phases of a TrainingJob; the state timeline shows the n-th as the number n (from 1)."""
+PHASES = (
+    "Pending",
+    "Starting",
+    "Running",
+    "Recovering",
+    "Resizing",
+    "Suspended",
+    "Succeeded",
+    "Failed",
+)
+"""Phases of a TrainingJob. The state timeline shows the n-th phase as the number n, from 1."""
 
 JOB = 'namespace="$namespace", trainingjob="$trainingjob"'
 
 
 def newest(series: str, *labels: str) -> str:
-    """The value of `trainingjob_<series>`, whichever pod exports it; one for each value of `labels`."""
+    """The value of `trainingjob_<series>` from whichever pod exports it, one for each value of
+    `labels`.
+    """
     by = f" by ({', '.join(labels)}) " if labels else ""
     return f"max{by}(trainingjob_{series}{{{JOB}}})"
 
 
 def phase_number() -> str:
     """The index of the phase in `PHASES`, from 1."""
-    terms = (f'(trainingjob_status_phase{{{JOB}, phase="{phase}"}} == 1) * {number}' for number, phase in numbered())
+    terms = (
+        f'(trainingjob_status_phase{{{JOB}, phase="{phase}"}} == 1) * {number}'
+        for number, phase in numbered()
+    )
     return f"max({' or '.join(terms)})"
 
 
@@ -31,25 +46,36 @@ def numbered() -> list[tuple[int, str]]:
 
 PHASE = f"max by (phase) (trainingjob_status_phase{{{JOB}}} == 1)"
 PROGRESS = f"{newest('step')} / {newest('target_steps')}"
-RESTARTS = f'sum(max by (cause) (trainingjob_restarts_total{{{JOB}, cause!="resize"}})) or vector(0)'
+RESTARTS = (
+    f'sum(max by (cause) (trainingjob_restarts_total{{{JOB}, cause!="resize"}})) or vector(0)'
+)
 SECONDS = newest("time_seconds_total", "phase")
 PRODUCTIVE = f'max(trainingjob_time_seconds_total{{{JOB}, phase="step"}})'
 LOST_SECONDS = newest("lost_work_seconds_total")
 GOODPUT = f"({PRODUCTIVE} - ({LOST_SECONDS} or vector(0))) / sum({SECONDS})"
-CHECKPOINT_AGE = f"time() - max(max_over_time(trainingjob_checkpoint_last_success_timestamp_seconds{{{JOB}}}[1d]))"
+CHECKPOINT_AGE = (
+    "time() - "
+    f"max(max_over_time(trainingjob_checkpoint_last_success_timestamp_seconds{{{JOB}}}[1d]))"
+)
 CHECKPOINT_STEP = f"max(max_over_time(trainingjob_checkpoint_last_step{{{JOB}}}[1d]))"
 TIME_SHARE = (
-    f"max by (phase) (rate(trainingjob_time_seconds_total{{{JOB}}}[$__rate_interval])) and on (phase) ({SECONDS} > 0)"
+    f"max by (phase) (rate(trainingjob_time_seconds_total{{{JOB}}}[$__rate_interval])) and on "
+    f"(phase) ({SECONDS} > 0)"
 )
-RECOVERIES = newest("recovery_seconds_count", "cause", "rung")
-RECOVERY_MEAN = f"{newest('recovery_seconds_sum', 'cause', 'rung')} / {RECOVERIES}"
-RECOVERY_P90 = f"histogram_quantile(0.9, {newest('recovery_seconds_bucket', 'cause', 'rung', 'le')})"
+RECOVERIES = newest("recovery_seconds_count", "cause", "restored_from")
+RECOVERY_MEAN = f"{newest('recovery_seconds_sum', 'cause', 'restored_from')} / {RECOVERIES}"
+RECOVERY_P90 = (
+    f"histogram_quantile(0.9, {newest('recovery_seconds_bucket', 'cause', 'restored_from', 'le')})"
+)
 NODE_LOST = f'{{{JOB}, cause="infrastructure"}}'
-DETECTION = f"max(trainingjob_detection_seconds_sum{NODE_LOST}) / max(trainingjob_detection_seconds_count{NODE_LOST})"
+DETECTION = (
+    f"max(trainingjob_detection_seconds_sum{NODE_LOST}) / "
+    f"max(trainingjob_detection_seconds_count{NODE_LOST})"
+)
 LOST_STEPS = f"{newest('lost_steps_total')} or vector(0)"
-WORLD_CHANGED = f"max(changes(trainingjob_world_generation{{{JOB}}}[$__rate_interval])) > 0"
+GENERATION_CHANGED = f"max(changes(trainingjob_generation{{{JOB}}}[$__rate_interval])) > 0"
 
 
 def workers(state: str) -> str:
-    """Workers in one of the states desired, ready, min, max."""
+    """The number of workers in a state: desired, ready, min or max."""
     return f'max(trainingjob_workers{{{JOB}, state="{state}"}})'

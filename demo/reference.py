@@ -1,4 +1,7 @@
-"""The undisturbed run that the demo's loss curve is compared with: run once, then kept by what it depends on."""
+"""The undisturbed run, whose losses the demo compares with its own. Its result is cached.
+
+The cache key is a hash of the YAML, the image and the version of torch.
+"""
 
 from __future__ import annotations
 
@@ -8,63 +11,75 @@ import re
 from pathlib import Path
 
 from demo.errors import StoryError
+from demo.facts import Losses
 from demo.installation import ROOT, Image
 from demo.job import SAMPLE, Job, manifest
-from demo.programs import cache
 from demo.screen import Screen
 from demo.stages.stage import Stage
 from demo.watch import Watch
+from tools.cache import cache_folder
 
-Losses = tuple[float | None, ...]
 NAME = "gpt-reference"
-UNDISTURBED = ((3,), (2, 3))
-"""Sizes of the world; a job may begin with two while its third worker still starts."""
 SECONDS = 900
 
 
 def torch_version() -> str:
     """The pinned version of torch."""
-    pinned = re.search(r"^torch==(\S+)", (ROOT / "requirements/trainer.txt").read_text(), re.MULTILINE)
+    pinned = re.search(
+        r"^torch==(\S+)", (ROOT / "requirements/trainer.txt").read_text(), re.MULTILINE
+    )
     return pinned[1] if pinned else ""
 
 
-def kept_in(image: str) -> Path:
-    """The file that keeps the losses of this YAML with this image and torch."""
+def cache_file(image: str) -> Path:
+    """The cache file for the losses of this YAML with this image and torch."""
     inputs = f"{SAMPLE.read_text()}\n{image}\n{torch_version()}"
-    return cache() / "demo" / f"reference-{hashlib.sha256(inputs.encode()).hexdigest()[:16]}.json"
+    return (
+        cache_folder()
+        / "demo"
+        / f"reference-{hashlib.sha256(inputs.encode()).hexdigest()[:16]}.json"
+    )
 
 
 def losses(stage: Stage, namespace: str, image: Image, screen: Screen) -> Losses:
-    """The loss of every step of the undisturbed run. Raises StoryError when that is disturbed, too."""
-    file = kept_in(image.name)
+    """The loss of every step of the undisturbed run. Raises StoryError when a
+    failure disturbed it.
+    """
+    file = cache_file(image.name)
     if file.exists():
-        screen.tell(f"The undisturbed run of the same YAML is known: {file}")
+        screen.report(f"Using the cached losses of the undisturbed run: {file}")
         return tuple(json.loads(file.read_text()))
-    screen.title("The same YAML undisturbed, to compare with (kept for the next time)")
+    screen.title("Reference: the same YAML without failures (cached for the next demo)")
     found = run(stage, namespace, screen)
-    keep(file, found)
+    save(file, found)
     return found
 
 
 def run(stage: Stage, namespace: str, screen: Screen) -> Losses:
-    """Run it to its end."""
+    """Run the job undisturbed to its end and return its losses."""
     job = Job.apply(stage, namespace, manifest(NAME))
     watch = Watch(job, screen)
     with screen.live():
-        watch.until(f"{NAME} to complete", lambda: job.condition("Complete") == "True", SECONDS, every=0.5)
+        watch.until(
+            f"{NAME} to complete", lambda: job.condition("Complete") == "True", SECONDS, every=0.5
+        )
     committed = job.volume().committed()
     job.delete()
     sizes = {step.world for step in committed}
     if len(committed) != job.total_steps or len(sizes) != 1:
         raise StoryError(
-            f"{NAME} was to be undisturbed, but has {len(committed)} steps in worlds of {sizes}: run it again"
+            f"{NAME} was disturbed: it has {len(committed)} steps with world sizes {sizes}: "
+            "run it again"
         )
-    screen.tell(f"It ended at a loss of {committed[-1].loss:.4f} after {len(committed)} steps")
+    screen.report(
+        f"The reference run ended at a loss of {committed[-1].loss:.4f} "
+        f"after {len(committed)} steps"
+    )
     return tuple(step.loss for step in committed)
 
 
-def keep(file: Path, found: Losses) -> None:
-    """Write the file, whole or not at all."""
+def save(file: Path, found: Losses) -> None:
+    """Write the losses to the file atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = file.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(found))

@@ -1,4 +1,6 @@
-"""What the viewer sees: one line for each thing that happens, and below it, on a terminal, how the training goes."""
+"""The output of the demo: one line for each event. On a terminal, a progress bar stays below the
+lines.
+"""
 
 from __future__ import annotations
 
@@ -13,43 +15,48 @@ from rich.table import Table
 from rich.text import Text
 
 QUIET_SECONDS = 5.0
-"""How often progress is told where there is no terminal."""
+"""Seconds between two progress lines where there is no terminal."""
 
 
 class Screen:
-    """Tells events with the elapsed time; shows progress live on a terminal, as a line now and then elsewhere."""
+    """Prints events with the elapsed time, and the progress of the training.
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
+    On a terminal, progress is a live bar. Elsewhere, it is a line every few seconds.
+    """
+
+    def __init__(self) -> None:
+        self.console = Console(highlight=False)
         self.started = time.monotonic()
         self._live: Live | None = None
-        self._told = 0.0
+        self._reported = 0.0
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the demo began."""
         return time.monotonic() - self.started
 
-    def tell(self, sentence: str, style: str = "") -> None:
-        """Something happened."""
+    def report(self, sentence: str, style: str = "") -> None:
+        """Print an event."""
         line = Text(f"{self.elapsed:6.1f} s  ", style="dim")
         self.console.print(line.append(Text(sentence, style=style or "not dim")), soft_wrap=True)
 
     def title(self, sentence: str) -> None:
-        """A chapter begins."""
-        self.tell(sentence, "bold cyan")
+        """Print the title of a new part of the demo."""
+        self.report(sentence, "bold cyan")
 
     @contextmanager
     def step(self, sentence: str) -> Iterator[None]:
-        """Something that takes time; how long is told at its end."""
-        self.tell(f"{sentence} ...")
+        """Print `sentence`, and after the block how long it took.
+
+        Several steps may run at the same time, in threads.
+        """
+        self.report(f"{sentence} ...")
         began = time.monotonic()
         yield
-        self.tell(f"    done in {time.monotonic() - began:.1f} s", "dim")
+        self.report(f"    done after {time.monotonic() - began:.1f} s: {sentence}", "dim")
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """Progress stays at the bottom meanwhile."""
+        """Keep the progress bar at the bottom while the block runs."""
         if not self.console.is_terminal:
             yield
             return
@@ -58,20 +65,26 @@ class Screen:
         self._live = None
 
     def progress(self, step: int, total: int, facts: dict[str, str]) -> None:
-        """How the training goes now."""
+        """Show the current progress of the training."""
         if self._live:
             self._live.update(bar(step, total, facts))
-        elif time.monotonic() - self._told >= QUIET_SECONDS:
-            self._told = time.monotonic()
-            self.tell(
-                f"    step {step} of {total}, " + ", ".join(f"{name} {value}" for name, value in facts.items()), "dim"
+        elif time.monotonic() - self._reported >= QUIET_SECONDS:
+            self._reported = time.monotonic()
+            self.report(
+                f"    step {step} of {total}, "
+                + ", ".join(f"{name} {value}" for name, value in facts.items()),
+                "dim",
             )
 
 
 def bar(step: int, total: int, facts: dict[str, str]) -> RenderableType:
     """A progress bar with facts below it."""
     grid = Table.grid(padding=(0, 3))
-    grid.add_row(*(Text.assemble((f"{name} ", "dim"), (value, "bold")) for name, value in facts.items()))
+    grid.add_row(
+        *(Text.assemble((f"{name} ", "dim"), (value, "bold")) for name, value in facts.items())
+    )
     line = Table.grid(padding=(0, 2))
-    line.add_row(ProgressBar(total=max(total, 1), completed=step, width=60), Text(f"step {step} of {total}"))
+    line.add_row(
+        ProgressBar(total=max(total, 1), completed=step, width=60), Text(f"step {step} of {total}")
+    )
     return Group(Text(), line, grid)

@@ -1,7 +1,7 @@
-"""Tells Prometheus which pods to scrape: operator, coordinators and workers, as they come and go.
+"""Keeps the list of pods that Prometheus scrapes: operator, coordinators and workers.
 
-Debian builds Prometheus without its own discovery through Kubernetes, so we watch the pods and keep a file of targets
-up to date, which Prometheus reads whenever it changes.
+Debian builds Prometheus without service discovery through Kubernetes. This module therefore watches
+the pods and updates a file of targets. Prometheus reads the file again after each change.
 """
 
 from __future__ import annotations
@@ -18,27 +18,32 @@ from demo.kubectl import Kubectl
 
 Json = dict[str, Any]
 PORTS = ("metrics", "status")
-"""Names of the container ports with metrics, of workers and operator, and of coordinators."""
+"""Names of the container ports with metrics: `metrics` of workers and operator, `status` of
+coordinators.
+"""
 
 
 @dataclass(frozen=True)
 class Route:
-    """How a pod is reached: at its own address, or through a proxy of the API server."""
+    """The way to a pod: its own address, or a proxy of the API server."""
 
     proxy: str | None = None
     """host:port of `kubectl proxy`."""
 
     def target(self, pod: Json, port: Json) -> Json:
-        """A target of Prometheus' file discovery."""
+        """The pod's port as a target for Prometheus' file discovery."""
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         if self.proxy is None:
-            return {"targets": [f"{pod['status']['podIP']}:{port['containerPort']}"], "labels": {"pod": name}}
+            return {
+                "targets": [f"{pod['status']['podIP']}:{port['containerPort']}"],
+                "labels": {"pod": name},
+            }
         path = f"/api/v1/namespaces/{namespace}/pods/{name}:{port['containerPort']}/proxy/metrics"
         return {"targets": [self.proxy], "labels": {"pod": name, "__metrics_path__": path}}
 
 
 def targets(pods: list[Json], route: Route) -> list[Json]:
-    """Our running pods' ports with metrics."""
+    """The ports with metrics of our running pods, as targets."""
     found = []
     for pod in pods:
         if ours(pod) and pod["status"].get("phase") == "Running" and pod["status"].get("podIP"):
@@ -48,16 +53,18 @@ def targets(pods: list[Json], route: Route) -> list[Json]:
 
 
 def ours(pod: Json) -> bool:
-    """Whether it is the operator, a coordinator or a worker."""
+    """Whether the pod is the operator, a coordinator or a worker."""
     labels = pod["metadata"].get("labels", {})
     return "regroup.dev/role" in labels or labels.get("app.kubernetes.io/part-of") == "regroup"
 
 
 class Discovery:
-    """Keeps the file of targets up to date while it is entered."""
+    """Keeps the file of targets up to date while the block runs."""
 
     def __init__(self, kubectl: Kubectl, file: Path, route: Route) -> None:
-        self._command = kubectl.command("get", "pods", "-A", "--watch", "--output-watch-events", "-o", "json")
+        self._command = kubectl.command(
+            "get", "pods", "-A", "--watch", "--output-watch-events", "-o", "json"
+        )
         self._environment = kubectl.environment()
         self._file, self._route = file, route
         self._pods: dict[str, Json] = {}
@@ -67,12 +74,18 @@ class Discovery:
     def __enter__(self) -> Discovery:
         self._write()
         self._process = subprocess.Popen(
-            self._command, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            self._command,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
         if self._process:
             self._process.terminate()
             self._thread.join()

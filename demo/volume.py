@@ -1,19 +1,19 @@
-"""What a job left on its volume, seen from outside: the demo's evidence, independent of the job's status."""
+"""Reads what a job wrote to its volume. This evidence is independent of the job's status."""
 
 from __future__ import annotations
 
 import contextlib
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from regroup_trainer import history
-from regroup_trainer.checkpoint import lineage
-from regroup_trainer.checkpoint.layout import MANIFEST, Layout, generation_of, published_step
-from regroup_trainer.contract import GenerationNumber
-from regroup_trainer.history import CommittedStep
+from regroup_trainer.checkpoint import history, lineage
+from regroup_trainer.checkpoint.history import CommittedStep
+from regroup_trainer.checkpoint.layout import MANIFEST, Layout, published_step
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.lineage_files import generation_of, reserved_number
 
-CLAIM = re.compile(r"(\d+)-(\d+)\.claim")
+TAIL_BYTES = 4096
+"""More than the longest line of a history."""
 
 
 @dataclass(frozen=True)
@@ -22,50 +22,58 @@ class Written:
 
     generation: GenerationNumber
     step: int
-    world: int
+    world_size: int
     loss: float | None
     time: float
-    """When it was written, seconds since the epoch."""
+    """When the step was written, seconds since the epoch."""
 
 
 @dataclass(frozen=True)
 class Volume:
-    """A job's directory."""
+    """A job's directory on the volume."""
 
     folder: Path
 
     @property
     def layout(self) -> Layout:
-        """Its paths."""
         return Layout(self.folder)
 
     def announced(self) -> dict[GenerationNumber, float]:
-        """Numbers reserved by the coordinator and when. It reserves the next one when it announces a generation."""
-        found = ((CLAIM.fullmatch(path.name), path) for path in _list(self.layout.lineage))
-        return {GenerationNumber(int(m[1]), int(m[2])): path.stat().st_mtime for m, path in found if m}
+        """The reserved generation numbers and when each was reserved, seconds since the epoch.
+
+        A coordinator reserves the next number when it announces a generation.
+        """
+        found = ((reserved_number(path.name), path) for path in _list(self.layout.lineage))
+        return {number: path.stat().st_mtime for number, path in found if number}
 
     def resumed_from(self, generation: GenerationNumber) -> int | None:
-        """The step that a generation's first state had completed; None before it has begun."""
+        """The step from which a generation resumed. None before the generation has begun."""
         record = lineage.read(self.layout).get(generation)
         return record.resumed_from_step if record else None
 
     def first_step_after(self, generation: GenerationNumber) -> Written | None:
-        """The newest step of the first later generation that has committed any, None while there is none."""
+        """The newest step of the first later generation with a committed step. None while there is
+        none.
+        """
         later = sorted(number for number in self._with_history() if number > generation)
         return next((written for number in later if (written := self._last_of(number))), None)
 
     def last_step(self, generation: GenerationNumber | None = None) -> Written | None:
-        """The newest step of a generation, by default of the newest one that has any."""
-        wanted = [generation] if generation else sorted(self._with_history(), reverse=True)
-        return next((written for number in wanted if (written := self._last_of(number))), None)
+        """The newest step of a generation. By default, of the newest generation with a committed
+        step.
+        """
+        candidates = [generation] if generation else sorted(self._with_history(), reverse=True)
+        return next((written for number in candidates if (written := self._last_of(number))), None)
 
     def newest_checkpoint(self) -> int | None:
-        """The highest step with a published checkpoint."""
+        """The highest step with a published checkpoint. None when there is none."""
         names = (path.name for path in _list(self.layout.checkpoints) if (path / MANIFEST).exists())
-        return max((step for name in names if (step := published_step(name)) is not None), default=None)
+        return max(
+            (step for name in names if (step := published_step(name)) is not None), default=None
+        )
 
     def committed(self) -> list[CommittedStep]:
-        """The steps that count."""
+        """The committed steps of the job's lineage."""
         return history.committed(self.folder)
 
     def audit(self) -> list[str]:
@@ -73,24 +81,28 @@ class Volume:
         return history.audit(self.folder)
 
     def _with_history(self) -> list[GenerationNumber]:
-        return [number for path in _list(self.layout.history) if (number := generation_of(path.name))]
+        return [
+            number for path in _list(self.layout.history) if (number := generation_of(path.name))
+        ]
 
     def _last_of(self, generation: GenerationNumber) -> Written | None:
         path = self.layout.history_file(generation)
         with contextlib.suppress(FileNotFoundError):
             if found := _last_line(path):
-                return Written(generation, found.step, found.world, found.loss, path.stat().st_mtime)
+                return Written(
+                    generation, found.step, found.world, found.loss, path.stat().st_mtime
+                )
         return None
 
 
 def _list(folder: Path) -> list[Path]:
-    """What is in a folder; nothing while it is not there."""
+    """The sorted content of a folder. Empty when the folder does not exist."""
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
-def _last_line(path: Path, tail: int = 4096) -> CommittedStep | None:
-    """The last whole line of a file that is being written."""
+def _last_line(path: Path) -> CommittedStep | None:
+    """The last complete line of a file that another process is writing."""
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - tail))
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
         whole = file.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
     return CommittedStep.model_validate_json(whole) if whole else None

@@ -1,4 +1,4 @@
-"""Waiting for something to happen in the cluster, with a deadline and a look at the screen meanwhile."""
+"""Waits for a condition of the cluster, with a deadline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def wait_for(
 ) -> T:
     """Call `condition` until it returns something true, and return that.
 
-    Raises StoryError, naming `what` and adding `hint()`, when `seconds` are over first.
+    Raises StoryError after `seconds`. Its message contains `what` and `hint()`.
     """
     deadline = time.monotonic() + seconds
     while not (found := condition()):

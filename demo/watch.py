@@ -1,4 +1,4 @@
-"""Follows a training on its volume and shows it, while the demo waits for something to happen."""
+"""Shows the progress of a job while the demo waits for an event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ STATUS_SECONDS = 1.0
 
 
 class Watch:
-    """Shows the progress of one job at every look, and its phase once a second."""
+    """Waits for events of one job. Shows its progress at every poll, and its phase
+    once a second.
+    """
 
     def __init__(self, job: Job, screen: Screen) -> None:
         self.job = job
@@ -24,21 +26,27 @@ class Watch:
         self._phase = ""
         self._asked = 0.0
 
-    def until(self, what: str, condition: Callable[[], T | None], seconds: float, every: float = 0.2) -> T:
-        """Wait for `condition`, showing progress. Raises StoryError after `seconds`, or when the job fails."""
+    def until(
+        self, what: str, condition: Callable[[], T | None], seconds: float, every: float = 0.2
+    ) -> T:
+        """Wait for `condition` and show progress. Raises StoryError after `seconds` or when the job
+        fails.
+        """
 
-        def look() -> T | None:
+        def poll() -> T | None:
             self.show()
             return condition()
 
-        return wait_for(what, look, seconds, every=every, hint=self.job.says)
+        return wait_for(what, poll, seconds, every=every, hint=self.job.describe)
 
     def at_once(self, what: str, condition: Callable[[], T | None], seconds: float) -> T:
-        """Wait for `condition` and do nothing else, so that its time is seen to some hundredths of a second."""
-        return wait_for(what, condition, seconds, every=0.01, hint=self.job.says)
+        """Wait for `condition` without showing progress. It is polled every 10 ms, so its time is
+        precise.
+        """
+        return wait_for(what, condition, seconds, every=0.01, hint=self.job.describe)
 
     def show(self) -> None:
-        """Show how it goes now."""
+        """Show the current progress."""
         if time.monotonic() - self._asked > STATUS_SECONDS:
             self.job.condition("Complete")
             self._phase = str(self.job.status().get("phase", "-"))
@@ -48,6 +56,10 @@ class Watch:
         if written:
             loss = "-" if written.loss is None else f"{written.loss:.3f}"
             checkpoint = self.volume.newest_checkpoint()
-            facts |= {"world": str(written.world), "loss": loss, "generation": str(written.generation)}
+            facts |= {
+                "world size": str(written.world_size),
+                "loss": loss,
+                "generation": str(written.generation),
+            }
             facts |= {"checkpoint": "-" if checkpoint is None else f"step {checkpoint}"}
         self.screen.progress(written.step if written else 0, self.job.total_steps, facts)

@@ -1,5 +1,6 @@
-"""A real multi-node Kubernetes on one machine, without Docker: for the demo, the end-to-end tests and the curious.
+"""A real multi-node Kubernetes on one machine, without Docker, for the demo and the end-to-end
+tests.
 
-Every node is a network namespace with a containerd, a kubelet and a kube-proxy of its own; the control plane is
-another. Nothing here is part of the product, and nothing of the product imports it.
+A node is a network namespace with its own containerd, kubelet and kube-proxy. The control plane has
+a namespace of its own. devcluster is not part of the product, and the product does not import it.
 """

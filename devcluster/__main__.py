@@ -21,11 +21,13 @@ from devcluster.removal import remove
 
 DEFAULT_NAME = "regroup"
 
-name_option = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Name of the cluster.")
+name_option = click.option(
+    "--name", default=DEFAULT_NAME, show_default=True, help="Name of the cluster."
+)
 
 
 class Commands(click.Group):
-    """Shows our errors as the sentences that they are."""
+    """Shows our errors as messages without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -41,9 +43,9 @@ def main() -> None:
 
 @main.command()
 @name_option
-@click.option("--nodes", default=3, show_default=True, help="How many nodes.")
+@click.option("--nodes", default=3, show_default=True, help="Number of nodes.")
 def up(name: str, nodes: int) -> None:
-    """Bring a cluster up, at once when it is; prints how to use it."""
+    """Start a cluster, or use the running one, and print how to use it."""
     cluster = Cluster.up(name, nodes, progress.to_stderr())
     click.echo(f"export KUBECONFIG={cluster.kubeconfig}")
 
@@ -51,14 +53,14 @@ def up(name: str, nodes: int) -> None:
 @main.command()
 @name_option
 def down(name: str) -> None:
-    """Take a cluster down; nothing of it stays."""
-    with progress.step(progress.to_stderr(), f"cluster {name} is gone"):
+    """Remove a cluster completely."""
+    with progress.step(progress.to_stderr(), f"cluster {name} was removed"):
         remove(name)
 
 
 @main.command()
 @name_option
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(name: str, as_json: bool) -> None:
     """Show nodes, components, process ids and addresses."""
     shown = Cluster.find(name).status()
@@ -66,14 +68,21 @@ def status(name: str, as_json: bool) -> None:
         click.echo(json.dumps(shown, indent=2))
         return
     console = Console()
-    console.print(f"cluster {shown['name']}  {shown['server']}  {shown['network']}\nKUBECONFIG={shown['kubeconfig']}")
+    console.print(
+        f"cluster {shown['name']}  {shown['server']}  "
+        f"{shown['network']}\nKUBECONFIG={shown['kubeconfig']}"
+    )
     table = Table("", "address", "state", "programs (process id)")
-    table.add_row("control plane", shown["server"].partition("//")[2], "", _programs(shown["controlPlane"]))
+    table.add_row(
+        "control plane", shown["server"].partition("//")[2], "", _programs(shown["controlPlane"])
+    )
     for node in shown["nodes"]:
         states = ["Ready" if node["ready"] else "not Ready"]
-        states += ["unplugged"] if not node["link"] else []
+        states += ["disconnected"] if not node["link"] else []
         states += ["frozen"] if node["frozen"] else []
-        table.add_row(node["name"], node["address"], ", ".join(states), _programs(node["components"]))
+        table.add_row(
+            node["name"], node["address"], ", ".join(states), _programs(node["components"])
+        )
     console.print(table)
 
 
@@ -89,9 +98,9 @@ def kubeconfig(name: str) -> None:
 
 
 @main.command()
-@click.option("--pin", is_flag=True, help="First make the Go module follow KUBERNETES_VERSION.")
+@click.option("--pin", is_flag=True, help="First pin the Go module to KUBERNETES_VERSION.")
 def build(pin: bool) -> None:
-    """Build the cluster's programs, and print their folder."""
+    """Build the cluster's programs and print their folder."""
     if pin:
         binaries.pin()
     click.echo(binaries.build(progress.to_stderr()))
@@ -104,10 +113,12 @@ def images() -> None:
 
 @images.command()
 @name_option
-@click.option("--as", "reference", default=None, help="Call the image so, whatever its file says.")
+@click.option(
+    "--as", "reference", default=None, help="Name of the image. Overrides the name in its file."
+)
 @click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
 def load(name: str, reference: str | None, sources: tuple[Path, ...]) -> None:
-    """Give images to all nodes: docker-archives, OCI archives or OCI layout folders."""
+    """Load images onto all nodes: docker-archives, OCI archives or OCI layout folders."""
     if reference is not None and len(sources) > 1:
         raise click.UsageError("--as names one image: give one source")
     cluster = Cluster.find(name)
@@ -117,7 +128,7 @@ def load(name: str, reference: str | None, sources: tuple[Path, ...]) -> None:
 
 @main.group()
 def volume() -> None:
-    """Volumes with a size that is enforced."""
+    """Volumes with an enforced size."""
 
 
 @volume.command()
@@ -125,7 +136,7 @@ def volume() -> None:
 @click.option("--size", required=True, help="Such as 64Mi.")
 @click.argument("volume_name")
 def add(name: str, size: str, volume_name: str) -> None:
-    """Add a volume; a claim binds to it by `storageClassName: VOLUME_NAME`."""
+    """Add a volume. A claim binds to it by `storageClassName: VOLUME_NAME`."""
     try:
         Cluster.find(name).add_volume(volume_name, size)
     except ValueError as wrong:
@@ -134,7 +145,7 @@ def add(name: str, size: str, volume_name: str) -> None:
 
 @main.group()
 def node() -> None:
-    """Do to a node what happens to machines."""
+    """Simulate faults of a node."""
 
 
 def _node_command(verb: str, act: Callable[[NodeHandle], None], summary: str) -> None:
@@ -147,23 +158,25 @@ def _node_command(verb: str, act: Callable[[NodeHandle], None], summary: str) ->
             act(handle)
 
 
-_node_command("kill", NodeHandle.kill, "Pull the plug: everything on it is gone at once.")
+_node_command("kill", NodeHandle.kill, "Cut its power: everything on it ends at once.")
 _node_command("start", NodeHandle.start, "Power it on again.")
-_node_command("freeze", NodeHandle.freeze, "Stop everything on it, without ending it.")
+_node_command("freeze", NodeHandle.freeze, "Stop all its processes without ending them.")
 _node_command("thaw", NodeHandle.thaw, "Undo freeze.")
-_node_command("partition", NodeHandle.partition, "Pull its network cable; its pods run on.")
+_node_command("partition", NodeHandle.partition, "Disconnect its network. Its pods keep running.")
 _node_command("heal", NodeHandle.heal, "Undo partition.")
 
 
 @main.command()
 @name_option
-@click.option("-f", "--follow", is_flag=True, help="Go on as the log grows.")
+@click.option("-f", "--follow", is_flag=True, help="Continue to print new lines.")
 @click.argument("component")
 def logs(name: str, follow: bool, component: str) -> None:
     """Print the log of a component: kube-apiserver, kubelet-n1, ..."""
     processes = Cluster.find(name).processes
     if component not in processes.names():
-        raise DevclusterError(f"There is no component {component!r}: {', '.join(processes.names())}.")
+        raise DevclusterError(
+            f"There is no component {component!r}: {', '.join(processes.names())}."
+        )
     with processes.log(component).open() as log:
         while True:
             text = log.read()
@@ -176,7 +189,7 @@ def logs(name: str, follow: bool, component: str) -> None:
 
 
 if __name__ == "__main__":
-    # Where standard output is a closed pipe, end as other programs do.
+    # Standard output may be a closed pipe. Then end without a traceback.
     try:
         main(prog_name="python -m devcluster")
     except BrokenPipeError:

@@ -1,7 +1,7 @@
-"""Only etcd and a real API server on loopback, for integration tests: no root, no nodes, up in seconds.
+"""etcd and a real API server on loopback, for integration tests. It needs neither root nor nodes
+and starts in seconds.
 
-with ApiServer() as server:
-    server.kubectl("apply", "-f", "manifests/crd.yaml")
+Example: `with ApiServer() as server: server.kubectl("apply", "-f", "manifests/crd.yaml")`
 """
 
 from __future__ import annotations
@@ -16,71 +16,90 @@ from typing import Self
 from devcluster import binaries
 from devcluster.controlplane import ApiEndpoint
 from devcluster.processes import Launch, Processes, run
-from devcluster.progress import Say, silent
+from devcluster.progress import silent
 from devcluster.waiting import wait_until
 
 SERVICES = "198.19.240.0/24"
-"""Addresses that are handed out to services and lead nowhere."""
+"""Range of service addresses. Nothing listens there."""
 
 
 class ApiServer:
-    """An API server of its own, from `with` to the end of the block, or of the thread that made it."""
+    """An API server that runs from `with` to the end of the block. It also ends with the thread
+    that started it.
+    """
 
-    def __init__(self, controllers: bool = False, say: Say = silent) -> None:
-        """Start nothing yet; `controllers` also runs the controller manager (garbage collection, service accounts)."""
-        self.bin = binaries.build(say)
+    def __init__(self, controllers: bool = False) -> None:
+        """Prepare the server without starting it.
+
+        `controllers` also runs the controller manager (garbage collection, service accounts).
+        """
+        self.bin = binaries.build(silent)
         self._controllers = controllers
         self._state = Path(tempfile.mkdtemp(prefix="regroup-api-"))
         self._processes = Processes(self._state)
         port, etcd_port, peer_port = _free_ports(3)
-        self._endpoint = ApiEndpoint(self.bin, self._state, "127.0.0.1", port, etcd_port, peer_port, SERVICES)
+        self._endpoint = ApiEndpoint(
+            self.bin, self._state, "127.0.0.1", port, etcd_port, peer_port, SERVICES
+        )
 
     def __enter__(self) -> Self:
         self._endpoint.write_identities("devcluster-api", ())
         self._start("etcd", self._endpoint.etcd())
-        # The endpoints of the service `kubernetes` can't be on loopback: leave them out.
-        self._start("kube-apiserver", (*self._endpoint.apiserver(), "--endpoint-reconciler-type=none"))
+        # The endpoints of the service `kubernetes` cannot be on loopback, so they are disabled.
+        self._start(
+            "kube-apiserver", (*self._endpoint.apiserver(), "--endpoint-reconciler-type=none")
+        )
         try:
-            wait_until(self._ready, 60, "A ready API server", f"See {self._processes.log('kube-apiserver')}.")
+            wait_until(
+                self._ready,
+                60,
+                "A ready API server",
+                f"See {self._processes.log('kube-apiserver')}.",
+            )
             if self._controllers:
-                self._start("kube-controller-manager", (*self._endpoint.controller_manager(), "--secure-port=0"))
+                self._start(
+                    "kube-controller-manager",
+                    (*self._endpoint.controller_manager(), "--secure-port=0"),
+                )
         except BaseException:
             self.stop()
             raise
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
         return self._state / "admin.kubeconfig"
 
     @property
     def url(self) -> str:
-        """What clients connect to."""
         return self._endpoint.url
 
     def kubectl(self, *arguments: str | Path, stdin: str = "") -> str:
-        """Run kubectl with all rights and return what it prints; raises CommandFailedError."""
+        """Run kubectl as administrator and return its output. Raises CommandFailedError."""
         return run([self.bin / "kubectl", "--kubeconfig", self.kubeconfig, *arguments], stdin=stdin)
 
     def stop(self) -> None:
-        """End all and delete the data."""
+        """End all processes and delete their data."""
         for name in self._processes.names():
             self._processes.kill(name)
         shutil.rmtree(self._state, ignore_errors=True)
 
     def _ready(self) -> bool:
         for name in ("etcd", "kube-apiserver"):
-            self._processes.must_run(name)
+            self._processes.require_running(name)
         return self._endpoint.api.answers("/readyz")
 
     def _start(self, name: str, argv: tuple[str | Path, ...]) -> None:
-        # A test that is killed takes its API server along. (The kernel watches the thread, not the process.)
+        # The kernel ends the API server when a test is killed. It follows the thread, not the
+        # process.
         self._processes.start(Launch(name, ("setpriv", "--pdeathsig", "KILL", *argv)))
 
 

@@ -1,4 +1,6 @@
-"""Images as files: docker-archives, OCI archives and OCI layouts, read in place; and small ones, written."""
+"""Images as files. Reads docker-archives, OCI archives and OCI layouts in place, and writes small
+OCI layouts.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,13 @@ NAME_ANNOTATIONS = ("io.containerd.image.name", "org.opencontainers.image.ref.na
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of a file."""
+    """A range of bytes in a file."""
 
     path: Path
     offset: int
     size: int
 
     def read(self) -> bytes:
-        """Its bytes."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
             return file.read(self.size)
@@ -39,33 +40,35 @@ class Span:
 
 @dataclass(frozen=True)
 class Image:
-    """An image that was found in an archive or a layout."""
+    """An image in an archive or a layout."""
 
     name: str
-    """Full reference, such as localhost/regroup-trainer:dev; empty when the source names none."""
+    """Full reference, such as localhost/regroup-trainer:dev. Empty when the source names none."""
     manifest: bytes
     config: bytes
     layers: tuple[Span, ...]
 
     @property
     def digest(self) -> str:
-        """The manifest's digest: the image's identity."""
+        """The manifest's digest. It identifies the image."""
         return sha256(self.manifest)
 
     @property
     def diff_ids(self) -> list[str]:
-        """Digests of the uncompressed layers, the lowest first."""
+        """Digests of the uncompressed layers, from the lowest to the highest."""
         found: list[str] = json.loads(self.config)["rootfs"]["diff_ids"]
         return found
 
 
 def sha256(content: bytes) -> str:
-    """The digest of `content`, as images write it."""
+    """The digest of `content` in the notation of images."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def chain_ids(diff_ids: Sequence[str]) -> list[str]:
-    """Identities of the stacks of layers: each names a layer and all below it (OCI image specification, "ChainID")."""
+    """The chain ids of the layers. Each identifies a layer and all layers below it (OCI image
+    specification, "ChainID").
+    """
     chain: list[str] = []
     for diff_id in diff_ids:
         chain.append(sha256(f"{chain[-1]} {diff_id}".encode()) if chain else diff_id)
@@ -73,7 +76,7 @@ def chain_ids(diff_ids: Sequence[str]) -> list[str]:
 
 
 def full_name(name: str) -> str:
-    """The full reference of an image name: registry and tag are filled in as container tools do."""
+    """The full reference of an image name. Registry and tag are added as container tools do."""
     first, _, rest = name.partition("/")
     if not rest:
         name = f"docker.io/library/{name}"
@@ -83,17 +86,25 @@ def full_name(name: str) -> str:
 
 
 def read(source: Path, name: str | None = None) -> Image:
-    """The image in a docker-archive, an OCI archive or an OCI layout folder; `name` overrides the name it carries."""
+    """The image in a docker-archive, an OCI archive or an OCI layout folder. `name` overrides its
+    own name.
+
+    Raises DevclusterError for anything else.
+    """
     files = _layout_files(source) if source.is_dir() else _archive_files(source)
     if "index.json" in files:
         image = _read_oci(files, source)
     elif "manifest.json" in files:
         image = _read_docker(files)
     else:
-        raise DevclusterError(f"{source} holds no image: expected a docker-archive, an OCI archive or an OCI layout.")
+        raise DevclusterError(
+            f"{source} holds no image: expected a docker-archive, an OCI archive or an OCI layout."
+        )
     chosen = name or image.name
     if not chosen:
-        raise DevclusterError(f"{source} does not say what its image is called: give a name (--name localhost/x:tag).")
+        raise DevclusterError(
+            f"{source} does not name its image: give a name (--as localhost/x:tag)."
+        )
     return Image(full_name(chosen), image.manifest, image.config, image.layers)
 
 
@@ -107,11 +118,19 @@ def _archive_files(archive: Path) -> dict[str, Span]:
         raise DevclusterError(f"There is no image {archive}: build it first (`make image`).")
     try:
         with tarfile.open(archive, "r:") as tar:
-            members = {member.name.removeprefix("./"): member for member in tar if member.isfile() or member.issym()}
+            members = {
+                member.name.removeprefix("./"): member
+                for member in tar
+                if member.isfile() or member.issym()
+            }
     except tarfile.ReadError as error:
-        raise DevclusterError(f"{archive} is not an uncompressed tar archive ({error}): export it so.") from error
-    files = {name: Span(archive, m.offset_data, m.size) for name, m in members.items() if m.isfile()}
-    for link, member in members.items():  # docker-archives may hold a layer twice as a link
+        raise DevclusterError(
+            f"{archive} is not an uncompressed tar archive ({error}): export it as one."
+        ) from error
+    files = {
+        name: Span(archive, m.offset_data, m.size) for name, m in members.items() if m.isfile()
+    }
+    for link, member in members.items():  # docker-archives may contain a repeated layer as a link
         target = str(Path(link).parent / member.linkname) if member.issym() else ""
         normal = str(Path(*_normalised(target)))
         if member.issym() and normal in files:
@@ -134,14 +153,18 @@ def _read_oci(files: dict[str, Span], source: Path) -> Image:
         try:
             return files[f"blobs/{digest.replace(':', '/')}"]
         except KeyError as missing:
-            raise DevclusterError(f"{source} lacks the blob {digest}: export it again.") from missing
+            raise DevclusterError(
+                f"{source} lacks the blob {digest}: export it again."
+            ) from missing
 
     descriptors = json.loads(files["index.json"].read())["manifests"]
     if len(descriptors) != 1:
         raise DevclusterError(f"{source} holds {len(descriptors)} images: export one at a time.")
     descriptor = descriptors[0]
     annotations = descriptor.get("annotations", {})
-    name = next((annotations[key] for key in NAME_ANNOTATIONS if "/" in annotations.get(key, "")), "")
+    name = next(
+        (annotations[key] for key in NAME_ANNOTATIONS if "/" in annotations.get(key, "")), ""
+    )
     if descriptor.get("mediaType") in INDEXES:
         descriptor = _for_this_machine(json.loads(blob(descriptor["digest"]).read()), source)
     manifest = blob(descriptor["digest"]).read()
@@ -184,29 +207,26 @@ def manifest_for(config: bytes, layers: list[dict[str, object]]) -> bytes:
 
 
 def architecture() -> str:
-    """The machine's architecture, as images name it."""
+    """The machine's architecture in the notation of images."""
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
-def pack(name: str, files: dict[str, Path], links: dict[str, str], config: dict[str, object], folder: Path) -> Path:
-    """Write an OCI layout with one layer: `files` (path in the image -> program) and `links`; returns `folder`."""
-    layer = io.BytesIO()
-    with tarfile.open(fileobj=layer, mode="w") as tar:
-        for path in ("bin", "etc", "tmp"):
-            directory = tarfile.TarInfo(path)
-            directory.type, directory.mode = tarfile.DIRTYPE, 0o1777 if path == "tmp" else 0o755
-            tar.addfile(directory)
-        for target, source in sorted(files.items()):
-            member = tarfile.TarInfo(target)
-            member.mode, member.size = 0o755, source.stat().st_size
-            with source.open("rb") as program:
-                tar.addfile(member, program)
-        for target, destination in sorted(links.items()):
-            member = tarfile.TarInfo(target)
-            member.type, member.linkname = tarfile.SYMTYPE, destination
-            tar.addfile(member)
-    blob = layer.getvalue()
-    described: dict[str, object] = {"mediaType": OCI_LAYER, "digest": sha256(blob), "size": len(blob)}
+def pack(
+    name: str,
+    files: dict[str, Path],
+    links: dict[str, str],
+    config: dict[str, object],
+    folder: Path,
+) -> Path:
+    """Write an OCI layout with one layer of `files` (path in the image -> program) and `links`.
+    Returns `folder`.
+    """
+    blob = _layer(files, links)
+    described: dict[str, object] = {
+        "mediaType": OCI_LAYER,
+        "digest": sha256(blob),
+        "size": len(blob),
+    }
     image_config = json.dumps(
         {
             "architecture": architecture(),
@@ -231,3 +251,23 @@ def pack(name: str, files: dict[str, Path], links: dict[str, str], config: dict[
         json.dumps({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [descriptor]})
     )
     return folder
+
+
+def _layer(files: dict[str, Path], links: dict[str, str]) -> bytes:
+    """A tar archive of the programs and links, with the folders that every program expects."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        for path in ("bin", "etc", "tmp"):
+            directory = tarfile.TarInfo(path)
+            directory.type, directory.mode = tarfile.DIRTYPE, 0o1777 if path == "tmp" else 0o755
+            tar.addfile(directory)
+        for target, source in sorted(files.items()):
+            member = tarfile.TarInfo(target)
+            member.mode, member.size = 0o755, source.stat().st_size
+            with source.open("rb") as program:
+                tar.addfile(member, program)
+        for target, destination in sorted(links.items()):
+            member = tarfile.TarInfo(target)
+            member.type, member.linkname = tarfile.SYMTYPE, destination
+            tar.addfile(member)
+    return layer.getvalue()

@@ -1,4 +1,4 @@
-"""The parts of a cluster, and the order in which they are put together."""
+"""The parts of a cluster and the order in which they start."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from devcluster.locks import locked
 from devcluster.network import Block
 from devcluster.node import PAUSE_IMAGE, Node
 from devcluster.processes import Processes
-from devcluster.progress import Say, silent, step
+from devcluster.progress import Report, silent, step
 from devcluster.provisioner import STORAGE_CLASS
 from devcluster.registry import Record
 from devcluster.waiting import wait_until
 
 REPOSITORY = Path(__file__).parent.parent
 REQUEST_SECONDS = 30.0
-"""Patience with an API server on a busy machine."""
+"""Time-out of one request. The API server may be slow on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Assembly:
 
     @property
     def state(self) -> Path:
-        """Folder with everything that the cluster writes."""
+        """Folder of all files of the cluster."""
         return Path(self.record.state)
 
     @property
@@ -46,62 +46,65 @@ class Assembly:
 
     @cached_property
     def plane(self) -> ControlPlane:
-        """The control plane."""
         return ControlPlane(self.record.name, Block(self.record.block), self.bin, self.state)
 
     @cached_property
     def processes(self) -> Processes:
-        """Its programs."""
         return Processes(self.state)
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """Its nodes."""
         return tuple(Node(self.plane, index) for index in range(1, self.record.nodes + 1))
 
-    def create(self, say: Say) -> None:
-        """Put a new cluster together; returns when all its nodes are Ready."""
+    def create(self, report: Report) -> None:
+        """Create a new cluster. Returns when all its nodes are Ready."""
         began = time.monotonic()
-        with step(say, "made the certificates, the network and the control groups"):
-            self._lay_foundations()
+        with step(report, "created the certificates, the network and the control groups"):
+            self._prepare_machine()
         self._start_storage()
         with ThreadPoolExecutor(max_workers=4) as pool:
             runtimes = pool.map(self._boot_node, self.nodes)
-            with step(say, "API server is ready"):
+            with step(report, "API server is ready"):
                 self._wait_for_api()
             list(runtimes)
-        with step(say, "started the controllers, the cluster DNS and the nodes"):
+        with step(report, "started the controllers, the cluster DNS and the nodes"):
             self._start_controllers()
             for node in self.nodes:
                 node.start_agents(self.processes)
             self._create_objects()
-        with step(say, f"{self.record.nodes} nodes are Ready"):
+        with step(report, f"{self.record.nodes} nodes are Ready"):
             self._wait_for_nodes()
-        say(f"cluster {self.record.name} is up after {time.monotonic() - began:.1f}s")
+        report(f"cluster {self.record.name} is up after {time.monotonic() - began:.1f}s")
 
     def can_be_repaired(self) -> bool:
-        """Whether it was whole once and its foundations still are: programs can be started again."""
+        """Whether the cluster was complete once and its namespaces and files still exist. Its
+        programs can then be restarted.
+        """
         namespaces = 1 + self.record.nodes
-        return self.record.complete and len(network.namespaces(self.record.name)) == namespaces and self.state.is_dir()
+        return (
+            self.record.complete
+            and len(network.namespaces(self.record.name)) == namespaces
+            and self.state.is_dir()
+        )
 
-    def repair(self, say: Say) -> None:
-        """Start what does not run of a cluster that was whole once; costs next to nothing when all runs."""
+    def repair(self, report: Report) -> None:
+        """Start the programs of a complete cluster that do not run. Fast when all run."""
         self.start_control_plane()
         for node in self.nodes:
             if not node.is_running(self.processes) or not node.is_plugged():
-                with step(say, f"started node {node.name} again"):
+                with step(report, f"started node {node.name} again"):
                     self.start_node(node)
             node.thaw()
         self._wait_for_nodes()
 
     def start_control_plane(self) -> None:
-        """Start what does not run of it."""
+        """Start the programs of the control plane that do not run."""
         self._start_storage()
         self._wait_for_api()
         self._start_controllers()
 
     def start_node(self, node: Node) -> None:
-        """Power a node on again; images that were loaded meanwhile are there."""
+        """Start a node again and attach the images that were loaded meanwhile."""
         node.boot(self.processes)
         cache = ImageCache.default(self.bin)
         record = registry.load(self.record.name)
@@ -112,7 +115,7 @@ class Assembly:
 
     # --- steps
 
-    def _lay_foundations(self) -> None:
+    def _prepare_machine(self) -> None:
         self.volumes.mkdir(parents=True)
         self.plane.write_identities()
         network.create(self.record.name, self.plane.block, self.record.nodes)
@@ -126,7 +129,7 @@ class Assembly:
     def _wait_for_api(self) -> None:
         def ready() -> bool:
             for name in ("etcd", "kube-apiserver"):
-                self.processes.must_run(name)
+                self.processes.require_running(name)
             return self.plane.endpoint.api.answers("/readyz")
 
         wait_until(ready, 120, "A ready API server", f"See {self.processes.log('kube-apiserver')}.")
@@ -146,11 +149,20 @@ class Assembly:
 
     def _provisioner(self) -> tuple[str | Path, ...]:
         endpoint = self.plane.endpoint
-        module = ("/usr/bin/env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-m", "devcluster.provisioner")
+        module = (
+            "/usr/bin/env",
+            f"PYTHONPATH={REPOSITORY}",
+            sys.executable,
+            "-m",
+            "devcluster.provisioner",
+        )
         return (*module, endpoint.address, str(endpoint.port), self.state / "pki", self.volumes)
 
     def _create_objects(self) -> None:
-        objects = {**self.plane.dns_objects(), "/apis/storage.k8s.io/v1/storageclasses": STORAGE_CLASS}
+        objects = {
+            **self.plane.dns_objects(),
+            "/apis/storage.k8s.io/v1/storageclasses": STORAGE_CLASS,
+        }
         for collection, body in objects.items():
             self.plane.endpoint.api.request("POST", collection, body, REQUEST_SECONDS)
 
@@ -165,15 +177,17 @@ class Assembly:
 
         hint = f"See {self.processes.log('kubelet-n1')}."
         wait_until(all_ready, 120, f"{self.record.nodes} Ready nodes", hint)
-        # A pod that is made before its service account is refused.
+        # The API server refuses a pod whose service account does not exist yet.
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         wait_until(lambda: api.answers(account), 60, "The default service account")
 
 
 def _pause_layout(bin_folder: Path) -> Path:
-    """The image that holds a pod's namespaces, made from nothing but the program `pause`."""
+    """The image of a pod's sandbox container. It contains only the program `pause`."""
     folder = bin_folder / "pause-image"
     with locked(bin_folder / "pause-image.lock", "the image pause"):
         if not (folder / "index.json").exists():
-            archives.pack(PAUSE_IMAGE, {"pause": bin_folder / "pause"}, {}, {"Entrypoint": ["/pause"]}, folder)
+            archives.pack(
+                PAUSE_IMAGE, {"pause": bin_folder / "pause"}, {}, {"Entrypoint": ["/pause"]}, folder
+            )
     return folder

@@ -1,8 +1,8 @@
 """Builds the cluster's programs from the pinned Go module, once per set of versions.
 
-A build goes into a folder of another name and is renamed when it is whole. Programs whose inputs did not change are
-taken over from the folder of an earlier build, so Go's own build cache (4 GB for all of it) is dropped after a whole
-build.
+A build writes to a temporary folder and renames it at the end. Programs with unchanged inputs are
+linked from an earlier build. Go's own build cache would take 4 GB, so it is deleted after a
+complete build.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster import caches, registry, versions
-from devcluster.errors import DevclusterError, UnsupportedMachineError
+from devcluster.errors import UnsupportedMachineError
 from devcluster.locks import locked
 from devcluster.processes import run
-from devcluster.progress import Say, step
+from devcluster.progress import Report, step
 
 TAGS = "no_btrfs,no_zfs,no_devmapper"
 KEEP = 3
-"""Builds that stay."""
+"""The number of builds to keep."""
 GO_VERSION = re.compile(r"go(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True)
 class Program:
-    """One program: its file name and the Go package it is built from (relative ones are our own)."""
+    """One program: its file name and its Go package. Relative packages are our own."""
 
     name: str
     package: str
@@ -46,7 +46,9 @@ PROGRAMS = (
     Program("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
     Program("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
     Program("containerd", "github.com/containerd/containerd/v2/cmd/containerd"),
-    Program("containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"),
+    Program(
+        "containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"
+    ),
     Program("ctr", "github.com/containerd/containerd/v2/cmd/ctr"),
     Program("helm", "helm.sh/helm/v3/cmd/helm"),
     Program("coredns", "./coredns"),
@@ -56,7 +58,7 @@ PROGRAMS = (
 
 
 def linker_flags(go_mod: str) -> str:
-    """Linker flags that write the versions into the programs, as their own release builds do."""
+    """Linker flags that set the versions of the programs, as their release builds do."""
     major, minor, _ = versions.KUBERNETES_VERSION.split(".")
     base = "k8s.io/component-base/version"
     helm = "helm.sh/helm/v3"
@@ -78,11 +80,13 @@ def linker_flags(go_mod: str) -> str:
 
 
 def program_keys(module: Path) -> dict[str, str]:
-    """For every program a digest of all that its build depends on, but Go's own version."""
+    """For every program, a digest of its build's inputs. Go's own version is not included."""
     shared = hashlib.sha256()
     for name in ("go.mod", "go.sum"):
         shared.update((module / name).read_bytes())
-    shared.update(f"{TAGS} {linker_flags((module / 'go.mod').read_text())} {platform.machine()}".encode())
+    shared.update(
+        f"{TAGS} {linker_flags((module / 'go.mod').read_text())} {platform.machine()}".encode()
+    )
     keys: dict[str, str] = {}
     for program in PROGRAMS:
         digest = shared.copy()
@@ -95,13 +99,13 @@ def program_keys(module: Path) -> dict[str, str]:
 
 
 def folder() -> Path:
-    """Where the programs are, or will be after `build`."""
+    """The folder of the programs after `build`."""
     keys = json.dumps(program_keys(versions.GO_MODULE), sort_keys=True)
     return caches.devcluster() / f"bin-{hashlib.sha256(keys.encode()).hexdigest()[:12]}"
 
 
-def build(say: Say) -> Path:
-    """Build all programs that are not there yet and return their folder; seconds at most when nothing changed."""
+def build(report: Report) -> Path:
+    """Build all missing programs and return their folder. Takes seconds when nothing changed."""
     target = folder()
     if target.is_dir():
         return target
@@ -109,14 +113,16 @@ def build(say: Say) -> Path:
     versions.check_pinned(go_mod)
     check_go(go_mod)
     caches.devcluster().mkdir(parents=True, exist_ok=True)
-    with locked(target.parent / "binaries.lock", "the programs", say):
+    with locked(target.parent / "binaries.lock", "the programs", report):
         if not target.is_dir():
-            _build_all(target, linker_flags(go_mod), say)
+            _build_all(target, linker_flags(go_mod), report)
     return target
 
 
-def _build_all(target: Path, flags: str, say: Say) -> None:
-    for leftover in target.parent.glob("bin-*.tmp"):  # of a build that did not end: we hold the lock
+def _build_all(target: Path, flags: str, report: Report) -> None:
+    for leftover in target.parent.glob(
+        "bin-*.tmp"
+    ):  # left by an interrupted build: we hold the lock
         shutil.rmtree(leftover)
     temporary = target.with_name(f"{target.name}.tmp")
     temporary.mkdir()
@@ -127,22 +133,26 @@ def _build_all(target: Path, flags: str, say: Say) -> None:
         if program not in to_build:
             os.link(earlier[keys[program.name]], temporary / program.name)
     if to_build:
-        say(f"building {len(to_build)} programs from Go source (the first time: 4 to 8 minutes on 2 cores)")
+        report(
+            f"building {len(to_build)} programs from Go source (4 to 8 minutes for all on 2 cores)"
+        )
     for number, program in enumerate(to_build, 1):
-        with step(say, f"built {program.name} ({number} of {len(to_build)})"):
+        with step(report, f"built {program.name} ({number} of {len(to_build)})"):
             _build(program, temporary / program.name, flags)
     (temporary / "keys.json").write_text(json.dumps(keys, indent=1))
     temporary.rename(target)
     _prune(target)
     if len(to_build) == len(PROGRAMS):
-        with step(say, "dropped Go's build cache (the programs are kept)"):
+        with step(report, "deleted Go's build cache (the programs stay)"):
             run(["go", "clean", "-cache"], environment=go_environment())
 
 
 def _prune(target: Path) -> None:
-    """Keep the newest builds and those that a running cluster uses."""
+    """Delete old builds. The newest and those of running clusters stay."""
     used = {record.bin for record in registry.load_all()} | {str(target)}
-    newest_first = sorted(target.parent.glob("bin-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    newest_first = sorted(
+        target.parent.glob("bin-*"), key=lambda path: path.stat().st_mtime, reverse=True
+    )
     for folder in newest_first[KEEP:]:
         if str(folder) not in used:
             shutil.rmtree(folder)
@@ -153,17 +163,33 @@ def _built_before(parent: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for listing in parent.glob("bin-*/keys.json"):
         keys: Mapping[str, str] = json.loads(listing.read_text())
-        found.update({key: listing.with_name(name) for name, key in keys.items() if listing.with_name(name).exists()})
+        found.update(
+            {
+                key: listing.with_name(name)
+                for name, key in keys.items()
+                if listing.with_name(name).exists()
+            }
+        )
     return found
 
 
 def _build(program: Program, target: Path, flags: str) -> None:
-    command: list[str | Path] = ["go", "-C", versions.GO_MODULE, "build", "-trimpath", "-buildvcs=false"]
-    run([*command, "-tags", TAGS, "-ldflags", flags, "-o", target, program.package], environment=go_environment())
+    command: list[str | Path] = [
+        "go",
+        "-C",
+        versions.GO_MODULE,
+        "build",
+        "-trimpath",
+        "-buildvcs=false",
+    ]
+    run(
+        [*command, "-tags", TAGS, "-ldflags", flags, "-o", target, program.package],
+        environment=go_environment(),
+    )
 
 
 def go_environment() -> dict[str, str]:
-    """Static programs, verified modules, and caches in a folder of our own."""
+    """Environment for static programs, verified modules and caches in our own folder."""
     go = caches.root() / "go"
     return {
         "CGO_ENABLED": "0",
@@ -174,13 +200,19 @@ def go_environment() -> dict[str, str]:
 
 
 def check_go(go_mod: str) -> None:
-    """Raise UnsupportedMachineError unless a Go is there that can build the module."""
+    """Raise UnsupportedMachineError unless the installed Go can build the module."""
     wanted = re.search(r"^go (\S+)$", go_mod, re.MULTILINE)
-    advice = f"install Go {wanted[1] if wanted else ''} or newer (https://go.dev/dl) and put `go` on the PATH."
+    advice = (
+        f"install Go {wanted[1] if wanted else ''} or newer (https://go.dev/dl) and put `go` on "
+        "the PATH."
+    )
     if shutil.which("go") is None:
         raise UnsupportedMachineError(f"Go is needed once, to build Kubernetes: {advice}")
     have = GO_VERSION.search(run(["go", "env", "GOVERSION"]))
-    if have is None or (int(have[1]), int(have[2])) < (1, 21):  # newer ones fetch the toolchain that they need
+    if have is None or (int(have[1]), int(have[2])) < (
+        1,
+        21,
+    ):  # newer versions fetch the required toolchain
         raise UnsupportedMachineError(f"The Go on the PATH is too old: {advice}")
 
 
@@ -188,12 +220,7 @@ def pin() -> None:
     """Make the Go module require `KUBERNETES_VERSION` and tidy it."""
     path = versions.GO_MODULE / "go.mod"
     path.write_text(versions.pin_kubernetes(path.read_text(), versions.KUBERNETES_VERSION))
-    run(["go", "-C", versions.GO_MODULE, "mod", "tidy"], environment={**go_environment(), "GOFLAGS": ""})
-
-
-def need(bin_folder: Path, name: str) -> Path:
-    """The path of a program that must have been built."""
-    path = bin_folder / name
-    if not path.exists():
-        raise DevclusterError(f"{path} is not there: run `python -m devcluster build`.")
-    return path
+    run(
+        ["go", "-C", versions.GO_MODULE, "mod", "tidy"],
+        environment={**go_environment(), "GOFLAGS": ""},
+    )

@@ -1,21 +1,22 @@
-"""Where devcluster keeps what can be made again: all below one folder, `$REGROUP_CACHE`."""
+"""The folders of devcluster's caches and clusters, all below `$REGROUP_CACHE`."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from tools.cache import cache_folder
 
 
 def root() -> Path:
     """`$REGROUP_CACHE`, by default `~/.cache/regroup`."""
-    return Path(os.environ.get("REGROUP_CACHE") or Path.home() / ".cache" / "regroup").absolute()
+    return cache_folder()
 
 
 def devcluster() -> Path:
-    """Binaries, image layers and the state of clusters."""
+    """Folder of binaries, image layers and the state of clusters."""
     return root() / "devcluster"
 
 
 def cluster_state(name: str) -> Path:
-    """Everything one cluster writes."""
+    """Folder of all files of one cluster."""
     return devcluster() / "clusters" / name

@@ -1,6 +1,7 @@
-"""Control groups: one per node, so that pulling its plug reaches everything that runs on it.
+"""Control groups. Each node has one, so that a simulated power cut ends all its processes.
 
-Version 1 (a hierarchy per controller) is what the tests run on; version 2 follows the kernel's documentation.
+The tests run on version 1 (a hierarchy per controller). The code for version 2 follows the kernel's
+documentation.
 """
 
 from __future__ import annotations
@@ -13,10 +14,21 @@ from functools import cache
 from pathlib import Path
 
 from devcluster.errors import UnsupportedMachineError
+from devcluster.locks import locked
 from devcluster.waiting import wait_until
 
 MOUNT = Path("/sys/fs/cgroup")
+LOCK = Path("/run/regroup-devcluster/cgroups.lock")
+"""Held while a group is created. Otherwise, the removal of another cluster could delete the empty
+parent.
+"""
 CONTROLLERS_V2 = ("cpuset", "cpu", "io", "memory", "pids", "hugetlb")
+CPU_WEIGHTS = {"cpu.shares": "8192", "cpu.weight": "800"}
+"""CPU weights of version 1 and version 2, eight times the kernel's default.
+
+Nodes stand for separate machines, so their speed should not depend on other processes of this
+machine.
+"""
 
 
 @cache
@@ -29,30 +41,44 @@ def hierarchies() -> tuple[Path, ...]:
             found.append(Path(mount_point))
     if not found:
         raise UnsupportedMachineError(
-            "No control groups are mounted below /sys/fs/cgroup: mount them (`mount -t cgroup2 none /sys/fs/cgroup`)."
+            "No control groups are mounted below /sys/fs/cgroup: mount them (`mount -t cgroup2 "
+            "none /sys/fs/cgroup`)."
         )
     return tuple(dict.fromkeys(found))
 
 
 def is_version_2() -> bool:
-    """Whether this machine has the one hierarchy of version 2 (not version 1, nor the hybrid)."""
+    """Whether this machine uses control groups of version 2, neither version 1 nor the hybrid."""
     return (MOUNT / "cgroup.controllers").exists()
 
 
 def create(group: str) -> None:
-    """Make a control group in every hierarchy, with all controllers."""
-    for hierarchy in hierarchies():
-        folder = hierarchy
-        for part in Path(group).parts:
-            if is_version_2():
-                _delegate(folder)
-            folder = folder / part
-            folder.mkdir(exist_ok=True)
-            _inherit_cpuset(folder)
+    """Create a control group in every hierarchy, with all controllers."""
+    with locked(LOCK, "the control groups"):
+        for hierarchy in hierarchies():
+            _create(hierarchy, Path(group))
+
+
+def _create(hierarchy: Path, group: Path) -> None:
+    folder = hierarchy
+    for part in group.parts:
+        if is_version_2():
+            _delegate(folder)
+        folder = folder / part
+        folder.mkdir(exist_ok=True)
+        _inherit_cpuset(folder)
+    _prefer(hierarchy / group.parts[0])
+
+
+def _prefer(folder: Path) -> None:
+    """Give the processes of a group a higher CPU weight than others have."""
+    for name, weight in CPU_WEIGHTS.items():
+        if (folder / name).exists():
+            (folder / name).write_text(weight)
 
 
 def _delegate(folder: Path) -> None:
-    """Version 2: let the children of a group have its controllers."""
+    """Version 2: enable the controllers for the children of a group."""
     available = (folder / "cgroup.controllers").read_text().split()
     enabled = (folder / "cgroup.subtree_control").read_text().split()
     wanted = [name for name in CONTROLLERS_V2 if name in available and name not in enabled]
@@ -68,7 +94,9 @@ def _delegate(folder: Path) -> None:
 
 
 def _inherit_cpuset(folder: Path) -> None:
-    """Version 1: a new cpuset is empty, and no process can enter it."""
+    """Version 1: copy the cpuset of the parent. A new cpuset is empty, and no
+    process can enter it.
+    """
     for name in ("cpuset.cpus", "cpuset.mems"):
         own = folder / name
         if not is_version_2() and own.exists() and not own.read_text().strip():
@@ -76,25 +104,32 @@ def _inherit_cpuset(folder: Path) -> None:
 
 
 def joining(group: str) -> list[str]:
-    """The beginning of a command line that enters `group` before it becomes the rest of the line."""
-    files = " ".join(shlex.quote(str(hierarchy / group / "cgroup.procs")) for hierarchy in hierarchies())
-    return ["/bin/sh", "-c", f'for f in {files}; do echo $$ > "$f" || exit 1; done; exec "$@"', "sh"]
+    """Prefix of a command line. It enters `group` and then executes the rest of the line."""
+    files = " ".join(
+        shlex.quote(str(hierarchy / group / "cgroup.procs")) for hierarchy in hierarchies()
+    )
+    return [
+        "/bin/sh",
+        "-c",
+        f'for f in {files}; do echo $$ > "$f" || exit 1; done; exec "$@"',
+        "sh",
+    ]
 
 
 def processes(group: str) -> set[int]:
-    """Ids of all processes in a group and below it."""
+    """The ids of all processes in a group and its subgroups."""
     found: set[int] = set()
     for hierarchy in hierarchies():
         for folder in _tree(hierarchy / group):
             try:
                 found.update(int(pid) for pid in (folder / "cgroup.procs").read_text().split())
-            except OSError:  # removed meanwhile
+            except OSError:  # the group was removed meanwhile
                 continue
     return found
 
 
 def kill(group: str) -> None:
-    """SIGKILL all that runs in a group, however fast it forks, and wait until nothing is left."""
+    """SIGKILL all processes of a group, including new forks, and wait until none is left."""
 
     def emptied() -> bool:
         for pid in processes(group):
@@ -110,7 +145,7 @@ def kill(group: str) -> None:
 
 
 def freeze(group: str) -> None:
-    """Stop all that runs in a group; its sockets stay open."""
+    """Stop all processes of a group. Their sockets stay open."""
     _set_frozen(group, True)
     wait_until(lambda: is_frozen(group), 5, f"The freezing of the control group {group}")
 
@@ -121,7 +156,7 @@ def thaw(group: str) -> None:
 
 
 def is_frozen(group: str) -> bool:
-    """Whether all that runs in a group is stopped."""
+    """Whether all processes of a group are stopped."""
     if is_version_2():
         state, mark = MOUNT / group / "cgroup.events", "frozen 1"
     else:
@@ -142,7 +177,7 @@ def _set_frozen(group: str, frozen: bool) -> None:
 
 
 def remove(group: str) -> None:
-    """Remove an empty group and all below it from every hierarchy."""
+    """Remove an empty group and its subgroups from every hierarchy."""
 
     def removed() -> bool:
         for hierarchy in hierarchies():
@@ -151,7 +186,7 @@ def remove(group: str) -> None:
                     folder.rmdir()
                 except FileNotFoundError:
                     continue
-                except OSError:  # busy: the kernel is still taking leave of a process
+                except OSError:  # busy: the kernel still removes a process
                     return False
         return True
 
@@ -159,14 +194,15 @@ def remove(group: str) -> None:
 
 
 def remove_if_empty(group: str) -> None:
-    """Remove a group that has neither processes nor groups in it; others may use it."""
-    for hierarchy in hierarchies():
-        with suppress(OSError):
-            (hierarchy / group).rmdir()
+    """Remove a group unless it has processes or subgroups, which may be another cluster's."""
+    with locked(LOCK, "the control groups"):
+        for hierarchy in hierarchies():
+            with suppress(OSError):
+                (hierarchy / group).rmdir()
 
 
 def _tree(folder: Path) -> list[Path]:
-    """A folder and all below it, parents before children; empty when it is not there."""
+    """A folder and all folders below it, parents first. Empty when it does not exist."""
     if not folder.is_dir():
         return []
     found = [folder]
@@ -180,13 +216,17 @@ def _tree(folder: Path) -> list[Path]:
 
 
 def check() -> None:
-    """Raise UnsupportedMachineError unless the controllers that kubelet and runc need are there."""
+    """Raise UnsupportedMachineError unless the controllers that kubelet and runc need are
+    available.
+    """
     if is_version_2():
-        missing = {"cpu", "memory", "pids"} - set((MOUNT / "cgroup.controllers").read_text().split())
+        missing = {"cpu", "memory", "pids"} - set(
+            (MOUNT / "cgroup.controllers").read_text().split()
+        )
     else:
         mounted = {controller for path in hierarchies() for controller in path.name.split(",")}
         missing = {"cpu", "cpuset", "devices", "freezer", "memory", "pids"} - mounted
     if missing:
         raise UnsupportedMachineError(
-            f"The control group controllers {', '.join(sorted(missing))} are not to be had here."
+            f"This machine lacks the control group controllers {', '.join(sorted(missing))}."
         )

@@ -1,6 +1,6 @@
-"""A cluster: bring it up, take it down, and everything in between.
+"""A cluster and its operations, for tests, the demo and the command line.
 
-Tests and the demo use it so: `cluster = Cluster.up("demo", nodes=3)`, `cluster.load_image(Path("build/trainer.tar"))`,
+Example: `cluster = Cluster.up("demo", nodes=3)`, `cluster.load_image(Path("build/trainer.tar"))`,
 `cluster.node("n2").kill()`, `cluster.down()`.
 """
 
@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devcluster import archives, binaries, caches, controlplane, network, packages, registry, removal, volumes
+from devcluster import (
+    archives,
+    binaries,
+    caches,
+    controlplane,
+    network,
+    packages,
+    registry,
+    removal,
+    volumes,
+)
 from devcluster.assembly import Assembly
 from devcluster.controlplane import ControlPlane
 from devcluster.errors import DevclusterError, NoSuchClusterError, NoSuchNodeError
@@ -19,32 +29,33 @@ from devcluster.images import ImageCache
 from devcluster.machine import preflight
 from devcluster.node import Node
 from devcluster.processes import Processes, run
-from devcluster.progress import Say, silent, step
+from devcluster.progress import Report, silent, step
 from devcluster.registry import Record
 
 
 @dataclass(frozen=True)
 class NodeHandle:
-    """What can be done to one node of a running cluster."""
+    """The operations on one node of a running cluster."""
 
     node: Node
     assembly: Assembly
 
     @property
     def name(self) -> str:
-        """Its name in Kubernetes."""
         return self.node.name
 
     def kill(self) -> None:
-        """Pull the plug: link down, then SIGKILL for all that runs on it; nothing graceful."""
+        """Cut the power: take the link down, then SIGKILL all processes. Nothing
+        ends gracefully.
+        """
         self.node.kill()
 
     def start(self) -> None:
-        """Power it on again; images that were loaded meanwhile are there."""
+        """Start the node again. Images that were loaded meanwhile are available."""
         self.assembly.start_node(self.node)
 
     def freeze(self) -> None:
-        """Stop everything on it (SIGSTOP for a whole machine)."""
+        """Stop all its processes, like SIGSTOP for a whole machine."""
         self.node.freeze()
 
     def thaw(self) -> None:
@@ -52,7 +63,7 @@ class NodeHandle:
         self.node.thaw()
 
     def partition(self) -> None:
-        """Pull the network cable; its pods run on."""
+        """Disconnect the network. The pods keep running."""
         self.node.partition()
 
     def heal(self) -> None:
@@ -62,146 +73,153 @@ class NodeHandle:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that is up, or was."""
+    """A cluster that is up or was up."""
 
     assembly: Assembly
 
-    # --- life
+    # --- start and end
 
     @classmethod
-    def up(cls, name: str, nodes: int = 3, say: Say = silent) -> Cluster:
-        """A cluster of that name with all its nodes Ready: the one that is there, or a new one.
+    def up(cls, name: str, nodes: int = 3, report: Report = silent) -> Cluster:
+        """The cluster of this name with all its nodes Ready, existing or new.
 
-        A killed node of a cluster that is there is started again; what a half-killed `up` left is removed first.
+        Killed nodes of an existing cluster are started again. The remains of an interrupted `up`
+        are removed first.
         """
         registry.validated_name(name)
         if not 1 <= nodes <= network.MAX_NODES:
             raise DevclusterError(f"nodes is {nodes}: a devcluster has 1 to {network.MAX_NODES}.")
         preflight()
-        packages.ensure(packages.NEEDED, say)
-        bin_folder = binaries.build(say)
-        with registry.alone(name, say):
+        packages.ensure(packages.NEEDED, report)
+        bin_folder = binaries.build(report)
+        with registry.lock_cluster(name, report):
             found = registry.load(name)
             if found is not None and found.state != str(caches.cluster_state(name)):
                 raise DevclusterError(
-                    f"A cluster {name} with its files in {found.state} is there: choose another --name."
+                    f"A cluster {name} with its files in {found.state} exists: choose another "
+                    "--name."
                 )
             if found is not None:
                 assembly = Assembly(found, Path(found.bin or bin_folder))
                 if assembly.can_be_repaired():
-                    _must_have(found, nodes)
-                    assembly.repair(say)
+                    _check_node_count(found, nodes)
+                    assembly.repair(report)
                     return cls(assembly)
             if found is not None or network.namespaces(name) or caches.cluster_state(name).exists():
-                with step(say, f"removed what was left of an earlier cluster {name}"):
+                with step(report, f"removed the remains of an earlier cluster {name}"):
                     removal.remove_held(name)
-            assembly = Assembly(registry.claim(name, nodes, bin_folder), bin_folder)
-            assembly.create(say)
-            return cls(Assembly(registry.complete(name), bin_folder))
+            assembly = Assembly(registry.reserve(name, nodes, bin_folder), bin_folder)
+            assembly.create(report)
+            return cls(Assembly(registry.mark_complete(name), bin_folder))
 
     @classmethod
     def find(cls, name: str) -> Cluster:
-        """The cluster of that name; raises NoSuchClusterError."""
+        """The cluster of this name. Raises NoSuchClusterError."""
         record = registry.load(name)
         if record is None:
             known = ", ".join(record.name for record in registry.load_all()) or "none"
             raise NoSuchClusterError(
-                f"There is no cluster {name!r} (known: {known}): `python -m devcluster up` makes one."
+                f"There is no cluster {name!r} (known: {known}): create it "
+                "with `python -m devcluster up`."
             )
         return cls(Assembly(record, Path(record.bin or binaries.folder())))
 
     def stop_api_server(self) -> None:
-        """SIGKILL the API server; nodes and pods run on, and nobody hears of them."""
+        """SIGKILL the API server. Nodes and pods keep running."""
         self.processes.kill("kube-apiserver")
 
     def start_api_server(self) -> None:
-        """Undo `stop_api_server`; returns when it is ready."""
+        """Undo `stop_api_server`. Returns when the API server is ready."""
         self.assembly.start_control_plane()
 
     def down(self) -> None:
-        """Remove the cluster and all that it left on this machine."""
+        """Remove the cluster and all its traces on this machine."""
         removal.remove(self.name)
 
     # --- parts
 
     @property
     def name(self) -> str:
-        """Its name."""
         return self.record.name
 
     @property
     def record(self) -> Record:
-        """What is needed to find it again."""
         return self.assembly.record
 
     @property
     def bin(self) -> Path:
-        """Folder of kubectl, helm, kube-apiserver and all other programs."""
+        """Folder of kubectl, helm, kube-apiserver and the other programs."""
         return self.assembly.bin
 
     @property
     def state(self) -> Path:
-        """Folder with everything it writes."""
+        """Folder of all files of the cluster."""
         return self.assembly.state
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig, usable from this machine."""
+        """The administrator's kubeconfig for use on this machine."""
         return self.state / "admin.kubeconfig"
 
     @property
     def volumes(self) -> Path:
-        """Folder on this machine that holds the content of the shared volumes."""
+        """Folder of this machine with the content of the shared volumes."""
         return self.assembly.volumes
 
     @property
     def plane(self) -> ControlPlane:
-        """Its control plane."""
         return self.assembly.plane
 
     @property
     def processes(self) -> Processes:
-        """Its programs."""
         return self.assembly.processes
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """Its nodes."""
         return self.assembly.nodes
 
     def node(self, name: str) -> NodeHandle:
-        """One of its nodes; raises NoSuchNodeError."""
+        """A node of the cluster. Raises NoSuchNodeError."""
         for node in self.nodes:
             if node.name == name:
                 return NodeHandle(node, self.assembly)
         raise NoSuchNodeError(
-            f"Cluster {self.name} has no node {name!r}: it has {', '.join(n.name for n in self.nodes)}."
+            f"Cluster {self.name} has no node {name!r}: it has "
+            f"{', '.join(n.name for n in self.nodes)}."
         )
 
-    # --- use
+    # --- operations
 
     def kubectl(self, *arguments: str | Path, stdin: str = "") -> str:
-        """Run kubectl with all rights and return what it prints; raises CommandFailedError."""
+        """Run kubectl as administrator and return its output. Raises CommandFailedError."""
         return run([self.bin / "kubectl", "--kubeconfig", self.kubeconfig, *arguments], stdin=stdin)
 
-    def load_image(self, source: Path, name: str | None = None, say: Say = silent) -> str:
-        """Give an image (docker-archive, OCI archive or layout) to all nodes that run; returns its full name."""
+    def load_image(self, source: Path, name: str | None = None, report: Report = silent) -> str:
+        """Load an image (docker-archive, OCI archive or layout) onto all running nodes. Returns its
+        full name.
+        """
         image = archives.read(source, name)
         cache = ImageCache.default(self.bin)
-        registry.add_image(self.name, image.digest)  # before the layers are there, lest another process prunes them
-        cache.add(image, say)
-        running = [node.socket for node in self.nodes if self.processes.pid(f"containerd-{node.name}") is not None]
-        with step(say, f"attached {image.name} to {len(running)} nodes"):
+        registry.add_image(
+            self.name, image.digest
+        )  # before the layers exist, so that no other process deletes them
+        cache.add(image, report)
+        running = [
+            node.socket
+            for node in self.nodes
+            if self.processes.pid(f"containerd-{node.name}") is not None
+        ]
+        with step(report, f"attached {image.name} to {len(running)} nodes"):
             cache.attach(image, running)
         return image.name
 
     def add_volume(self, name: str, size: str) -> None:
-        """A volume with a size that is enforced; a claim binds to it by `storageClassName: <name>`."""
+        """Add a volume with an enforced size. A claim binds to it by `storageClassName: <name>`."""
         volume = volumes.limited(name, size, self.volumes / f"limited-{name}")
         self.kubectl("apply", "-f", "-", stdin=json.dumps(volume))
 
     def status(self) -> dict[str, Any]:
-        """Nodes, components, process ids and addresses."""
+        """The nodes and components of the cluster, with process ids and addresses."""
         try:
             ready = self.plane.endpoint.api.nodes_ready()
         except (OSError, DevclusterError):
@@ -229,9 +247,10 @@ class Cluster:
         }
 
 
-def _must_have(record: Record, nodes: int) -> None:
+def _check_node_count(record: Record, nodes: int) -> None:
     if nodes != record.nodes:
         raise DevclusterError(
-            f"Cluster {record.name} is up with {record.nodes} nodes, not {nodes}: take it down first "
+            f"Cluster {record.name} is up with {record.nodes} nodes, not {nodes}: take it down "
+            "first "
             f"(`python -m devcluster down --name {record.name}`), or choose another name."
         )

@@ -1,4 +1,4 @@
-"""etcd, the API server, the controllers, the scheduler and the cluster DNS."""
+"""The control plane: etcd, API server, controllers, scheduler and cluster DNS."""
 
 from __future__ import annotations
 
@@ -13,12 +13,20 @@ from devcluster.processes import Launch
 
 PORT = 6443
 DNS_DOMAIN = "cluster.local"
-COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns", "provisioner")
+COMPONENTS = (
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "coredns",
+    "provisioner",
+)
 
 ADMIN = Identity("admin", "admin", "system:masters")
 CLIENTS = (
     ADMIN,
-    # All rights, as the controllers need them together: an account for each of them would take 4 seconds to make.
+    # The controllers share one identity with all rights. An account for each controller would take
+    # 4 seconds to create.
     Identity("controller-manager", "system:kube-controller-manager", "system:masters"),
     Identity("scheduler", "system:kube-scheduler"),
     Identity("kube-proxy", "system:kube-proxy"),
@@ -35,7 +43,8 @@ COREFILE = """\
     cache 5
     loadbalance
 }}
-# There is no world outside: say so at once, else every look-up of a foreign name waits for its time-out.
+# There is no outside network. Answer at once, so that look-ups of foreign names do not wait for
+# their time-out.
 .:53 {{
     bind {address}
     template ANY ANY {{
@@ -47,7 +56,7 @@ COREFILE = """\
 
 @dataclass(frozen=True)
 class ApiEndpoint:
-    """Where an API server listens and keeps its data; enough to start one."""
+    """The address and the folders of an API server. This is enough to start one."""
 
     bin: Path
     state: Path
@@ -56,26 +65,25 @@ class ApiEndpoint:
     etcd_port: int
     peer_port: int
     services: str
-    """Range of the services' virtual addresses."""
 
     @property
     def authority(self) -> Authority:
-        """The certificate authority."""
         return Authority(self.state / "pki")
 
     @property
     def url(self) -> str:
-        """What clients connect to."""
         return f"https://{self.address}:{self.port}"
 
     @property
     def api(self) -> KubeApi:
-        """A client with all rights."""
+        """A client with administrator rights."""
         pki = self.authority
         return KubeApi(self.address, self.port, pki.certificate, pki.crt("admin"), pki.key("admin"))
 
     def etcd(self) -> tuple[str | Path, ...]:
-        """Command line of etcd; it does not wait for the disk: a cluster for tests may be lost with the machine."""
+        """Command line of etcd. It does not sync to disk: a test cluster may be lost with the
+        machine.
+        """
         client, peer = f"http://127.0.0.1:{self.etcd_port}", f"http://127.0.0.1:{self.peer_port}"
         return (
             self.bin / "etcd",
@@ -127,11 +135,15 @@ class ApiEndpoint:
         )
 
     def write_identities(self, context: str, hosts: tuple[str, ...]) -> None:
-        """Make the authority, the certificates and the kubeconfigs of the control plane."""
+        """Create the authority, the certificates and the kubeconfigs of the control plane."""
         pki = self.authority
         pki.create()
         names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc")
-        pki.issue(Identity("apiserver", "kube-apiserver", hosts=(self.address, "127.0.0.1", *hosts, *names)))
+        pki.issue(
+            Identity(
+                "apiserver", "kube-apiserver", hosts=(self.address, "127.0.0.1", *hosts, *names)
+            )
+        )
         for identity in CLIENTS:
             pki.issue(identity)
             file = self.state / f"{identity.name}.kubeconfig"
@@ -141,7 +153,7 @@ class ApiEndpoint:
 
 @dataclass(frozen=True)
 class ControlPlane:
-    """The control plane of a cluster, in a network namespace of its own."""
+    """The control plane of a cluster. It runs in its own network namespace."""
 
     cluster: str
     block: Block
@@ -150,12 +162,13 @@ class ControlPlane:
 
     @property
     def endpoint(self) -> ApiEndpoint:
-        """Its API server."""
         services = str(self.block.services)
-        return ApiEndpoint(self.bin, self.state, self.block.control_plane, PORT, 2379, 2380, services)
+        return ApiEndpoint(
+            self.bin, self.state, self.block.control_plane, PORT, 2379, 2380, services
+        )
 
     def write_identities(self) -> None:
-        """Make all certificates and kubeconfigs."""
+        """Create all certificates and kubeconfigs."""
         self.endpoint.write_identities(self.context, (self.block.kubernetes_service,))
 
     @property
@@ -164,31 +177,38 @@ class ControlPlane:
         return f"devcluster-{self.cluster}"
 
     def storage(self) -> tuple[Launch, ...]:
-        """etcd and the API server: what everything else needs first."""
+        """How to start etcd and the API server, which all other components need."""
         return (
             self._launch("etcd", self.endpoint.etcd()),
             self._launch("kube-apiserver", self.endpoint.apiserver()),
         )
 
     def controllers(self, provisioner: tuple[str | Path, ...]) -> tuple[Launch, ...]:
-        """All else, to be started when the API server is ready."""
+        """How to start the other components once the API server is ready."""
         scheduler = f"--kubeconfig={self.state / 'scheduler.kubeconfig'}"
         corefile = self.state / "Corefile"
         kubeconfig = self.state / "admin.kubeconfig"
         corefile.write_text(
             COREFILE.format(
-                address=self.block.control_plane, domain=DNS_DOMAIN, kubeconfig=kubeconfig, context=self.context
+                address=self.block.control_plane,
+                domain=DNS_DOMAIN,
+                kubeconfig=kubeconfig,
+                context=self.context,
             )
         )
         return (
             self._launch("kube-controller-manager", self.endpoint.controller_manager()),
-            self._launch("kube-scheduler", (self.bin / "kube-scheduler", scheduler, "--leader-elect=false")),
+            self._launch(
+                "kube-scheduler", (self.bin / "kube-scheduler", scheduler, "--leader-elect=false")
+            ),
             self._launch("coredns", (self.bin / "coredns", "-conf", corefile)),
             self._launch("provisioner", provisioner),
         )
 
     def dns_objects(self) -> dict[str, Json]:
-        """The service of the cluster DNS, whose server is a process of the control plane, by collection."""
+        """The objects of the cluster DNS service, by collection. Its server is a process of the
+        control plane.
+        """
         labels = {"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"}
         ports: list[Json] = [
             {"name": "dns", "port": 53, "protocol": "UDP"},

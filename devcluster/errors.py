@@ -1,32 +1,32 @@
-"""What goes wrong in devcluster, as sentences that say what to do."""
+"""The errors of devcluster. Every message says what to do."""
 
 from __future__ import annotations
 
 
 class DevclusterError(Exception):
-    """Base of all errors that are shown to the user without a traceback."""
+    """Base of all errors that are shown without a traceback."""
 
 
 class UnsupportedMachineError(DevclusterError):
-    """This machine can't carry a cluster: no root, no network namespaces, no cgroups, no Go."""
+    """This machine cannot run a cluster: no root, no network namespaces, no cgroups or no Go."""
 
 
 class CommandFailedError(DevclusterError):
-    """A program that devcluster ran ended with an error."""
+    """A program that devcluster ran failed."""
 
     def __init__(self, command: str, code: int, message: str) -> None:
-        super().__init__(f"`{command}` ended with {code}: {message.strip() or 'it said nothing'}")
+        super().__init__(f"`{command}` ended with {code}: {message.strip() or 'no error output'}")
         self.code = code
         self.message = message
 
 
 class NoSuchClusterError(DevclusterError):
-    """There is no cluster of that name."""
+    """No cluster has this name."""
 
 
 class NoSuchNodeError(DevclusterError):
-    """The cluster has no node of that name."""
+    """The cluster has no node with this name."""
 
 
 class DeadlineError(DevclusterError):
-    """Something that should have become true did not within its deadline."""
+    """A condition did not become true before its deadline."""

@@ -1,7 +1,7 @@
-"""Images: unpacked once per machine, attached to every node without a copy.
+"""Images. Each is unpacked once per machine and attached to every node without a copy.
 
-The layers' folders lie in the cache, named by chain id; a node's containerd gets snapshots that link to them. A cluster
-that is made anew has an image it has seen before in milliseconds.
+The cache holds one folder per layer, named by its chain id. The snapshots of a node's containerd
+link to these folders. A new cluster therefore gets a known image in milliseconds.
 """
 
 from __future__ import annotations
@@ -17,41 +17,51 @@ from devcluster import caches, registry
 from devcluster.archives import OCI_MANIFEST, Image, chain_ids
 from devcluster.locks import locked
 from devcluster.processes import run
-from devcluster.progress import Say, step
+from devcluster.progress import Report, step
 
 KEEP = 3
-"""Versions of an image that stay in the cache (and all that a running cluster uses)."""
+"""The number of versions of an image to keep, besides those of running clusters."""
 
 
 @dataclass(frozen=True)
 class ImageCache:
-    """Unpacked images of this machine."""
+    """The unpacked images of this machine."""
 
     layers_program: Path
     folder: Path
 
     @classmethod
     def default(cls, bin_folder: Path) -> ImageCache:
-        """The one below `$REGROUP_CACHE`."""
+        """The cache below `$REGROUP_CACHE`."""
         return cls(bin_folder / "layers", caches.devcluster() / "images")
 
-    def add(self, image: Image, say: Say) -> None:
-        """Unpack an image unless it is there; an unpacking that is interrupted leaves nothing under the final name."""
+    def add(self, image: Image, report: Report) -> None:
+        """Unpack an image unless the cache holds it. An interrupted unpacking leaves nothing under
+        the final name.
+        """
         entry = self._entry(image.digest)
         if not self._has(image, entry):
-            with locked(self.folder / "lock", "the image cache", say):
+            with locked(self.folder / "lock", "the image cache", report):
                 if not self._has(image, entry):
-                    with step(say, f"unpacked {image.name} ({sum(layer.size for layer in image.layers) >> 20} MiB)"):
+                    with step(
+                        report,
+                        f"unpacked {image.name} ({sum(layer.size for layer in image.layers) >> 20} "
+                        "MiB)",
+                    ):
                         self._unpack(image)
                 entry.mkdir(parents=True, exist_ok=True)
                 (entry / "manifest").write_bytes(image.manifest)
                 (entry / "config").write_bytes(image.config)
-                (entry / "name").write_text("\n".join(dict.fromkeys([*self._names(entry), image.name])))
+                (entry / "name").write_text(
+                    "\n".join(dict.fromkeys([*self._names(entry), image.name]))
+                )
                 self.prune()
-        (entry / "name").touch()  # the newest are kept
+        (entry / "name").touch()  # `prune` keeps the newest
 
     def stored(self, digest: str) -> list[Image]:
-        """An image by its manifest's digest, under all its names; nothing if it could not be added."""
+        """The cached image with this manifest digest, once per name. Empty when the cache does not
+        hold it.
+        """
         entry = self._entry(digest)
         if not self._names(entry):
             return []
@@ -59,7 +69,7 @@ class ImageCache:
         return [Image(name, manifest, config, layers=()) for name in self._names(entry)]
 
     def attach(self, image: Image, sockets: Iterable[Path]) -> None:
-        """Register an image of the cache with the containerds behind `sockets`."""
+        """Register a cached image with the containerds behind `sockets`."""
         entry = self._entry(image.digest)
         manifest = json.loads(image.manifest)
         chain = chain_ids(image.diff_ids)
@@ -71,14 +81,23 @@ class ImageCache:
                 "manifestMediaType": manifest.get("mediaType", OCI_MANIFEST),
                 "config": str(entry / "config"),
                 "configDescriptor": manifest["config"],
-                "layers": [{"chainID": chain_id, "folder": str(self._layer(chain_id))} for chain_id in chain],
+                "layers": [
+                    {"chainID": chain_id, "folder": str(self._layer(chain_id))}
+                    for chain_id in chain
+                ],
             }
             run([self.layers_program, "attach"], stdin=json.dumps(request))
 
     def prune(self) -> None:
-        """Drop what is neither among the newest of its name nor used by a running cluster."""
+        """Delete the images that are neither among the newest of their name nor used by a running
+        cluster.
+        """
         used = {digest for record in registry.load_all() for digest in record.images}
-        entries = sorted((self.folder / "index").glob("*/name"), key=lambda path: path.stat().st_mtime, reverse=True)
+        entries = sorted(
+            (self.folder / "index").glob("*/name"),
+            key=lambda path: path.stat().st_mtime,
+            reverse=True,
+        )
         kept: dict[str, int] = {}
         for marker in entries:
             repository = marker.read_text().split()[0].rpartition(":")[0]
@@ -96,11 +115,13 @@ class ImageCache:
 
     def _unpack(self, image: Image) -> None:
         chain = chain_ids(image.diff_ids)
-        for number, (span, diff_id, chain_id) in enumerate(zip(image.layers, image.diff_ids, chain, strict=True)):
+        for number, (span, diff_id, chain_id) in enumerate(
+            zip(image.layers, image.diff_ids, chain, strict=True)
+        ):
             target = self._layer(chain_id)
             if target.is_dir():
                 continue
-            with _made_whole(target.parent) as temporary:
+            with _written_atomically(target.parent) as temporary:
                 (temporary / "fs").mkdir(mode=0o755)
                 request = {
                     "blob": str(span.path),
@@ -118,7 +139,7 @@ class ImageCache:
 
     @staticmethod
     def _names(entry: Path) -> list[str]:
-        """The full names under which an image has been added, the first one first."""
+        """The full names under which an image was added, in this order."""
         return (entry / "name").read_text().split() if (entry / "name").exists() else []
 
     def _entry(self, digest: str) -> Path:
@@ -129,8 +150,10 @@ class ImageCache:
 
 
 @contextmanager
-def _made_whole(target: Path) -> Iterator[Path]:
-    """A folder of another name that becomes `target` when the block has succeeded; the caller holds the lock."""
+def _written_atomically(target: Path) -> Iterator[Path]:
+    """A temporary folder that is renamed to `target` when the block succeeds. The caller holds the
+    lock.
+    """
     temporary = target.with_name(f"{target.name}.tmp")
     if temporary.exists():
         shutil.rmtree(temporary)

@@ -1,4 +1,4 @@
-"""The few requests that devcluster itself makes to an API server, with nothing but the standard library."""
+"""A small client of the API server for devcluster itself. It uses only the standard library."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RequestRefusedError(DevclusterError):
 
 @dataclass(frozen=True)
 class KubeApi:
-    """An API server and the files with which to talk to it."""
+    """The address of an API server and the files for authentication."""
 
     address: str
     port: int
@@ -40,9 +40,17 @@ class KubeApi:
         context.load_cert_chain(self.certificate, self.key)
         return context
 
-    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None, seconds: float = 10) -> Json:
-        """One request; raises RequestRefusedError, or OSError when nobody answers within `seconds`."""
-        connection = http.client.HTTPSConnection(self.address, self.port, timeout=seconds, context=self._tls)
+    def request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, seconds: float = 10
+    ) -> Json:
+        """Send one request and return the response.
+
+        Raises RequestRefusedError for an error status, and OSError without a response within
+        `seconds`.
+        """
+        connection = http.client.HTTPSConnection(
+            self.address, self.port, timeout=seconds, context=self._tls
+        )
         try:
             connection.request(
                 method,
@@ -61,7 +69,9 @@ class KubeApi:
 
     def watch(self, path: str, resource_version: str, seconds: float) -> Iterator[Json]:
         """Events of a collection since `resource_version`, for at most `seconds`."""
-        connection = http.client.HTTPSConnection(self.address, self.port, timeout=seconds + 10, context=self._tls)
+        connection = http.client.HTTPSConnection(
+            self.address, self.port, timeout=seconds + 10, context=self._tls
+        )
         try:
             query = f"?watch=1&resourceVersion={resource_version}&timeoutSeconds={seconds:.0f}"
             connection.request("GET", path + query, headers={"Accept": "application/json"})
@@ -82,11 +92,13 @@ class KubeApi:
         return True
 
     def nodes_ready(self) -> dict[str, bool]:
-        """Every node's name and whether its condition Ready is True."""
+        """Every node's name, and whether its condition Ready is True."""
         items = self.request("GET", "/api/v1/nodes")["items"]
         return {item["metadata"]["name"]: _is_ready(item) for item in items}
 
 
 def _is_ready(node: Json) -> bool:
     conditions = node["status"].get("conditions", [])
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    )

@@ -1,4 +1,4 @@
-"""Locks between processes, as files: released by the kernel when their holder ends, however it ends."""
+"""File locks between processes. The kernel releases a lock when its holder ends for any reason."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from devcluster.progress import Say, silent
+from devcluster.progress import Report, silent
 
 
 @contextmanager
-def locked(file: Path, what: str, say: Say = silent) -> Iterator[None]:
-    """Hold the lock `file`; `say` tells the user when another process works on `what` meanwhile."""
+def locked(file: Path, what: str, report: Report = silent) -> Iterator[None]:
+    """Hold the lock `file` while the block runs. `report` is called when another process works on
+    `what`.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"another process works on {what}: waiting for it")
+            report(f"waiting for another process, which works on {what}")
             fcntl.flock(held, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""Mounts below a folder: what a node or a cluster leaves behind when its power goes."""
+"""Finds and removes the mounts below a folder that a node or a cluster leaves behind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from devcluster.processes import run
 
 
 def below(folder: Path) -> list[Path]:
-    """Mount points in a folder, the innermost first."""
+    """The mount points below a folder, the innermost first."""
     found: list[Path] = []
     for line in Path("/proc/self/mounts").read_text().splitlines():
         mount_point = Path(line.split()[1].encode().decode("unicode_escape"))
@@ -19,13 +19,13 @@ def below(folder: Path) -> list[Path]:
 
 
 def clear(folder: Path) -> None:
-    """Unmount all below a folder (lazily: something may still be looking)."""
+    """Unmount everything below a folder. Lazily, since a process may still use it."""
     while points := below(folder):
         run(["umount", "--lazy", *points])
 
 
 def delete(folder: Path) -> None:
-    """Unmount all below a folder and delete it."""
+    """Unmount everything below a folder and delete it."""
     clear(folder)
     if folder.exists():
         shutil.rmtree(folder)

@@ -1,9 +1,8 @@
 """Addresses, network namespaces and links of a cluster.
 
-All addresses are from 198.18.0.0/15 (RFC 2544, for tests): nothing that is sent there leaves the machine, and no
-namespace has a route out. A cluster owns one block of it: a bridged network for the nodes, one network of pods per
-node, and the
-services.
+All addresses are from 198.18.0.0/15 (RFC 2544, for tests). Packets to them do not leave the
+machine, and no namespace has a route to the outside. A cluster owns one block of this range: a
+bridged network for the nodes, one network of pods per node, and the services.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ class Block:
 
     @property
     def network(self) -> ipaddress.IPv4Network:
-        """All of it."""
+        """The whole block."""
         return ipaddress.IPv4Network((self._at(0), BLOCK_PREFIX))
 
     @property
     def pods(self) -> ipaddress.IPv4Network:
-        """All pods of all nodes (and the nodes themselves)."""
+        """The addresses of all pods and nodes."""
         return ipaddress.IPv4Network((self._at(0), 20))
 
     @property
@@ -74,23 +73,29 @@ class Block:
         return f"{self._at(256 * index)}/24"
 
     def _at(self, offset: int) -> ipaddress.IPv4Address:
-        return ipaddress.IPv4Address(int(TEST_RANGE.network_address) + self.index * 2 ** (32 - BLOCK_PREFIX) + offset)
+        return ipaddress.IPv4Address(
+            int(TEST_RANGE.network_address) + self.index * 2 ** (32 - BLOCK_PREFIX) + offset
+        )
 
 
 def free_block(taken: Iterable[int], routed: Sequence[ipaddress.IPv4Network]) -> Block:
-    """The first block that no cluster has taken and no route of the machine touches."""
+    """The first block that neither a cluster nor a route of the machine uses."""
     others = set(taken)
     for index in range(BLOCKS):
         block = Block(index)
         if index not in others and not any(block.network.overlaps(network) for network in routed):
             return block
-    raise DevclusterError(f"All {BLOCKS} blocks of {TEST_RANGE} are in use: take a cluster down (`devcluster down`).")
+    raise DevclusterError(
+        f"All {BLOCKS} blocks of {TEST_RANGE} are in use: take a cluster down (`devcluster down`)."
+    )
 
 
 def routed_networks() -> list[ipaddress.IPv4Network]:
-    """Destinations of the machine's routes within the range for tests."""
+    """The destinations of the machine's routes within the range for tests."""
     routes = json.loads(run(["ip", "-json", "-4", "route", "show", "table", "all"]) or "[]")
-    destinations = [ipaddress.IPv4Network(route["dst"]) for route in routes if route["dst"][0].isdigit()]
+    destinations = [
+        ipaddress.IPv4Network(route["dst"]) for route in routes if route["dst"][0].isdigit()
+    ]
     return [network for network in destinations if network.subnet_of(TEST_RANGE)]
 
 
@@ -105,12 +110,14 @@ def node_namespace(cluster: str, index: int) -> str:
 
 
 def host_link(cluster: str) -> str:
-    """Name of the machine's link to the nodes' network (at most 15 characters, the kernel's limit)."""
+    """Name of the machine's link to the nodes' network. The kernel allows at most 15 characters."""
     return f"rg-{cluster}"
 
 
 def create(cluster: str, block: Block, nodes: int) -> None:
-    """Make the namespaces, the bridge between them, and the machine's route to this cluster's block."""
+    """Create the namespaces, the bridge between them, and the machine's route to the cluster's
+    block.
+    """
     control_plane = control_plane_namespace(cluster)
     run(["ip", "netns", "add", control_plane])
     _batch(
@@ -131,8 +138,19 @@ def create(cluster: str, block: Block, nodes: int) -> None:
     run(["ip", "route", "add", str(block.network), "via", block.control_plane, "dev", link])
     for index in range(1, nodes + 1):
         _create_node(cluster, block, index, nodes)
-    for namespace in [control_plane, *(node_namespace(cluster, index) for index in range(1, nodes + 1))]:
-        run(["nsenter", f"--net={NAMESPACES / namespace}", "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"])
+    for namespace in [
+        control_plane,
+        *(node_namespace(cluster, index) for index in range(1, nodes + 1)),
+    ]:
+        run(
+            [
+                "nsenter",
+                f"--net={NAMESPACES / namespace}",
+                "sh",
+                "-c",
+                "echo 1 > /proc/sys/net/ipv4/ip_forward",
+            ]
+        )
 
 
 def _create_node(cluster: str, block: Block, index: int, nodes: int) -> None:
@@ -156,42 +174,62 @@ def _create_node(cluster: str, block: Block, index: int, nodes: int) -> None:
 
 
 def set_link(cluster: str, index: int, up: bool) -> None:
-    """Plug or pull the cable of a node. What is sent meanwhile is lost without an answer."""
-    run(["ip", "-n", control_plane_namespace(cluster), "link", "set", f"n{index}", "up" if up else "down"])
+    """Connect or disconnect the network of a node. Packets to a disconnected node are lost without
+    an answer.
+    """
+    run(
+        [
+            "ip",
+            "-n",
+            control_plane_namespace(cluster),
+            "link",
+            "set",
+            f"n{index}",
+            "up" if up else "down",
+        ]
+    )
 
 
 def is_link_up(cluster: str, index: int) -> bool:
-    """Whether the cable of a node is plugged."""
-    shown = run(["ip", "-json", "-n", control_plane_namespace(cluster), "link", "show", f"n{index}"])
+    """Whether the network of a node is connected."""
+    shown = run(
+        ["ip", "-json", "-n", control_plane_namespace(cluster), "link", "show", f"n{index}"]
+    )
     return "UP" in json.loads(shown)[0]["flags"]
 
 
 def namespaces(cluster: str) -> list[str]:
-    """Names of the namespaces of a cluster that exist."""
+    """The names of the existing namespaces of a cluster."""
     if not NAMESPACES.is_dir():
         return []
     names = [path.name for path in NAMESPACES.iterdir()]
-    expected = {control_plane_namespace(cluster), *(node_namespace(cluster, i) for i in range(1, MAX_NODES + 1))}
+    expected = {
+        control_plane_namespace(cluster),
+        *(node_namespace(cluster, i) for i in range(1, MAX_NODES + 1)),
+    }
     return sorted(expected.intersection(names))
 
 
 def remove(cluster: str) -> None:
-    """Remove all namespaces and the link of a cluster; the routes go with them."""
+    """Remove all namespaces and the link of a cluster. The kernel removes the routes with them."""
     for namespace in namespaces(cluster):
         run(["ip", "netns", "delete", namespace])
     if Path(f"/sys/class/net/{host_link(cluster)}").exists():
         try:
             run(["ip", "link", "delete", host_link(cluster)])
-        except CommandFailedError as gone:  # its other end went with the namespace, a moment later
+        except CommandFailedError as gone:  # the kernel may remove it meanwhile, with its other end
             if "Cannot find device" not in gone.message:
                 raise
 
 
 def check() -> None:
-    """Raise CommandFailedError unless network namespaces can be made here."""
+    """Raise CommandFailedError unless this machine can create network namespaces."""
     run(["unshare", "--net", "ip", "link", "add", "probe", "type", "veth", "peer", "name", "other"])
 
 
 def _batch(namespace: str, *commands: str) -> None:
     """Run `ip` commands in a network namespace (empty: the caller's)."""
-    run(["ip", *(["-n", namespace] if namespace else []), "-batch", "-"], stdin="\n".join(commands) + "\n")
+    run(
+        ["ip", *(["-n", namespace] if namespace else []), "-batch", "-"],
+        stdin="\n".join(commands) + "\n",
+    )

@@ -1,4 +1,6 @@
-"""One node: a containerd, a kubelet and a kube-proxy in a network namespace and a control group of their own."""
+"""One node: a containerd, a kubelet and a kube-proxy in their own network namespace and control
+group.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.blockfile", "io.containerd.sna
   sandbox = "{pause}"
 
 [plugins.'io.containerd.cri.v1.runtime']
-  # This machine may be a container itself, that can't give its children a better score than its own.
+  # This machine may itself be a container. A container cannot give its children a better score
+  # than its own.
   restrict_oom_score_adj = true
   netns_mounts_under_state_dir = true
 
@@ -71,38 +74,35 @@ class Node:
 
     @property
     def name(self) -> str:
-        """Its name in Kubernetes."""
         return f"n{self.index}"
 
     @property
     def address(self) -> str:
-        """Its address."""
         return self.plane.block.node(self.index)
 
     @property
     def folder(self) -> Path:
-        """Everything it writes."""
+        """Folder of all files of the node."""
         return self.plane.state / self.name
 
     @property
     def socket(self) -> Path:
-        """containerd's socket."""
+        """The socket of the node's containerd."""
         return self.folder / "containerd.sock"
 
     @property
     def group(self) -> str:
-        """The control group of everything that runs on it."""
+        """The control group of all processes of the node."""
         return f"regroup/{self.plane.cluster}/{self.name}"
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Names of its three programs."""
         return (f"containerd-{self.name}", f"kubelet-{self.name}", f"kube-proxy-{self.name}")
 
-    # --- its programs
+    # --- programs
 
     def prepare(self) -> None:
-        """Write certificates and configurations and make the control group."""
+        """Write certificates and configurations and create the control group."""
         for part in ("cni", "pods", "kubelet"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
         pki = self.plane.endpoint.authority
@@ -135,7 +135,7 @@ class Node:
         wait_until(self.socket.is_socket, 20, f"The start of containerd on {self.name}", hint)
 
     def start_agents(self, processes: Processes) -> None:
-        """Start kubelet and kube-proxy; the API server must be ready."""
+        """Start kubelet and kube-proxy. The API server must be ready."""
         kubelet = (
             self.plane.bin / "kubelet",
             f"--config={self.folder / 'kubelet.yaml'}",
@@ -151,7 +151,9 @@ class Node:
 
     def _launch(self, program: str, argv: tuple[str | Path, ...], **environment: str) -> Launch:
         namespace = network.node_namespace(self.plane.cluster, self.index)
-        return Launch(f"{program}-{self.name}", argv, namespace, f"{self.group}/system", environment)
+        return Launch(
+            f"{program}-{self.name}", argv, namespace, f"{self.group}/system", environment
+        )
 
     def _pod_network(self) -> dict[str, object]:
         ranges = [[{"subnet": self.plane.block.node_pods(self.index)}]]
@@ -177,7 +179,9 @@ class Node:
         return f"regroup-{self.plane.cluster}-{self.name}"
 
     def _kubelet(self) -> dict[str, object]:
-        """The kubelet's configuration. Lease and status timings stay the defaults: shorter ones would flatter us."""
+        """The kubelet's configuration. Lease and status timings stay the defaults, for honest
+        measurements.
+        """
         pki = self.plane.endpoint.authority
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -200,7 +204,7 @@ class Node:
             "address": self.address,
             "podLogsDir": str(self.folder / "pods"),
             "volumePluginDir": str(self.folder / "kubelet" / "volume-plugins"),
-            # The nodes share one disk, that is not theirs to judge.
+            # The nodes share one disk, so none may evict pods because it is full.
             "evictionHard": {},
             "imageGCHighThresholdPercent": 100,
             "localStorageCapacityIsolation": False,
@@ -216,31 +220,37 @@ class Node:
             "hostnameOverride": self.name,
             "clusterCIDR": str(self.plane.block.pods),
             # Machine-wide settings of the kernel stay as they are.
-            "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+            "conntrack": {
+                "maxPerCore": 0,
+                "min": 0,
+                "tcpEstablishedTimeout": "0s",
+                "tcpCloseWaitTimeout": "0s",
+            },
         }
 
-    # --- its fate
+    # --- faults
 
     def is_running(self, processes: Processes) -> bool:
-        """Whether all its programs run."""
         return all(processes.pid(name) is not None for name in self.components)
 
     def is_plugged(self) -> bool:
-        """Whether its network cable is in."""
-        there = network.node_namespace(self.plane.cluster, self.index) in network.namespaces(self.plane.cluster)
-        return there and network.is_link_up(self.plane.cluster, self.index)
+        """Whether the node's network is connected."""
+        exists = network.node_namespace(self.plane.cluster, self.index) in network.namespaces(
+            self.plane.cluster
+        )
+        return exists and network.is_link_up(self.plane.cluster, self.index)
 
     def is_frozen(self) -> bool:
-        """Whether everything on it is stopped."""
+        """Whether all processes of the node are stopped."""
         return cgroups.is_frozen(self.group)
 
     def kill(self) -> None:
-        """Pull the plug: nothing is said to anyone, nothing survives in memory."""
+        """Cut the power. Peers get no message, and the node's memory is lost."""
         network.set_link(self.plane.cluster, self.index, up=False)
         cgroups.kill(self.group)
 
     def boot(self, processes: Processes) -> None:
-        """Plug it in again and start its containerd; what its disk holds is as the plug left it."""
+        """Connect the network and start containerd. The disk is as the power cut left it."""
         if not self.is_running(processes):
             cgroups.kill(self.group)
             self.forget_memory()
@@ -249,7 +259,7 @@ class Node:
         self.start_runtime(processes)
 
     def freeze(self) -> None:
-        """Stop everything that runs on it, without ending it."""
+        """Stop all processes of the node without ending them."""
         cgroups.freeze(self.group)
 
     def thaw(self) -> None:
@@ -257,7 +267,7 @@ class Node:
         cgroups.thaw(self.group)
 
     def partition(self) -> None:
-        """Pull its network cable; its pods run on."""
+        """Disconnect the network. The pods keep running."""
         network.set_link(self.plane.cluster, self.index, up=False)
 
     def heal(self) -> None:
@@ -265,7 +275,7 @@ class Node:
         network.set_link(self.plane.cluster, self.index, up=True)
 
     def forget_memory(self) -> None:
-        """Remove what a machine without power has no more: mounts, sockets, and all that lies in memory (/run)."""
+        """Remove what a power cut would erase: mounts, sockets and the content of memory (/run)."""
         for bundle in self.folder.glob("state/io.containerd.runtime.v2.task/k8s.io/*"):
             self._remove_shim_socket(bundle)
         mounts.clear(self.folder)
@@ -274,7 +284,7 @@ class Node:
             socket.unlink()
 
     def forget_machine_wide(self) -> None:
-        """Remove the few files that its programs write outside of the cluster's folder."""
+        """Remove the few files that the node's programs write outside the cluster's folder."""
         for result in CNI_RESULTS.glob(f"{self._pod_network_name()}-*"):
             result.unlink(missing_ok=True)
         for link in _links_into(POD_LOG_LINKS, self.folder):
@@ -294,4 +304,8 @@ class Node:
 def _links_into(folder: Path, target: Path) -> Iterable[Path]:
     if not folder.is_dir():
         return []
-    return [path for path in folder.iterdir() if path.is_symlink() and path.readlink().is_relative_to(target)]
+    return [
+        path
+        for path in folder.iterdir()
+        if path.is_symlink() and path.readlink().is_relative_to(target)
+    ]

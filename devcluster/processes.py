@@ -1,4 +1,7 @@
-"""Programs: run to their end, or started in a session of their own and found again by process id and start time."""
+"""Programs: run to their end, or started as long-running processes.
+
+A long-running process is identified by its process id and its start time.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,18 @@ from devcluster.errors import CommandFailedError, DevclusterError
 from devcluster.waiting import wait_until
 
 OWNER_VARIABLE = "REGROUP_DEVCLUSTER"
-"""In the environment of every process that a cluster starts: its state folder. `down` recognises its own by it."""
+"""Environment variable of every process of a cluster. It holds the state folder, by which `down`
+finds them.
+"""
 
 
-def run(argv: Sequence[str | Path], stdin: str = "", environment: Mapping[str, str] | None = None) -> str:
-    """Run a program to its end and return its standard output; raise CommandFailedError with what it said otherwise."""
+def run(
+    argv: Sequence[str | Path], stdin: str = "", environment: Mapping[str, str] | None = None
+) -> str:
+    """Run a program to its end and return its standard output.
+
+    Raises CommandFailedError with its error output when it fails.
+    """
     command = [str(part) for part in argv]
     try:
         done = subprocess.run(
@@ -31,7 +41,9 @@ def run(argv: Sequence[str | Path], stdin: str = "", environment: Mapping[str, s
             check=False,
         )
     except FileNotFoundError as missing:
-        raise DevclusterError(f"The program {command[0]} is not there: run `python -m devcluster build`.") from missing
+        raise DevclusterError(
+            f"The program {command[0]} is missing: run `python -m devcluster build`."
+        ) from missing
     if done.returncode != 0:
         raise CommandFailedError(shlex.join(command), done.returncode, done.stderr or done.stdout)
     return done.stdout
@@ -39,15 +51,15 @@ def run(argv: Sequence[str | Path], stdin: str = "", environment: Mapping[str, s
 
 @dataclass(frozen=True)
 class Launch:
-    """How to start a program that stays."""
+    """How to start a long-running program."""
 
     name: str
-    """Component name, such as kubelet-n1; also names its log and its pid file."""
+    """Component name, such as kubelet-n1. Its log and its pid file have this name."""
     argv: tuple[str | Path, ...]
     namespace: str = ""
-    """Name of the network namespace to start it in; empty: the caller's."""
+    """Name of the network namespace. Empty: the caller's."""
     cgroup: str = ""
-    """Control group to start it in, relative to the hierarchies' roots; empty: the caller's."""
+    """Control group, relative to the hierarchies' roots. Empty: the caller's."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -58,17 +70,17 @@ class Processes:
     state: Path
 
     def log(self, name: str) -> Path:
-        """The file with the output of a component."""
+        """The log file of a component."""
         return self.state / "log" / f"{name}.log"
 
     def start(self, launch: Launch) -> None:
-        """Start a program that outlives us; does nothing when it runs already."""
+        """Start a program that outlives this process. Does nothing when it already runs."""
         if self.pid(launch.name) is not None:
             return
         self.log(launch.name).parent.mkdir(parents=True, exist_ok=True)
         argv = [str(part) for part in launch.argv]
         if launch.namespace:
-            # Not `ip netns exec`: it would mount a new /sys, which hides the control groups.
+            # `ip netns exec` would mount a new /sys, which hides the control groups.
             argv = ["nsenter", f"--net=/run/netns/{launch.namespace}", *argv]
         if launch.cgroup:
             argv = [*cgroups.joining(launch.cgroup), *argv]
@@ -89,7 +101,7 @@ class Processes:
         pid_file.write_text(f"{pid} {start_time(pid)}")
 
     def pid(self, name: str) -> int | None:
-        """The process id of a component, or None when it does not run (a recycled id is recognised)."""
+        """The process id of a component. None when it does not run. A recycled id is recognised."""
         try:
             pid, started = self._pid_file(name).read_text().split()
         except (OSError, ValueError):
@@ -97,24 +109,26 @@ class Processes:
         return int(pid) if start_time(int(pid)) == int(started) else None
 
     def names(self) -> list[str]:
-        """Components that have been started, running or not."""
+        """The names of the started components, running or not."""
         return sorted(path.stem for path in (self.state / "run").glob("*.pid"))
 
-    def must_run(self, name: str) -> None:
-        """Raise a DevclusterError with the end of its log when a component that was started has ended."""
+    def require_running(self, name: str) -> None:
+        """Raise a DevclusterError with the end of its log when a started component has ended."""
         if self.pid(name) is None:
             lines = self.log(name).read_text(errors="replace").splitlines()
-            raise DevclusterError(f"{name} ended. The end of {self.log(name)}: " + "\n".join(lines[-3:]))
+            raise DevclusterError(
+                f"{name} ended. The end of {self.log(name)}: " + "\n".join(lines[-3:])
+            )
 
     def kill(self, name: str) -> None:
-        """SIGKILL a component, if it runs, and wait until it is gone."""
+        """SIGKILL a component if it runs, and wait until it has ended."""
         pid = self.pid(name)
         if pid is not None:
             kill(pid)
             wait_until(lambda: self.pid(name) is None, 10, f"The end of {name}")
 
-    def strays(self) -> Iterator[int]:
-        """Processes that carry this cluster's mark in their environment."""
+    def marked_processes(self) -> Iterator[int]:
+        """The ids of all processes with this cluster's mark in their environment."""
         mark = f"{OWNER_VARIABLE}={self.state}".encode()
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and mark in _environment(entry):
@@ -125,7 +139,9 @@ class Processes:
 
 
 def start_time(pid: int) -> int | None:
-    """Clock ticks between boot and the start of a process; None when there is none, or only its zombie."""
+    """Clock ticks between boot and the start of a process. None when there is none, or only a
+    zombie.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -134,7 +150,7 @@ def start_time(pid: int) -> int | None:
 
 
 def kill(pid: int) -> None:
-    """SIGKILL a process; it may have ended already."""
+    """SIGKILL a process. It may have ended already."""
     try:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, os.WNOHANG)

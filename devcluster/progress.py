@@ -1,4 +1,4 @@
-"""Tells the user what is being done and how long it took, one line a step."""
+"""Prints what is done and how long it took, one line per step."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
-def to_stderr(started: float | None = None) -> Say:
-    """A `Say` that writes lines with the seconds since `started` (monotonic; default: now) to standard error."""
-    origin = time.monotonic() if started is None else started
+def to_stderr() -> Report:
+    """A `Report` that writes to standard error, with the seconds since this call."""
+    origin = time.monotonic()
 
-    def say(message: str) -> None:
+    def write(message: str) -> None:
         sys.stderr.write(f"[{time.monotonic() - origin:6.1f}s] {message}\n")
         sys.stderr.flush()
 
-    return say
+    return write
 
 
 def silent(message: str) -> None:
-    """A `Say` that says nothing."""
+    """A `Report` that does nothing."""
     del message
 
 
 @contextmanager
-def step(say: Say, what: str) -> Iterator[None]:
-    """Say `what` when the block has ended, with the seconds that it took."""
+def step(report: Report, what: str) -> Iterator[None]:
+    """Report `what` when the block has ended, with its duration in seconds."""
     began = time.monotonic()
     yield
-    say(f"{what} ({time.monotonic() - began:.1f}s)")
+    report(f"{what} ({time.monotonic() - began:.1f}s)")

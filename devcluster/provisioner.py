@@ -1,8 +1,9 @@
-"""Makes a folder for every claim of the storage class `shared`: read and written by many pods on any node.
+"""Provisions the storage class `shared`: a folder for every claim, shared by the pods of all nodes.
 
-    python -m devcluster.provisioner ADDRESS PORT PKI_FOLDER VOLUMES_FOLDER
+python -m devcluster.provisioner ADDRESS PORT PKI_FOLDER VOLUMES_FOLDER
 
-All nodes see the same folder of the machine, so a hostPath volume without node affinity is a shared file system.
+All nodes see the same folder of the machine. A hostPath volume without node affinity is therefore a
+shared file system.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ CLASS = "shared"
 WATCH_SECONDS = 300.0
 VOLUMES = "/api/v1/persistentvolumes"
 CLAIMS = "/api/v1/persistentvolumeclaims"
-ASKED_OF = "volume.kubernetes.io/storage-provisioner"
-"""Annotation by which the controllers ask a provisioner to serve a claim."""
+PROVISIONER_ANNOTATION = "volume.kubernetes.io/storage-provisioner"
+"""The annotation by which the controllers ask a provisioner to serve a claim."""
 
 STORAGE_CLASS: Json = {
     "apiVersion": "storage.k8s.io/v1",
     "kind": "StorageClass",
-    "metadata": {"name": CLASS, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+    "metadata": {
+        "name": CLASS,
+        "annotations": {"storageclass.kubernetes.io/is-default-class": "true"},
+    },
     "provisioner": NAME,
     "reclaimPolicy": "Delete",
     "volumeBindingMode": "Immediate",
@@ -37,14 +41,20 @@ STORAGE_CLASS: Json = {
 
 
 def wanted(claim: Json) -> bool:
-    """Whether a claim waits for a volume from us."""
-    asked: bool = claim["metadata"].get("annotations", {}).get(ASKED_OF) == NAME
-    return asked and not claim["spec"].get("volumeName") and not claim["metadata"].get("deletionTimestamp")
+    """Whether a claim waits for a volume from this provisioner."""
+    asked: bool = claim["metadata"].get("annotations", {}).get(PROVISIONER_ANNOTATION) == NAME
+    return (
+        asked
+        and not claim["spec"].get("volumeName")
+        and not claim["metadata"].get("deletionTimestamp")
+    )
 
 
 def released(volume: Json) -> bool:
-    """Whether a volume of ours has lost its claim and may go with its content."""
-    ours: bool = volume["metadata"].get("annotations", {}).get("pv.kubernetes.io/provisioned-by") == NAME
+    """Whether a volume of this provisioner has lost its claim and may be deleted."""
+    ours: bool = (
+        volume["metadata"].get("annotations", {}).get("pv.kubernetes.io/provisioned-by") == NAME
+    )
     policy = volume["spec"].get("persistentVolumeReclaimPolicy")
     return ours and policy == "Delete" and volume.get("status", {}).get("phase") == "Released"
 
@@ -77,32 +87,34 @@ def volume_for(claim: Json, folder: Path) -> Json:
 
 
 def make_folder(folder: Path) -> None:
-    """A folder that everyone may write to: hostPath volumes know no fsGroup."""
+    """Create a folder that every user can write to. hostPath volumes ignore fsGroup."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o1777)
 
 
 @dataclass(frozen=True)
 class Provisioner:
-    """Serves the claims of one cluster."""
+    """Provisions the volumes of one cluster."""
 
     api: KubeApi
     folder: Path
 
     def serve(self, claims: Iterable[Json]) -> None:
-        """Make a volume for each claim that waits for one."""
+        """Create a volume for each claim that waits for one."""
         for claim in filter(wanted, claims):
             metadata = claim["metadata"]
-            folder = self.folder / f"{metadata['namespace']}-{metadata['name']}-{metadata['uid'][:8]}"
+            folder = (
+                self.folder / f"{metadata['namespace']}-{metadata['name']}-{metadata['uid'][:8]}"
+            )
             make_folder(folder)
             try:
                 self.api.request("POST", VOLUMES, volume_for(claim, folder))
             except RequestRefusedError as refused:
-                if refused.status != http.client.CONFLICT:  # made in an earlier round
+                if refused.status != http.client.CONFLICT:  # created in an earlier round
                     raise
 
     def reclaim(self, volumes: Iterable[Json]) -> None:
-        """Delete the volumes, and what is in them, whose claims are gone."""
+        """Delete the volumes without a claim, and their content."""
         for volume in filter(released, volumes):
             shutil.rmtree(volume["spec"]["hostPath"]["path"], ignore_errors=True)
             try:
@@ -112,22 +124,24 @@ class Provisioner:
                     raise
 
     def follow(self, path: str, handle: Callable[[Iterable[Json]], None]) -> None:
-        """Handle all objects of a collection, then every change, for ever."""
+        """Handle all objects of a collection, then every change. Does not return."""
         while True:
             try:
                 listed = self.api.request("GET", path)
                 handle(listed["items"])
-                for event in self.api.watch(path, listed["metadata"]["resourceVersion"], WATCH_SECONDS):
+                for event in self.api.watch(
+                    path, listed["metadata"]["resourceVersion"], WATCH_SECONDS
+                ):
                     if event["type"] == "ERROR":  # our resource version is too old: list again
                         break
                     if event["type"] != "DELETED":
                         handle([event["object"]])
             except (OSError, http.client.HTTPException, RequestRefusedError) as error:
-                print(f"{path}: will try again: {error}", flush=True)
+                print(f"{path}: trying again: {error}", flush=True)
                 time.sleep(1)
 
     def run(self) -> None:
-        """Serve and reclaim for ever."""
+        """Serve and reclaim volumes. Does not return."""
         threading.Thread(target=self.follow, args=(VOLUMES, self.reclaim), daemon=True).start()
         self.follow(CLAIMS, self.serve)
 

@@ -1,6 +1,7 @@
-"""Which clusters there are on this machine: one small file each, gone after a reboot, as the clusters are.
+"""The clusters of this machine: one small file each in /run, which a reboot deletes like the
+clusters.
 
-They are machine-wide because names and addresses are.
+The registry is machine-wide because names and addresses are.
 """
 
 from __future__ import annotations
@@ -14,40 +15,43 @@ from pathlib import Path
 from devcluster import caches, network
 from devcluster.errors import DevclusterError
 from devcluster.locks import locked
-from devcluster.progress import Say, silent
+from devcluster.progress import Report, silent
 
 FOLDER = Path("/run/regroup-devcluster")
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,10}[a-z0-9])?")
-"""Links are called rg-<name> and the kernel allows them 15 characters."""
+"""Links are named rg-<name>, and the kernel allows 15 characters."""
 LONGEST_SOCKET = "n15/kubelet/device-plugins/kubelet.sock"
 
 
 @dataclass(frozen=True)
 class Record:
-    """What must be known to find a cluster again."""
+    """The data by which a cluster is found again."""
 
     name: str
     nodes: int
     block: int
     state: str
-    """Folder with everything that the cluster writes."""
+    """Folder of all files of the cluster."""
     bin: str
-    """Folder of the programs that it was made with."""
+    """Folder of the cluster's programs."""
     complete: bool = False
-    """Whether it has been up once: all its nodes were Ready."""
+    """Whether all its nodes have been Ready once."""
     images: tuple[str, ...] = ()
-    """Manifest digests of the loaded images: their layers must stay."""
+    """Manifest digests of the loaded images. Their layers must stay."""
 
 
 def validated_name(name: str) -> str:
-    """`name`, or a DevclusterError that says what is wrong with it."""
+    """Return `name`. Raises DevclusterError when it is not a valid name of a cluster."""
     if not NAME.fullmatch(name):
         raise DevclusterError(
-            f"The cluster name {name!r} does not do: at most 12 of a-z, 0-9 and '-', beginning with a letter."
+            f"The cluster name {name!r} is not valid: at most 12 of a-z, 0-9 and '-', starting "
+            "with a letter."
         )
     longest = caches.cluster_state(name) / LONGEST_SOCKET
     if len(str(longest)) >= 108:
-        raise DevclusterError(f"The socket {longest} would be longer than 107 characters: shorten REGROUP_CACHE.")
+        raise DevclusterError(
+            f"The socket {longest} would be longer than 107 characters: shorten REGROUP_CACHE."
+        )
     return name
 
 
@@ -67,44 +71,46 @@ def load_all() -> list[Record]:
 
 
 def save(record: Record) -> None:
-    """Write a record, replacing that of the same name at once."""
+    """Write a record atomically."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     temporary = FOLDER / f"{record.name}.tmp"
     temporary.write_text(json.dumps(asdict(record)))
     temporary.rename(FOLDER / f"{record.name}.json")
 
 
-def claim(name: str, nodes: int, bin_folder: Path) -> Record:
-    """Make the record of a new cluster, with a block of addresses that no other has."""
+def reserve(name: str, nodes: int, bin_folder: Path) -> Record:
+    """Create the record of a new cluster, with a free block of addresses."""
     with locked(FOLDER / "addresses.lock", "the addresses"):
-        block = network.free_block([record.block for record in load_all()], network.routed_networks())
+        block = network.free_block(
+            [record.block for record in load_all()], network.routed_networks()
+        )
         record = Record(name, nodes, block.index, str(caches.cluster_state(name)), str(bin_folder))
         save(record)
     return record
 
 
 def add_image(name: str, digest: str) -> None:
-    """Note that a cluster uses an image."""
+    """Record that a cluster uses an image."""
     with locked(FOLDER / "records.lock", "the records"):
         record = load(name)
         if record is not None and digest not in record.images:
             save(replace(record, images=(*record.images, digest)))
 
 
-def complete(name: str) -> Record:
-    """Note that a cluster has been up, and return its record."""
+def mark_complete(name: str) -> Record:
+    """Record that a cluster has been up, and return its record."""
     with locked(FOLDER / "records.lock", "the records"):
         record = load(name)
         if record is None:
-            raise DevclusterError(f"Cluster {name} was taken down while it came up.")
+            raise DevclusterError(f"Cluster {name} was removed while it started.")
         record = replace(record, complete=True)
         save(record)
     return record
 
 
-def alone(name: str, say: Say = silent) -> AbstractContextManager[None]:
-    """Hold a cluster: nobody else brings it up or takes it down meanwhile."""
-    return locked(FOLDER / f"cluster-{name}.lock", f"cluster {name}", say)
+def lock_cluster(name: str, report: Report = silent) -> AbstractContextManager[None]:
+    """Lock a cluster against other processes that start or remove it."""
+    return locked(FOLDER / f"cluster-{name}.lock", f"cluster {name}", report)
 
 
 def forget(name: str) -> None:

@@ -1,4 +1,6 @@
-"""Takes clusters down. Goes by what the kernel shows, so it clears up after an `up` that was killed half-way, too."""
+"""Removes clusters. It follows the state of the kernel, so it also cleans up after an interrupted
+`up`.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,16 @@ from devcluster.waiting import wait_until
 
 
 def remove(name: str) -> None:
-    """Take a cluster down: no process, mount, namespace, link, route, control group or file of it stays."""
+    """Remove a cluster with all its processes, mounts, namespaces, links, routes, control groups
+    and files.
+    """
     registry.validated_name(name)
-    with registry.alone(name):
+    with registry.lock_cluster(name):
         remove_held(name)
 
 
 def remove_held(name: str) -> None:
-    """As `remove`, for who holds the cluster already."""
+    """Like `remove`, for a caller that holds the cluster's lock."""
     record = registry.load(name)
     state = Path(record.state) if record is not None else caches.cluster_state(name)
     group = f"regroup/{name}"
@@ -38,13 +42,15 @@ def remove_held(name: str) -> None:
 
 
 def _end_processes(group: str, started: Processes) -> None:
-    """End what is in the cluster's control groups, and what was started but had not entered one yet."""
+    """End the processes in the cluster's control groups, and started processes that have not
+    entered one yet.
+    """
 
     def ended() -> bool:
         cgroups.kill(group)
-        strays = list(started.strays())
-        for pid in strays:
+        marked_processes = list(started.marked_processes())
+        for pid in marked_processes:
             processes.kill(pid)
-        return not strays and not cgroups.processes(group)
+        return not marked_processes and not cgroups.processes(group)
 
     wait_until(ended, 30, f"The end of all processes of {group}")

@@ -1,6 +1,6 @@
-"""The Kubernetes version, once, and how the pinned Go module follows it.
+"""The version of Kubernetes, and the functions that pin the Go module to it.
 
-Everything else (etcd, containerd, Helm, CoreDNS) is pinned in `go/go.mod`.
+`go/go.mod` pins everything else (etcd, containerd, Helm, CoreDNS).
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ def required(go_mod: str, module: str) -> str:
 
 
 def pin_kubernetes(go_mod: str, version: str) -> str:
-    """The text of a go.mod that requires Kubernetes `version`, its staging modules (v0.<minor>.<patch>) included."""
+    """The text of a go.mod that requires Kubernetes `version`, including its staging modules
+    (v0.<minor>.<patch>).
+    """
     staging = re.sub(r"^1\.", "0.", version)
     text = re.sub(r"(k8s\.io/kubernetes) v\S+", rf"\1 v{version}", go_mod)
     return re.sub(r"^(\s*(k8s\.io/[\w-]+) => \2) v\S+", rf"\1 v{staging}", text, flags=re.MULTILINE)
 
 
 def check_pinned(go_mod: str) -> None:
-    """Raise a DevclusterError unless go.mod requires `KUBERNETES_VERSION` throughout."""
+    """Raise DevclusterError unless go.mod requires `KUBERNETES_VERSION` everywhere."""
     if pin_kubernetes(go_mod, KUBERNETES_VERSION) != go_mod:
         raise DevclusterError(
-            f"devcluster/go/go.mod requires another Kubernetes than KUBERNETES_VERSION {KUBERNETES_VERSION}: "
+            "devcluster/go/go.mod requires a version of Kubernetes other than KUBERNETES_VERSION "
+            f"{KUBERNETES_VERSION}: "
             "run `python -m devcluster build --pin`."
         )

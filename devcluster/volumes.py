@@ -1,4 +1,4 @@
-"""Volumes with a size that the kernel enforces: for what happens when a disk is full."""
+"""Volumes with a size that the kernel enforces, to test full disks."""
 
 from __future__ import annotations
 
@@ -12,20 +12,32 @@ UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 
 def bytes_of(quantity: str) -> int:
-    """A quantity such as 64Mi in bytes; raises ValueError for anything else."""
+    """The bytes of a quantity such as 64Mi. Raises ValueError for anything else."""
     number, unit = quantity[:-2], quantity[-2:]
     if unit not in UNITS or not number.isdigit() or int(number) == 0:
-        raise ValueError(f"size {quantity!r}: expected a whole number with Ki, Mi or Gi, such as 64Mi")
+        raise ValueError(
+            f"size {quantity!r}: expected a whole number with Ki, Mi or Gi, such as 64Mi"
+        )
     return int(number) * UNITS[unit]
 
 
 def limited(name: str, size: str, folder: Path) -> Json:
-    """A volume in memory of at most `size`; a claim binds to it by `storageClassName: <name>`.
+    """A volume in memory of at most `size`. A claim binds to it by `storageClassName: <name>`.
 
-    Mounts the memory at `folder`, writable by everyone.
+    Mounts the memory at `folder`, writable for every user.
     """
     make_folder(folder)
-    run(["mount", "-t", "tmpfs", "-o", f"size={bytes_of(size)},mode=1777", f"regroup-{name}", folder])
+    run(
+        [
+            "mount",
+            "-t",
+            "tmpfs",
+            "-o",
+            f"size={bytes_of(size)},mode=1777",
+            f"regroup-{name}",
+            folder,
+        ]
+    )
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",

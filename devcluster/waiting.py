@@ -1,4 +1,4 @@
-"""Waiting for a condition with a deadline."""
+"""Waits for a condition, with a deadline."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from devcluster.errors import DeadlineError
 
 
 def wait_until(condition: Callable[[], object], seconds: float, what: str, hint: str = "") -> None:
-    """Return as soon as `condition()` is true; raise DeadlineError, naming `what`, after `seconds`."""
+    """Return when `condition()` is true. Raises DeadlineError with `what` and `hint` after
+    `seconds`.
+    """
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise DeadlineError(f"{what} within {seconds:.0f} s did not come true. {hint}".strip())
+            raise DeadlineError(f"timed out after {seconds:.0f} s: {what}. {hint}".strip())
         time.sleep(0.05)

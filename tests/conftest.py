@@ -1,16 +1,158 @@
-"""The order of the whole suite: quick tests first, then a real API server, then a real cluster."""
+"""How the whole suite runs: in which order, what beside what, and what a failing test names.
+
+Tests that wait (for a cluster, an API server, a time-out) run beside tests that compute. Therefore
+`make test` has a worker of pytest-xdist for each core. Tests that are marked `long` run one after
+the other, with nothing beside them.
+"""
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import hypothesis
 import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+from regroup.local import processes
+from tests.support.warm_workers import WarmWorkers
 
 _STAGES = ("apiserver", "cluster")
+_MOST_WORKERS = 6
+_SHARED = {
+    "tests/e2e/": "a cluster",
+    "tests/operator/api/test_crd_apiserver.py": "an API server",
+    "tests/operator/controller/test_operator_apiserver.py": "an API server",
+    "tests/demo/": "a Prometheus",
+}
+"""Beginning of a path -> what its tests share, what takes longest first. Other tests share what
+their file makes.
+"""
+_FOLDERS = pytest.StashKey[dict[tuple[str, str], list[Path]]]()
+"""Node (a test, a module, the session) and fixture -> the folders that the fixture made for it."""
+
+# A busy machine makes an example slow: the limit of the whole test has to do.
+hypothesis.settings.register_profile("tests", print_blob=True, deadline=None)
+hypothesis.settings.load_profile("tests")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests by what they need; within a stage they stay as they were found."""
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """Give tests that share something expensive to the same worker, in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)
+
+
+def group(nodeid: str) -> str:
+    """What the test shares with others."""
+    file = nodeid.partition("::")[0]
+    return next((thing for start, thing in _SHARED.items() if file.startswith(start)), file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupScheduling:
+    """Called by pytest-xdist, if it is in use."""
+    config.option.loadscopereorder = False
+    return GroupScheduling(config, log)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """What `-n auto` means. More workers would cost memory and have nothing to do."""
+    return min(len(os.sched_getaffinity(0)), _MOST_WORKERS)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects by marker
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """One process runs quick tests first, then a real API server, then a real cluster.
+
+    Several begin with what takes longest.
+    """
+    for item in items:
+        if "template" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.ranks)
     items.sort(key=_stage)
+    if hasattr(config, "workerinput"):
+        slow = Counter(group(item.nodeid) for item in items if item.get_closest_marker("slow"))
+        first = list(dict.fromkeys(_SHARED.values()))
+        items.sort(key=lambda item: _rank(group(item.nodeid), first, slow))
+
+
+def _rank(name: str, first: list[str], slow: Mapping[str, int]) -> tuple[int, int]:
+    """The place of a group: those of `first` in their order, then the one with most slow tests."""
+    return first.index(name) if name in first else len(first), -slow[name]
 
 
 def _stage(item: pytest.Item) -> int:
-    return max((_STAGES.index(name) + 1 for name in _STAGES if item.get_closest_marker(name)), default=0)
+    return max(
+        (_STAGES.index(name) + 1 for name in _STAGES if item.get_closest_marker(name)), default=0
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """Remember the folders that a fixture makes with its argument `tmp_path_factory`."""
+    if "tmp_path_factory" not in fixturedef.argnames:
+        return (yield)
+    factory = request.getfixturevalue("tmp_path_factory")
+    made = request.config.stash.setdefault(_FOLDERS, {})
+    folders = made.setdefault((request.node.nodeid, fixturedef.argname), [])
+    plain = factory.mktemp
+
+    def mktemp(*arguments: Any, **options: Any) -> Path:
+        folder: Path = plain(*arguments, **options)
+        folders.append(folder)
+        return folder
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(factory, "mktemp", mktemp)
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails names the folders of its files and logs, and its seed."""
+    report = yield
+    if report.failed and call.excinfo is not None:
+        if folders := folders_of(item):
+            report.sections.append(("Files and logs", "\n".join(map(str, folders))))
+        if (seed := seed_of(call.excinfo)) is not None:
+            report.sections.append(("Seed", str(seed)))
+    return report
+
+
+def folders_of(item: pytest.Item) -> list[Path]:
+    """The folders of the test and of the fixtures that it shares with others."""
+    own, fixtures = {node.nodeid for node in item.listchain()}, getattr(item, "fixturenames", ())
+    made = item.config.stash.get(_FOLDERS, {})
+    return [
+        folder
+        for (node, fixture), folders in made.items()
+        if node in own and fixture in fixtures
+        for folder in folders
+    ]
+
+
+def seed_of(failure: pytest.ExceptionInfo[BaseException]) -> object:
+    """The argument `seed` of the test that failed; None where it has none."""
+    tests = (entry for entry in failure.traceback if entry.name.startswith("test_"))
+    return next((test.locals["seed"] for test in tests if "seed" in test.locals), None)
+
+
+@pytest.fixture(scope="session")
+def _workers() -> Iterator[WarmWorkers]:
+    """Shared, since only its start is slow."""
+    workers = WarmWorkers()
+    yield workers
+    workers.close()
+
+
+@pytest.fixture
+def warm_workers(_workers: WarmWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Coordinators and workers of a local run are forks of a process that has imported torch."""
+    monkeypatch.setattr(processes, "_start", _workers.start)

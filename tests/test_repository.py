@@ -1,17 +1,28 @@
-"""The layout that everything else relies on: packages where they belong, sizes that can be read, names that tell."""
+"""The layout that everything else relies on: packages where they belong, sizes that can be read,
+names that stand once, pages that name what exists.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 import statistics
 import subprocess
 import sys
+import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("operator", "trainer", "client")
 CODE = (*PRODUCT, "devcluster", "demo", "bench", "tools")
+PAGES = ("docs", "examples", "devcluster")
+LINE_LENGTH = 100
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+MAP = ROOT / "CONTRIBUTING.md"
 
 
 def modules(*folders: str) -> Iterator[Path]:
@@ -22,13 +33,17 @@ def modules(*folders: str) -> Iterator[Path]:
 
 def test_folders_that_hold_packages_are_no_packages_themselves() -> None:
     for folder in (*PRODUCT, "tests"):
-        assert not (ROOT / folder / "__init__.py").exists(), f"{folder}/__init__.py would shadow a module of that name"
+        assert not (ROOT / folder / "__init__.py").exists(), (
+            f"{folder}/__init__.py would shadow a module of that name"
+        )
     assert not list((ROOT / "tests").rglob("__init__.py"))
 
 
 def test_the_standard_library_operator_module_is_found_from_the_repository_root() -> None:
     script = "import operator; print(operator.attrgetter('real')(1))"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.stdout.strip() == "1", done.stderr
 
 
@@ -38,8 +53,39 @@ def test_no_module_is_a_drawer_for_odds_and_ends() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    silent = [path for path in modules(*CODE, "tests") if ast.get_docstring(ast.parse(path.read_text())) is None]
+    silent = [
+        path
+        for path in modules(*CODE, "tests")
+        if ast.get_docstring(ast.parse(path.read_text())) is None
+    ]
     assert not silent
+
+
+def test_what_says_that_it_is_pure_is_in_the_contract_and_the_reverse() -> None:
+    """An entry of the contract that is a package holds for all its modules."""
+    configuration = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    contract = next(c for c in configuration["contracts"] if c["name"] == "What decides is pure")
+    listed = set(contract["source_modules"])
+    pure = {
+        module_name(path, folder)
+        for folder in PRODUCT
+        for path in modules(folder)
+        if re.search(r"\bPure\b", ast.get_docstring(ast.parse(path.read_text())) or "")
+    }
+    assert listed <= pure
+    assert not [name for name in pure if not listed & {name, *ancestors(name)}]
+
+
+def test_a_file_name_stands_once_in_a_package() -> None:
+    """So that a name in a stack trace or a search leads to one place."""
+    for folder in PRODUCT:
+        names = [path.stem for path in modules(folder) if not path.stem.startswith("__")]
+        assert not [name for name in names if names.count(name) > 1]
+
+
+def test_a_room_holds_no_more_than_can_be_looked_over() -> None:
+    rooms = Counter(path.parent for path in modules(*PRODUCT) if not path.stem.startswith("__"))
+    assert not [str(room) for room, count in rooms.items() if count > 24]
 
 
 def test_modules_and_functions_stay_short_enough_to_read() -> None:
@@ -47,6 +93,109 @@ def test_modules_and_functions_stay_short_enough_to_read() -> None:
     assert statistics.median(lengths) <= 10
     assert lengths[int(0.9 * len(lengths))] <= 30
     assert not [path for path in modules(*CODE) if len(path.read_text().splitlines()) > 700]
+    long = [
+        str(path.relative_to(ROOT))
+        for path in modules(*CODE, "tests", "examples")
+        if max(function_lengths(path), default=0) > 50
+    ]
+    assert not long
+
+
+def test_lines_of_code_and_pages_fit_a_window() -> None:
+    """A line that is nothing but an address may be longer."""
+    long = [
+        f"{file.relative_to(ROOT)}:{number}: {len(line)} characters"
+        for file in (*modules(*CODE, "tests", "examples"), *pages())
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if len(line) > LINE_LENGTH and not re.fullmatch(r"\s*(\[.*\]: |<)?https?://\S+", line)
+    ]
+    assert not long
+
+
+def test_test_files_share_builders_through_support_alone() -> None:
+    shared = re.compile(r"^\s*(?:from|import) tests\.(?!support\b)\S*\btest_", re.MULTILINE)
+    assert not [path for path in modules("tests") if shared.search(path.read_text())]
+
+
+def test_links_of_pages_lead_to_files_and_headings_that_exist() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)}: {link}"
+        for page in pages()
+        for link in LINK.findall(prose(page))
+        if not link.startswith(("http://", "https://")) and not leads_somewhere(page, link)
+    ]
+    assert not broken
+
+
+def test_files_that_pages_name_exist() -> None:
+    """`decide/planner.py` may leave out the folders above; what an example makes is exempt."""
+    files = repository_files()
+    unknown = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in pages()
+        if page.relative_to(ROOT).parts[0] != "examples"
+        for name in re.findall(r"`([a-z_./-]+/[\w.-]+\.(?:py|yaml|sh|toml))`", prose(page))
+        if not any(file.endswith(f"/{name}") for file in files)
+    ]
+    assert not unknown
+
+
+def test_the_map_leads_to_files_and_to_tests_in_the_mirrored_room() -> None:
+    rows = re.findall(r"^\| [^*\n]* \| (`.*?) \| (`.*?) \|$", MAP.read_text(), re.MULTILINE)
+    assert len(rows) >= 20
+    files = repository_files()
+    unknown = []
+    for start, tests in rows:
+        room = start.strip("`. ").rpartition("/")[0].rpartition("/")[2]
+        for name in re.findall(r"`([^`]+)`", f"{start} {tests}"):
+            path = f"/{name}" if "/" in name else f"/{room}/{name}"
+            if sum(file.endswith(path) for file in files) != 1:
+                unknown.append(f"{start}: {name}")
+    assert not unknown
+
+
+def module_name(path: Path, folder: str) -> str:
+    """Return the name by which a module below `folder` is imported."""
+    parts = path.relative_to(ROOT / folder).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def ancestors(name: str) -> Iterator[str]:
+    """Yield the packages that a module is in."""
+    while name := name.rpartition(".")[0]:
+        yield name
+
+
+def pages() -> Iterator[Path]:
+    """Yield the pages of the repository."""
+    yield from sorted(ROOT.glob("*.md"))
+    for folder in PAGES:
+        yield from sorted((ROOT / folder).rglob("*.md"))
+
+
+def repository_files() -> set[str]:
+    """Return the paths of the repository's files, each with a slash before the first folder."""
+    folders = (*CODE, *PAGES, "tests", "charts", "manifests")
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    return {f"/{path.relative_to(ROOT)}" for path in (*ROOT.iterdir(), *paths)}
+
+
+def prose(page: Path) -> str:
+    """Return the text of a page without its blocks of code and its comments."""
+    return re.sub(r"<!--.*?-->|^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    """Return whether a link of a page names a file, and a heading of it if it names one."""
+    name, _, heading = link.partition("#")
+    target = page.parent / name if name else page
+    return target.exists() and (not heading or heading in headings(target))
+
+
+def headings(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub spells them."""
+    titles = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def function_lengths(path: Path) -> Iterator[int]:
@@ -54,3 +203,10 @@ def function_lengths(path: Path) -> Iterator[int]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    chart = yaml.safe_load((ROOT / "charts/regroup/Chart.yaml").read_text())
+    (newest, *_) = re.findall(r"^## \[([\d.]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert (chart["version"], chart["appVersion"], newest) == (project,) * 3

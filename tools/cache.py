@@ -1,4 +1,4 @@
-"""The folder of everything that a second run shall not fetch or build again: `REGROUP_CACHE`."""
+"""The cache folder `REGROUP_CACHE`. It holds what a second run need not fetch or build again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on the file `path`; another process waits here until it is released."""
+    """Hold an exclusive lock on the file `path` while the block runs. Waits until it is free."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

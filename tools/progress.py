@@ -1,4 +1,4 @@
-"""What the preparation tools tell the user: one line when a step begins, one with the elapsed time when it ends."""
+"""The output of the tools: one line when a step begins, and one with its duration when it ends."""
 
 from __future__ import annotations
 
@@ -9,26 +9,34 @@ from contextlib import contextmanager
 
 
 class ToolError(Exception):
-    """A sentence that says what is wrong and what to do; printed without a traceback."""
+    """An error whose message says what is wrong and what to do. It is printed
+    without a traceback.
+    """
 
 
-def say(sentence: str) -> None:
-    """Print one line at once, also into a pipe."""
+def report(sentence: str) -> None:
+    """Print one line and flush it."""
     print(sentence, flush=True)
 
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Announce `title`, and tell how long the step took once it is over; a failed step is left to its error."""
-    say(f"==> {title}")
+    """Print `title`, and after the block how long the step took. A failed step
+    prints no duration.
+    """
+    report(f"==> {title}")
     start = time.monotonic()
     yield
-    say(f"    done in {time.monotonic() - start:.1f} s")
+    report(f"    done after {time.monotonic() - start:.1f} s")
 
 
 def run_tool(main: Callable[[], int]) -> None:
-    """Run `main` and end the process with its code; a ToolError becomes one sentence and exit code 1."""
+    """Run `main` and end the process with its exit code. A ToolError is printed and gives exit code
+    1.
+    """
     try:
         sys.exit(main())
     except ToolError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)  # 128 + SIGINT, as in a shell

@@ -1,8 +1,9 @@
-"""Makes `.venv`: pinned dependencies out of a shared cache, and this clone installed editable.
+"""Creates `.venv` with the pinned dependencies from a shared cache, and this clone installed
+editable.
 
-uv hard-links packages from `$REGROUP_CACHE/uv`, so that a second clone has its environment, CUDA torch included, in
-seconds. A stamp inside the environment holds the hash of all that went into it and is written last: an environment
-without a stamp was interrupted and is made anew.
+uv hard-links packages from `$REGROUP_CACHE/uv`. A second clone therefore has its environment, CUDA
+torch included, in seconds. A stamp file in the environment holds the hash of its inputs. It is
+written last, so an environment without a stamp is incomplete and is created again.
 """
 
 from __future__ import annotations
@@ -19,28 +20,23 @@ from tools.cache import cache_folder, locked
 from tools.debian import ensure_packages
 from tools.indexes import uv_environment
 from tools.progress import ToolError, run_tool, step
+from tools.pythons import ROOT, check_python
+from tools.uv_progress import run_with_progress
 
-ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "regroup-stamp"
-OLDEST, TOO_NEW = (3, 11), (3, 14)
 
 
 def main() -> int:
-    """Make or bring up to date the virtual environment of this clone."""
-    check_python(sys.version_info[:2])
+    """Create or update the virtual environment of this clone."""
+    check_python(".".join(map(str, sys.version_info[:2])))
     fingerprint = hash_of(ROOT / "requirements" / "dev.txt", ROOT / "pyproject.toml")
-    with locked(cache_folder() / "locks" / f"venv-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]}"):
+    with locked(
+        cache_folder() / "locks" / f"venv-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]}"
+    ):
         if _stamp() != fingerprint:
             make(fingerprint)
     return 0
-
-
-def check_python(version: tuple[int, int]) -> None:
-    """Refuse a Python that the project does not support, with a sentence that says what to do."""
-    if not OLDEST <= version < TOO_NEW:
-        found = ".".join(map(str, version))
-        raise ToolError(f"Python 3.11, 3.12 or 3.13 is needed, {sys.executable} is {found}: make PYTHON=python3.12 ...")
 
 
 def hash_of(*files: Path) -> str:
@@ -52,24 +48,24 @@ def hash_of(*files: Path) -> str:
 
 
 def make(fingerprint: str) -> None:
-    """Create the environment if there is no whole one, install into it, and stamp it."""
+    """Create the environment if there is no complete one, install into it and write the stamp."""
     uv = uv_binary()
     stamp = _stamp()
-    whole = stamp is not None and stamp.startswith(f"{_python()}\n")
+    complete = stamp is not None and stamp.startswith(f"{_python()}\n")
     STAMP.unlink(missing_ok=True)
-    with step("virtual environment .venv (the first time, up to 3 GB of packages are fetched)"):
-        if not whole:
+    with step("virtual environment .venv (fetches up to 3 GB of packages the first time)"):
+        if not complete:
             run_uv(uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(VENV))
         python = ("--python", str(VENV / "bin" / "python"))
-        run_uv(uv, "pip", "install", "--quiet", *python, "--requirement", "requirements/dev.txt")
+        run_uv(uv, "pip", "install", *python, "--requirement", "requirements/dev.txt")
         _install_ourselves(uv, python)
     STAMP.write_text(fingerprint)
 
 
 def _install_ourselves(uv: Path, python: tuple[str, str]) -> None:
-    """Add this clone, editable, and remove what no file asks for any more.
+    """Install this clone editable and remove packages that no file requires any more.
 
-    hatchling is among the requirements, so that building our own package needs no network.
+    hatchling is among the requirements, so building our own package needs no network.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as own:
         own.write(f"--editable {ROOT.as_uri()}\n")
@@ -79,9 +75,13 @@ def _install_ourselves(uv: Path, python: tuple[str, str]) -> None:
 
 
 def uv_binary() -> Path:
-    """Return uv in the pinned version, installed by pip into the cache if it is not there."""
+    """Return the path of uv in the pinned version. pip installs it into the cache when it is
+    missing.
+    """
     pin = next(
-        line for line in (ROOT / "requirements" / "build.txt").read_text().splitlines() if line.startswith("uv==")
+        line
+        for line in (ROOT / "requirements" / "build.txt").read_text().splitlines()
+        if line.startswith("uv==")
     )
     folder = cache_folder() / "tools" / pin.replace("==", "-")
     if not (folder / "bin" / "uv").exists():
@@ -94,10 +94,21 @@ def _install_uv(pin: str, folder: Path) -> None:
     unfinished = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.parent.mkdir(parents=True, exist_ok=True)
-    if subprocess.run([sys.executable, "-c", "import ensurepip"], capture_output=True, check=False).returncode != 0:
+    if (
+        subprocess.run(
+            [sys.executable, "-c", "import ensurepip"], capture_output=True, check=False
+        ).returncode
+        != 0
+    ):
         ensure_packages(["python3-venv"], "Python's venv module, to make virtual environments")
     _run([sys.executable, "-m", "venv", str(unfinished)], {})
-    pip = [str(unfinished / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", pin]
+    pip = [
+        str(unfinished / "bin" / "pip"),
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        pin,
+    ]
     _run(pip, {})
     shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)  # uv is one binary, so the folder may be moved
@@ -109,9 +120,10 @@ def run_uv(uv: Path, *arguments: str) -> None:
 
 
 def _run(command: list[str], extra: dict[str, str]) -> None:
-    result = subprocess.run(command, cwd=ROOT, env={**os.environ, **extra}, check=False)
-    if result.returncode != 0:
-        raise ToolError(f"`{' '.join(command)}` failed; if a package index can't be reached, set PIP_INDEX_URL")
+    if run_with_progress(command, {**os.environ, **extra}, ROOT) != 0:
+        raise ToolError(
+            f"`{' '.join(command)}` failed; if no package index can be reached, set PIP_INDEX_URL"
+        )
 
 
 def _python() -> str:

@@ -1,1 +1,1 @@
-"""Command lines and Python client. Free of torch at import."""
+"""Command lines and Python client. Importing it does not import torch."""

@@ -1,1 +1,3 @@
-"""Draws a Grafana dashboard's JSON with the data of a Prometheus, in the likeness of Grafana's dark theme."""
+"""Draws a Grafana dashboard from its JSON and the data of a Prometheus. It imitates Grafana's dark
+theme.
+"""

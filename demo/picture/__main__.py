@@ -1,4 +1,7 @@
-"""Draws the Job dashboard from a Prometheus: python -m demo.picture URL NAMESPACE JOB START END PICTURE."""
+"""Draws the Job dashboard with the data of a Prometheus.
+
+python -m demo.picture URL NAMESPACE JOB START END PICTURE
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ from demo.promql import Server, Window
 
 
 def picture(source: Source, target: Path) -> None:
-    """Write `target` (a PNG) and the page it was made from beside it. Raises DemoError, naming a query without data."""
+    """Write `target` (a PNG), and beside it the HTML page that it shows.
+
+    Raises DemoError that names a query without data.
+    """
     drawn, height = page(json.loads(OUTPUT.read_text()), source)
     written = target.with_suffix(".html")
     written.write_text(drawn)
@@ -30,7 +36,7 @@ def picture(source: Source, target: Path) -> None:
 @click.argument("end", type=float)
 @click.argument("target", type=click.Path(path_type=Path))
 def main(url: str, namespace: str, job: str, start: float, end: float, target: Path) -> None:
-    """Draw a stretch of time of a job."""
+    """Draw the dashboard of a job between two times."""
     variables = {"namespace": namespace, "trainingjob": job}
     picture(Source(Server(url), Window.of(start, end), variables), target)
 

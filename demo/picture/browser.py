@@ -24,11 +24,21 @@ FLAGS = (
 
 
 def photograph(page: Path, picture: Path, width: int, height: int) -> None:
-    """Write the page, at that size in CSS pixels, to `picture`. Raises MissingError when Chromium can't."""
+    """Render the page into `picture`. The size is in CSS pixels.
+
+    Raises MissingError when Chromium fails.
+    """
     program = chromium()
     with tempfile.TemporaryDirectory() as profile:
         size = f"--window-size={width},{height}"
-        command = [program, *FLAGS, f"--user-data-dir={profile}", size, f"--screenshot={picture}", page.as_uri()]
+        command = [
+            program,
+            *FLAGS,
+            f"--user-data-dir={profile}",
+            size,
+            f"--screenshot={picture}",
+            page.as_uri(),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode or not picture.exists():
         raise MissingError(f"chromium could not draw {page}: {done.stderr.strip()[-500:]}")

@@ -24,7 +24,9 @@ Events = Sequence[tuple[str, list[float]]]
 
 @dataclass(frozen=True)
 class Line:
-    """A series with how it is drawn and where it stands (on top of others when stacked)."""
+    """A series with its style and the values below it. `base` is not zero when series are
+    stacked.
+    """
 
     field: Field
     values: list[float | None]
@@ -32,13 +34,21 @@ class Line:
 
 
 def draw(
-    panel: dict[str, Any], series: Sequence[Series], window: Window, size: tuple[float, float], events: Events
+    panel: dict[str, Any],
+    series: Sequence[Series],
+    window: Window,
+    size: tuple[float, float],
+    events: Events,
 ) -> str:
-    """The body of a panel: axes, lines, legend; `events` are marked by dashed lines of their colours."""
+    """The body of a panel: axes, lines and legend. Dashed vertical lines mark `events`."""
     width, height = size
     fields = [resolve(panel, one.name, index) for index, one in enumerate(series)]
     stacked = fields[0].custom("stacking", {}).get("mode") == "percent"
-    lines = stack(fields, series) if stacked else [plain(f, s) for f, s in zip(fields, series, strict=True)]
+    lines = (
+        stack(fields, series)
+        if stacked
+        else [plain(f, s) for f, s in zip(fields, series, strict=True)]
+    )
     marks = [0, 0.25, 0.5, 0.75, 1.0] if stacked else scale(fields[0], series)
     names = axis_labels(marks, fields[0])
     left = max(width_of(name) for name in names) + 14
@@ -46,15 +56,22 @@ def draw(
     box = Box(left, 6, width - left - 10, height - AXIS_HEIGHT - below - 6)
     rules = (
         line(box.left, y, box.left + box.width, y) + label(box.left - 8, y + 4, name, "end")
-        for y, name in ((box.y(mark, marks[0], marks[-1]), name) for mark, name in zip(marks, names, strict=True))
+        for y, name in (
+            (box.y(mark, marks[0], marks[-1]), name)
+            for mark, name in zip(marks, names, strict=True)
+        )
     )
     drawn = (shape(one, box, (marks[0], marks[-1]), window) for one in reversed(lines))
-    body = svg(width, height - below, [*time_axis(box, window), *rules, *drawn, *marks_of(events, box, window)])
+    body = svg(
+        width,
+        height - below,
+        [*time_axis(box, window), *rules, *drawn, *marks_of(events, box, window)],
+    )
     return body + legend(panel, fields, series)
 
 
 def marks_of(events: Events, box: Box, window: Window) -> Iterable[str]:
-    """A dashed line with a foot at each event's time."""
+    """A dashed line and a small triangle at each event's time."""
     for color, times in events:
         for x in (box.x(time, window) for time in times):
             yield line(x, box.top, x, box.bottom, color, "3 3")
@@ -62,17 +79,20 @@ def marks_of(events: Events, box: Box, window: Window) -> Iterable[str]:
 
 
 def plain(field: Field, series: Series) -> Line:
-    """A line that stands on zero."""
+    """A line whose base is zero."""
     return Line(field, series.values, [0.0] * len(series.values))
 
 
 def stack(fields: Sequence[Field], series: Sequence[Series]) -> list[Line]:
-    """Lines that stand on each other and reach 1 together."""
+    """Stacked lines that add up to 1."""
     totals = [sum(v or 0 for v in at) for at in zip(*(one.values for one in series), strict=True)]
     base = [0.0] * len(totals)
     lines = []
     for field, one in zip(fields, series, strict=True):
-        top = [b + (v or 0) / t if t else None for b, v, t in zip(base, one.values, totals, strict=True)]
+        top = [
+            b + (v or 0) / t if t else None
+            for b, v, t in zip(base, one.values, totals, strict=True)
+        ]
         lines.append(Line(field, top, base))
         base = [b if t is None else t for b, t in zip(base, top, strict=True)]
     return lines
@@ -86,19 +106,23 @@ def scale(field: Field, series: Sequence[Series]) -> list[float]:
 
 
 def axis_labels(marks: list[float], field: Field) -> list[str]:
-    """The ticks' texts, with as many decimals as tell them apart."""
+    """The labels of the ticks. They have as many decimals as needed to differ."""
     scale_of = 100 if field.unit == "percentunit" else 1
     decimals = tick_decimals(marks, scale_of) if field.unit in ("none", "percentunit") else None
     return [text(mark, field.unit, decimals) for mark in marks]
 
 
 def shape(one: Line, box: Box, ends: tuple[float, float], window: Window) -> str:
-    """Line and area of a series, broken where values are missing."""
+    """The line and the area of a series, with gaps where values are missing."""
     runs = list(pieces(one, box, ends, window))
     opacity = one.field.custom("fillOpacity", 0) / 100
     width = one.field.custom("lineWidth", 1)
     style = one.field.custom("lineStyle", {}) or {}
-    dash = f' stroke-dasharray="{" ".join(map(str, style["dash"]))}"' if style.get("fill") == "dash" else ""
+    dash = (
+        f' stroke-dasharray="{" ".join(map(str, style["dash"]))}"'
+        if style.get("fill") == "dash"
+        else ""
+    )
     areas = "".join(f"M{path(top + bottom[::-1])}Z" for top, bottom in runs) if opacity else ""
     strokes = "".join(f"M{path(top)}" for top, _ in runs) if width else ""
     return (
@@ -109,12 +133,14 @@ def shape(one: Line, box: Box, ends: tuple[float, float], window: Window) -> str
 
 
 def path(points: Iterable[Point]) -> str:
-    """Points as the coordinates of a path."""
+    """The points as coordinates of an SVG path."""
     return "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
-def pieces(one: Line, box: Box, ends: tuple[float, float], window: Window) -> Iterable[tuple[list[Point], list[Point]]]:
-    """Runs of values that are there: their points, and those of what they stand on."""
+def pieces(
+    one: Line, box: Box, ends: tuple[float, float], window: Window
+) -> Iterable[tuple[list[Point], list[Point]]]:
+    """Yield each run of present values: the points of the values and the points of their base."""
     stairs = one.field.custom("lineInterpolation") == "stepAfter"
     connect = one.field.custom("spanNulls", False)
     top: list[Point] = []
@@ -136,20 +162,31 @@ def pieces(one: Line, box: Box, ends: tuple[float, float], window: Window) -> It
 
 
 def legend_height(panel: dict[str, Any], series: Sequence[Series], width: float) -> float:
-    """Room for as many lines of names as do not fit beside each other."""
-    needed = sum(width_of(one.name) + 34 + 80 * len(panel["options"]["legend"].get("calcs", [])) for one in series)
+    """The height that the legend needs at this width, in pixels."""
+    needed = sum(
+        width_of(one.name) + 34 + 80 * len(panel["options"]["legend"].get("calcs", []))
+        for one in series
+    )
     return LEGEND_HEIGHT + LEGEND_LINE * int(needed // (width - 20))
 
 
 def legend(panel: dict[str, Any], fields: Sequence[Field], series: Sequence[Series]) -> str:
     """Names, colours and reduced values below the chart."""
     calcs = panel["options"]["legend"].get("calcs", [])
-    return f'<div class="legend">{"".join(entry(f, s, calcs) for f, s in zip(fields, series, strict=True))}</div>'
+    entries = (entry(f, s, calcs) for f, s in zip(fields, series, strict=True))
+    return f'<div class="legend">{"".join(entries)}</div>'
 
 
 def entry(field: Field, series: Series, calcs: Sequence[str]) -> str:
-    """One name of the legend."""
+    """One entry of the legend."""
     values = series.present
-    reduced = {"lastNotNull": values[-1], "mean": sum(values) / len(values), "max": max(values), "min": min(values)}
-    shown = "".join(f"<b>{CALCS[c]}: {escape(text(reduced[c], field.unit, field.decimals))}</b>" for c in calcs)
+    reduced = {
+        "lastNotNull": values[-1],
+        "mean": sum(values) / len(values),
+        "max": max(values),
+        "min": min(values),
+    }
+    shown = "".join(
+        f"<b>{CALCS[c]}: {escape(text(reduced[c], field.unit, field.decimals))}</b>" for c in calcs
+    )
     return f'<span><i style="background:{css(field.color)}"></i>{escape(field.name)}{shown}</span>'

@@ -1,4 +1,6 @@
-"""Runs the queries of a dashboard's panels: variables filled in, series named by their legends."""
+"""Runs the queries of a dashboard's panels. It fills in variables and names series by their
+legends.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +23,20 @@ class Series:
 
     @property
     def present(self) -> list[float]:
-        """The values that are there."""
+        """The values that are not missing."""
         return [value for value in self.values if value is not None]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the data of one picture comes from."""
+    """The data source of one picture."""
 
     server: Server
     window: Window
     variables: dict[str, str]
 
     def expression(self, text: str) -> str:
-        """An expression with Grafana's and the dashboard's variables filled in."""
+        """The expression after Grafana's and the dashboard's variables are filled in."""
         interval = self.window.step
         builtin = {
             "__rate_interval": f"{max(interval + SCRAPE_SECONDS, 4 * SCRAPE_SECONDS):g}s",
@@ -43,7 +45,7 @@ class Source:
         return re.sub(r"\$\{?(\w+)\}?", lambda found: {**builtin, **self.variables}[found[1]], text)
 
     def series(self, panel: dict[str, Any]) -> list[Series]:
-        """All series of a panel, over time. Raises NoDataError for a query without any."""
+        """All series of a panel over the window. Raises NoDataError for a query without data."""
         return [one for target in panel["targets"] for one in self._of(panel, target)]
 
     def _of(self, panel: dict[str, Any], target: dict[str, Any]) -> list[Series]:
@@ -53,7 +55,10 @@ class Source:
         return [Series(legend(target, dict(one.labels)), one.values) for one in found]
 
     def rows(self, panel: dict[str, Any]) -> list[dict[str, Any]]:
-        """The rows of a table panel: its queries' values at the window's end, merged by their labels."""
+        """The rows of a table panel. Values at the window's end are merged by their labels.
+
+        Raises NoDataError for a query without data.
+        """
         merged: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
         for target in panel["targets"]:
             found = self.server.instant(self.expression(target["expr"]), self.window.end)
@@ -65,17 +70,27 @@ class Source:
         return list(merged.values())
 
     def events(self, annotation: dict[str, Any]) -> list[float]:
-        """When the series of an annotation began to be there, each time. Raises NoDataError."""
+        """The times at which the series of an annotation starts. Raises NoDataError."""
         found = self.server.range(self.expression(annotation["expr"]), self.window)
         if not found:
-            raise NoDataError(f"annotation {annotation['name']!r} has no data for {annotation['expr']}")
+            raise NoDataError(
+                f"annotation {annotation['name']!r} has no data for {annotation['expr']}"
+            )
         values = [None, *found[0].values]
-        return [t for t, before, now in zip(self.window.times, values, values[1:], strict=False) if now and not before]
+        return [
+            t
+            for t, before, now in zip(self.window.times, values, values[1:], strict=False)
+            if now and not before
+        ]
 
     def _no_data(self, panel: dict[str, Any], target: dict[str, Any]) -> NoDataError:
-        return NoDataError(f"panel {panel['title']!r} has no data for {self.expression(target['expr'])}")
+        return NoDataError(
+            f"panel {panel['title']!r} has no data for {self.expression(target['expr'])}"
+        )
 
 
 def legend(target: dict[str, Any], labels: dict[str, str]) -> str:
     """The name of a series: the legend with `{{label}}` replaced."""
-    return re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda found: labels.get(found[1], ""), target["legendFormat"])
+    return re.sub(
+        r"\{\{\s*(\w+)\s*\}\}", lambda found: labels.get(found[1], ""), target["legendFormat"]
+    )

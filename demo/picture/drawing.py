@@ -1,4 +1,4 @@
-"""Small pieces of SVG that all panels are made of."""
+"""The SVG elements that all panels use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FONT = 12
 
 @dataclass(frozen=True)
 class Box:
-    """The inside of axes, in pixels of the panel."""
+    """The area inside the axes, in pixels of the panel."""
 
     left: float
     top: float
@@ -25,24 +25,25 @@ class Box:
 
     @property
     def bottom(self) -> float:
-        """The y of the x axis."""
         return self.top + self.height
 
     def x(self, time: float, window: Window) -> float:
-        """A time's x."""
+        """The x coordinate of a time."""
         return self.left + self.width * (time - window.start) / (window.end - window.start)
 
     def y(self, value: float, low: float, high: float) -> float:
-        """A value's y."""
+        """The y coordinate of a value."""
         return self.bottom - self.height * (value - low) / (high - low)
 
 
 def width_of(text: str, size: float = FONT) -> float:
-    """About how wide a text is, in pixels."""
+    """The approximate width of a text, in pixels."""
     return sum(0.33 if c in " .,:il|'" else 0.62 for c in text) * size
 
 
-def label(x: float, y: float, text: str, anchor: str = "start", color: str = MUTED, size: float = FONT) -> str:
+def label(
+    x: float, y: float, text: str, anchor: str = "start", color: str = MUTED, size: float = FONT
+) -> str:
     """A text with its baseline at y."""
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
     return f'<text {place} fill="{color}" font-size="{size:g}">{escape(text)}</text>'
@@ -51,7 +52,9 @@ def label(x: float, y: float, text: str, anchor: str = "start", color: str = MUT
 def line(x1: float, y1: float, x2: float, y2: float, color: str = GRID, dash: str = "") -> str:
     """A thin line."""
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{color}"{dashed}/>'
+    return (
+        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{color}"{dashed}/>'
+    )
 
 
 def time_axis(box: Box, window: Window) -> Iterable[str]:
@@ -64,5 +67,8 @@ def time_axis(box: Box, window: Window) -> Iterable[str]:
 
 
 def svg(width: float, height: float, parts: Iterable[str]) -> str:
-    """A drawing of that size."""
-    return f'<svg width="{width:.0f}" height="{height:.0f}" xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
+    """An SVG drawing of this size, in pixels."""
+    return (
+        f'<svg width="{width:.0f}" height="{height:.0f}" '
+        f'xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
+    )

@@ -15,7 +15,7 @@ LARGEST = 50
 
 
 def stat(panel: dict[str, Any], series: Sequence[Series], width: float, height: float) -> str:
-    """The body of a stat panel: the last value, or the name of the series that is there last."""
+    """The body of a stat panel: the last value, or the name of the series with the newest value."""
     one = latest(series)
     field = resolve(panel, one.name)
     value = one.present[-1]
@@ -23,10 +23,13 @@ def stat(panel: dict[str, Any], series: Sequence[Series], width: float, height: 
     figure, suffix = (one.name, "") if named else shown(value, field.unit, field.decimals)
     spark = panel["options"].get("graphMode") == "area"
     room = height * (0.62 if spark else 1)
-    size = min(LARGEST, room * 0.62, (width - 24) / (width_of(figure, 1) + 0.6 * width_of(suffix, 1)))
+    size = min(
+        LARGEST, room * 0.62, (width - 24) / (width_of(figure, 1) + 0.6 * width_of(suffix, 1))
+    )
     color = field.threshold_color(value)
     body = (
-        f'<div class="stat" style="height:{room:.0f}px;color:{color};font-size:{size:.0f}px">{escape(figure)}'
+        '<div class="stat" '
+        f'style="height:{room:.0f}px;color:{color};font-size:{size:.0f}px">{escape(figure)}'
         f'<small style="font-size:{size * 0.6:.0f}px">{escape(suffix)}</small></div>'
     )
     return body + (sparkline(one, color, width, height - room) if spark else "")
@@ -34,29 +37,45 @@ def stat(panel: dict[str, Any], series: Sequence[Series], width: float, height: 
 
 def latest(series: Sequence[Series]) -> Series:
     """The series with the newest value."""
-    return max(series, key=lambda one: max(i for i, value in enumerate(one.values) if value is not None))
+    return max(
+        series, key=lambda one: max(i for i, value in enumerate(one.values) if value is not None)
+    )
 
 
 def sparkline(series: Series, color: str, width: float, height: float) -> str:
-    """The course of the value as a small area."""
+    """The history of the value as a small area."""
     values = [(i, value) for i, value in enumerate(series.values) if value is not None]
     low, high = min(v for _, v in values), max(v for _, v in values)
     last = max(len(series.values) - 1, 1)
-    points = [(width * i / last, height - 2 - (height - 6) * (v - low) / ((high - low) or 1)) for i, v in values]
+    points = [
+        (width * i / last, height - 2 - (height - 6) * (v - low) / ((high - low) or 1))
+        for i, v in values
+    ]
     path = "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
     area = f"M{points[0][0]:.1f},{height:.1f}L{path}L{points[-1][0]:.1f},{height:.1f}Z"
     filled = f'<path d="{area}" fill="{color}" fill-opacity="0.18"/>'
-    return svg(width, height, [filled, f'<path d="M{path}" fill="none" stroke="{color}" stroke-opacity="0.8"/>'])
+    return svg(
+        width,
+        height,
+        [filled, f'<path d="M{path}" fill="none" stroke="{color}" stroke-opacity="0.8"/>'],
+    )
 
 
 def table(panel: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-    """The body of a table panel: columns renamed, ordered and left out as its `organize` transformation says."""
+    """The body of a table panel. The `organize` transformation renames, orders and hides
+    columns.
+    """
     organize = next(t["options"] for t in panel["transformations"] if t["id"] == "organize")
-    columns = sorted(organize["renameByName"], key=lambda name: organize["indexByName"].get(name, 99))
+    columns = sorted(
+        organize["renameByName"], key=lambda name: organize["indexByName"].get(name, 99)
+    )
     names = [organize["renameByName"][column] for column in columns]
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     lines = (
-        "".join(cell(panel, name, row.get(column)) for column, name in zip(columns, names, strict=True)) for row in rows
+        "".join(
+            cell(panel, name, row.get(column)) for column, name in zip(columns, names, strict=True)
+        )
+        for row in rows
     )
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
@@ -64,6 +83,8 @@ def table(panel: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
 def cell(panel: dict[str, Any], column: str, value: Any) -> str:
     """One value of a table."""
     field = resolve(panel, column)
-    content = text(value, field.unit, field.decimals) if isinstance(value, float) else str(value or "")
+    content = (
+        text(value, field.unit, field.decimals) if isinstance(value, float) else str(value or "")
+    )
     side = ' class="number"' if isinstance(value, float) else ""
     return f"<td{side}>{escape(content)}</td>"

@@ -1,4 +1,6 @@
-"""Draws a state timeline panel: a row for each series, a coloured bar for as long as a value lasts."""
+"""Draws a state timeline panel. Each series is a row, and each run of equal values is a coloured
+bar.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,10 @@ from demo.promql import Window
 DARK = "#111217"
 
 
-def draw(panel: dict[str, Any], series: Sequence[Series], window: Window, width: float, height: float) -> str:
-    """The body of a panel."""
+def draw(
+    panel: dict[str, Any], series: Sequence[Series], window: Window, width: float, height: float
+) -> str:
+    """The body of a state timeline panel."""
     left = max(width_of(one.name) for one in series) + 18
     box = Box(left, 4, width - left - 10, height - 30 - LEGEND_HEIGHT)
     row = box.height / len(series)
@@ -31,20 +35,31 @@ def draw(panel: dict[str, Any], series: Sequence[Series], window: Window, width:
 
 
 def legend(fields: Sequence[Field], series: Sequence[Series]) -> str:
-    """The named values that occur, with their colours."""
-    met = [field.mapped(value) for field, one in zip(fields, series, strict=True) for value in sorted(set(one.present))]
-    entries = (f'<span><i style="background:{color}"></i>{escape(name)}</span>' for name, color in met if name)
+    """The legend: the named values that occur, with their colours."""
+    mapped = [
+        field.mapped(value)
+        for field, one in zip(fields, series, strict=True)
+        for value in sorted(set(one.present))
+    ]
+    entries = (
+        f'<span><i style="background:{color}"></i>{escape(name)}</span>'
+        for name, color in mapped
+        if name
+    )
     return f'<div class="legend">{"".join(entries)}</div>'
 
 
-def bars(field: Field, series: Series, box: Box, window: Window, lane: tuple[float, float]) -> Iterable[str]:
-    """The bars of a row; `lane` is its middle and height."""
+def bars(
+    field: Field, series: Series, box: Box, window: Window, lane: tuple[float, float]
+) -> Iterable[str]:
+    """The bars of a row. `lane` is the row's middle and height, in pixels."""
     middle, height = lane
     for start, end, value in runs(series, window):
         name, color = field.mapped(value)
         x, width = box.x(start, window), box.x(end, window) - box.x(start, window)
         yield (
-            f'<rect x="{x:.1f}" y="{middle - height / 2:.1f}" width="{max(width - 1, 1):.1f}" height="{height:.1f}"'
+            f'<rect x="{x:.1f}" y="{middle - height / 2:.1f}" width="{max(width - 1, 1):.1f}" '
+            f'height="{height:.1f}"'
             f' fill="{color}" fill-opacity="0.85"/>'
         )
         shown = name or text(value, field.unit, field.decimals)
@@ -53,7 +68,7 @@ def bars(field: Field, series: Series, box: Box, window: Window, lane: tuple[flo
 
 
 def runs(series: Series, window: Window) -> Iterable[tuple[float, float, float]]:
-    """Start, end and value of each stretch of equal values."""
+    """Yield start, end and value of each run of equal values."""
     times = [*window.times, window.end]
     start: float | None = None
     current: float | None = None

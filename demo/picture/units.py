@@ -1,4 +1,4 @@
-"""Numbers as Grafana shows them: units, decimals, ticks of value and time axes."""
+"""Numbers in Grafana's format: units, decimals, ticks of value axes and time axes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 216
 
 
 def shown(value: float, unit: str, decimals: int | None = None) -> tuple[str, str]:
-    """The figure and its suffix, such as ("12.3", " K"). `unit` is an id of Grafana's."""
+    """The figure and its suffix, such as ("12.3", " K"). `unit` is one of Grafana's unit ids."""
     if unit == "percentunit":
         return fixed(value * 100, decimals if decimals is not None else 1), "%"
     if unit == "s":
@@ -23,12 +23,12 @@ def shown(value: float, unit: str, decimals: int | None = None) -> tuple[str, st
 
 
 def text(value: float, unit: str, decimals: int | None = None) -> str:
-    """Figure and suffix in one."""
+    """The figure and its suffix as one text."""
     return "".join(shown(value, unit, decimals))
 
 
 def fixed(value: float, decimals: int | None) -> str:
-    """With that many decimals; None: as many as a reader needs (three significant digits)."""
+    """The value with this many decimals. None: three significant digits."""
     if decimals is None:
         magnitude = math.floor(math.log10(abs(value))) if value else 0
         trimmed = f"{value:.{max(0, 2 - magnitude)}f}"
@@ -36,8 +36,10 @@ def fixed(value: float, decimals: int | None) -> str:
     return f"{value:.{decimals}f}"
 
 
-def scaled(value: float, base: float, suffixes: tuple[str, ...], decimals: int | None) -> tuple[str, str]:
-    """Divided by the largest power of `base` that leaves at least 1."""
+def scaled(
+    value: float, base: float, suffixes: tuple[str, ...], decimals: int | None
+) -> tuple[str, str]:
+    """The value divided by the largest power of `base` that leaves at least 1, and its suffix."""
     power = 0
     while abs(value) >= base and power < len(suffixes) - 1:
         value, power = value / base, power + 1
@@ -45,10 +47,15 @@ def scaled(value: float, base: float, suffixes: tuple[str, ...], decimals: int |
 
 
 def seconds(value: float, decimals: int | None) -> tuple[str, str]:
-    """Milliseconds to days."""
+    """A duration in seconds as a figure and a unit from milliseconds to days."""
     if not value:
         return "0", " s"
-    for limit, size, suffix in ((1, 0.001, " ms"), (60, 1, " s"), (3600, 60, " min"), (86400, 3600, " hours")):
+    for limit, size, suffix in (
+        (1, 0.001, " ms"),
+        (60, 1, " s"),
+        (3600, 60, " min"),
+        (86400, 3600, " hours"),
+    ):
         if abs(value) < limit:
             return fixed(value / size, 0 if suffix == " ms" else decimals), suffix
     return fixed(value / 86400, decimals), " days"
@@ -66,14 +73,16 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def tick_decimals(values: list[float], scale: float = 1) -> int:
-    """Decimals that tell neighbouring ticks apart."""
+    """The number of decimals at which neighbouring ticks differ."""
     step = (values[1] - values[0]) * scale if len(values) > 1 else 1
     return max(0, -math.floor(math.log10(step) + 1e-9)) if step else 0
 
 
 def time_ticks(start: float, end: float, count: int) -> list[tuple[float, str]]:
     """Round local times in [start, end] with their labels."""
-    step = next((s for s in TIME_STEPS if (end - start) / s <= count), math.ceil((end - start) / count))
+    step = next(
+        (s for s in TIME_STEPS if (end - start) / s <= count), math.ceil((end - start) / count)
+    )
     first = math.ceil(start / step) * step
     form = "%H:%M:%S" if step < 60 else "%H:%M"
     return [(t, time.strftime(form, time.localtime(t))) for t in range(first, int(end) + 1, step)]

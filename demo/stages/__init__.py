@@ -1,1 +1,1 @@
-"""Where the demo plays: a devcluster, kind, or the caller's own cluster."""
+"""The clusters on which the demo runs: a devcluster, kind, or the caller's own cluster."""

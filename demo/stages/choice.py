@@ -1,4 +1,4 @@
-"""Which stage the demo takes, and why."""
+"""Chooses the cluster of the demo and states the reason."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ STAGES: dict[str, Callable[[Screen], Stage]] = {
 
 
 def choose(asked: str | None) -> tuple[str, str]:
-    """The kind of stage and why: what is asked for, else devcluster, kind, or no cluster, the first that can be.
+    """The kind of stage and the reason for the choice.
 
-    Raises DemoError for a kind that does not exist.
+    Without `asked`, the first that is possible of devcluster, kind and no cluster. Raises DemoError
+    for an unknown kind.
     """
     if asked:
         if asked not in (*STAGES, LOCAL):
@@ -34,6 +35,15 @@ def choose(asked: str | None) -> tuple[str, str]:
         preflight()
     except DevclusterError as refused:
         if KindStage.available():
-            return "kind", f"this machine cannot carry a devcluster ({refused}), but has Docker and kind"
-        return LOCAL, f"this machine cannot carry a devcluster ({refused}), and has no kind with Docker"
-    return "devcluster", "this machine can carry it: a real Kubernetes with three nodes, without Docker"
+            return (
+                "kind",
+                f"this machine cannot run a devcluster ({refused}), but it has Docker and kind",
+            )
+        return (
+            LOCAL,
+            f"this machine cannot run a devcluster ({refused}) and lacks kind or Docker",
+        )
+    return (
+        "devcluster",
+        "this machine can run it: a real Kubernetes with three nodes, without Docker",
+    )

@@ -1,6 +1,7 @@
-"""The cluster of the caller's kubeconfig context, used only when asked for.
+"""The cluster of the caller's kubeconfig context. The demo uses it only on request.
 
-It has no plug that we could pull: the pod is deleted by force instead, and its node closed for new pods meanwhile.
+The demo cannot cut the power of its nodes. It cordons the node and deletes the pod by force
+instead.
 """
 
 from __future__ import annotations
@@ -23,23 +24,28 @@ MIRROR = Path("build/demo/volume")
 
 @dataclass(frozen=True)
 class CurrentStage:
-    """The caller's cluster, with storage for ReadWriteMany claims, whose nodes can pull the images."""
+    """The caller's cluster. It needs storage for ReadWriteMany claims, and its nodes pull the
+    images.
+    """
 
     kubectl: Kubectl
 
     @classmethod
     def up(cls, screen: Screen) -> CurrentStage:
-        """Nothing comes up; the context is named."""
+        """Use the existing cluster and report its context."""
         kubectl = Kubectl(None, None)
-        screen.tell(
-            f"Using the context {kubectl('config', 'current-context').strip()}: its nodes have no plug to pull, "
+        screen.report(
+            f"Using the context {kubectl('config', 'current-context').strip()}. "
+            "The demo cannot cut the power of its nodes."
         )
-        screen.tell("so the pod is deleted by force instead; they must be able to pull the images.")
+        screen.report(
+            "It deletes the pod by force instead. The nodes must be able to pull the images."
+        )
         return cls(kubectl)
 
     def load(self, images: Mapping[str, Path], screen: Screen) -> None:
-        """The nodes pull them."""
-        screen.tell(f"The cluster pulls {', '.join(images)}.")
+        """Do nothing: the nodes pull the images."""
+        screen.report(f"The cluster pulls {', '.join(images)}.")
 
     def storage(self, namespace: str) -> list[dict[str, Any]]:
         """A claim of the default storage class."""
@@ -47,30 +53,42 @@ class CurrentStage:
         return [shared_claim()]
 
     def volume(self, namespace: str) -> Path:
-        """A copy of what is there now, but the checkpoints' shards, through a pod that mounts the claim."""
+        """A copy of the volume without the checkpoints' shards. A pod that mounts the claim
+        provides it.
+        """
         self.kubectl.apply(reader(), namespace=namespace)
-        self.kubectl("wait", "-n", namespace, f"pod/{READER}", "--for=condition=Ready", "--timeout=100s")
+        self.kubectl(
+            "wait", "-n", namespace, f"pod/{READER}", "--for=condition=Ready", "--timeout=100s"
+        )
         MIRROR.mkdir(parents=True, exist_ok=True)
-        pack = f"kubectl exec -n {namespace} {READER} -- tar --create --format=posix --exclude=*.distcp -C /volume ."
-        call(["sh", "-c", f"{pack} | tar --extract -C {shlex.quote(str(MIRROR))}"], env=self.kubectl.environment())
+        pack = (
+            f"kubectl exec -n {namespace} {READER} -- tar --create --format=posix "
+            "--exclude=*.distcp -C /volume ."
+        )
+        call(
+            ["sh", "-c", f"{pack} | tar --extract -C {shlex.quote(str(MIRROR))}"],
+            env=self.kubectl.environment(),
+        )
         return MIRROR
 
     def route(self) -> AbstractContextManager[Route]:
-        """Through the API server."""
+        """Reach the pods through the API server."""
         return proxied(self.kubectl)
 
     def kill(self, node: str, namespace: str, pod: str) -> None:
-        """Close the node and delete the pod by force."""
+        """Cordon the node and delete the pod by force."""
         self.kubectl("cordon", node)
-        self.kubectl("delete", "pod", pod, "-n", namespace, "--grace-period=0", "--force", "--wait=false")
+        self.kubectl(
+            "delete", "pod", pod, "-n", namespace, "--grace-period=0", "--force", "--wait=false"
+        )
 
     def start(self, node: str) -> None:
-        """Open the node again."""
+        """Uncordon the node."""
         self.kubectl("uncordon", node)
 
 
 def reader() -> dict[str, Any]:
-    """A pod that does nothing but mount the claim."""
+    """A pod that only mounts the claim."""
     container = {
         "name": "reader",
         "image": "debian:stable-slim",

@@ -1,4 +1,4 @@
-"""Three real nodes on this machine, without Docker; killing one pulls its plug."""
+"""Three real nodes on this machine, without Docker. The demo cuts the power of one."""
 
 from __future__ import annotations
 
@@ -27,25 +27,28 @@ class DevclusterStage:
 
     @classmethod
     def up(cls, screen: Screen, name: str = NAME) -> DevclusterStage:
-        """The cluster, made or found. Raises DemoError."""
+        """Create the cluster or use the existing one. Raises DemoError."""
         try:
-            cluster = Cluster.up(name, NODES, say=lambda line: screen.tell(f"    {line}", "dim"))
+            cluster = Cluster.up(
+                name, NODES, report=lambda line: screen.report(f"    {line}", "dim")
+            )
         except DevclusterError as error:
             raise DemoError(str(error)) from error
         return cls(cluster, Kubectl(cluster.bin, cluster.kubeconfig))
 
     @staticmethod
     def down() -> None:
-        """Remove it, if it is there. Raises DemoError."""
+        """Remove the cluster if it exists. Raises DemoError."""
         try:
             remove(NAME)
         except DevclusterError as error:
             raise DemoError(str(error)) from error
 
     def load(self, images: Mapping[str, Path], screen: Screen) -> None:
-        """Attach the images to all nodes."""
         for name, path in images.items():
-            self.cluster.load_image(path, name, say=lambda line: screen.tell(f"    {line}", "dim"))
+            self.cluster.load_image(
+                path, name, report=lambda line: screen.report(f"    {line}", "dim")
+            )
 
     def storage(self, namespace: str) -> list[dict[str, Any]]:
         """A claim of the default storage class, which is shared between nodes."""
@@ -53,19 +56,18 @@ class DevclusterStage:
         return [shared_claim()]
 
     def volume(self, namespace: str) -> Path:
-        """The folder itself: devcluster's volumes are folders of this machine."""
+        """The folder of the volume itself: devcluster's volumes are folders of this machine."""
         name = self.kubectl.read("pvc", CLAIM, "-n", namespace)["spec"]["volumeName"]
         return Path(self.kubectl.read("pv", name)["spec"]["hostPath"]["path"])
 
     def route(self) -> AbstractContextManager[Route]:
-        """The pods' own addresses are routed to this machine."""
+        """Reach the pods at their own addresses, which this machine can route to."""
         return nullcontext(Route())
 
     def kill(self, node: str, namespace: str, pod: str) -> None:
-        """Pull the plug."""
+        """Cut the power of the node."""
         del namespace, pod
         self.cluster.node(node).kill()
 
     def start(self, node: str) -> None:
-        """Power it on."""
         self.cluster.node(node).start()

@@ -1,4 +1,4 @@
-"""A kind cluster: its nodes are containers of Docker, which can be killed."""
+"""A kind cluster. Its nodes are Docker containers, which can be killed."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ MOUNT = "/var/regroup"
 
 @dataclass(frozen=True)
 class KindStage:
-    """The kind cluster `demo`. All its nodes mount one folder of this machine, which holds the volume."""
+    """The kind cluster `demo`. All its nodes mount one folder of this machine, which holds the
+    volume.
+    """
 
     kubectl: Kubectl
     folder: Path
 
     @staticmethod
     def available() -> bool:
-        """Whether kind and Docker are there."""
+        """Whether kind and Docker are installed."""
         return bool(shutil.which("kind") and shutil.which("docker"))
 
     @classmethod
     def up(cls, screen: Screen) -> KindStage:
-        """The cluster, made or found. Raises DemoError."""
+        """Create the cluster or use the existing one. Raises DemoError."""
         folder = Path("build/demo/kind").absolute()
         volume = folder / "volume"
         volume.mkdir(parents=True, exist_ok=True)
         volume.chmod(0o1777)
         if NAME not in call(["kind", "get", "clusters"]).split():
-            with screen.step(f"Making a kind cluster of {NODES} nodes"):
+            with screen.step(f"Creating a kind cluster of {NODES} nodes"):
                 call(
                     ["kind", "create", "cluster", "--name", NAME, "--config", "-"],
                     json.dumps(config(volume)),
@@ -50,7 +52,7 @@ class KindStage:
 
     @classmethod
     def down(cls) -> None:
-        """Remove it, if it is there."""
+        """Remove the cluster if it exists."""
         if cls.available() and NAME in call(["kind", "get", "clusters"]).split():
             call(["kind", "delete", "cluster", "--name", NAME])
 
@@ -61,7 +63,9 @@ class KindStage:
                 call(["kind", "load", "image-archive", str(path), "--name", NAME], timeout=900)
 
     def storage(self, namespace: str) -> list[dict[str, Any]]:
-        """A static volume and the claim for it: kind's own storage class is not shared between nodes."""
+        """A static volume and the claim for it. The nodes do not share the volumes of kind's own
+        storage class.
+        """
         spec = {
             "capacity": {"storage": "2Gi"},
             "accessModes": ["ReadWriteMany"],
@@ -69,16 +73,21 @@ class KindStage:
             "hostPath": {"path": MOUNT},
             "claimRef": {"namespace": namespace, "name": CLAIM},
         }
-        volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "regroup-demo"}, "spec": spec}
+        volume = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": "regroup-demo"},
+            "spec": spec,
+        }
         return [volume, shared_claim(storageClassName="", volumeName="regroup-demo")]
 
     def volume(self, namespace: str) -> Path:
-        """The mounted folder."""
+        """The folder that all nodes mount."""
         del namespace
         return self.folder
 
     def route(self) -> AbstractContextManager[Route]:
-        """Through the API server."""
+        """Reach the pods through the API server."""
         return proxied(self.kubectl)
 
     def kill(self, node: str, namespace: str, pod: str) -> None:
@@ -87,12 +96,11 @@ class KindStage:
         call(["docker", "kill", node])
 
     def start(self, node: str) -> None:
-        """Start it again."""
         call(["docker", "start", node])
 
 
 def config(volume: Path) -> dict[str, Any]:
-    """A control plane and workers that mount the folder."""
+    """The kind configuration: a control plane and workers that mount the folder."""
     mount = {"hostPath": str(volume), "containerPath": MOUNT}
     workers = [{"role": "worker", "extraMounts": [mount]} for _ in range(NODES)]
     nodes = [{"role": "control-plane"}, *workers]

@@ -1,4 +1,4 @@
-"""What the demo needs of a cluster, beyond what kubectl gives."""
+"""The interface of the demo to a cluster, beside kubectl."""
 
 from __future__ import annotations
 
@@ -18,33 +18,35 @@ CLAIM = "shared"
 
 
 class Stage(Protocol):
-    """A cluster to play on: how it gets images, shows a volume's content and loses a node."""
+    """A cluster for the demo: how it loads images, shows a volume's content and loses a node."""
 
     @property
     def kubectl(self) -> Kubectl:
-        """Its kubectl."""
+        """The cluster's kubectl."""
 
     def load(self, images: Mapping[str, Path], screen: Screen) -> None:
-        """Give images (name -> export) to all nodes."""
+        """Make images (name -> export) available on all nodes."""
 
     def storage(self, namespace: str) -> list[dict[str, Any]]:
-        """The objects that make the claim `shared`, readable and writable from all nodes."""
+        """The objects that provide the claim `shared`, readable and writable from all nodes."""
 
     def volume(self, namespace: str) -> Path:
-        """A folder of this machine that shows what is on the claim's volume now."""
+        """A folder of this machine with the current content of the claim's volume."""
 
     def route(self) -> AbstractContextManager[Route]:
-        """How this machine reaches pods, while it is entered."""
+        """How this machine reaches pods while the block runs."""
 
     def kill(self, node: str, namespace: str, pod: str) -> None:
-        """Make the node that runs `pod` vanish without a word, as far as this kind of cluster can."""
+        """Make the node that runs `pod` fail without a shutdown, as far as this kind of cluster
+        can.
+        """
 
     def start(self, node: str) -> None:
-        """Bring it back."""
+        """Start the node again."""
 
 
 def shared_claim(**spec: Any) -> dict[str, Any]:
-    """The claim `shared`, by default of the cluster's default storage class."""
+    """The claim `shared`. By default, it uses the cluster's default storage class."""
     resources = {"requests": {"storage": "2Gi"}}
     return {
         "apiVersion": "v1",
@@ -56,11 +58,15 @@ def shared_claim(**spec: Any) -> dict[str, Any]:
 
 @contextmanager
 def proxied(kubectl: Kubectl) -> Iterator[Route]:
-    """Reach pods through the API server, for clusters whose pod network is not routed to this machine."""
+    """Reach pods through the API server. For clusters whose pod network this machine cannot route
+    to.
+    """
     command = kubectl.command("proxy", "--port=0")
-    with subprocess.Popen(command, env=kubectl.environment(), stdout=subprocess.PIPE, text=True) as proxy:
-        said = proxy.stdout.readline() if proxy.stdout else ""
+    with subprocess.Popen(
+        command, env=kubectl.environment(), stdout=subprocess.PIPE, text=True
+    ) as proxy:
+        line = proxy.stdout.readline() if proxy.stdout else ""
         try:
-            yield Route(said.rpartition(" ")[2].strip())
+            yield Route(line.rpartition(" ")[2].strip())
         finally:
             proxy.terminate()

@@ -1,4 +1,5 @@
-"""A first DistributedDataParallel script: a small perceptron learns from synthetic data, a process per rank.
+"""A first DistributedDataParallel script: a small perceptron learns from synthetic data, a process
+per rank.
 
 Nothing in it knows who starts it: torchrun, Regroup on this machine, or Regroup on a cluster.
 """
@@ -39,28 +40,40 @@ def read_epochs() -> int:
 
 
 def join() -> torch.device:
-    """Meet the other ranks; whoever started us has put RANK, WORLD_SIZE and where to meet into the environment."""
+    """Meet the other ranks; whoever started us has put RANK, WORLD_SIZE and where to meet into the
+    environment.
+    """
     if not torch.cuda.is_available():
         dist.init_process_group("gloo")
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)  # before the first collective: each rank of a machine has a GPU of its own
+    torch.cuda.set_device(
+        device
+    )  # before the first collective: each rank of a machine has a GPU of its own
     dist.init_process_group("nccl")
     return device
 
 
 def make_samples() -> TensorDataset:
-    """Inputs (N, 10) and targets (N, 5) of a linear rule with a little noise; the same on every rank."""
+    """Inputs (N, 10) and targets (N, 5) of a linear rule with a little noise; the same on every
+    rank.
+    """
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(SAMPLES, INPUTS, generator=generator)
     rule = torch.randn(INPUTS, OUTPUTS, generator=generator)
-    return TensorDataset(inputs, inputs @ rule + 0.1 * torch.randn(SAMPLES, OUTPUTS, generator=generator))
+    return TensorDataset(
+        inputs, inputs @ rule + 0.1 * torch.randn(SAMPLES, OUTPUTS, generator=generator)
+    )
 
 
 def train(device: torch.device, epochs: int) -> None:
-    """Each rank trains on its share of every epoch; DDP averages the gradients, so that all stay alike."""
+    """Each rank trains on its share of every epoch; DDP averages the gradients, so that all stay
+    alike.
+    """
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, OUTPUTS)).to(device)
+    model = nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, OUTPUTS)).to(
+        device
+    )
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
     samples = make_samples()

@@ -3,7 +3,8 @@
     python collectives.py                    # every message takes 5 ms, as on a slow network
     python collectives.py --latency-ms 0     # only what this machine itself needs
 
-A tree halves the ranks that are left in every round, so n ranks need ceil(log2 n) rounds instead of n - 1.
+A tree halves the ranks that are left in every round, so n ranks need ceil(log2 n) rounds instead of
+n - 1.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
-WORLDS = (2, 4, 8)
+WORLD_SIZES = (2, 4, 8)
 REPEATS = 7
 ELEMENTS = 1024
 
 
 class Link:
-    """Sends and receives of the first `size` ranks; each message takes `latency` seconds longer than it would."""
+    """Sends and receives of the first `size` ranks; each message takes `latency` seconds longer
+    than it would.
+    """
 
     def __init__(self, size: int, latency: float) -> None:
         self.rank, self.size, self.latency = dist.get_rank(), size, latency
@@ -64,7 +67,9 @@ def broadcast(link: Link, value: Tensor) -> Tensor:
 
 
 def reduce(link: Link, value: Tensor) -> Tensor:
-    """A broadcast backwards: of the ranks that are left the upper half sends, the lower adds. Rank 0 has the sum."""
+    """A broadcast backwards: of the ranks that are left the upper half sends, the lower adds. Rank
+    0 has the sum.
+    """
     for bit in reversed(range(rounds(link.size))):
         half = 1 << bit
         if half <= link.rank < 2 * half:
@@ -75,7 +80,9 @@ def reduce(link: Link, value: Tensor) -> Tensor:
 
 
 def all_reduce(link: Link, value: Tensor) -> Tensor:
-    """Reduce, then broadcast: 2 log2 n rounds. (Large tensors go around a ring instead: see the README.)"""
+    """Reduce, then broadcast: 2 log2 n rounds. (Large tensors go around a ring instead: see the
+    README.)
+    """
     return broadcast(link, reduce(link, value))
 
 
@@ -85,7 +92,9 @@ def rounds(size: int) -> int:
 
 
 def measure(link: Link, operation: Callable[[Link, Tensor], Tensor]) -> tuple[float, Tensor]:
-    """Milliseconds, in the fastest of the repeats, until the slowest rank has finished, and this rank's result."""
+    """Milliseconds, in the fastest of the repeats, until the slowest rank has finished, and this
+    rank's result.
+    """
     times, result = [], torch.zeros(ELEMENTS)
     for _ in range(REPEATS):
         dist.barrier()
@@ -98,20 +107,27 @@ def measure(link: Link, operation: Callable[[Link, Tensor], Tensor]) -> tuple[fl
 
 
 def run(rank: int, folder: str, latency: float) -> None:
-    """One of the largest world's ranks; smaller worlds are its first ranks."""
+    """Run one rank of the largest group; smaller groups are its first ranks."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLDS[-1])
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD_SIZES[-1]
+    )
     if rank == 0:
         print("ranks  rounds  one by one  broadcast   reduce  all-reduce   (ms)", flush=True)
-    for size in WORLDS:
+    for size in WORLD_SIZES:
         link = Link(size, latency)
-        line = [measure(link, operation) for operation in (broadcast_in_a_row, broadcast, reduce, all_reduce)]
+        line = [
+            measure(link, operation)
+            for operation in (broadcast_in_a_row, broadcast, reduce, all_reduce)
+        ]
         if rank == 0:
             figures = "  ".join(f"{milliseconds:9.1f}" for milliseconds, _ in line)
             print(f"{size:5}  {rounds(size):6}  {figures}", flush=True)
         if rank < size:
             assert torch.equal(line[1][1], torch.ones(ELEMENTS)), "everybody has rank 0's tensor"
-            assert torch.equal(line[3][1], torch.full((ELEMENTS,), size * (size + 1) / 2)), "everybody has the sum"
+            assert torch.equal(line[3][1], torch.full((ELEMENTS,), size * (size + 1) / 2)), (
+                "everybody has the sum"
+            )
     dist.barrier()
     dist.destroy_process_group()
 
@@ -123,7 +139,7 @@ def main() -> None:
     latency = parser.parse_args().latency_ms / 1000
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with TemporaryDirectory() as folder:
-        mp.start_processes(run, (folder, latency), nprocs=WORLDS[-1], start_method="fork")
+        mp.start_processes(run, (folder, latency), nprocs=WORLD_SIZES[-1], start_method="fork")
 
 
 if __name__ == "__main__":

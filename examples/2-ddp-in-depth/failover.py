@@ -1,10 +1,11 @@
-"""The classical way to survive a failure: rank 0 writes a checkpoint to a shared disk, everybody starts over from it.
+"""The classical way to survive a failure: rank 0 writes a checkpoint to a shared disk, all ranks
+restart from it.
 
-    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-    torchrun --standalone --nproc-per-node=3 --max-restarts=3 failover.py --folder FOLDER --kill rank=1@step=57
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --nproc-per-node=3
+    --max-restarts=3 failover.py --folder FOLDER --kill rank=1@step=57
 
-(Without that variable a restarted world may read the addresses of the one before, and wait for the dead.) A loop of
-one's own under stock torchrun; `job.yaml` is the same run under Regroup.
+(Without that variable a restarted process group may read the addresses of the one before, and wait
+for lost ranks.) A loop of one's own under stock torchrun; `job.yaml` is the same run under Regroup.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ def save(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optim
     """Rank 0 alone writes, under another name first: a file that exists is whole."""
     if dist.get_rank() == 0:
         unfinished = folder / "unfinished"
-        torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, unfinished)
+        torch.save(
+            {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()},
+            unfinished,
+        )
         unfinished.rename(folder / f"step-{step:06}.pt")
     dist.barrier()
 
@@ -60,15 +64,16 @@ def die_once(folder: Path, kill: tuple[int, int] | None, step: int) -> None:
 
 
 def train(folder: Path, kill: tuple[int, int] | None) -> float:
-    """The last loss."""
+    """Train to the end; returns the last loss."""
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     first = load(folder, model, optimizer)
-    # RANK counts in the whole world, LOCAL_RANK on this machine: the latter chooses the device.
+    # RANK counts over all machines, LOCAL_RANK on this machine: the latter chooses the device.
     print(
-        f"RANK {os.environ['RANK']} LOCAL_RANK {os.environ['LOCAL_RANK']} of {size}, process {os.getpid()}, "
+        f"RANK {os.environ['RANK']} LOCAL_RANK {os.environ['LOCAL_RANK']} of {size}, process "
+        f"{os.getpid()}, "
         f"restart {os.environ['TORCHELASTIC_RESTART_COUNT']}: goes on from step {first}",
         flush=True,
     )
@@ -90,7 +95,9 @@ def train(folder: Path, kill: tuple[int, int] | None) -> float:
 def main() -> None:
     """One rank of torchrun."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=os.environ.get("REGROUP_DIRECTORY"), help="on a shared disk")
+    parser.add_argument(
+        "--folder", type=Path, default=os.environ.get("REGROUP_DIRECTORY"), help="on a shared disk"
+    )
     parser.add_argument("--kill", help="rank=1@step=57: kill that rank there, once")
     options = parser.parse_args()
     if options.folder is None:

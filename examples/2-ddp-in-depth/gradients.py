@@ -22,10 +22,13 @@ def by_hand(weight: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def gradient(weight: Tensor, inputs: Tensor, targets: Tensor, parts: list[int]) -> Tensor:
-    """Mean gradient over the batch, cut into `parts` samples at a time; backward() adds to what is there."""
+    """Mean gradient over the batch, cut into `parts` samples at a time; backward() adds to what is
+    there.
+    """
     weight = weight.clone().requires_grad_()
     for part_inputs, part_targets in zip(inputs.split(parts), targets.split(parts), strict=True):
-        # Divide by the whole batch, not by the part: then the sum over parts is the mean over the batch.
+        # Divide by the whole batch, not by the part: then the sum over parts is the mean over the
+        # batch.
         (sum_of_losses(weight, part_inputs, part_targets) / len(inputs)).backward()
     assert weight.grad is not None
     return weight.grad
@@ -61,11 +64,17 @@ def main() -> None:
     for name, parts in (("4 x 16", even), ("40 + 20 + 3 + 1", uneven)):
         error = float((gradient(zero, inputs, targets, parts) - auto).abs().max())
         naive = float((mean_of_means(zero, inputs, targets, parts) - auto).abs().max())
-        print(f"accumulated {name:16} differs from one batch of 64 by {error:.1e}; a mean of means by {naive:.1e}")
+        print(
+            f"accumulated {name:16} differs from one batch of 64 by {error:.1e}; a mean of means "
+            f"by {naive:.1e}"
+        )
 
     for name, parts in (("one batch of 64", [64]), ("accumulated", uneven)):
         weight = descend(inputs, targets, parts, steps=100)
-        print(f"100 steps, {name:16} w = {[round(value, 5) for value in weight.tolist()]} (truth {truth.tolist()})")
+        print(
+            f"100 steps, {name:16} w = {[round(value, 5) for value in weight.tolist()]} (truth "
+            f"{truth.tolist()})"
+        )
 
 
 if __name__ == "__main__":

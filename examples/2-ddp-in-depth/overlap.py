@@ -1,11 +1,13 @@
-"""Accumulation with no_sync, and buckets that travel while the backward pass still runs: counted, timed and drawn.
+"""Accumulation with no_sync, and buckets that travel while the backward pass still runs: counted,
+timed and drawn.
 
     python overlap.py --picture overlap.png
 
-Two ranks; the network between them is emulated at `--megabytes-per-second` on top of what it really needs, since the
-memory of one machine is faster than any network, and hides what this is about.
+Two ranks; the network between them is emulated at `--megabytes-per-second` on top of what it really
+needs, since the memory of one machine is faster than any network, and hides what this is about.
 
-Without `from __future__ import annotations`: DDP looks at its hook's annotations, and refuses them as strings.
+Without `from __future__ import annotations`: DDP looks at its hook's annotations, and refuses them
+as strings.
 """
 
 import argparse
@@ -53,12 +55,16 @@ class SlowNetwork:
     def __init__(self, bytes_per_second: float, trace: Trace) -> None:
         self.reductions = 0
         self._rate, self._trace = bytes_per_second, trace
-        self._waiting: queue.Queue[tuple[Tensor, torch.futures.Future[Tensor]] | None] = queue.Queue()
+        self._waiting: queue.Queue[tuple[Tensor, torch.futures.Future[Tensor]] | None] = (
+            queue.Queue()
+        )
         self._thread = threading.Thread(target=self._carry, daemon=True)
         self._thread.start()
 
     def hook(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-        """DDP's communication hook: called when a bucket is complete, in the middle of the backward pass."""
+        """DDP's communication hook: called when a bucket is complete, in the middle of the backward
+        pass.
+        """
         self.reductions += 1
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         self._waiting.put((bucket.buffer(), future))
@@ -82,7 +88,9 @@ def build(bucket_megabytes: float, network: SlowNetwork) -> DistributedDataParal
     """A stack of layers of 4 MB each behind DDP."""
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
-    ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_megabytes, gradient_as_bucket_view=True)
+    ddp = DistributedDataParallel(
+        model, bucket_cap_mb=bucket_megabytes, gradient_as_bucket_view=True
+    )
     ddp.register_comm_hook(None, network.hook)
     return ddp
 
@@ -101,7 +109,11 @@ def backward(model: nn.Module, trace: Trace) -> float:
 def overlap(rate: float) -> dict[str, list[tuple[str, float, float]]]:
     """Time the backward pass with buckets of several sizes; returns what was busy when."""
     pictures = {}
-    for name, megabytes in (("buckets of 25 MB", 25.0), ("one bucket", 10_000.0), ("a bucket per layer", 1.0)):
+    for name, megabytes in (
+        ("buckets of 25 MB", 25.0),
+        ("one bucket", 10_000.0),
+        ("a bucket per layer", 1.0),
+    ):
         trace = Trace()
         network = SlowNetwork(rate, trace)
         model = build(megabytes, network)
@@ -113,10 +125,16 @@ def overlap(rate: float) -> dict[str, list[tuple[str, float, float]]]:
                 pictures[name] = list(trace.spans)
         count = sum(kind == "network" for kind, _, _ in pictures[name])
         busy = sum(end - begin for kind, begin, end in pictures[name] if kind == "network")
-        say(f"{name:20} {count:3} all-reduces, network busy {1000 * busy:5.0f} ms, step {1000 * min(seconds):5.0f} ms")
+        print_once(
+            f"{name:20} {count:3} all-reduces, network busy {1000 * busy:5.0f} ms, step "
+            f"{1000 * min(seconds):5.0f} ms"
+        )
         network.close()
     compute = compute_alone()
-    say(f"{'no communication':20}   0 all-reduces, network busy     0 ms, step {1000 * compute:5.0f} ms")
+    print_once(
+        f"{'no communication':20}   0 all-reduces, network busy     0 ms, step "
+        f"{1000 * compute:5.0f} ms"
+    )
     return pictures
 
 
@@ -144,11 +162,19 @@ def accumulation(rate: float) -> None:
                 torch.manual_seed(step * RANKS + dist.get_rank())
                 (model(torch.randn(4, 64)).square().mean() / MICRO_STEPS).backward()
         seconds = time.perf_counter() - begin
-        results[name] = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-        say(f"{MICRO_STEPS} micro-steps {name:20} {network.reductions:4} all-reduces, {1000 * seconds:6.0f} ms")
+        results[name] = torch.cat(
+            [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        )
+        print_once(
+            f"{MICRO_STEPS} micro-steps {name:20} {network.reductions:4} all-reduces, "
+            f"{1000 * seconds:6.0f} ms"
+        )
         network.close()
     first, second = results.values()
-    say(f"largest difference of the two gradients: {float((first - second).abs().max() / first.abs().max()):.1e}")
+    print_once(
+        "largest difference of the two gradients: "
+        f"{float((first - second).abs().max() / first.abs().max()):.1e}"
+    )
 
 
 def build_small(network: SlowNetwork) -> DistributedDataParallel:
@@ -167,18 +193,27 @@ def draw(pictures: dict[str, list[tuple[str, float, float]]], file: str) -> None
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(len(pictures), 1, figsize=(8, 4.2), sharex=True, layout="constrained")
+    figure, axes = pyplot.subplots(
+        len(pictures), 1, figsize=(8, 4.2), sharex=True, layout="constrained"
+    )
     for axis, (name, spans) in zip(axes, pictures.items(), strict=True):
         for kind, begin, end in spans:
             row, colour = (0, "tab:orange") if kind == "network" else (1, "tab:blue")
-            axis.barh(row, 1000 * (end - begin), left=1000 * begin, color=colour, edgecolor="white", height=0.7)
+            axis.barh(
+                row,
+                1000 * (end - begin),
+                left=1000 * begin,
+                color=colour,
+                edgecolor="white",
+                height=0.7,
+            )
         axis.set_yticks([0, 1], ["network", "backward"])
         axis.set_title(name, fontsize=10, loc="left")
     axes[-1].set_xlabel("milliseconds since the backward pass began")
     figure.savefig(file, dpi=80)
 
 
-def say(line: str) -> None:
+def print_once(line: str) -> None:
     """Print on rank 0."""
     if dist.get_rank() == 0:
         print(line, flush=True)
@@ -187,7 +222,9 @@ def say(line: str) -> None:
 def run(rank: int, folder: str, megabytes_per_second: float, picture: str | None) -> None:
     """One rank."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS
+    )
     rate = megabytes_per_second * MEGABYTE
     sections: list[Callable[[], Any]] = [lambda: accumulation(rate), lambda: overlap(rate)]
     *_, pictures = [section() for section in sections]
@@ -200,7 +237,9 @@ def run(rank: int, folder: str, megabytes_per_second: float, picture: str | None
 def main() -> None:
     """Start the ranks."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--megabytes-per-second", type=float, default=200.0, help="of the emulated network")
+    parser.add_argument(
+        "--megabytes-per-second", type=float, default=200.0, help="of the emulated network"
+    )
     parser.add_argument("--picture", help="PNG file to draw the trace into; needs matplotlib")
     options = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

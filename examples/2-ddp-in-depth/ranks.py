@@ -1,8 +1,10 @@
-"""A rank is not an identity: kill one of two machines, replace it, and the survivor has another rank.
+"""A rank is not an identity: kill one of two machines, replace it, and the other one gets another
+rank.
 
     python ranks.py
 
-Each "machine" is an agent of stock torchrun with one worker; the store by which they meet outlives both.
+Each "machine" is an agent of stock torchrun with one worker; the store by which they meet outlives
+both.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ SECONDS = 60
 
 
 def worker(folder: Path) -> None:
-    """Say who and what rank one is, then meet the others until everybody is told to stop."""
+    """Write this machine's rank to a file, then all-reduce until the file `stop` exists."""
     dist.init_process_group("gloo", timeout=timedelta(seconds=SECONDS))
     name, restart = os.environ["MACHINE"], os.environ["TORCHELASTIC_RESTART_COUNT"]
-    line = f"machine {name}: RANK {dist.get_rank()} of {dist.get_world_size()} (process {os.getpid()})"
+    line = (
+        f"machine {name}: RANK {dist.get_rank()} of {dist.get_world_size()} (process {os.getpid()})"
+    )
     (folder / f"{name}-{restart}").write_text(line)
     going = torch.ones(1)
     while going:
@@ -40,16 +44,38 @@ def worker(folder: Path) -> None:
 
 def machine(name: str, port: int, folder: Path) -> subprocess.Popen[bytes]:
     """An agent that waits for a second one, and starts its worker anew when a peer is lost."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=5"]
-    command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=ranks", "--local-addr=127.0.0.1"]
-    command += ["--rdzv-conf=is_host=0,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"]
-    environment = {**os.environ, "MACHINE": name, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=2",
+        "--nproc-per-node=1",
+        "--max-restarts=5",
+    ]
+    command += [
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=127.0.0.1:{port}",
+        "--rdzv-id=ranks",
+        "--local-addr=127.0.0.1",
+    ]
+    command += [
+        "--rdzv-conf=is_host=0,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+    ]
+    environment = {
+        **os.environ,
+        "MACHINE": name,
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     return subprocess.Popen(
-        [*command, __file__, str(folder)], env=environment, stderr=subprocess.DEVNULL, start_new_session=True
+        [*command, __file__, str(folder)],
+        env=environment,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
 
 
-def heard(folder: Path, machines: str) -> None:
+def print_new_lines(folder: Path, machines: str) -> None:
     """Wait until each of the machines has a new line, print them, and forget them."""
     deadline = time.monotonic() + SECONDS
     while True:
@@ -66,18 +92,18 @@ def heard(folder: Path, machines: str) -> None:
 
 
 def main() -> None:
-    """Play it."""
+    """Start two machines, kill one and start a third."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     with TemporaryDirectory() as name:
         folder = Path(name)
         agents = {letter: machine(letter, store.port, folder) for letter in "ab"}
         try:
-            heard(folder, "ab")
+            print_new_lines(folder, "ab")
             os.killpg(agents["a"].pid, signal.SIGKILL)
             agents["a"].wait()
             print("machine a is lost, machine c takes its place", flush=True)
             agents["c"] = machine("c", store.port, folder)
-            heard(folder, "bc")
+            print_new_lines(folder, "bc")
             (folder / "stop").touch()
             for letter in "bc":
                 agents[letter].wait(SECONDS)

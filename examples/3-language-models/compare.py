@@ -1,4 +1,5 @@
-"""DataParallel, DDP, ZeRO and FSDP on the same network and the same global batch: memory and throughput in one table.
+"""DataParallel, DDP, ZeRO and FSDP on the same network and the same global batch: memory and
+throughput in one table.
 
 python compare.py --ranks 2 --steps 30
 """
@@ -30,13 +31,17 @@ Row = tuple[str, int, float, float]
 
 
 def data_parallel() -> tuple[nn.Module, Optimizer]:
-    """One process: on GPUs it copies the model to each of them anew in every step, and its threads share one GIL."""
+    """One process: on GPUs it copies the model to each of them anew in every step, and its threads
+    share one GIL.
+    """
     model = DataParallel(Network())
     return model, AdamW(model.parameters())
 
 
 def ddp() -> tuple[nn.Module, Optimizer]:
-    """A process per rank, each with all of the model; gradients are averaged while backward still runs."""
+    """A process per rank, each with all of the model; gradients are averaged while backward still
+    runs.
+    """
     model = DistributedDataParallel(Network())
     return model, AdamW(model.parameters())
 
@@ -48,7 +53,9 @@ def zero() -> tuple[nn.Module, Optimizer]:
 
 
 def fsdp() -> tuple[nn.Module, Optimizer]:
-    """Each rank keeps its shard of parameters, gradients and optimizer state; layers are gathered when they compute."""
+    """Each rank keeps its shard of parameters, gradients and optimizer state; layers are gathered
+    when they compute.
+    """
     model = Network()
     for layer in model:
         if isinstance(layer, nn.Linear | nn.Conv2d):
@@ -65,16 +72,22 @@ WAYS: dict[str, Callable[[], tuple[nn.Module, Optimizer]]] = {
 }
 
 
-def run_rank(rank: int, way: str, ranks: int, steps: int, meeting: str, results: SimpleQueue[Row]) -> None:
+def run_rank(
+    rank: int, way: str, ranks: int, steps: int, meeting: str, results: SimpleQueue[Row]
+) -> None:
     """The life of one process."""
     processes = 1 if way == "DataParallel" else ranks
     torch.set_num_threads(max(1, ranks // processes))  # the same cores for all
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=processes)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=processes
+    )
     torch.manual_seed(0)
     model, optimizer = WAYS[way]()
     seconds = train(model, optimizer, GLOBAL_BATCH // processes, steps)
     if rank == 0:
-        results.put((way, processes, steps * GLOBAL_BATCH / seconds, megabytes_of_state(model, optimizer)))
+        results.put(
+            (way, processes, steps * GLOBAL_BATCH / seconds, megabytes_of_state(model, optimizer))
+        )
     dist.barrier()
     dist.destroy_process_group()
 
@@ -111,12 +124,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=2, help="measure all so often; the best counts")
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="measure all so often; the best counts"
+    )
     given = parser.parse_args()
     rounds = [[measure(way, given.ranks, given.steps) for way in WAYS] for _ in range(given.rounds)]
     print(f"{'':14}{'processes':>10}{'images/s':>10}{'MB of state per rank':>22}")
     for rows in zip(*rounds, strict=True):
-        name, processes, speed, megabytes = max(rows, key=lambda row: row[2])  # the round that was disturbed least
+        name, processes, speed, megabytes = max(
+            rows, key=lambda row: row[2]
+        )  # the round that was disturbed least
         print(f"{name:14}{processes:>10}{speed:>10.0f}{megabytes:>22.1f}")
 
 

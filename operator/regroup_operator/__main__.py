@@ -1,4 +1,4 @@
-"""`python -m regroup_operator`: runs the operator, inside a cluster or, with KUBECONFIG, outside of it."""
+"""`python -m regroup_operator`: runs the operator, inside a cluster, or outside with KUBECONFIG."""
 
 from __future__ import annotations
 
@@ -10,23 +10,28 @@ import sys
 import kopf
 from prometheus_client import start_http_server
 
-from regroup_operator.cluster import Cluster
+from regroup_operator.api.settings import Settings
+from regroup_operator.controller.cluster import Cluster
+from regroup_operator.controller.credentials import login
+from regroup_operator.controller.handlers import Operator, register
 from regroup_operator.errors import ClusterError, OperatorError
-from regroup_operator.handlers import Operator, login, register
-from regroup_operator.settings import Settings
 
 RETRY_SECONDS = 2.0
 
 
 async def may_watch_nodes(cluster: Cluster, pause: float = RETRY_SECONDS) -> bool:
-    """kopf ends when a watch is forbidden, so that we ask first. Waits for an API server that is away.
+    """Whether the operator has the rights to watch nodes and read their leases. kopf ends when a
+    watch is forbidden.
 
-    An operator that ended instead would be started again ever less often, and miss its return by minutes.
+    Waits for an API server that does not answer. A kubelet would restart an operator that ended
+    instead, but ever less often, and the operator would miss the API server's return by minutes.
     """
     while True:
         try:
             nodes = await cluster.may("watch", "", "nodes")
-            return nodes and await cluster.may("get", "coordination.k8s.io", "leases", "kube-node-lease")
+            return nodes and await cluster.may(
+                "get", "coordination.k8s.io", "leases", "kube-node-lease"
+            )
         except ClusterError as error:
             if error.status:
                 raise
@@ -44,7 +49,9 @@ def main() -> int:
     try:
         settings = Settings.read(os.environ)
         settings.key()
-        logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logging.basicConfig(
+            level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
         for chatty in ("kopf", "aiohttp.access"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
         nodes_are_ours_to_watch = asyncio.run(_ask())
@@ -52,7 +59,10 @@ def main() -> int:
         print(f"regroup-operator: {error}", file=sys.stderr)
         return 2
     if not nodes_are_ours_to_watch:
-        logging.warning("no right to watch nodes and read their leases: silent nodes are not avoided")
+        logging.warning(
+            "no right to watch nodes and read their leases: unresponsive nodes are not avoided "
+            "(see watch.nodes of the chart)"
+        )
     if settings.metrics_port:
         start_http_server(settings.metrics_port)
     registry = kopf.OperatorRegistry()

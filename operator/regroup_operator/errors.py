@@ -1,4 +1,4 @@
-"""The operator's errors. Messages name the object, the value and what to do."""
+"""The operator's errors. Their messages name the object, the value and what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class SettingsError(OperatorError):
 
 
 class TemplateError(OperatorError):
-    """spec.template touches what is reserved, or cannot be merged."""
+    """spec.template sets a reserved field, or cannot be merged."""
 
 
 class ClusterError(OperatorError):
@@ -33,4 +33,4 @@ class ConflictError(ClusterError):
 
 
 class CoordinatorError(OperatorError):
-    """The coordinator does not answer, or not as agreed."""
+    """The coordinator does not answer, or its answer is not valid."""

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from bench.checkpoint import QUICK_CASE, SUBJECTS, main, ranks_of
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_quick_run_measures_every_subject(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["--quick", "--output", str(tmp_path)])
     assert done.exit_code == 0, done.output

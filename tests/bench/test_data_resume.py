@@ -11,11 +11,16 @@ from click.testing import CliRunner
 from bench.data_resume import main
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_quick_run_resumes_each_subject(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["--quick", "--output", str(tmp_path)])
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "data_resume.json").read_text())["rows"]
     finished = {row["subject"]: row["median"] for row in rows if row["metric"] == "finished"}
     assert finished["regroup"] == 1
-    assert set(finished) == {"regroup", "grain", "statefuldataloader", "statefuldataloader-in-order"}
+    assert set(finished) == {
+        "regroup",
+        "grain",
+        "statefuldataloader",
+        "statefuldataloader-in-order",
+    }

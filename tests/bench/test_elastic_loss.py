@@ -15,7 +15,7 @@ def test_the_difference_is_that_of_the_worst_step() -> None:
     assert difference([4.0, 2.0, 1.1], [4.0, 2.5, 1.0]) == pytest.approx(0.2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_quick_run_measures_rounding_exactness_and_what_it_costs(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["--quick", "--output", str(tmp_path)])

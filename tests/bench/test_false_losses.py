@@ -7,14 +7,23 @@ from typing import Any
 
 from bench.false_losses import Watch, full_load
 from bench.recovery_settings import WORKERS
-from regroup.processes import descendants
-from regroup_trainer.contract import GenerationNumber
-from regroup_trainer.job_status import CoordinatorStatus
+from regroup.local.processes import descendants
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.job_status import CoordinatorStatus
 
 
 def status(n: int, **changes: Any) -> CoordinatorStatus:
-    whole = {"world_size": WORKERS, "phase": "running", "message": "", "term": 1, "sequence": 1, "revision": 1}
-    return CoordinatorStatus.model_validate({**whole, "generation": GenerationNumber(1, n), **changes})
+    whole = {
+        "world_size": WORKERS,
+        "phase": "running",
+        "message": "",
+        "term": 1,
+        "sequence": 1,
+        "revision": 1,
+    }
+    return CoordinatorStatus.model_validate(
+        {**whole, "generation": GenerationNumber(1, n), **changes}
+    )
 
 
 def seen(*statuses: CoordinatorStatus) -> Watch:
@@ -24,12 +33,14 @@ def seen(*statuses: CoordinatorStatus) -> Watch:
     return watch
 
 
-def test_a_whole_world_that_stays_has_lost_nobody() -> None:
+def test_a_full_generation_that_stays_has_lost_nobody() -> None:
     assert seen(status(1), status(1)).losses == 0
 
 
-def test_generations_before_the_whole_world_are_its_start() -> None:
-    assert seen(status(1, world_size=2), status(2, phase="starting"), status(2), status(2)).losses == 0
+def test_generations_before_the_full_one_are_its_start() -> None:
+    assert (
+        seen(status(1, world_size=2), status(2, phase="starting"), status(2), status(2)).losses == 0
+    )
 
 
 def test_every_later_generation_is_a_loss() -> None:

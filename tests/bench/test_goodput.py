@@ -20,6 +20,6 @@ def test_faults_are_as_frequent_as_the_mean_says_and_of_all_kinds() -> None:
     assert all(before.at < after.at < 60_000.0 for before, after in itertools.pairwise(failures))
 
 
-def test_a_row_tells_its_faults() -> None:
+def test_a_row_lists_its_faults() -> None:
     first = next(trace(1, COURSES["mtbf-60"]))
     assert f"{first.kind} {first.worker} at {first.at:.0f} s" in settings("mtbf-60", "regroup")

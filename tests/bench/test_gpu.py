@@ -10,16 +10,20 @@ from click.testing import CliRunner
 
 from bench.gpu import QUICK, SUBJECTS, main
 from bench.gpu_job import flops_per_token, peak_flops
-from regroup_trainer.config import PRESETS
+from regroup_trainer.protocol.config import PRESETS
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_quick_run_trains_every_subject(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["--quick", "--case", QUICK, "--output", str(tmp_path)])
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
-    assert {row["subject"]: row["median"] for row in rows if row["metric"] == "trained"} == dict.fromkeys(SUBJECTS, 1.0)
-    assert all(row["median"] > 0 for row in rows if row["metric"] == "tokens_per_second")
+    assert {
+        row["subject"]: row["median"] for row in rows if row["metric"] == "trained"
+    } == dict.fromkeys(SUBJECTS, 1.0)
+    rates = [row["median"] for row in rows if row["metric"] == "tokens_per_second"]
+    assert rates
+    assert min(rates) > 0
 
 
 def test_without_a_gpu_only_a_quick_run_is_possible(tmp_path: Path) -> None:
@@ -30,7 +34,10 @@ def test_without_a_gpu_only_a_quick_run_is_possible(tmp_path: Path) -> None:
 
 def test_the_operations_of_a_token_are_those_of_the_published_formula() -> None:
     # PaLM's appendix B: 6N + 12LHQT.
-    assert flops_per_token(124_000_000, PRESETS["gpt"]["124m"], 1024) == 6 * 124e6 + 12 * 12 * 12 * 64 * 1024
+    assert (
+        flops_per_token(124_000_000, PRESETS["gpt"]["124m"], 1024)
+        == 6 * 124e6 + 12 * 12 * 12 * 64 * 1024
+    )
 
 
 def test_the_peak_of_a_device_is_known_by_its_name() -> None:

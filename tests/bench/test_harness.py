@@ -17,7 +17,10 @@ def plan_of(quick: bool) -> Plan:
 
 
 def measure(case: str, subject: str) -> dict[str, float | None]:
-    return {"down_seconds": 1.5 if subject == "regroup" else 3.0, "lost_steps": None if case == "b" else 4.0}
+    return {
+        "down_seconds": 1.5 if subject == "regroup" else 3.0,
+        "lost_steps": None if case == "b" else 4.0,
+    }
 
 
 def test_subjects_take_turns_in_alternating_order() -> None:
@@ -46,7 +49,9 @@ def test_the_results_hold_rows_machine_and_versions(tmp_path: Path) -> None:
 def test_a_case_that_is_measured_anew_leaves_the_results_of_the_others(tmp_path: Path) -> None:
     run = ["--output", str(tmp_path)]
     CliRunner().invoke(command(plan_of, measure), run)
-    CliRunner().invoke(command(plan_of, lambda _case, _subject: {"down_seconds": 7.0}), [*run, "--case", "b"])
+    CliRunner().invoke(
+        command(plan_of, lambda _case, _subject: {"down_seconds": 7.0}), [*run, "--case", "b"]
+    )
     rows = json.loads((tmp_path / "example.json").read_text())["rows"]
     assert {(row["case"], row["median"]) for row in rows if row["metric"] == "down_seconds"} == {
         ("a", 1.5),

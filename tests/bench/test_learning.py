@@ -12,7 +12,7 @@ from bench.learning import main
 from bench.learning_picture import draw
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_quick_run_trains_and_compresses_the_same_text(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["--quick", "--output", str(tmp_path)])
     assert done.exit_code == 0, done.output

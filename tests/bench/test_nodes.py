@@ -1,8 +1,11 @@
-"""Nodes of network namespaces: what runs there can be killed, frozen, and cut off one way or both."""
+"""Nodes of network namespaces: what runs there can be killed, frozen, and cut off one way or
+both.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -25,7 +28,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
     while True:
         try:
             line.sendto(b"hello", (peer, 4000))
-            print("heard", len(line.recv(16)), flush=True)
+            print("received", len(line.recv(16)), flush=True)
         except OSError:
             continue
 """
@@ -39,45 +42,68 @@ def nodes() -> Iterator[Nodes]:
 
 
 def talk(nodes: Nodes, folder: Path) -> tuple[Path, Path]:
-    """Two nodes that tell each other something all the time; what they hear is in files."""
+    """Two nodes that send each other messages all the time; what they receive is in files."""
     logs = folder / "1", folder / "2"
     for node, log in enumerate(logs, 1):
         arguments = [nodes.address(node), nodes.address(3 - node)]
         nodes.start(node, [sys.executable, "-c", TALK, *arguments], {}, log)
     for log in logs:
-        wait_until(partial(hears, log), 20, "The first words")
+        wait_until(partial(receives, log), 20, "The first messages")
     return logs
 
 
-def hears(log: Path) -> bool:
+def receives(log: Path) -> bool:
     """Whether something comes in within half a second."""
     before = log.stat().st_size
     try:
-        wait_until(lambda: log.stat().st_size > before, 0.5, "Another word")
+        wait_until(lambda: log.stat().st_size > before, 0.5, "Another message")
     except DeadlineError:
         return False
     return True
 
 
-def test_a_deaf_node_is_heard_but_hears_nothing(nodes: Nodes, tmp_path: Path) -> None:
+def test_nodes_that_are_made_at_once_have_other_addresses() -> None:
+    program = (
+        "import sys; from bench.nodes import Nodes\n"
+        "with Nodes(1) as nodes: print(nodes.address(1), flush=True); sys.stdin.read()"
+    )
+    made = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    addresses = [process.stdout.readline() for process in made if process.stdout]
+    for process in made:
+        process.communicate("", timeout=60)
+    assert len(set(addresses)) == len(made)
+    assert [process.returncode for process in made] == [0] * len(made)
+
+
+def test_a_node_with_cut_input_sends_but_receives_nothing(nodes: Nodes, tmp_path: Path) -> None:
     first, second = talk(nodes, tmp_path)
-    nodes.deafen(1)
-    wait_until(lambda: not hears(first), 10, "The silence")
-    assert hears(second)
+    nodes.cut_input(1)
+    wait_until(lambda: not receives(first), 10, "The silence")
+    assert receives(second)
 
 
-def test_a_cut_node_neither_hears_nor_is_heard_until_it_is_plugged_in(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_cut_node_neither_receives_nor_sends_until_it_is_plugged_in(
+    nodes: Nodes, tmp_path: Path
+) -> None:
     first, second = talk(nodes, tmp_path)
     nodes.cut(1)
-    wait_until(lambda: not hears(first) and not hears(second), 10, "The silence")
+    wait_until(lambda: not receives(first) and not receives(second), 10, "The silence")
     nodes.plug(1)
-    wait_until(lambda: hears(first) and hears(second), 20, "The first words after it")
+    wait_until(lambda: receives(first) and receives(second), 20, "The first messages after it")
 
 
-def test_a_frozen_node_says_nothing_but_lives(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_frozen_node_sends_nothing_but_its_process_lives(nodes: Nodes, tmp_path: Path) -> None:
     _, second = talk(nodes, tmp_path)
     nodes.freeze(1)
-    wait_until(lambda: not hears(second), 10, "The silence")
+    wait_until(lambda: not receives(second), 10, "The silence")
     assert len(nodes.processes(1)) == 1
 
 
@@ -119,7 +145,14 @@ def test_the_name_of_a_host_is_its_address(nodes: Nodes, tmp_path: Path) -> None
 
 def test_the_hosts_know_each_other_without_a_name_server(nodes: Nodes, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    program = "import socket, sys; print(socket.getnameinfo((sys.argv[1], 1), socket.NI_NAMEREQD)[0])"
+    program = (
+        "import socket, sys; print(socket.getnameinfo((sys.argv[1], 1), socket.NI_NAMEREQD)[0])"
+    )
     for form in ("", "::ffff:"):
-        assert nodes.start(2, [sys.executable, "-c", program, form + nodes.address(1)], {}, log).wait(20) == 0
+        assert (
+            nodes.start(2, [sys.executable, "-c", program, form + nodes.address(1)], {}, log).wait(
+                20
+            )
+            == 0
+        )
     assert log.read_text().split() == [nodes.address(1)] * 2

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from bench import overhead
 
 
-@pytest.mark.slow
-def test_a_quick_run_tells_time_and_memory_over_a_bare_loop(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_a_quick_run_reports_time_and_memory_over_a_bare_loop(tmp_path: Path) -> None:
     done = CliRunner().invoke(overhead.main, ["--quick", "--output", str(tmp_path)])
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "overhead.json").read_text())["rows"]

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from bench.protection import main
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_quick_run_tells_the_ratio(tmp_path: Path) -> None:
+def test_a_quick_run_reports_the_ratio(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["--quick", "--output", str(tmp_path)])
     assert done.exit_code == 0, done.output
     (row,) = json.loads((tmp_path / "protection.json").read_text())["rows"]

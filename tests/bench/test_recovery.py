@@ -20,7 +20,7 @@ from bench.recovery_torchft import LIGHTHOUSE
 pytestmark = pytest.mark.cluster
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_quick_run_kills_a_rank_and_compares_every_loss(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["--quick", "--output", str(tmp_path)])
@@ -33,14 +33,14 @@ def test_a_quick_run_kills_a_rank_and_compares_every_loss(tmp_path: Path) -> Non
     assert ours["loss_difference"] < 1e-4
 
 
-def test_each_row_tells_how_often_its_subject_saves_and_how_it_notices_losses() -> None:
+def test_each_row_lists_how_often_its_subject_saves_and_how_it_notices_losses() -> None:
     for subject in SUBJECTS:
         for case in CASES:
-            told = settings(case, subject)
-            assert f"every {SAVE_EVERY} steps" in told
-            assert "recovered within 60.0 s" in told
-            assert "the dead replaced after 1.0 s, on another node after 5.0 s" in told
-            assert DETECTORS[subject.removesuffix("-fsdp")] in told
+            text = settings(case, subject)
+            assert f"every {SAVE_EVERY} steps" in text
+            assert "recovered within 60.0 s" in text
+            assert "the dead replaced after 1.0 s, on another node after 5.0 s" in text
+            assert DETECTORS[subject.removesuffix("-fsdp")] in text
 
 
 def test_peers_notice_a_loss_after_the_time_that_regroup_takes() -> None:
@@ -57,7 +57,9 @@ def test_faults_come_at_any_time_between_two_saves_and_are_not_in_step_with_snap
         assert len({steps_after_save(case, run) % SNAPSHOT_EVERY for run in range(1, 6)}) > 1
 
 
-def test_a_peer_that_never_recovers_gets_all_runs_and_the_faults_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_never_recovers_gets_all_runs_and_the_faults_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     faults: dict[str, list[int]] = {"regroup": [], "torchrun": []}
 
     def recover(_case: str, subject: str, after_save: int, _reference: object) -> Values:
@@ -73,7 +75,7 @@ def test_a_peer_that_never_recovers_gets_all_runs_and_the_faults_of_the_others(m
     assert faults["torchrun"] == faults["regroup"]
 
 
-def test_a_start_that_fails_once_is_tried_again_and_one_that_fails_twice_is_no_failed_recovery() -> None:
+def test_a_failed_start_is_tried_again_and_failing_twice_is_no_failed_recovery() -> None:
     tries: list[int] = []
 
     def slow_at_first() -> Values:
@@ -90,7 +92,9 @@ def test_a_start_that_fails_once_is_tried_again_and_one_that_fails_twice_is_no_f
     assert "recovered" not in DOES_NOT_TRAIN
 
 
-def test_a_peer_whose_undisturbed_run_does_not_train_has_not_failed_to_recover(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_whose_undisturbed_run_does_not_train_has_not_failed_to_recover(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def never(_subject: str, _quick: bool) -> dict[int, float]:
         raise NotTrainingError("never")
 
@@ -98,7 +102,9 @@ def test_a_peer_whose_undisturbed_run_does_not_train_has_not_failed_to_recover(m
     assert recovery.measure("rank-kill", "torchrun") == DOES_NOT_TRAIN
 
 
-def test_the_course_with_the_median_down_time_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_course_with_the_median_down_time_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recovery, "_courses", [])
     for seconds in (3.0, 1.0, 2.5, 9.0, 2.0):
         recovery.keep([], Fault(0.0), {"down_seconds": seconds})

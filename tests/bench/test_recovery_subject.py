@@ -46,7 +46,7 @@ class Nodes:
 
 
 class Training(Subject):
-    """Workers that only die when they are told to."""
+    """Workers that only die when the test ends them."""
 
     def __init__(self) -> None:
         fake: Any = Nodes()
@@ -99,7 +99,9 @@ def test_at_first_each_worker_has_a_node_and_one_is_spare(training: Training) ->
     assert training.control is not None
 
 
-def test_a_dead_worker_comes_back_on_its_node_after_the_delay_and_not_before(training: Training, clock: Clock) -> None:
+def test_a_dead_worker_comes_back_on_its_node_after_the_delay_and_not_before(
+    training: Training, clock: Clock
+) -> None:
     training.end(training.workers[1].process)
     keep_for(training, clock, REPLACE_SECONDS - 0.1)
     assert training.places() == {0: 1, 2: 3}
@@ -107,7 +109,9 @@ def test_a_dead_worker_comes_back_on_its_node_after_the_delay_and_not_before(tra
     assert training.places() == {0: 1, 1: 2, 2: 3}
 
 
-def test_the_worker_of_a_lost_node_comes_back_on_the_spare_one(training: Training, clock: Clock) -> None:
+def test_the_worker_of_a_lost_node_comes_back_on_the_spare_one(
+    training: Training, clock: Clock
+) -> None:
     training.lose(1)
     keep_for(training, clock, REPLACE_NODE_SECONDS - 0.1)
     assert training.places()[0] == 1
@@ -115,7 +119,9 @@ def test_the_worker_of_a_lost_node_comes_back_on_the_spare_one(training: Trainin
     assert training.places() == {0: SPARE, 1: 2, 2: 3}
 
 
-def test_a_worker_without_a_node_waits_until_one_is_there_again(training: Training, clock: Clock) -> None:
+def test_a_worker_without_a_node_waits_until_one_is_there_again(
+    training: Training, clock: Clock
+) -> None:
     training.lose(1)
     keep_for(training, clock, REPLACE_NODE_SECONDS)
     training.lose(2)
@@ -147,7 +153,7 @@ def test_a_worker_that_dies_twice_waits_twice(training: Training, clock: Clock) 
 
 
 def test_more_workers_start_at_once(training: Training) -> None:
-    training.wanted = 2
+    training.desired_workers = 2
     training.workers.pop(2)
     training.keep()
     assert training.places() == {0: 1, 1: 2}
@@ -157,7 +163,7 @@ def test_more_workers_start_at_once(training: Training) -> None:
 
 
 class Agents(Torchrun):
-    """Agents that only write to their logs what they are told to."""
+    """Agents that only write to their logs what the test asks for."""
 
     def __init__(self, folder: Path, launcher: Launcher = TUNED) -> None:
         fake: Any = Nodes()
@@ -167,7 +173,7 @@ class Agents(Torchrun):
         return Process(CONTROL)
 
     def start_worker(self, index: int, node: int) -> Any:
-        (self.folder / f"w{index}.log").write_text("Traceback of a former world\n")
+        (self.folder / f"w{index}.log").write_text("Traceback of a former generation\n")
         return Process(node)
 
     def log(self, index: int, line: str) -> None:
@@ -194,7 +200,7 @@ def test_the_agent_of_a_killed_rank_is_the_first_that_notices(agents: Agents) ->
     assert agents.detected(0.0) is not None
 
 
-def test_what_is_on_a_lost_node_notices_nothing_but_a_survivor_does(agents: Agents) -> None:
+def test_what_is_on_a_lost_node_notices_nothing_but_another_worker_does(agents: Agents) -> None:
     agents.watch(struck_node(agents, "network-cut", 1), pid=-1)
     agents.log(0, FAILED)
     assert agents.detected(0.0) is None
@@ -207,4 +213,8 @@ def test_what_the_workers_meet_at_is_on_the_control_plane_but_in_stock_torchrun_
 ) -> None:
     fake: Any = Nodes()
     stock, tuned, torchft = Agents(tmp_path, STOCK), Agents(tmp_path), Torchft(fake, tmp_path, 3)
-    assert [struck_node(one, "coordinator-kill", 2) for one in (stock, tuned, torchft)] == [1, CONTROL, CONTROL]
+    assert [struck_node(one, "coordinator-kill", 2) for one in (stock, tuned, torchft)] == [
+        1,
+        CONTROL,
+        CONTROL,
+    ]

@@ -11,8 +11,10 @@ from click.testing import CliRunner
 from bench import throughput
 
 
-@pytest.mark.slow
-def test_a_quick_run_tells_the_share_of_a_bare_script_and_why_a_peer_has_none(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_a_quick_run_reports_the_share_of_a_bare_script_and_why_a_peer_has_none(
+    tmp_path: Path,
+) -> None:
     done = CliRunner().invoke(throughput.main, ["--quick", "--output", str(tmp_path)])
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "throughput.json").read_text())["rows"]
@@ -26,7 +28,10 @@ def test_a_quick_run_tells_the_share_of_a_bare_script_and_why_a_peer_has_none(tm
 
 
 def test_the_first_exception_that_torchrun_printed_is_the_reason() -> None:
-    text = "W1 launcher\n[rank1]: Traceback (most recent call last):\n[rank1]: ValueError: no: such thing\nmore\n"
+    text = (
+        "W1 launcher\n[rank1]: Traceback (most recent call last):\n[rank1]: ValueError: no: such "
+        "thing\nmore\n"
+    )
     assert throughput.last_error(text) == "ValueError: no: such thing"
     assert throughput.last_error("only this\n") == "only this"
-    assert throughput.last_error("") == "it said nothing"
+    assert throughput.last_error("") == "the subject printed nothing"

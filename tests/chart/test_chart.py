@@ -1,4 +1,6 @@
-"""The chart renders, refuses values it does not know, and grants what the operator's code asks for and no more."""
+"""The chart renders, refuses values it does not know, and grants what the operator's code asks for
+and no more.
+"""
 
 from __future__ import annotations
 
@@ -69,13 +71,15 @@ def test_the_operator_is_one_restricted_pod() -> None:
         ('watch={"namespaces": "team"}', "namespaces"),
     ],
 )
-def test_a_value_that_the_schema_does_not_know_is_refused_by_name(setting: str, complaint: str) -> None:
+def test_a_value_that_the_schema_does_not_know_is_refused_by_name(
+    setting: str, complaint: str
+) -> None:
     done = helm("template", "regroup", CHART, "--set-json", setting)
     assert done.returncode != 0
     assert complaint in done.stderr
 
 
-def test_the_definition_comes_with_the_chart_and_stays_unless_told_otherwise() -> None:
+def test_the_definition_comes_with_the_chart_and_stays_by_default() -> None:
     name = ("CustomResourceDefinition", "trainingjobs.regroup.dev")
     assert render()[name]["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     assert "annotations" not in render("crds.keep=false")[name]["metadata"]
@@ -85,21 +89,26 @@ def test_the_definition_comes_with_the_chart_and_stays_unless_told_otherwise() -
 
 
 def test_images_are_those_of_the_values() -> None:
-    objects = render('image={"repository": "r/o", "tag": "7"}', 'trainer.image={"repository": "r/t", "tag": "8"}')
+    objects = render(
+        'image={"repository": "r/o", "tag": "7"}', 'trainer.image={"repository": "r/t", "tag": "8"}'
+    )
     environment = {e["name"]: e["value"] for e in operator_of(objects)["containers"][0]["env"]}
     assert environment["REGROUP_OPERATOR_COORDINATOR_IMAGE"] == "r/o:7"
     assert environment["REGROUP_OPERATOR_TRAINER_IMAGE"] == "r/t:8"
 
 
 def test_all_that_the_deployment_sets_is_a_setting_of_the_operator() -> None:
-    from regroup_operator.settings import PREFIX, Settings
+    from regroup_operator.api.settings import PREFIX, Settings
 
     objects = render('imagePullSecrets=["a"]', 'watch.namespaces=["team"]')
     environment = {e["name"]: e["value"] for e in operator_of(objects)["containers"][0]["env"]}
     settings = Settings.read(environment)
     assert settings.namespaces == ("team",)
     assert settings.image_pull_secrets == ("a",)
-    assert settings.network_peers[0]["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == "regroup-operator"
+    assert (
+        settings.network_peers[0]["podSelector"]["matchLabels"]["app.kubernetes.io/name"]
+        == "regroup-operator"
+    )
     known = {PREFIX + field.upper() for field in Settings.model_fields}
     assert {name for name in environment if name.startswith(PREFIX)} <= known
 
@@ -112,14 +121,19 @@ def test_the_key_is_kept_and_can_be_ones_own() -> None:
     assert operator_of(objects)["volumes"][0]["secret"]["secretName"] == "mine"
 
 
-# --- rights ----------------------------------------------------------------------------------------------------------
+# --- rights ---------------------------------------------------------------------------------------
 
 
 def rules_of(objects: dict[tuple[str, str], Json]) -> set[tuple[str, str]]:
     """Resource and verb, over all roles."""
     roles = [document for (kind, _), document in objects.items() if kind in ("Role", "ClusterRole")]
     rules = [rule for role in roles for rule in role["rules"]]
-    return {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+    return {
+        (resource, verb)
+        for rule in rules
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
 
 
 USED = {
@@ -146,12 +160,14 @@ USED = {
     ("leases", "get"): "node_lease",
 }
 """Right -> the method of `cluster.Cluster` that needs it."""
-WATCHED = {(resource, verb) for resource in ("trainingjobs", "pods", "nodes") for verb in ("list", "watch")}
+WATCHED = {
+    (resource, verb) for resource in ("trainingjobs", "pods", "nodes") for verb in ("list", "watch")
+}
 OWNER = {("trainingjobs/finalizers", "update")}
 
 
 def test_every_right_is_used_and_every_use_has_its_right() -> None:
-    from regroup_operator.cluster import Cluster
+    from regroup_operator.controller.cluster import Cluster
 
     methods = {name for name in vars(Cluster) if re.fullmatch(r"[a-z][a-z_]*", name)}
     assert methods - {"may"} == set(USED.values())
@@ -159,7 +175,9 @@ def test_every_right_is_used_and_every_use_has_its_right() -> None:
 
 
 def test_no_rule_has_a_wildcard() -> None:
-    roles = [document for (kind, _), document in render().items() if kind in ("Role", "ClusterRole")]
+    roles = [
+        document for (kind, _), document in render().items() if kind in ("Role", "ClusterRole")
+    ]
     assert "*" not in json.dumps([role["rules"] for role in roles])
 
 
@@ -170,7 +188,7 @@ def test_an_operator_of_some_namespaces_has_no_rights_elsewhere() -> None:
     assert roles, "one object of each name is kept here"
 
 
-# --- what is off by default ------------------------------------------------------------------------------------------
+# --- what is off by default -----------------------------------------------------------------------
 
 
 def test_monitors_are_off_unless_asked_for_and_honour_labels() -> None:
@@ -190,7 +208,11 @@ def test_the_dashboards_come_as_a_config_map_for_grafanas_sidecar() -> None:
 
 
 def test_the_plain_manifests_are_what_the_chart_renders() -> None:
-    settings = ("crds.enabled=false", 'operatorKey.existingSecret="regroup-key"', "dashboards.enabled=false")
+    settings = (
+        "crds.enabled=false",
+        'operatorKey.existingSecret="regroup-key"',
+        "dashboards.enabled=false",
+    )
     text = (ROOT / "manifests/operator.yaml").read_text()
     objects = [document for document in yaml.safe_load_all(text) if document]
     assert {(d["kind"], d["metadata"]["name"]): d for d in objects} == render(*settings)

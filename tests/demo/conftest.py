@@ -9,7 +9,7 @@ import pytest
 
 from demo.picture.data import Source
 from demo.promql import Window
-from tests.demo.recorded_run import SECONDS, record
+from tests.support.recorded_run import SECONDS, record
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +18,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
     start = time.time() // 1 - 3600
     prometheus = record(tmp_path_factory.mktemp("prometheus"), start)
     yield Source(
-        prometheus.server, Window.of(start, start + SECONDS - 1), {"namespace": "demo", "trainingjob": "gpt-demo"}
+        prometheus.server,
+        Window.of(start, start + SECONDS - 1),
+        {"namespace": "demo", "trainingjob": "gpt-demo"},
     )
     prometheus.stop()

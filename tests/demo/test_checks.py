@@ -1,4 +1,6 @@
-"""What the demo promises: facts as they should be hold, and each promise is broken by its own fault alone."""
+"""The promises of the demo. Correct facts keep all of them, and each fault breaks its own promise
+alone.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,14 @@ from typing import Any
 import pytest
 
 from demo.checks import CHECKS, broken, promises, summary
-from demo.facts import Facts, Loss
+from demo.facts import Facts, NodeLoss
 
 
-def make_loss(**changes: Any) -> Loss:
-    loss = Loss(
+def make_loss(**changes: Any) -> NodeLoss:
+    loss = NodeLoss(
         node="n2",
         coordinator_node="n1",
-        pulled=1000.0,
+        cut_at=1000.0,
         last_step=71,
         newest_checkpoint=50,
         detected=1002.1,
@@ -27,7 +29,7 @@ def make_loss(**changes: Any) -> Loss:
     return dataclasses.replace(loss, **changes)
 
 
-def make_facts(loss: Loss | None = None, **changes: Any) -> Facts:
+def make_facts(loss: NodeLoss | None = None, **changes: Any) -> Facts:
     losses = tuple(5.0 - step / 100 for step in range(100))
     facts = Facts(
         cluster="devcluster",
@@ -35,12 +37,15 @@ def make_facts(loss: Loss | None = None, **changes: Any) -> Facts:
         status={
             "phase": "Succeeded",
             "conditions": [{"type": "Complete", "status": "True"}],
-            "recoveries": [{"cause": "resize", "rung": "L2"}, {"cause": "infrastructure", "rung": "L2"}],
+            "recoveries": [
+                {"cause": "resize", "restoredFrom": "Checkpoint"},
+                {"cause": "infrastructure", "restoredFrom": "Checkpoint"},
+            ],
             "goodput": {"ratio": 0.83},
             "progress": {"tokensPerSecond": 9000.0},
         },
         total_steps=100,
-        worlds=(3, 2, 3),
+        world_sizes=(3, 2, 3),
         losses=losses,
         reference=losses,
         problems=(),
@@ -50,7 +55,7 @@ def make_facts(loss: Loss | None = None, **changes: Any) -> Facts:
     return dataclasses.replace(facts, **changes)
 
 
-def test_a_demo_as_it_should_be_keeps_all_promises() -> None:
+def test_a_correct_demo_keeps_all_promises() -> None:
     assert broken(make_facts()) == []
 
 
@@ -58,13 +63,13 @@ def test_a_demo_as_it_should_be_keeps_all_promises() -> None:
     ("facts", "sentence"),
     [
         (make_facts(losses=(5.0,), reference=(5.0,)), "completed all its steps"),
-        (make_facts(make_loss(coordinator_node="n2")), "the coordinator was elsewhere"),
+        (make_facts(make_loss(coordinator_node="n2")), "the coordinator ran on another node"),
         (make_facts(make_loss(detected=1003.1)), "detected within 3 s"),
         (make_facts(make_loss(detected=999.0)), "detected within 3 s"),
-        (make_facts(make_loss(ready_at_detection=False)), "still called the node Ready"),
+        (make_facts(make_loss(ready_at_detection=False)), "still reported the node as Ready"),
         (make_facts(make_loss(resumed=1010.5)), "committed within 10 s"),
         (make_facts(make_loss(newest_checkpoint=60)), "newest checkpoint"),
-        (make_facts(worlds=(3, 2)), "back to three"),
+        (make_facts(world_sizes=(3, 2)), "back to three"),
         (make_facts(reference=(4.0,) * 100), "undisturbed run"),
         (make_facts(problems=("step 3 is missing",)), "No sample was trained on twice"),
     ],
@@ -93,7 +98,7 @@ def test_the_summary_has_exactly_the_promised_keys() -> None:
         "killedNode": "n2",
         "detectSeconds": 2.1,
         "downSeconds": 3.4,
-        "rung": "L2",
+        "restoredFrom": "Checkpoint",
         "lostSteps": 21,
         "resumedFromStep": 50,
         "worldSizes": [3, 2, 3],

@@ -1,4 +1,4 @@
-"""Where the demo plays."""
+"""The choice of the demo's cluster."""
 
 from __future__ import annotations
 
@@ -14,23 +14,27 @@ def refuse() -> None:
     raise DevclusterError("run it as root")
 
 
-def test_what_is_asked_for_is_taken() -> None:
+def test_the_requested_cluster_is_chosen() -> None:
     assert choice.choose("current") == ("current", "CLUSTER=current asks for it")
 
 
-def test_an_unknown_kind_is_refused_with_those_there_are() -> None:
-    with pytest.raises(DemoError, match="'minikube': choose one of devcluster, kind, current, local"):
+def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(
+        DemoError, match="'minikube': choose one of devcluster, kind, current, local"
+    ):
         choice.choose("minikube")
 
 
-def test_unasked_the_callers_own_cluster_is_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_request_the_callers_own_cluster_is_never_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(choice, "preflight", refuse)
     for available in (True, False):
         monkeypatch.setattr(KindStage, "available", lambda there=available: there)
         assert choice.choose(None)[0] != "current"
 
 
-def test_where_devcluster_cannot_be_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_devcluster_cannot_run_the_reason_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "preflight", refuse)
     monkeypatch.setattr(KindStage, "available", lambda: False)
     kind, why = choice.choose(None)

@@ -1,4 +1,6 @@
-"""The Job dashboard: valid where Grafana is strict, and every query answered by a real Prometheus."""
+"""The Job dashboard: valid where Grafana is strict, and every query answered by a real
+Prometheus.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,17 @@ from demo import dashboard
 from demo.picture.data import Source
 
 BOARD = dashboard.build()
-TARGETS = [(panel["title"], target["expr"]) for panel in BOARD["panels"] for target in panel["targets"]]
+TARGETS = [
+    (panel["title"], target["expr"]) for panel in BOARD["panels"] for target in panel["targets"]
+]
 
 
 def cells(panel: dict[str, Any]) -> set[tuple[int, int]]:
     place = panel["gridPos"]
     return {
-        (x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])
+        (x, y)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
     }
 
 
@@ -49,6 +55,6 @@ def test_every_query_returns_data(run: Source, title: str, expression: str) -> N
     assert any(value is not None for series in found for value in series.values), title
 
 
-def test_a_changed_world_is_an_event(run: Source) -> None:
+def test_a_changed_generation_is_an_event(run: Source) -> None:
     (annotation,) = BOARD["annotations"]["list"]
     assert len(run.events(annotation)) == 2

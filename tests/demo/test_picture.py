@@ -19,7 +19,15 @@ from demo.promql import Server
 
 def test_the_page_shows_phase_loss_and_recoveries(run: Source) -> None:
     drawn, height = page(build(), run)
-    for expected in ("Succeeded", "Recovering", "training", "infrastructure", "L2", "2.05", "gpt-demo"):
+    for expected in (
+        "Succeeded",
+        "Recovering",
+        "training",
+        "infrastructure",
+        "Checkpoint",
+        "2.05",
+        "gpt-demo",
+    ):
         assert f">{expected}<" in drawn, expected
     assert height > 1000
 
@@ -33,11 +41,13 @@ def test_a_lost_rank_0_is_a_gap_in_the_loss_not_a_line_across_it(run: Source) ->
 
 
 def test_a_query_without_data_is_named_with_its_panel(run: Source) -> None:
-    stranger = dataclasses.replace(run, variables={"namespace": "demo", "trainingjob": "another"})
+    other = dataclasses.replace(run, variables={"namespace": "demo", "trainingjob": "another"})
     board = build()
     board["annotations"]["list"] = []
-    with pytest.raises(NoDataError, match=r"panel 'Phase' has no data for max by \(phase\).*another"):
-        page(board, stranger)
+    with pytest.raises(
+        NoDataError, match=r"panel 'Phase' has no data for max by \(phase\).*another"
+    ):
+        page(board, other)
 
 
 def test_an_expression_that_prometheus_refuses_is_shown(run: Source) -> None:

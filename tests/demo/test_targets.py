@@ -1,4 +1,4 @@
-"""Which pods Prometheus is told to scrape, and how they are reached."""
+"""Which pods Prometheus is configured to scrape, and how they are reached."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from demo.targets import Route, targets
 Json = dict[str, Any]
 
 
-def make_pod(labels: dict[str, str], *, phase: str = "Running", port: str = "metrics", ip: str = "198.18.1.2") -> Json:
+def make_pod(
+    labels: dict[str, str], *, phase: str = "Running", port: str = "metrics", ip: str = "198.18.1.2"
+) -> Json:
     return {
         "metadata": {"name": "gpt-w0-1", "namespace": "demo", "labels": labels},
-        "spec": {"containers": [{"ports": [{"name": port, "containerPort": 8472}, {"name": "other"}]}]},
+        "spec": {
+            "containers": [{"ports": [{"name": port, "containerPort": 8472}, {"name": "other"}]}]
+        },
         "status": {"phase": phase, "podIP": ip},
     }
 
@@ -30,7 +34,11 @@ def test_workers_coordinators_and_the_operator_are_scraped() -> None:
 
 
 def test_other_pods_and_those_that_do_not_run_are_not() -> None:
-    pods = [make_pod({"app": "other"}), make_pod(WORKER, phase="Succeeded"), make_pod(WORKER, ip="")]
+    pods = [
+        make_pod({"app": "other"}),
+        make_pod(WORKER, phase="Succeeded"),
+        make_pod(WORKER, ip=""),
+    ]
     assert targets(pods, Route()) == []
 
 

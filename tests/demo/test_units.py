@@ -25,7 +25,9 @@ from demo.picture.units import text, ticks, time_ticks
         (0.0, "none", None, "0"),
     ],
 )
-def test_a_value_with_its_unit(value: float, unit: str, decimals: int | None, expected: str) -> None:
+def test_a_value_with_its_unit(
+    value: float, unit: str, decimals: int | None, expected: str
+) -> None:
     assert text(value, unit, decimals) == expected
 
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from demo.volume import Volume
-from regroup_trainer.contract import GenerationNumber
-from regroup_trainer.history import CommittedStep
+from regroup_trainer.checkpoint.history import CommittedStep
+from regroup_trainer.protocol.generation import GenerationNumber
 
 FIRST, SECOND = GenerationNumber(1, 1), GenerationNumber(1, 2)
 
 
 def line(generation: GenerationNumber, step: int, world: int) -> str:
     found = CommittedStep(
-        generation=generation, step=step, world=world, epoch=0, first=24 * step, count=24, hash=7, loss=2.5
+        generation=generation,
+        step=step,
+        world=world,
+        epoch=0,
+        first=24 * step,
+        count=24,
+        hash=7,
+        loss=2.5,
     )
     return found.model_dump_json() + "\n"
 
@@ -37,10 +44,10 @@ def test_the_last_whole_line_counts_and_a_half_written_one_does_not(tmp_path: Pa
     volume.layout.history_file(FIRST).write_text(whole + line(FIRST, 100, 3)[:40])
     written = volume.last_step()
     assert written is not None
-    assert (written.step, written.world, written.generation) == (99, 3, FIRST)
+    assert (written.step, written.world_size, written.generation) == (99, 3, FIRST)
 
 
-def test_a_generation_that_has_no_step_yet_is_passed_over(tmp_path: Path) -> None:
+def test_a_generation_without_a_step_is_skipped(tmp_path: Path) -> None:
     volume = make_volume(tmp_path)
     volume.layout.history_file(FIRST).write_text(line(FIRST, 7, 3))
     volume.layout.history_file(SECOND).write_text("")
@@ -49,7 +56,7 @@ def test_a_generation_that_has_no_step_yet_is_passed_over(tmp_path: Path) -> Non
     volume.layout.history_file(SECOND).write_text(line(SECOND, 6, 2))
     first = volume.first_step_after(FIRST)
     assert first is not None
-    assert (first.step, first.world) == (6, 2)
+    assert (first.step, first.world_size) == (6, 2)
 
 
 def test_a_checkpoint_counts_when_it_is_published_and_whole(tmp_path: Path) -> None:

@@ -34,5 +34,7 @@ def test_with_controllers_dependents_are_collected() -> None:
         server.kubectl("create", "-f", "-", stdin=json.dumps(dependent))
         server.kubectl("delete", "configmap", "owner")
         wait_until(
-            "the end of the dependent", lambda: "dependent" not in server.kubectl("get", "configmaps", "-o", "name"), 60
+            "the end of the dependent",
+            lambda: "dependent" not in server.kubectl("get", "configmaps", "-o", "name"),
+            60,
         )

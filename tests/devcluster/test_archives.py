@@ -22,7 +22,13 @@ def program(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def layout(tmp_path: Path, program: Path) -> Path:
-    return pack("localhost/tool:1", {"tool": program}, {"bin/sh": "/tool"}, {"Cmd": ["/tool"]}, tmp_path / "layout")
+    return pack(
+        "localhost/tool:1",
+        {"tool": program},
+        {"bin/sh": "/tool"},
+        {"Cmd": ["/tool"]},
+        tmp_path / "layout",
+    )
 
 
 def archive(files: dict[str, bytes], target: Path) -> Path:
@@ -46,7 +52,11 @@ def test_a_layout_and_its_archive_are_the_same_image(layout: Path, tmp_path: Pat
 def test_a_docker_archive_is_read_with_its_tag(layout: Path, tmp_path: Path) -> None:
     image = read(layout)
     manifest = [{"Config": "c.json", "RepoTags": ["localhost/old:2"], "Layers": ["l.tar"]}]
-    files = {"manifest.json": json.dumps(manifest).encode(), "c.json": image.config, "l.tar": image.layers[0].read()}
+    files = {
+        "manifest.json": json.dumps(manifest).encode(),
+        "c.json": image.config,
+        "l.tar": image.layers[0].read(),
+    }
     docker = read(archive(files, tmp_path / "docker.tar"))
     assert docker.name == "localhost/old:2"
     assert docker.diff_ids == image.diff_ids

@@ -1,4 +1,4 @@
-"""Programs are built once, and what is missing for that is said."""
+"""Programs are built once, and an error names what the build lacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from devcluster.machine import preflight
 from devcluster.progress import silent
 
 
-def test_without_go_it_says_which_go_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_go_the_error_names_the_version_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("REGROUP_CACHE", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UnsupportedMachineError, match=r"install Go 1\.\d+\.\d+ or newer"):
@@ -29,15 +31,17 @@ def test_a_go_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
         binaries.check_go("go 1.26.0\n")
 
 
-def test_a_user_without_root_is_told_to_become_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_the_error_asks_for_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(UnsupportedMachineError, match="run it as root"):
         preflight()
 
 
-def test_missing_packages_are_named_where_they_cannot_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named_where_they_cannot_be_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    with pytest.raises(UnsupportedMachineError, match="install the packages nothing-of-that-name"):
+    with pytest.raises(UnsupportedMachineError, match="apt-get install nothing-of-that-name"):
         packages.ensure({"no-such-program": "nothing-of-that-name"}, silent)
 
 
@@ -65,7 +69,7 @@ def fake_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "count"
 
 
-def test_a_build_that_breaks_off_leaves_nothing_that_looks_whole(
+def test_an_interrupted_build_leaves_nothing_that_looks_complete(
     fake_go: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAIL", "./pause")
@@ -84,7 +88,7 @@ def test_a_second_build_builds_nothing(fake_go: Path) -> None:
     assert len(fake_go.read_text().splitlines()) == count == len(binaries.PROGRAMS)
 
 
-def test_programs_whose_sources_did_not_change_are_taken_over(
+def test_programs_whose_sources_did_not_change_are_reused(
     fake_go: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     first = binaries.build(silent)

@@ -44,7 +44,9 @@ def test_the_newest_versions_of_each_image_stay_with_their_layers(
     assert kept(cache, "layers") == {f"{digest}-layer" for digest in kept(cache, "index")}
 
 
-def test_what_a_running_cluster_uses_stays_however_old(cache: ImageCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_running_cluster_uses_stays_however_old(
+    cache: ImageCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = Record("c", 1, 0, state="/s", bin="/b", images=("sha256:t9",))
     monkeypatch.setattr(registry, "load_all", lambda: [record])
     for age in range(10):
@@ -54,7 +56,9 @@ def test_what_a_running_cluster_uses_stays_however_old(cache: ImageCache, monkey
     assert "t8" not in kept(cache, "index")
 
 
-def test_a_layer_whose_unpacking_broke_off_goes(cache: ImageCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_whose_unpacking_was_interrupted_is_deleted(
+    cache: ImageCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(registry, "load_all", list)
     (cache.folder / "layers" / "x.tmp" / "fs").mkdir(parents=True)
     cache.prune()

@@ -14,7 +14,10 @@ from devcluster.registry import validated_name
 def test_blocks_lie_in_the_test_range_and_do_not_overlap() -> None:
     networks = [Block(index).network for index in range(BLOCKS)]
     assert all(network.subnet_of(TEST_RANGE) for network in networks)
-    assert sum(network.num_addresses for network in ipaddress.collapse_addresses(networks)) == TEST_RANGE.num_addresses
+    assert (
+        sum(network.num_addresses for network in ipaddress.collapse_addresses(networks))
+        == TEST_RANGE.num_addresses
+    )
 
 
 def test_nodes_pods_and_services_of_a_block_do_not_overlap() -> None:
@@ -33,7 +36,7 @@ def test_a_new_cluster_takes_a_block_that_no_cluster_has_and_no_route_touches() 
     assert free_block([0], [foreign]).index == 2
 
 
-def test_when_all_blocks_are_taken_it_says_what_to_do() -> None:
+def test_when_all_blocks_are_taken_the_error_says_what_to_do() -> None:
     with pytest.raises(DevclusterError, match="take a cluster down"):
         free_block(range(BLOCKS), [])
 
@@ -48,7 +51,9 @@ def test_the_longest_name_makes_a_link_name_that_fits() -> None:
     assert len(host_link(validated_name("twelve-chars"))) == 15
 
 
-def test_a_cache_folder_that_makes_sockets_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_folder_that_makes_sockets_too_long_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("REGROUP_CACHE", "/" + "long" * 20)
     with pytest.raises(DevclusterError, match="shorten REGROUP_CACHE"):
         validated_name("test")

@@ -1,4 +1,4 @@
-"""Programs that stay are found again, and only they."""
+"""Long-running programs are found again, and no other processes are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_program_that_runs_is_known_and_ends_when_it_is_killed(processes: Proc
     processes.start(Launch("sleeper", ("sleep", "60")))
     pid = processes.pid("sleeper")
     assert pid is not None
-    assert list(processes.strays()) == [pid]
+    assert list(processes.marked_processes()) == [pid]
     processes.kill("sleeper")
     assert processes.pid("sleeper") is None
 
@@ -38,11 +38,11 @@ def test_a_recycled_process_id_is_not_taken_for_ours(processes: Processes, tmp_p
     assert processes.pid("other") is None
 
 
-def test_a_program_that_fails_says_why() -> None:
+def test_the_error_of_a_failed_program_has_its_output() -> None:
     with pytest.raises(CommandFailedError, match=r"ended with 3: no such thing"):
         run(["sh", "-c", "echo no such thing >&2; exit 3"])
 
 
-def test_a_program_that_is_missing_says_what_to_do() -> None:
+def test_the_error_of_a_missing_program_says_what_to_do() -> None:
     with pytest.raises(DevclusterError, match="devcluster build"):
         run(["/nowhere/program"])

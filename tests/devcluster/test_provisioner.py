@@ -1,11 +1,18 @@
-"""Which claims get a volume, and which volumes go."""
+"""Which claims get a volume, and which volumes are deleted."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from devcluster.provisioner import ASKED_OF, NAME, make_folder, released, volume_for, wanted
+from devcluster.provisioner import (
+    NAME,
+    PROVISIONER_ANNOTATION,
+    make_folder,
+    released,
+    volume_for,
+    wanted,
+)
 
 
 def make_claim(**metadata: Any) -> dict[str, Any]:
@@ -14,7 +21,7 @@ def make_claim(**metadata: Any) -> dict[str, Any]:
             "name": "shared",
             "namespace": "default",
             "uid": "u-1",
-            "annotations": {ASKED_OF: NAME},
+            "annotations": {PROVISIONER_ANNOTATION: NAME},
             **metadata,
         },
         "spec": {
@@ -44,7 +51,7 @@ def test_the_volume_is_shared_and_tied_to_no_node() -> None:
     assert volume["spec"]["claimRef"]["uid"] == "u-1"
 
 
-def test_only_released_volumes_of_ours_go() -> None:
+def test_only_released_volumes_of_ours_are_deleted() -> None:
     volume = volume_for(make_claim(), Path("/volumes/x"))
     assert not released(volume)
     volume["status"] = {"phase": "Released"}

@@ -25,7 +25,7 @@ def test_pinning_another_kubernetes_moves_it_and_all_its_staging_modules() -> No
     assert versions.pin_kubernetes(pinned, versions.KUBERNETES_VERSION) == go_mod()
 
 
-def test_a_module_that_is_behind_the_constant_is_refused_with_the_way_out() -> None:
+def test_a_module_that_is_behind_the_constant_is_refused_with_advice() -> None:
     with pytest.raises(DevclusterError, match="build --pin"):
         versions.check_pinned(versions.pin_kubernetes(go_mod(), "1.0.0"))
 

@@ -1,6 +1,8 @@
-"""One cluster of three nodes with the operator installed, for all end-to-end tests; a namespace for each test.
+"""One cluster of three nodes with the operator installed, for all end-to-end tests of a process; a
+namespace for each test.
 
-It is a devcluster of their own, or what CLUSTER asks for: kind, or current, the caller's kubeconfig context.
+It is a devcluster of their own, or what CLUSTER asks for: kind, or current, the caller's kubeconfig
+context.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ from tests.support.jobs import Job
 from tests.support.processes import read_proc
 from tests.support.waiting import wait_until
 
-NAME = "e2e"
+NAME = f"e2e{os.environ.get('PYTEST_XDIST_WORKER', '')}"
 
 
 @dataclass
 class Installation:
-    """Regroup on a cluster, a namespace of one's own, and hands on what a user cannot reach."""
+    """Regroup on a cluster, a namespace, and access to what a user cannot reach."""
 
     stage: Stage
     namespace: str
@@ -56,7 +58,9 @@ class Installation:
 
     @contextlib.contextmanager
     def lost_node_of_rank_0(self, job: Job) -> Iterator[str]:
-        """Pull the plug of the node that runs rank 0; yields its name, and powers it on again at the end."""
+        """Cut the power of the node that runs rank 0; yields its name, and powers it on again at
+        the end.
+        """
         worker = self._worker(job, 0)
         node = str(worker["node"])
         coordinator = job.coordinator()["spec"]["nodeName"]
@@ -76,10 +80,19 @@ class Installation:
     def scale_operator(self, replicas: int) -> None:
         """Stop or start the operator, and wait until it is so."""
         where = ("-n", installing.SYSTEM)
-        self.kubectl("scale", "deployment", "-l", "app.kubernetes.io/part-of=regroup", *where, f"--replicas={replicas}")
+        self.kubectl(
+            "scale",
+            "deployment",
+            "-l",
+            "app.kubernetes.io/part-of=regroup",
+            *where,
+            f"--replicas={replicas}",
+        )
 
         def done() -> bool:
-            listing = self.kubectl.read("pods", *where, "-l", "app.kubernetes.io/part-of=regroup")["items"]
+            listing = self.kubectl.read("pods", *where, "-l", "app.kubernetes.io/part-of=regroup")[
+                "items"
+            ]
             return len([pod for pod in listing if pod["status"]["phase"] == "Running"]) == replicas
 
         wait_until(f"{replicas} operators", done, seconds=60)
@@ -102,7 +115,11 @@ class Installation:
         worker = self._worker(job, rank)
         pod = next(pod for pod in job.pods("worker") if pod["metadata"]["name"] == worker["pod"])
         group = self._devcluster().node(str(worker["node"])).node.group
-        own = [pid for pid in cgroups.processes(group) if pod["metadata"]["uid"] in read_proc(pid, "cgroup")]
+        own = [
+            pid
+            for pid in cgroups.processes(group)
+            if pod["metadata"]["uid"] in read_proc(pid, "cgroup")
+        ]
         return next(pid for pid in own if read_proc(pid, "comm").strip() == f"rank-{rank}")
 
     @contextlib.contextmanager
@@ -128,11 +145,16 @@ class Installation:
             os.kill(pid, signal.SIGCONT)
 
     def _wait_for_controllers(self) -> None:
-        """Kubernetes' own hear of the API server's return up to a minute later; what is made before waits longer."""
+        """Wait until Kubernetes' own controllers have reconnected to the API server.
+
+        They take up to a minute. An object that is made before then waits longer.
+        """
         namespace = f"{self.namespace}-after"
         spec = {"selector": {"no": "pod"}, "ports": [{"port": 1}]}
         service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "any"}, "spec": spec}
-        self.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        self.kubectl.apply(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        )
         self.kubectl.apply(service, namespace=namespace)
 
         def made() -> bool:
@@ -140,6 +162,8 @@ class Installation:
             return all(self.kubectl.read(kind, "-n", namespace)["items"] for kind in kinds)
 
         wait_until("the controllers", made, seconds=150)
+        names = [node["metadata"]["name"] for node in self.kubectl.read("nodes")["items"]]
+        wait_until("the nodes", lambda: all(map(self.node_is_ready, names)), seconds=60)
         self.kubectl("delete", "namespace", namespace, "--wait=false")
 
     def _devcluster(self) -> Cluster:
@@ -156,12 +180,14 @@ class Installation:
         return len(self.volume(job).committed())
 
     def generations(self, job: Job) -> int:
-        """Worlds that have begun."""
+        """How many generations have begun."""
         return len(self.resumed_from(job))
 
     def resumed_from(self, job: Job) -> list[int]:
-        """The step that each world began with."""
-        files = sorted(self.volume(job).layout.lineage.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+        """The step that each generation began with."""
+        files = sorted(
+            self.volume(job).layout.lineage.glob("*.json"), key=lambda path: path.stat().st_mtime_ns
+        )
         return [json.loads(path.read_text())["resumed_from_step"] for path in files]
 
     def _worker(self, job: Job, rank: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a user gets wrong is told in a sentence, by the API server or in the status, and loses nothing."""
+"""A user's mistake is named, by the API server or in the status, and loses nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def test_a_misspelt_trainer_field_is_named_with_the_nearest_one(installation: In
     assert job.pods() == []
 
 
-def test_a_field_that_no_code_honours_is_refused_and_not_ignored(installation: Installation) -> None:
+def test_a_field_that_no_code_honours_is_refused_and_not_ignored(
+    installation: Installation,
+) -> None:
     job = installation.start(make_job("deadline", startupDeadlineSeconds=60))
     assert "not supported yet" in job.wait_for_condition("Ready", "False")["message"]
     assert job.pods() == []
@@ -34,30 +36,42 @@ def test_a_field_that_no_code_honours_is_refused_and_not_ignored(installation: I
 
 def test_an_image_that_does_not_exist_is_named(installation: Installation) -> None:
     job = installation.start(make_job("no-image", image="localhost/there-is-no-such:image"))
-    wait_until("the image to be named", lambda: "there-is-no-such" in job.status().get("message", ""), seconds=90)
+    wait_until(
+        "the image to be named",
+        lambda: "there-is-no-such" in job.status().get("message", ""),
+        seconds=90,
+    )
 
 
-def test_a_missing_claim_is_named_and_the_job_starts_when_it_comes(installation: Installation) -> None:
+def test_a_missing_claim_is_named_and_the_job_starts_when_it_comes(
+    installation: Installation,
+) -> None:
     manifest = make_job("no-claim", steps=20, replicas=1)
     manifest["spec"]["checkpoint"]["storage"] = {"persistentVolumeClaim": {"claimName": "later"}}
     job = installation.start(manifest)
-    wait_until("the claim to be named", lambda: "later" in job.status().get("message", ""), seconds=60)
+    wait_until(
+        "the claim to be named", lambda: "later" in job.status().get("message", ""), seconds=60
+    )
     installation.claim("later", job.namespace)
     job.wait_for_condition("Complete", seconds=180)
 
 
-def test_a_running_job_refuses_edits_of_what_is_fixed_and_takes_the_rest(installation: Installation) -> None:
+def test_a_running_job_refuses_edits_of_what_is_fixed_and_takes_the_rest(
+    installation: Installation,
+) -> None:
     job = installation.start(make_job("edited", steps=600))
     job.wait_for_checkpoint()
-    said = refusal(lambda: job.patch(trainer={"training": {"seed": 7}}))
-    assert "suspend" in said.lower()
+    message = refusal(lambda: job.patch(trainer={"training": {"seed": 7}}))
+    assert "suspend" in message.lower()
     job.patch(trainer={"training": {"steps": 620}})
     job.wait_for_condition("Complete", seconds=240)
     assert job.status()["progress"]["step"] == 620
     assert job.status()["goodput"]["lostSteps"] == 0
 
 
-def test_an_invalid_edit_of_a_running_job_neither_stops_nor_fails_it(installation: Installation) -> None:
+def test_an_invalid_edit_of_a_running_job_neither_stops_nor_fails_it(
+    installation: Installation,
+) -> None:
     job = installation.start(make_job("bad-edit", steps=800))
     job.wait_for_checkpoint()
     job.patch(startupDeadlineSeconds=60)
@@ -66,11 +80,13 @@ def test_an_invalid_edit_of_a_running_job_neither_stops_nor_fails_it(installatio
     job.wait_for_condition("Complete", seconds=240)
 
 
-def test_the_api_server_refuses_bounds_that_contradict_each_other(installation: Installation) -> None:
+def test_the_api_server_refuses_bounds_that_contradict_each_other(
+    installation: Installation,
+) -> None:
     manifest = copy.deepcopy(make_job("bounds"))
     manifest["spec"]["elasticPolicy"] = {"minReplicas": 4, "maxReplicas": 2}
-    said = refusal(lambda: Job.apply(installation.kubectl, installation.namespace, manifest))
-    assert "minReplicas" in said
+    message = refusal(lambda: Job.apply(installation.kubectl, installation.namespace, manifest))
+    assert "minReplicas" in message
 
 
 def test_a_full_volume_fails_the_save_and_not_the_training(installation: Installation) -> None:
@@ -82,7 +98,11 @@ def test_a_full_volume_fails_the_save_and_not_the_training(installation: Install
     }
     manifest["spec"]["trainer"]["model"] = {"name": "gpt", "preset": "1m"}
     job = installation.start(manifest)
-    wait_until("the failed save to be told", lambda: job.condition("Checkpointed").get("reason") == "SaveFailed", 120)
+    wait_until(
+        "the failed save to be reported",
+        lambda: job.condition("Checkpointed").get("reason") == "SaveFailed",
+        120,
+    )
     assert "free" in job.condition("Checkpointed")["message"]
     wait_until("training to go on to the end", lambda: job.step() == 120, seconds=120)
     assert job.status()["restarts"]["application"] == 0

@@ -14,13 +14,19 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from tests.e2e.conftest import Installation
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @contextlib.contextmanager
 def drained(installation: Installation, job: Job, node: str) -> Iterator[None]:
-    """Take the job's pods off a node through the eviction API, and let others come there again at the end."""
-    only = ("--ignore-daemonsets", "--delete-emptydir-data", f"--pod-selector=regroup.dev/job={job.name}")
+    """Take the job's pods off a node through the eviction API, and let others come there again at
+    the end.
+    """
+    only = (
+        "--ignore-daemonsets",
+        "--delete-emptydir-data",
+        f"--pod-selector=regroup.dev/job={job.name}",
+    )
     try:
         installation.kubectl("drain", node, *only, "--timeout=120s", timeout=150)
         yield
@@ -30,7 +36,10 @@ def drained(installation: Installation, job: Job, node: str) -> Iterator[None]:
 
 def worker_on(job: Job, node: str) -> str | None:
     """Name of the job's worker on a node."""
-    return next((pod["metadata"]["name"] for pod in job.workers() if pod["spec"].get("nodeName") == node), None)
+    return next(
+        (pod["metadata"]["name"] for pod in job.workers() if pod["spec"].get("nodeName") == node),
+        None,
+    )
 
 
 def node_of_rank_0(job: Job) -> str:
@@ -47,7 +56,7 @@ def account(job: Job) -> dict[str, Any]:
 
 def require_one_preemption_that_cost_nothing(installation: Installation, job: Job) -> None:
     """Once the job is whole again: by its account and by its history."""
-    job.wait_for_world(3, seconds=180)
+    job.wait_for_ranks(3, seconds=180)
     spent = account(job)
     assert (spent["lost"], spent["infrastructure"], spent["application"]) == (0, 0, 0)
     assert spent["preemption"] == 1
@@ -61,13 +70,15 @@ def test_a_drain_loses_no_step_and_counts_as_preemption(installation: Installati
     budget = installation.kubectl.read("poddisruptionbudget", "drain-workers", "-n", job.namespace)
     assert budget["spec"]["minAvailable"] == 2
     with drained(installation, job, node_of_rank_0(job)):
-        job.wait_for_world(2)
+        job.wait_for_ranks(2)
         step = job.step()
         wait_until("training to go on with two workers", lambda: job.step() > step, seconds=60)
     require_one_preemption_that_cost_nothing(installation, job)
 
 
-def test_the_node_of_the_coordinator_is_drained_with_a_worker_on_it(installation: Installation) -> None:
+def test_the_node_of_the_coordinator_is_drained_with_a_worker_on_it(
+    installation: Installation,
+) -> None:
     job = installation.start(make_job("drain-both", steps=50_000))
     job.wait_until_whole_and_saved()
     coordinator = job.coordinator()
@@ -75,7 +86,7 @@ def test_the_node_of_the_coordinator_is_drained_with_a_worker_on_it(installation
     assert worker_on(job, node), f"no worker shares the node {node} with the coordinator"
     with drained(installation, job, node):
         wait_until("the next coordinator", lambda: job.status()["coordinatorTerm"] == 2, seconds=60)
-        job.wait_for_world(2)
+        job.wait_for_ranks(2)
         step = job.step()
         wait_until("training to go on with two workers", lambda: job.step() > step, seconds=60)
     require_one_preemption_that_cost_nothing(installation, job)

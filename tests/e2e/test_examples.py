@@ -11,7 +11,7 @@ import yaml
 if TYPE_CHECKING:
     from tests.e2e.conftest import Installation
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ELSEWHERE = {EXAMPLES / "3-language-models" / "torchrun.yaml"}
 """Jobs that other tests here bring to their end: `test_torchrun`."""
@@ -31,4 +31,6 @@ def test_the_job_of_an_example_completes(file: Path, installation: Installation)
 def config_maps(manifest: dict[str, Any]) -> list[str]:
     """The ConfigMaps that a job mounts: its README makes them of the scripts beside it."""
     pod = manifest["spec"].get("template", {}).get("spec", {})
-    return [volume["configMap"]["name"] for volume in pod.get("volumes", ()) if "configMap" in volume]
+    return [
+        volume["configMap"]["name"] for volume in pod.get("volumes", ()) if "configMap" in volume
+    ]

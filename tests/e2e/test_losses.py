@@ -1,4 +1,6 @@
-"""Whatever dies, training goes on: on a real cluster of three nodes, with the operator installed by Helm."""
+"""Whatever dies, training goes on: on a real cluster of three nodes, with the operator installed by
+Helm.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,20 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from tests.e2e.conftest import Installation
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 def test_a_killed_worker_pod_is_replaced_and_no_sample_is_lost(installation: Installation) -> None:
     job = installation.start(make_job("pod-kill"))
     saved = job.wait_until_whole_and_saved()
     victim = installation.worker_of_rank(job, 0)
-    installation.kubectl("delete", "pod", victim, "-n", job.namespace, "--grace-period=0", "--force")
+    installation.kubectl(
+        "delete", "pod", victim, "-n", job.namespace, "--grace-period=0", "--force"
+    )
     wait_until("the recovery", lambda: job.status().get("recoveries"), seconds=60)
     job.wait_for_condition("Complete", seconds=240)
     recovery = job.status()["recoveries"][0]
-    assert (recovery["rung"], recovery["lostSteps"]) == ("L0", 0)
+    assert (recovery["restoredFrom"], recovery["lostSteps"]) == ("Peers", 0)
     assert recovery["resumedFromStep"] >= saved
     assert victim not in {pod["metadata"]["name"] for pod in job.pods("worker")}
     assert installation.audit(job) == []
@@ -38,15 +42,15 @@ def test_a_node_that_loses_power_costs_seconds_though_kubernetes_still_calls_it_
     job = installation.start(make_job("node-kill", steps=50_000))
     job.wait_until_whole_and_saved()
     with installation.lost_node_of_rank_0(job) as node:
-        recovery = wait_until("the recovery", lambda: job.status().get("recoveries"), seconds=40)[0]
+        (recovery,) = wait_until("the recovery", lambda: _ended(job), seconds=40)
         assert installation.node_is_ready(node), "Kubernetes noticed first: the test proves nothing"
         assert recovery["cause"] == "infrastructure"
         assert recovery["detectSeconds"] <= 3
-        assert recovery["worldAfter"] == 2
-        assert (recovery["rung"], recovery["lostSteps"]) == ("L0", 0)
+        assert recovery["worldSizeAfter"] == 2
+        assert (recovery["restoredFrom"], recovery["lostSteps"]) == ("Peers", 0)
         step = job.step()
         wait_until("training to go on with two workers", lambda: job.step() > step, seconds=60)
-    job.wait_for_world(3, seconds=180)
+    job.wait_for_ranks(3, seconds=180)
     job.patch(suspend=True)
     job.wait_for_condition("Suspended", seconds=120)
     assert installation.audit(job) == []
@@ -56,8 +60,12 @@ def test_training_does_not_notice_that_the_coordinator_died(installation: Instal
     job = installation.start(make_job("coordinator-kill", steps=800))
     job.wait_until_whole_and_saved()
     before = job.coordinator()["metadata"]["name"]
-    installation.kubectl("delete", "pod", before, "-n", job.namespace, "--grace-period=0", "--force")
-    wait_until("the next coordinator", lambda: job.coordinator()["metadata"]["name"] != before, seconds=60)
+    installation.kubectl(
+        "delete", "pod", before, "-n", job.namespace, "--grace-period=0", "--force"
+    )
+    wait_until(
+        "the next coordinator", lambda: job.coordinator()["metadata"]["name"] != before, seconds=60
+    )
     job.wait_for_condition("Complete", seconds=240)
     assert job.status().get("recoveries", []) == []
     assert installation.generations(job) == 1
@@ -72,9 +80,13 @@ def test_recovery_from_a_node_loss_needs_no_operator(installation: Installation)
         with installation.lost_node_of_rank_0(job):
             wait_until("a new generation", lambda: installation.generations(job) >= 2, seconds=40)
             before = installation.committed_steps(job)
-            wait_until("training to go on", lambda: installation.committed_steps(job) > before, seconds=40)
+            wait_until(
+                "training to go on", lambda: installation.committed_steps(job) > before, seconds=40
+            )
             installation.scale_operator(1)
-            wait_until("the status to tell it", lambda: job.status().get("recoveries"), seconds=90)
+            wait_until(
+                "the status to report it", lambda: job.status().get("recoveries"), seconds=90
+            )
     finally:
         installation.scale_operator(1)
     job.patch(suspend=True)
@@ -83,7 +95,9 @@ def test_recovery_from_a_node_loss_needs_no_operator(installation: Installation)
     assert installation.audit(job) == []
 
 
-def test_a_rank_that_dies_while_the_api_server_is_away_is_replaced_all_the_same(installation: Installation) -> None:
+def test_a_rank_that_dies_while_the_api_server_is_away_is_replaced_all_the_same(
+    installation: Installation,
+) -> None:
     job = installation.start(make_job("no-api-server", steps=50_000))
     job.wait_until_whole_and_saved()
     volume, victim = installation.volume(job), installation.process_of_rank(job, 1)
@@ -100,7 +114,9 @@ def test_a_rank_that_dies_while_the_api_server_is_away_is_replaced_all_the_same(
     restarts = job.status()["restarts"]
     assert (restarts["application"], restarts["infrastructure"]) == (1, 0)
     assert job.status()["coordinatorTerm"] == 1
-    assert {pod["metadata"]["name"] for pod in job.workers()} == {f"no-api-server-w{index}-1" for index in range(3)}
+    assert {pod["metadata"]["name"] for pod in job.workers()} == {
+        f"no-api-server-w{index}-1" for index in range(3)
+    }
     job.suspend()
     assert installation.audit(job) == []
 
@@ -111,15 +127,16 @@ def test_a_name_server_that_is_silent_holds_nobody_up(installation: Installation
     victim = installation.process_of_rank(job, 0)
     with installation.silent_name_server():
         os.kill(victim, signal.SIGKILL)
-        recovered = wait_until("training to go on", lambda: _ended(job.status().get("recoveries", [])), seconds=60)
-    (recovery,) = recovered
-    assert recovery["rung"] == "L0"
+        (recovery,) = wait_until("training to go on", lambda: _ended(job), seconds=60)
+    assert recovery["restoredFrom"] == "Peers"
     assert recovery["downSeconds"] < 10, "it is twenty by default, for two look-ups in turn"
     job.suspend()
     assert installation.audit(job) == []
 
 
-def _ended(recoveries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _ended(job: Job) -> list[dict[str, Any]]:
+    """The recoveries after which a step was committed. What they cost is known only then."""
+    recoveries = job.status().get("recoveries", [])
     return [recovery for recovery in recoveries if "downSeconds" in recovery]
 
 
@@ -132,7 +149,9 @@ def test_two_jobs_at_once_do_not_touch_each_other(installation: Installation) ->
         assert installation.audit(job) == []
 
 
-def test_suspend_saves_and_gives_all_pods_back_and_resume_goes_on_there(installation: Installation) -> None:
+def test_suspend_saves_and_gives_all_pods_back_and_resume_goes_on_there(
+    installation: Installation,
+) -> None:
     job = installation.start(make_job("pause", steps=800))
     wait_until("some steps", lambda: job.step() > 10, seconds=120)
     job.suspend()
@@ -145,12 +164,12 @@ def test_suspend_saves_and_gives_all_pods_back_and_resume_goes_on_there(installa
     assert installation.audit(job) == []
 
 
-def test_a_job_grows_and_shrinks_as_it_is_told(installation: Installation) -> None:
+def test_a_job_grows_and_shrinks_with_its_replicas(installation: Installation) -> None:
     job: Job = installation.start(make_job("scale", steps=1500, replicas=2, template=None))
-    job.wait_for_world(2)
+    job.wait_for_ranks(2)
     installation.kubectl("scale", "trainingjob", job.name, "-n", job.namespace, "--replicas=3")
-    job.wait_for_world(3)
+    job.wait_for_ranks(3)
     installation.kubectl("scale", "trainingjob", job.name, "-n", job.namespace, "--replicas=1")
-    job.wait_for_world(1)
+    job.wait_for_ranks(1)
     assert job.status()["goodput"]["lostSteps"] == 0
     job.delete()

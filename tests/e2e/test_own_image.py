@@ -1,10 +1,12 @@
-"""A user's own image and script: the agent is brought there, and the script restarted from what it saved itself."""
+"""A user's own image and script: the agent is brought there, and the script restarted from what it
+saved itself.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -44,19 +46,12 @@ dist.destroy_process_group()
 """
 
 
-def test_a_script_in_an_image_of_ones_own_survives_its_rank_and_its_pod(installation: Installation) -> None:
-    installation.kubectl(
-        "create", "configmap", "script", "-n", installation.namespace, f"--from-literal=train.py={SCRIPT}"
-    )
-    container = {
-        "name": "trainer",
-        "image": installing.images()["trainer"].name,
-        "command": ["python3", "/script/train.py"],
-        "volumeMounts": [{"name": "script", "mountPath": "/script"}],
-    }
-    template = {"spec": {"containers": [container], "volumes": [{"name": "script", "configMap": {"name": "script"}}]}}
+def test_a_script_in_an_image_of_ones_own_survives_its_rank_and_its_pod(
+    installation: Installation,
+) -> None:
+    template = _template_with_script(installation)
     job = installation.start(make_job("own-image", replicas=2, trainer=None, template=template))
-    job.wait_for_world(2)
+    job.wait_for_ranks(2)
     assert [c["name"] for c in job.workers()[0]["spec"]["initContainers"]] == ["regroup-agent"]
     saved = installation.volume(job).folder / "count"
 
@@ -66,17 +61,37 @@ def test_a_script_in_an_image_of_ones_own_survives_its_rank_and_its_pod(installa
 
     count = wait_until("the script to save", lambda: counted_beyond(5), seconds=60)
     os.kill(installation.process_of_rank(job, 1), signal.SIGKILL)
-    wait_until("the restart to be counted", lambda: job.status()["restarts"]["application"] == 1, seconds=60)
+    wait_until(
+        "the restart to be counted",
+        lambda: job.status()["restarts"]["application"] == 1,
+        seconds=60,
+    )
     count = wait_until("it to go on", lambda: counted_beyond(count + 20), seconds=60)
 
     victim = job.workers()[1]["metadata"]["name"]
-    installation.kubectl("delete", "pod", victim, "-n", job.namespace, "--grace-period=0", "--force")
+    installation.kubectl(
+        "delete", "pod", victim, "-n", job.namespace, "--grace-period=0", "--force"
+    )
     wait_until("the loss to be counted", lambda: _lost_pods(job) == 1, seconds=60)
-    job.wait_for_world(2, seconds=120)
+    job.wait_for_ranks(2, seconds=120)
     count = wait_until("it to go on once more", lambda: counted_beyond(count + 20), seconds=60)
     (saved.parent / "enough").touch()
     job.wait_for_condition("Complete", seconds=120)
     assert job.status()["restarts"]["application"] == 1
+
+
+def _template_with_script(installation: Installation) -> dict[str, Any]:
+    """Create a ConfigMap with the script, and return a template whose container runs it."""
+    name, script = "script", f"--from-literal=train.py={SCRIPT}"
+    installation.kubectl("create", "configmap", name, "-n", installation.namespace, script)
+    container = {
+        "name": "trainer",
+        "image": installing.images()["trainer"].name,
+        "command": ["python3", "/script/train.py"],
+        "volumeMounts": [{"name": name, "mountPath": "/script"}],
+    }
+    volume = {"name": name, "configMap": {"name": name}}
+    return {"spec": {"containers": [container], "volumes": [volume]}}
 
 
 def _lost_pods(job: Job) -> int:

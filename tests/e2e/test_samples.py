@@ -19,8 +19,10 @@ SAMPLES = Path(__file__).parents[2] / "manifests" / "samples"
 
 def test_the_smallest_job_trains_as_printed(installation: Installation) -> None:
     job = installation.start(yaml.safe_load((SAMPLES / "smallest.yaml").read_text()))
-    job.wait_for_world(3, seconds=120)
+    job.wait_for_ranks(3, seconds=120)
     wait_until("some steps", lambda: installation.committed_steps(job) >= 10, seconds=120)
     assert job.status()["recoveries"] == []
     printed = installation.kubectl("get", "trainingjob", job.name, "-n", job.namespace)
-    assert all(column in printed for column in ("PHASE", "WORKERS", "STEP", "CKPT", "GOODPUT", "Running"))
+    assert all(
+        column in printed for column in ("PHASE", "WORKERS", "STEP", "CKPT", "GOODPUT", "Running")
+    )

@@ -1,7 +1,9 @@
-"""How each example is run on this machine in the tests: the commands of its README, made shorter where they can be.
+"""How each example is run on this machine in the tests: the commands of its README, made shorter
+where they can be.
 
-A row belongs to a folder of `examples/` and runs in it. Words in `prints` must appear in what it prints, in this order.
-`{tmp}` in a command is a fresh folder; `python`, `regroup` and `torchrun` are those of the environment under test.
+A row belongs to a folder of `examples/` and runs in it. Words in `prints` must appear in what it
+prints, in this order. `{tmp}` in a command is a fresh folder; `python`, `regroup` and `torchrun`
+are those of the environment under test.
 """
 
 from __future__ import annotations
@@ -24,10 +26,19 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
     LocalCommand(
         "1-first-ddp-script",
         "regroup run torchrun.yaml --directory {tmp} --plain",
-        ("epoch 0: loss 3.06", "trained 5 epochs on 2 ranks", "completed: workers that ended well: 2"),
+        (
+            "epoch 0: loss 3.06",
+            "trained 5 epochs on 2 ranks",
+            "completed: workers that ended well: 2",
+        ),
         slow=True,
     ),
-    LocalCommand("1-first-ddp-script", "regroup run regroup.yaml --directory {tmp} --plain", ("completed",), slow=True),
+    LocalCommand(
+        "1-first-ddp-script",
+        "regroup run regroup.yaml --directory {tmp} --plain",
+        ("completed",),
+        slow=True,
+    ),
     LocalCommand(
         "3-language-models",
         "python compare.py --ranks 2 --steps 1 --rounds 1",
@@ -36,7 +47,8 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
     ),
     LocalCommand(
         "3-language-models",
-        "env REGROUP_DIRECTORY={tmp} torchrun --standalone --nproc-per-node=2 train.py --zero --epochs 1",
+        "env REGROUP_DIRECTORY={tmp} torchrun --standalone --nproc-per-node=2 train.py --zero "
+        "--epochs 1",
         ("epoch 0 is next", "epoch 0 on 2 ranks", "state per rank: 24"),
         slow=True,
     ),
@@ -46,17 +58,25 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
         ("gradient at w = 0", "a mean of means by 6.6e-01", "truth [2.0, -1.0, 0.5]"),
     ),
     LocalCommand(
-        "2-ddp-in-depth", "python collectives.py --latency-ms 1", ("ranks  rounds", "    8       3"), slow=True
-    ),
-    LocalCommand(
         "2-ddp-in-depth",
-        "python overlap.py",
-        ("with no_sync            1 all-reduces", "buckets of 25 MB", "one bucket             1 all-reduces"),
+        "python collectives.py --latency-ms 1",
+        ("ranks  rounds", "    8       3"),
         slow=True,
     ),
     LocalCommand(
         "2-ddp-in-depth",
-        "env TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --nproc-per-node=2 --max-restarts=3 "
+        "python overlap.py",
+        (
+            "with no_sync            1 all-reduces",
+            "buckets of 25 MB",
+            "one bucket             1 all-reduces",
+        ),
+        slow=True,
+    ),
+    LocalCommand(
+        "2-ddp-in-depth",
+        "env TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --nproc-per-node=2 "
+        "--max-restarts=3 "
         "failover.py --folder {tmp} --kill rank=1@step=57",
         ("rank 1 is killed in step 57", "restart 1: goes on from step 50", "done: step 100"),
         slow=True,
@@ -64,13 +84,25 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
     LocalCommand(
         "4-replica-and-shard-groups",
         "torchrun --standalone --nproc-per-node=4 groups.py --shard-size 2",
-        ("world of 4 as [2, 2]: [[0, 1], [2, 3]]", "rank 3: shard group [2, 3], replica group [1, 3]", "one process"),
+        (
+            "4 ranks as [2, 2]: [[0, 1], [2, 3]]",
+            "rank 3: shard group [2, 3], replica group [1, 3]",
+            "one process",
+        ),
         slow=True,
     ),
     LocalCommand(
         "5-hundred-billion",
         "python layouts.py --milliseconds 1",
-        ("by hand + DDP", "133.29547", "pipeline + DDP", "133.29547", "tensor + DDP", "sharded (HSDP)", "133.29547"),
+        (
+            "by hand + DDP",
+            "133.29547",
+            "pipeline + DDP",
+            "133.29547",
+            "tensor + DDP",
+            "sharded (HSDP)",
+            "133.29547",
+        ),
         slow=True,
     ),
     LocalCommand(
@@ -80,7 +112,8 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
     ),
     LocalCommand(
         "6-session",
-        "regroup run job.yaml --plain --directory {tmp} --kill worker=1@step=120 --kill rank=0@step=300",
+        "regroup run job.yaml --plain --directory {tmp} --kill worker=1@step=120 --kill "
+        "rank=0@step=300",
         ("killed worker 1", "killed rank 0", "completed: 640 steps, final loss 0.04"),
         slow=True,
     ),

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from regroup.manifest import read_documents
-from regroup.validation import validate
+from regroup.cli.manifest import read_documents
+from regroup.cli.validation import validate
 from tests.examples.local_commands import LOCAL_COMMANDS, LocalCommand
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FOLDERS = sorted(path for path in EXAMPLES.iterdir() if path.is_dir() and not path.name.startswith(("_", ".")))
+FOLDERS = sorted(
+    path for path in EXAMPLES.iterdir() if path.is_dir() and not path.name.startswith(("_", "."))
+)
 FILES = [file for folder in FOLDERS for file in sorted(folder.glob("*.yaml"))]
 SECONDS = 240
 """Longer than any command takes on a busy machine."""
@@ -31,13 +33,17 @@ def test_an_example_has_a_readme_and_a_job(folder: Path) -> None:
     readme = (folder / "README.md").read_text()
     assert readme.startswith("# ")
     assert list(folder.glob("*.yaml")), "an example shows at least one TrainingJob"
-    assert f"]({folder.name})" in (EXAMPLES / "README.md").read_text(), "examples/README.md does not list it"
+    assert f"]({folder.name})" in (EXAMPLES / "README.md").read_text(), (
+        "examples/README.md does not list it"
+    )
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=named)
 def test_the_commands_of_a_readme_name_files_that_exist(folder: Path) -> None:
     blocks = re.findall(
-        r"^```(?:console|bash)?\n(.*?)^```", (folder / "README.md").read_text(), re.DOTALL | re.MULTILINE
+        r"^```(?:console|bash)?\n(.*?)^```",
+        (folder / "README.md").read_text(),
+        re.DOTALL | re.MULTILINE,
     )
     words = [word.rpartition("=")[2] for block in blocks for word in block.split()]
     named = {word for word in words if re.fullmatch(r"[\w./-]+\.(py|yaml)", word)}
@@ -53,7 +59,9 @@ def test_a_job_of_an_example_is_valid(file: Path) -> None:
 
 
 ROWS = [
-    pytest.param(row, marks=[pytest.mark.slow] if row.slow else [], id=f"{row.example}: {row.command}")
+    pytest.param(
+        row, marks=[pytest.mark.slow] if row.slow else [], id=f"{row.example}: {row.command}"
+    )
     for row in LOCAL_COMMANDS
 ]
 
@@ -61,7 +69,11 @@ ROWS = [
 @pytest.mark.timeout(SECONDS + 30)
 @pytest.mark.parametrize("row", ROWS)
 def test_an_example_runs_here(row: LocalCommand, tmp_path: Path) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+    }
     done = subprocess.run(
         shlex.split(row.command.format(tmp=tmp_path)),
         cwd=EXAMPLES / row.example,

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from regroup_operator.__main__ import may_watch_nodes
-from regroup_operator.cluster import Cluster
+from regroup_operator.controller.cluster import Cluster
 from regroup_operator.errors import ClusterError
 
 
 class Server(Cluster):
-    """An API server that says one thing after the other."""
+    """An API server that gives one answer after the other."""
 
     def __init__(self, *answers: bool | int) -> None:
         self.answers = list(answers)
@@ -25,8 +25,12 @@ class Server(Cluster):
         raise ClusterError("POST", "/apis/authorization.k8s.io/v1", answer, "no answer")
 
 
-@pytest.mark.parametrize(("answers", "may"), [((True, True), True), ((True, False), False), ((False,), False)])
-async def test_both_nodes_and_their_leases_must_be_ours_to_read(answers: tuple[bool, ...], may: bool) -> None:
+@pytest.mark.parametrize(
+    ("answers", "may"), [((True, True), True), ((True, False), False), ((False,), False)]
+)
+async def test_both_nodes_and_their_leases_must_be_ours_to_read(
+    answers: tuple[bool, ...], may: bool
+) -> None:
     assert await may_watch_nodes(Server(*answers)) is may
 
 

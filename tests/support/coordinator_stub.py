@@ -1,25 +1,28 @@
-"""What a coordinator says, as a test wants it said: the contract's routes on a loopback address.
+"""A coordinator that reports what a test wants: the protocol's routes on a loopback address.
 
-For tests of the operator where there is no kubelet that could run the real one.
+For tests of the operator, where no kubelet runs the real one.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from regroup_trainer.contract import COORDINATOR_PORT, Desired, Lost
-from regroup_trainer.job_status import CoordinatorStatus
+from regroup_trainer.protocol.addresses import COORDINATOR_PORT
+from regroup_trainer.protocol.desired import Desired, Lost
+from regroup_trainer.protocol.job_status import CoordinatorStatus
+from tests.support.version_one_records import recorded
 
 _addresses = itertools.count(2)
 
 
 class CoordinatorStub:
-    """Answers GET /v1/status with `status`, and keeps what it is told. A context manager."""
+    """Answers GET /v1/status with `status`, and keeps what it receives. A context manager."""
 
     def __init__(self, status: CoordinatorStatus) -> None:
         self.address = f"127.0.83.{next(_addresses)}"
@@ -30,25 +33,38 @@ class CoordinatorStub:
         self._news = threading.Condition()
         self._server = ThreadingHTTPServer((self.address, COORDINATOR_PORT), self._handler())
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
-    def say(self, **changes: Any) -> None:
+    def report(self, **changes: Any) -> None:
         """Change the status."""
         with self._news:
             changes["sequence"] = self._status.sequence + 1
             self._status = self._status.model_copy(update=changes)
             self._news.notify_all()
+
+    def encode(self, status: CoordinatorStatus) -> str:
+        """The body of an answer."""
+        return status.model_dump_json()
+
+    def decode_desired(self, body: bytes) -> Desired:
+        """The body of PUT /v1/desired. Raises ValueError when the protocol does not allow it."""
+        return Desired.model_validate_json(body)
 
     def _answer(self, after: int, wait: float) -> CoordinatorStatus:
         with self._news:
@@ -61,12 +77,12 @@ class CoordinatorStub:
                 stub.tokens.add(self.headers.get("Authorization", ""))
                 query = parse_qs(urlsplit(self.path).query)
                 status = stub._answer(int(query["after"][0]), float(query["wait"][0]))
-                self._reply(status.model_dump_json())
+                self._reply(stub.encode(status))
 
             def do_PUT(self) -> None:
-                stub.desired.append(Desired.model_validate_json(self._body()))
+                stub.desired.append(stub.decode_desired(self._body()))
                 self._reply("{}")
-                stub.say(revision=stub.desired[-1].revision)
+                stub.report(revision=stub.desired[-1].revision)
 
             def do_POST(self) -> None:
                 stub.lost.append(Lost.model_validate_json(self._body()))
@@ -85,3 +101,19 @@ class CoordinatorStub:
                 self.wfile.write(text.encode())
 
         return Handler
+
+
+class VersionOneStub(CoordinatorStub):
+    """The same, as a coordinator of release 0.1 speaks: protocol 1."""
+
+    def encode(self, status: CoordinatorStatus) -> str:
+        """The recorded answer, with what the test reports."""
+        given = json.loads(status.model_dump_json(exclude={"outcome", "waiting", "recoveries"}))
+        document = {**recorded("status"), **given, "protocol": 1, "verdict": None}
+        return json.dumps(document)
+
+    def decode_desired(self, body: bytes) -> Desired:
+        """As release 0.1 does, which refuses fields that it does not know."""
+        foreign = set(json.loads(body)) - set(recorded("desired_fields"))
+        assert not foreign, f"release 0.1 refuses {foreign}"
+        return super().decode_desired(body)

@@ -1,4 +1,4 @@
-"""Small file systems, to be filled up. Needs root."""
+"""Small file systems that tests can fill. Needs root."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def mounted(disk: Path, size: str) -> Iterator[Path]:
-    """A file system of that size, such as `1m`, in memory, at a folder that is made for it."""
+    """A new folder with a file system in memory of that size, such as `1m`."""
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=True)
     try:

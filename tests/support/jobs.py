@@ -1,4 +1,6 @@
-"""TrainingJobs for tests: a builder with valid defaults, and a handle on one that runs in a cluster."""
+"""TrainingJobs for tests: a builder with valid defaults, and a handle on one that runs in a
+cluster.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,24 @@ Json = dict[str, Any]
 
 
 def make_job(name: str = "gpt", *, steps: int = 400, replicas: int = 3, **spec: Any) -> Json:
-    """A TrainingJob with a small model on the claim `shared`, one worker a node; `spec` overrides its fields."""
+    """A TrainingJob with a small model on the claim `shared`, one worker a node; `spec` overrides
+    its fields.
+    """
     fields: Json = {
         "replicas": replicas,
         "elasticPolicy": {"minReplicas": max(1, replicas - 1), "maxReplicas": replicas + 1},
-        "checkpoint": {"intervalSteps": 50, "storage": {"persistentVolumeClaim": {"claimName": "shared"}}},
+        "checkpoint": {
+            "intervalSteps": 50,
+            "storage": {"persistentVolumeClaim": {"claimName": "shared"}},
+        },
         "trainer": {
             "model": {"name": "gpt", "preset": "tiny"},
-            "training": {"steps": steps, "globalBatchSize": 6, "microBatchSize": 2, "sequenceLength": 64},
+            "training": {
+                "steps": steps,
+                "globalBatchSize": 6,
+                "microBatchSize": 2,
+                "sequenceLength": 64,
+            },
         },
         "template": {"spec": {"affinity": one_worker_a_node(name)}},
     }
@@ -60,7 +72,9 @@ class Job:
 
     def read(self) -> Json:
         """The object now."""
-        found: Json = json.loads(self.kubectl("get", "trainingjob", self.name, "-n", self.namespace, "-o", "json"))
+        found: Json = json.loads(
+            self.kubectl("get", "trainingjob", self.name, "-n", self.namespace, "-o", "json")
+        )
         return found
 
     def status(self) -> Json:
@@ -68,9 +82,13 @@ class Job:
         return dict(self.read().get("status", {}))
 
     def patch(self, **spec: Any) -> None:
-        """Merge fields into the spec. Raises CommandError with the API server's words when it refuses."""
+        """Merge fields into the spec. Raises CommandError with the API server's message when it
+        refuses.
+        """
         body = json.dumps({"spec": spec})
-        self.kubectl("patch", "trainingjob", self.name, "-n", self.namespace, "--type=merge", "-p", body)
+        self.kubectl(
+            "patch", "trainingjob", self.name, "-n", self.namespace, "--type=merge", "-p", body
+        )
 
     def suspend(self) -> None:
         """Have it save and give its pods back; returns when it has."""
@@ -79,7 +97,7 @@ class Job:
 
     def delete(self) -> None:
         """Delete it and wait until its pods are gone."""
-        self.kubectl("delete", "trainingjob", self.name, "-n", self.namespace, "--ignore-not-found", "--wait=true")
+        self._delete_object()
         try:
             wait_until(f"the pods of {self.name} to go", lambda: not self.pods(), seconds=90)
         except AssertionError:
@@ -87,11 +105,30 @@ class Job:
             raise AssertionError(f"these pods outlive their job {self.name}:\n{left}") from None
 
     def discard(self) -> None:
-        """Delete it and have its processes killed, without waiting for what they would save or pull."""
-        self.kubectl("delete", "trainingjob", self.name, "-n", self.namespace, "--ignore-not-found", "--wait=true")
+        """Delete it and have its processes killed, without waiting for what they would save or
+        pull.
+        """
+        self._delete_object()
         ours = ("-l", f"regroup.dev/job={self.name}")
-        self.kubectl("delete", "pods", "-n", self.namespace, *ours, "--grace-period=1", "--wait=false")
-        wait_until(f"the processes of {self.name} to go", lambda: not any(map(_runs, self.pods())), seconds=180)
+        self.kubectl(
+            "delete", "pods", "-n", self.namespace, *ours, "--grace-period=1", "--wait=false"
+        )
+        wait_until(
+            f"the processes of {self.name} to go",
+            lambda: not any(map(_runs, self.pods())),
+            seconds=180,
+        )
+
+    def _delete_object(self) -> None:
+        self.kubectl(
+            "delete",
+            "trainingjob",
+            self.name,
+            "-n",
+            self.namespace,
+            "--ignore-not-found",
+            "--wait=true",
+        )
 
     def pods(self, role: str | None = None) -> list[Json]:
         """Its pods, those on their way out included."""
@@ -107,7 +144,11 @@ class Job:
         """The coordinator pod in office, as soon as there is one."""
 
         def in_office() -> Json | None:
-            pods = (pod for pod in self.pods("coordinator") if "deletionTimestamp" not in pod["metadata"])
+            pods = (
+                pod
+                for pod in self.pods("coordinator")
+                if "deletionTimestamp" not in pod["metadata"]
+            )
             return next(pods, None)
 
         return wait_until(f"a coordinator of {self.name}", in_office)
@@ -115,11 +156,13 @@ class Job:
     def events(self) -> list[Json]:
         """Events about the job."""
         about = f"involvedObject.kind=TrainingJob,involvedObject.name={self.name}"
-        listing = self.kubectl("get", "events", "-n", self.namespace, "--field-selector", about, "-o", "json")
+        listing = self.kubectl(
+            "get", "events", "-n", self.namespace, "--field-selector", about, "-o", "json"
+        )
         return list(json.loads(listing)["items"])
 
     def step(self) -> int:
-        """Steps committed, as the status tells."""
+        """Steps committed, by the status."""
         return int(self.status().get("progress", {}).get("step", 0))
 
     def condition(self, kind: str) -> Json:
@@ -127,11 +170,15 @@ class Job:
         return next((c for c in self.status().get("conditions", ()) if c["type"] == kind), {})
 
     def wait_for_condition(self, kind: str, status: str = "True", seconds: float = 120) -> Json:
-        """Wait until a condition has that status, and return it; a failed job ends the wait at once."""
+        """Wait until a condition has that status, and return it; a failed job ends the wait at
+        once.
+        """
 
         def there() -> Json | None:
             now = self.status()
-            conditions: dict[str, Json] = {condition["type"]: condition for condition in now.get("conditions", ())}
+            conditions: dict[str, Json] = {
+                condition["type"]: condition for condition in now.get("conditions", ())
+            }
             if kind != "Failed" and conditions.get("Failed", {}).get("status") == "True":
                 raise AssertionError(f"{self.name} failed: {now.get('message')}")
             found = conditions.get(kind, {})
@@ -149,16 +196,22 @@ class Job:
         return self._wait(f"{self.name} to save step {step} or later", there, seconds)
 
     def wait_until_whole_and_saved(self) -> int:
-        """Wait until all workers train, so that nobody joins later, and a checkpoint is published; returns its step."""
-        self.wait_for_world(self.read()["spec"]["replicas"])
+        """Wait until all workers train, so that no worker joins later, and a checkpoint is
+        published; returns its step.
+        """
+        self.wait_for_ranks(self.read()["spec"]["replicas"])
         return self.wait_for_checkpoint()
 
-    def wait_for_world(self, size: int, seconds: float = 90) -> Json:
+    def wait_for_ranks(self, size: int, seconds: float = 90) -> Json:
         """Wait until it trains with `size` ranks."""
 
         def there() -> Json | None:
             status = self.status()
-            return status if status.get("worldSize") == size and status.get("phase") == "Running" else None
+            return (
+                status
+                if status.get("worldSize") == size and status.get("phase") == "Running"
+                else None
+            )
 
         return self._wait(f"{self.name} to train with {size} ranks", there, seconds)
 
@@ -169,23 +222,34 @@ class Job:
             raise AssertionError(f"{error}\n{self._described()}") from None
 
     def _described(self) -> str:
-        """What the job says, its pods, the ends of their logs, and what happened in the namespace."""
+        """The job's message, its pods, the ends of their logs, and the events of the
+        namespace.
+        """
         ours = ("-n", self.namespace, "-l", f"regroup.dev/job={self.name}")
-        parts = [f"it says: {self.status().get('message')}", self.kubectl("get", "pods", "-o", "wide", *ours)]
+        parts = [
+            f"message: {self.status().get('message')}",
+            self.kubectl("get", "pods", "-o", "wide", *ours),
+        ]
         for pod in self.pods():
             name = pod["metadata"]["name"]
             with contextlib.suppress(CommandError):  # it may not have begun
-                parts.append(f"--- {name}\n{self.kubectl('logs', '--tail=20', name, '-n', self.namespace)}")
-        parts.append(self.kubectl("get", "events", "-n", self.namespace, "--sort-by=.lastTimestamp"))
+                parts.append(
+                    f"--- {name}\n{self.kubectl('logs', '--tail=200', name, '-n', self.namespace)}"
+                )
+        parts.append(
+            self.kubectl("get", "events", "-n", self.namespace, "--sort-by=.lastTimestamp")
+        )
         return "\n".join(parts)
 
 
 def _runs(pod: Json) -> bool:
-    return any("running" in container["state"] for container in pod["status"].get("containerStatuses", ()))
+    return any(
+        "running" in container["state"] for container in pod["status"].get("containerStatuses", ())
+    )
 
 
 def refusal(action: Callable[[], object]) -> str:
-    """The words with which the API server refuses `action`; fails when it does not."""
+    """The message with which the API server refuses `action`. Fails when it accepts it."""
     try:
         action()
     except CommandError as error:

@@ -1,4 +1,4 @@
-"""Models with memory, for the tests of them."""
+"""Models with allocated parameters."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import Any
 import torch
 
 from regroup_trainer import models
-from regroup_trainer.config import ModelConfig
-from regroup_trainer.initialize import initialize
 from regroup_trainer.models import Model
+from regroup_trainer.models.initialize import initialize
+from regroup_trainer.protocol.config import ModelConfig
 
 
-def built(name: str = "gpt", preset: str | None = "tiny", classes: int = 256, seed: int = 0, **fields: Any) -> Model:
-    """Allocated on the CPU and initialised."""
-    model = models.build(ModelConfig(name=name, preset=preset, **fields), classes)  # type: ignore[arg-type]
+def built(
+    name: str = "gpt", preset: str | None = "tiny", classes: int = 256, seed: int = 0, **fields: Any
+) -> Model:
+    """A model that is allocated on the CPU and initialised."""
+    config = ModelConfig(name=name, preset=preset, **fields)  # type: ignore[arg-type]
+    model = models.build(config, classes)
     model.to_empty(device="cpu")
     initialize(model, model, seed)
     return model

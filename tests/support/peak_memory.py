@@ -1,4 +1,4 @@
-"""What a rank's tensors take at most during a training step, as torch's own allocator counts it."""
+"""The peak memory of a rank's tensors during a training step, as torch's allocator counts it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from regroup_trainer.contract import Assignment
+from regroup_trainer.protocol.generation import Assignment
 from tests.support.ranks import RecordingChannel
 
 ENTRY = "tests.support.peak_memory:train_and_measure"
 STEPS = 6
-"""The optimizer's state is made in the first one. How far collectives overlap differs from step to step."""
+"""The first step makes the optimizer's state. How far collectives overlap differs between steps."""
 
 
-def train_and_measure(assignment: Assignment, options: dict[str, Any], channel: RecordingChannel) -> int:
-    """For a template: train, then write the peak of the later steps, in bytes, to `options['folder']`."""
+def train_and_measure(
+    assignment: Assignment, options: dict[str, Any], channel: RecordingChannel
+) -> int:
+    """Train, then write the peak of the later steps, in bytes, to `options['folder']`."""
     from torch.profiler import ProfilerActivity, profile
 
-    from regroup_trainer.step import Stepper
-    from regroup_trainer.trainer import run
+    from regroup_trainer.rank.trainer import run
+    from regroup_trainer.step.stepper import Stepper
 
     ends: list[int] = []
     step = Stepper.run
@@ -41,13 +43,16 @@ def train_and_measure(assignment: Assignment, options: dict[str, Any], channel: 
 
 
 def _peak(profiler: Any, ends: list[int]) -> int:
-    """Most bytes allocated at a time after the end of step 1.
+    """The most bytes allocated at a time after the end of step 1.
 
-    What a thread of the process group frees is not recorded: that memory counts until its address is used again.
+    What a thread of the process group frees is not recorded. That memory counts until its address
+    is used again.
     """
     sizes: dict[int, int] = {}
     peak = 0
-    for moment, pointer, size in sorted(_changes(profiler.kineto_results.experimental_event_tree())):
+    for moment, pointer, size in sorted(
+        _changes(profiler.kineto_results.experimental_event_tree())
+    ):
         if size > 0:
             sizes[pointer] = size
         else:

@@ -24,7 +24,7 @@ def read_proc(pid: int, name: str) -> str:
 
 
 def open_files(pid: int, name: str) -> list[Path]:
-    """The descriptors of files with `name` in theirs. Others may be closed while we look."""
+    """The descriptors of open files with `name` in their path."""
     found = []
     for link in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):

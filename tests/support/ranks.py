@@ -1,6 +1,8 @@
-"""Worlds of real rank processes: a template process that has imported the trainer forks them, as an agent's does.
+"""Generations of real rank processes. A template process that has imported the trainer forks them,
+as an agent's does.
 
-`python -m tests.support.ranks` is the template; `Template` is its handle; `RecordingChannel` stands for the agent.
+`python -m tests.support.ranks` is the template; `Template` is its handle; `RecordingChannel`
+replaces the agent.
 """
 
 from __future__ import annotations
@@ -17,19 +19,22 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from regroup_trainer.config import CheckpointPolicy, ResumePolicy, TrainConfig
-from regroup_trainer.contract import (
+from regroup_trainer.agent.template import preload
+from regroup_trainer.protocol.config import CheckpointPolicy, ResumePolicy, TrainConfig
+from regroup_trainer.protocol.coordinator_messages import Decide
+from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.generation import (
     Assignment,
-    CheckpointFailed,
-    CheckpointSaved,
-    Decide,
     Decision,
-    Desired,
-    Evaluated,
-    Finished,
     GenerationNumber,
     GenerationRecord,
     MemberRecord,
+)
+from regroup_trainer.protocol.rank_messages import (
+    CheckpointFailed,
+    CheckpointSaved,
+    Evaluated,
+    Finished,
     Progress,
     RankReport,
     Restored,
@@ -45,16 +50,24 @@ _PLAIN = "tests.support.ranks:train"
 
 
 def train_config(**sections: dict[str, Any]) -> TrainConfig:
-    """A tiny model that trains a few quick steps; sections are merged over that."""
+    """A tiny model that trains a few quick steps; `sections` are merged over that."""
     tiny: dict[str, dict[str, Any]] = {
         "model": {"preset": "tiny"},
         "data": {},
         "parallelism": {"strategy": "ddp"},
         "optimizer": {"warmup_steps": 2, "learning_rate": 3e-3},
-        "training": {"steps": 6, "global_batch_size": 10, "micro_batch_size": 4, "sequence_length": 32, "seed": 5},
+        "training": {
+            "steps": 6,
+            "global_batch_size": 10,
+            "micro_batch_size": 4,
+            "sequence_length": 32,
+            "seed": 5,
+        },
         "evaluation": {},
     }
-    return TrainConfig.model_validate({name: {**tiny[name], **sections.get(name, {})} for name in tiny})
+    return TrainConfig.model_validate(
+        {name: {**tiny[name], **sections.get(name, {})} for name in tiny}
+    )
 
 
 def generation(
@@ -66,13 +79,20 @@ def generation(
     checkpoint: dict[str, Any] | None = None,
     resume: dict[str, Any] | None = None,
 ) -> GenerationRecord:
-    """A generation of `world_size` members of one rank each; its store is made when it starts."""
+    """A generation of `world_size` members with one rank each. Its store is made when it starts."""
     return GenerationRecord(
         number=number,
         reason="test",
-        rung="start",
+        restored_from="Nothing",
         members=tuple(
-            MemberRecord(member=f"m{rank}", index=rank, pod=f"p{rank}", node=f"n{rank}", first_rank=rank, ranks=1)
+            MemberRecord(
+                member=f"m{rank}",
+                index=rank,
+                pod=f"p{rank}",
+                node=f"n{rank}",
+                first_rank=rank,
+                ranks=1,
+            )
             for rank in range(world_size)
         ),
         store="127.0.0.1:0",
@@ -93,7 +113,7 @@ def generation(
 
 @dataclass(frozen=True)
 class RankOutcome:
-    """How a rank ended, and what it told."""
+    """How a rank ended, and what it reported."""
 
     exit_code: int
     stderr: str
@@ -142,12 +162,24 @@ class RankOutcome:
         return next(iter(self.of(Finished)), None)
 
 
+def succeeded(outcomes: list[RankOutcome]) -> list[RankOutcome]:
+    """The outcomes; fails unless all have exit code 0."""
+    assert [outcome.exit_code for outcome in outcomes] == [0] * len(outcomes), [
+        outcome.stderr for outcome in outcomes
+    ]
+    return outcomes
+
+
 class RecordingChannel:
-    """Writes reports to a file and takes decisions from a script {step: decision}, counted by steps committed."""
+    """Writes reports to a file. Decisions come from a script {step: decision}, by committed
+    steps.
+    """
 
     lasting = False
 
-    def __init__(self, path: Path, generation: GenerationNumber, script: dict[int, Decision]) -> None:
+    def __init__(
+        self, path: Path, generation: GenerationNumber, script: dict[int, Decision]
+    ) -> None:
         self._file = path.open("a", buffering=1)
         self._generation = generation
         self._script = script
@@ -168,7 +200,7 @@ class RecordingChannel:
         return False
 
     def next_assignment(self) -> Assignment:
-        raise AssertionError("one generation is all that this process lives for")
+        raise AssertionError("this process takes part in one generation only")
 
     def poll(self) -> list[Decide]:
         decision = self._script.get(self.step + 1)
@@ -177,11 +209,13 @@ class RecordingChannel:
 
 @dataclass
 class Template:
-    """A process that forks ranks; starting it takes seconds, a world from it tenths of one."""
+    """A process that forks ranks. It takes seconds to start, and tenths of one to start a
+    generation.
+    """
 
     scratch: Path
     _process: subprocess.Popen[str] = field(init=False)
-    _worlds: int = 0
+    _runs: int = 0
 
     def __post_init__(self) -> None:
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -202,20 +236,25 @@ class Template:
         decisions: dict[int, Decision] | None = None,
         snapshots: Sequence[tuple[Path, int]] = (),
     ) -> list[RankOutcome]:
-        """Run all ranks of a generation to their end; `entry` gets `options`, rank 0 hears `decisions` by step.
+        """Run all ranks of a generation to their end. `entry` gets `options`; rank 0 receives
+        `decisions` by step.
 
-        `snapshots` are the folder that each shares with its agent, and the slot that is free there.
+        `snapshots` are, for each rank, the folder that it shares with its agent and the free slot
+        there.
         """
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-        self._worlds += 1
-        folder = self.scratch / f"world-{self._worlds}"
+        self._runs += 1
+        folder = self.scratch / f"run-{self._runs}"
         folder.mkdir(mode=0o777)
         folder.chmod(0o777)
-        store = TCPStore("127.0.0.1", 0, None, True, timeout=timedelta(seconds=60), wait_for_workers=False)
+        store = TCPStore(
+            "127.0.0.1", 0, None, True, timeout=timedelta(seconds=60), wait_for_workers=False
+        )
         record = record.model_copy(update={"store": f"127.0.0.1:{store.port}"})
         assignments = [
-            Assignment(record=record, rank=rank, local_rank=0, channel="") for rank in range(record.world_size)
+            Assignment(record=record, rank=rank, local_rank=0, channel="")
+            for rank in range(record.world_size)
         ]
         for rank, (folder_of_rank, slot) in enumerate(snapshots):
             update = {"snapshots": str(folder_of_rank), "free_slot": slot}
@@ -238,7 +277,7 @@ class Template:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.close()
-        self._process.wait(60)  # on a busy machine an interpreter takes its time to end
+        self._process.wait(60)  # a busy machine takes its time to end an interpreter
         self._process.stdout.close()
 
 
@@ -248,23 +287,30 @@ def _outcome(folder: Path, rank: int, exit_code: int) -> RankOutcome:
     return RankOutcome(exit_code, (folder / f"stderr-{rank}").read_text(), reports)
 
 
-# --- in the template -------------------------------------------------------------------------------------------------
+# --- in the template ------------------------------------------------------------------------------
 
 
 def train(assignment: Assignment, options: dict[str, Any], channel: RecordingChannel) -> int:
-    """The plain entry."""
-    from regroup_trainer.rank import run
+    """Be a rank, which is the default entry. Returns the exit code."""
+    from regroup_trainer.rank.rank_process import run
 
     return run(assignment, channel)
 
 
 def _be_rank(request: dict[str, Any], rank: int) -> int:
     folder = Path(request["folder"])
-    for number, name in ((1, "stdout"), (2, "stderr")):  # ours is the line to the test
+    for number, name in (
+        (1, "stdout"),
+        (2, "stderr"),
+    ):  # the template's own are the connection to the test
         with (folder / f"{name}-{rank}").open("w") as file:
             os.dup2(file.fileno(), number)
     assignment = Assignment.model_validate(request["assignments"][rank])
-    script = {int(step): Decision(value) for step, value in request["decisions"].items()} if rank == 0 else {}
+    script = (
+        {int(step): Decision(value) for step, value in request["decisions"].items()}
+        if rank == 0
+        else {}
+    )
     channel = RecordingChannel(folder / f"reports-{rank}.jsonl", assignment.record.number, script)
     module, function = request["entry"].split(":")
     entry: Entry = getattr(importlib.import_module(module), function)
@@ -283,11 +329,13 @@ def _fork(request: dict[str, Any], rank: int) -> int:
 
 
 def main() -> None:
-    """Fork the worlds asked for on standard input, one after the other."""
-    import regroup_trainer.warm  # noqa: F401
+    """Run the generations that standard input asks for, one after the other."""
+    preload("regroup_trainer.rank.rank_process")
 
     for line in sys.stdin:
-        assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork of a process with threads is unsafe"
+        assert len(list(Path("/proc/self/task").iterdir())) == 1, (
+            "a fork of a process with threads is unsafe"
+        )
         request = json.loads(line)
         pids = [_fork(request, rank) for rank in range(len(request["assignments"]))]
         statuses = [os.waitpid(pid, 0)[1] for pid in pids]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
-from regroup_trainer.config import DataConfig, TrainConfig
 from regroup_trainer.data import Dataset, load
+from regroup_trainer.protocol.config import DataConfig, TrainConfig
+
+needs_bpe = pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="rs-bpe supports Python 3.11 to 3.13"
+)
+"""For tests of byte-pair encodings; see the extra `data` in pyproject.toml."""
 
 
 def dataset(data: DataConfig, length: int, directory: Path, *, evaluate: bool = False) -> Dataset:
@@ -22,15 +29,20 @@ def dataset(data: DataConfig, length: int, directory: Path, *, evaluate: bool = 
 
 def config(source: str, *paths: Path, held_out_percent: int = 0, **fields: Any) -> DataConfig:
     """Nothing held out unless the test says so."""
-    values = {"source": source, "paths": tuple(map(str, paths)), "held_out_percent": held_out_percent, **fields}
+    values = {
+        "source": source,
+        "paths": tuple(map(str, paths)),
+        "held_out_percent": held_out_percent,
+        **fields,
+    }
     return DataConfig.model_validate(values)
 
 
 def inputs(data: Dataset, *ids: int) -> list[list[int]]:
-    """Of training samples."""
+    """The inputs of these training samples, a list each."""
     return rows(data.read_training(np.array(ids)).inputs)
 
 
 def rows(array: npt.NDArray[Any]) -> list[list[int]]:
-    """As lists, to be compared."""
+    """The rows of an array as lists, which `==` compares."""
     return [list(map(int, row)) for row in array]

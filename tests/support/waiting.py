@@ -11,11 +11,14 @@ _LONGEST_PAUSE = 0.4
 """Seconds; longer ones could miss what happens soon after."""
 
 
-def wait_until(what: str, condition: Callable[[], T | None], seconds: float = 30.0, every: float = 0.05) -> T:
+def wait_until(
+    what: str, condition: Callable[[], T | None], seconds: float = 30.0, every: float = 0.05
+) -> T:
     """Call `condition` until it returns something true, and return that.
 
-    What takes long to look at is looked at less often: a kubectl without pause takes half a core from what is waited
-    for. Raises AssertionError, naming `what` and the last value, when `seconds` are over first.
+    What takes long to look at is looked at less often: a kubectl without pause takes half a core
+    from what is waited for. Raises AssertionError, naming `what` and the last value, when `seconds`
+    are over first.
     """
     deadline = time.monotonic() + seconds
     while True:

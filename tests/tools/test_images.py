@@ -1,4 +1,4 @@
-"""The built images: who they run as, what starts, and what must not be inside."""
+"""The built images: their user, their entry point, and what they must not contain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """An exported image: its configuration, and the paths of its layers' files, the lowest layer first."""
+    """An exported image: its configuration, and the paths of its layers' files, the lowest layer
+    first.
+    """
 
     config: dict[str, Any]
     layers: list[list[str]]
@@ -55,7 +57,12 @@ def images() -> dict[str, BuiltImage]:
     """Build what is outdated, as `make test` does, and read the exports."""
     environment = {"TORCH_SLIM": "1", **os.environ}
     built = subprocess.run(
-        [sys.executable, "-m", "tools.images"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tools.images"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert built.returncode == 0, built.stderr
     pointers = json.loads((ROOT / "build" / "images.json").read_text())
@@ -69,8 +76,12 @@ def test_images_run_as_an_ordinary_user(images: dict[str, BuiltImage], target: s
     assert images[target].config["User"] == "1000:1000"
 
 
-@pytest.mark.parametrize(("target", "module"), [("operator", "regroup_operator"), ("trainer", "regroup_trainer.agent")])
-def test_the_product_is_process_one(images: dict[str, BuiltImage], target: str, module: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "module"), [("operator", "regroup_operator"), ("trainer", "regroup_trainer.agent")]
+)
+def test_the_product_is_process_one(
+    images: dict[str, BuiltImage], target: str, module: str
+) -> None:
     config = images[target].config
     assert (config["Entrypoint"], config["Cmd"]) == (["python", "-m"], [module])
 
@@ -80,18 +91,26 @@ def test_no_tool_of_the_build_is_left(images: dict[str, BuiltImage], target: str
     tools = {"uv", "hatchling", "gcc", "g++", "cc"}
     folders = ("opt/regroup/bin", "opt/tools/bin", "usr/bin", "usr/local/bin")
     assert not [
-        name for name in images[target].files() if Path(name).name in tools and str(Path(name).parent) in folders
+        name
+        for name in images[target].files()
+        if Path(name).name in tools and str(Path(name).parent) in folders
     ]
 
 
 @pytest.mark.parametrize("target", ["operator", "trainer"])
 def test_nothing_of_this_machine_is_left(images: dict[str, BuiltImage], target: str) -> None:
     assert not [name for name in images[target].files() if name.startswith("run/secrets/")]
-    assert not [name for name in images[target].files() if name.startswith(("run/uv-cache/", "var/cache/uv/"))]
+    assert not [
+        name
+        for name in images[target].files()
+        if name.startswith(("run/uv-cache/", "var/cache/uv/"))
+    ]
 
 
 @pytest.mark.parametrize("target", ["operator", "trainer"])
-def test_our_modules_are_there_with_their_byte_code(images: dict[str, BuiltImage], target: str) -> None:
+def test_our_modules_are_there_with_their_byte_code(
+    images: dict[str, BuiltImage], target: str
+) -> None:
     found = {name.partition("site-packages/")[2] for name in images[target].files()}
     for path in (ROOT / "trainer").rglob("*.py"):
         module = path.relative_to(ROOT / "trainer")
@@ -104,8 +123,14 @@ def test_the_operator_has_no_torch(images: dict[str, BuiltImage]) -> None:
 
 
 def test_our_code_is_one_small_layer_above_torch(images: dict[str, BuiltImage]) -> None:
-    (torch,) = [number for number, layer in enumerate(images["trainer"].layers) if any("/torch/" in n for n in layer)]
+    (torch,) = [
+        number
+        for number, layer in enumerate(images["trainer"].layers)
+        if any("/torch/" in n for n in layer)
+    ]
     ours = [
-        number for number, layer in enumerate(images["trainer"].layers) if any("/regroup_trainer/" in n for n in layer)
+        number
+        for number, layer in enumerate(images["trainer"].layers)
+        if any("/regroup_trainer/" in n for n in layer)
     ]
     assert ours == [torch + 1]

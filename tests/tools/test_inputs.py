@@ -42,14 +42,31 @@ def test_byte_code_and_other_targets_requirements_change_nothing(copy: Path) -> 
 
 
 def test_build_arguments_are_part_of_the_name(copy: Path) -> None:
-    assert content_hash(copy, "trainer", {"TORCH_SLIM": "1"}) != content_hash(copy, "trainer", {"TORCH_SLIM": "0"})
+    assert content_hash(copy, "trainer", {"TORCH_SLIM": "1"}) != content_hash(
+        copy, "trainer", {"TORCH_SLIM": "0"}
+    )
 
 
 def test_the_dockerfile_copies_nothing_that_the_hash_does_not_cover() -> None:
     covered = {
-        path.relative_to(ROOT).as_posix() for target in ("operator", "trainer") for path in input_files(ROOT, target)
+        path.relative_to(ROOT).as_posix()
+        for target in ("operator", "trainer")
+        for path in input_files(ROOT, target)
     }
-    copies = [line.split()[1:-1] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("COPY ")]
-    sources = [name for names in copies for name in names if not any(other.startswith("--from=") for other in names)]
+    copies = [
+        line.split()[1:-1]
+        for line in (ROOT / "Dockerfile").read_text().splitlines()
+        if line.startswith("COPY ")
+    ]
+    sources = [
+        name
+        for names in copies
+        for name in names
+        if not any(other.startswith("--from=") for other in names)
+    ]
     assert sources
-    assert not [name for name in sources if not any(file == name or file.startswith(f"{name}/") for file in covered)]
+    assert not [
+        name
+        for name in sources
+        if not any(file == name or file.startswith(f"{name}/") for file in covered)
+    ]

@@ -51,7 +51,9 @@ def test_a_layer_that_an_older_export_has_is_linked_and_not_written(tmp_path: Pa
     second, engine = export(tmp_path, "trainer-2", b"torch" * 100, b"new code")
     torch = hashlib.sha256(b"torch" * 100).hexdigest()
     assert torch not in engine.written
-    assert (first / "blobs/sha256" / torch).stat().st_ino == (second / "blobs/sha256" / torch).stat().st_ino
+    assert (first / "blobs/sha256" / torch).stat().st_ino == (
+        second / "blobs/sha256" / torch
+    ).stat().st_ino
 
 
 def test_blobs_of_other_images_are_not_kept_in_an_export(tmp_path: Path) -> None:

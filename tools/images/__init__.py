@@ -1,1 +1,3 @@
-"""`make image`: builds the images of the Dockerfile and exports them for clusters without a registry."""
+"""`make image`: builds the images of the Dockerfile and exports them for clusters without a
+registry.
+"""

@@ -1,7 +1,8 @@
-"""Build what changed and write `build/images.json`: target -> name of the image and path of its export.
+"""Builds the images whose inputs changed and writes `build/images.json`.
 
-The base image may be chosen with BASE_IMAGE; TORCH_SLIM=1 leaves out of torch's CUDA build what machines without GPUs,
-such as devcluster's nodes, never load.
+The file maps a target to the name of its image and the path of its export. BASE_IMAGE chooses the
+base image. TORCH_SLIM=1 removes the parts of torch's CUDA build that machines without GPUs never
+load.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ from tools.images.base import base_image
 from tools.images.engine import Build, Engine, choose_engine
 from tools.images.inputs import TARGETS, content_hash
 from tools.indexes import ca_bundle, index_settings_of_host
-from tools.progress import ToolError, run_tool, say, step
+from tools.progress import ToolError, report, run_tool, step
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 POINTERS = ROOT / "build" / "images.json"
 
 
 def main() -> int:
-    """Build the targets named on the command line, all by default."""
+    """Build the targets of the command line, by default all."""
     targets = sys.argv[1:] or list(TARGETS)
     unknown = set(targets) - set(TARGETS)
     if unknown:
-        raise ToolError(f"no image {', '.join(sorted(unknown))}: the Dockerfile has {', '.join(TARGETS)}")
+        raise ToolError(
+            f"unknown image {', '.join(sorted(unknown))}: the Dockerfile has {', '.join(TARGETS)}"
+        )
     cache = cache_folder()
     with locked(cache / "locks" / "images"):
         build_images(targets, cache)
@@ -37,7 +40,7 @@ def main() -> int:
 
 
 def build_images(targets: Sequence[str], cache: Path) -> None:
-    """Build and export those of `targets` whose inputs changed, and point to all of them."""
+    """Build and export those of `targets` whose inputs changed, and update the file of pointers."""
     folder = cache / "images"
     folder.mkdir(parents=True, exist_ok=True)
     arguments = {name: os.environ[name] for name in ("BASE_IMAGE",) if name in os.environ}
@@ -50,11 +53,15 @@ def build_images(targets: Sequence[str], cache: Path) -> None:
     images = {target: _pointer(folder, target, tag) for target, tag in tags.items()}
     layout.write_pointers(POINTERS, images)
     for target, image in images.items():
-        say(f"    {target}: {image['name']} at {image['path']}")
+        report(f"    {target}: {image['name']} at {image['path']}")
 
 
-def build_outdated(engine: Engine, tags: Mapping[str, str], arguments: Mapping[str, str], folder: Path) -> None:
-    """Build and export what is missing in `folder`, then drop what is old there and in the engine."""
+def build_outdated(
+    engine: Engine, tags: Mapping[str, str], arguments: Mapping[str, str], folder: Path
+) -> None:
+    """Build and export the images that are missing in `folder`. Then delete old ones there and in
+    the engine.
+    """
     dockerfile = ROOT / "Dockerfile"
     with tempfile.TemporaryDirectory() as temporary:
         secrets = _secrets(Path(temporary))
@@ -65,8 +72,10 @@ def build_outdated(engine: Engine, tags: Mapping[str, str], arguments: Mapping[s
                     engine.build(Build(target, name, arguments, secrets), ROOT, dockerfile)
                 with step("export"):
                     layout.export(engine, name, folder / f"{target}-{tag}{engine.suffix}")
-        # A stage that has a name survives the pruning of layers, and with it the tools that were installed there.
-        engine.build(Build("code", "localhost/regroup-code:latest", arguments, secrets), ROOT, dockerfile)
+        # The pruning of layers keeps a stage that has a name. Its tools need no new installation.
+        engine.build(
+            Build("code", "localhost/regroup-code:latest", arguments, secrets), ROOT, dockerfile
+        )
     removed = [(target, path) for target in tags for path in layout.prune(folder, target)]
     engine.prune([name_of(target, layout.tag_of(path, target)) for target, path in removed])
 
@@ -81,9 +90,13 @@ def _pointer(folder: Path, target: str, tag: str) -> dict[str, str]:
 
 
 def _secrets(folder: Path) -> dict[str, Path]:
-    """Write what the build needs of this machine's settings, but must not keep: CA bundle, indexes, proxies."""
+    """Write the build secrets: this machine's CA bundle, package indexes and proxies. No layer
+    contains them.
+    """
     environment = folder / "environment"
-    environment.write_text("".join(f"export {name}='{value}'\n" for name, value in index_settings_of_host().items()))
+    environment.write_text(
+        "".join(f"export {name}='{value}'\n" for name, value in index_settings_of_host().items())
+    )
     bundle = ca_bundle(os.environ)
     return {"environment": environment, **({"ca": Path(bundle)} if bundle else {})}
 

@@ -1,4 +1,7 @@
-"""The base image: the Dockerfile's own where its registry can be reached, else a Debian made by debootstrap."""
+"""The base image: the Dockerfile's own, or a Debian with the same Python.
+
+debootstrap creates the second where the registry of the first cannot be reached.
+"""
 
 from __future__ import annotations
 
@@ -7,52 +10,44 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tools.debian import ensure_packages
+from tools.chroots import SUITE_OF, make_system
 from tools.images.engine import Build, Engine
-from tools.progress import ToolError, step
+from tools.progress import step
+from tools.pythons import base_image_of_dockerfile
 
-PREFERRED = "python:3.12-slim-bookworm"
-_SUITE = "bookworm"
-FALLBACK = f"localhost/regroup-base:{_SUITE}"
-_UNNEEDED = ("var/lib/apt/lists", "var/cache/apt", "var/log", "usr/share/doc", "usr/share/man", "usr/share/locale")
 _DOCKERFILE = 'FROM scratch\nADD rootfs.tar /\nCMD ["bash"]\n'
 
 
 def base_image(engine: Engine, cache: Path) -> str:
-    """Return the name of a base image that `engine` has or can have; made once, then found again."""
-    if engine.has(FALLBACK):
-        return FALLBACK
-    if engine.has(PREFERRED) or engine.pull(PREFERRED):
-        return PREFERRED
-    ensure_packages(["debootstrap"], f"to make a base image, since the registry of {PREFERRED} can't be reached")
+    """Return the name of a base image that `engine` has. Pulls or creates it when it is missing.
+
+    Raises ToolError where neither a registry nor an archive of Debian can be reached.
+    """
+    preferred, version = base_image_of_dockerfile()
+    fallback = f"localhost/regroup-base:{SUITE_OF[version].name}-python{version}"
+    if engine.has(fallback):
+        return fallback
+    if engine.has(preferred) or engine.pull(preferred):
+        return preferred
     with (
-        step(f"base image {FALLBACK}: Debian with its own Python, by debootstrap"),
+        step(f"base image {fallback} by debootstrap, because {preferred} cannot be pulled"),
         tempfile.TemporaryDirectory(dir=cache, prefix="base-") as folder,
     ):
-        _make_base(engine, Path(folder))
-    return FALLBACK
+        _make_base(engine, fallback, version, Path(folder))
+    return fallback
 
 
-def _make_base(engine: Engine, folder: Path) -> None:
+def _make_base(engine: Engine, name: str, version: str, folder: Path) -> None:
     rootfs = folder / "rootfs"
-    packages = "python3,python3-venv,ca-certificates"
-    command = ["debootstrap", "--variant=minbase", f"--include={packages}", _SUITE, str(rootfs), *_mirror()]
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if result.returncode != 0:
-        raise ToolError(f"debootstrap failed: {result.stdout.strip()[-800:]}\nset BASE_IMAGE to an image you have")
-    for name in _UNNEEDED:
-        shutil.rmtree(rootfs / name, ignore_errors=True)
-        (rootfs / name).mkdir(parents=True)
+    packages = (f"python{version}-venv", "ca-certificates")
+    make_system(SUITE_OF[version], packages, rootfs, keys=Path("/"))
+    python = rootfs / "usr" / "bin" / "python3"
+    if not python.exists():  # the package python3 would provide the link, but is not installed
+        python.symlink_to(f"python{version}")
     subprocess.run(
-        ["tar", "--directory", str(rootfs), "--create", "--file", str(folder / "rootfs.tar"), "."], check=True
+        ["tar", "--directory", str(rootfs), "--create", "--file", str(folder / "rootfs.tar"), "."],
+        check=True,
     )
     shutil.rmtree(rootfs)
     (folder / "Dockerfile").write_text(_DOCKERFILE)
-    engine.build(Build(target="", name=FALLBACK), folder, folder / "Dockerfile")
-
-
-def _mirror() -> list[str]:
-    """Return the archive that this machine's apt uses for the suite; nothing means debootstrap's own default."""
-    query = ["apt-get", "indextargets", "--format", "$(REPO_URI)", f"Codename: {_SUITE}", "Created-By: Packages"]
-    shown = subprocess.run(query, capture_output=True, text=True, check=False).stdout
-    return shown.split()[:1]
+    engine.build(Build(target="", name=name), folder, folder / "Dockerfile")

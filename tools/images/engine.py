@@ -1,8 +1,8 @@
-"""The programs that can build an image: docker, podman or buildah, whichever is there.
+"""The programs that build images: docker, podman or buildah.
 
-podman and buildah keep images in containers/storage, from which skopeo copies them into an OCI layout without
-compressing: the digest of a layer is then that of its content, and a layer that the layout already has is not copied.
-docker writes an archive instead.
+podman and buildah keep images in containers/storage. skopeo copies them into an OCI layout without
+compression, so the digest of a layer is that of its content. It does not copy a layer that the
+layout already has. docker writes an archive instead.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tools.debian import ensure_packages
-from tools.progress import ToolError, say
+from tools.progress import ToolError, report
 
-# Where the caller's uv cache is mounted while buildah or podman build; docker has a cache of its own.
+# The mount point of the caller's uv cache in builds by buildah or podman. docker has its own cache.
 _UV_MOUNT = "/run/uv-cache"
 
 
 @dataclass(frozen=True)
 class Build:
-    """One build: the stage of the Dockerfile, the image's name, its arguments, and secrets as id -> file."""
+    """One build: the Dockerfile's stage, the image's name, build arguments, and secrets as id ->
+    file.
+    """
 
     target: str
     name: str
@@ -44,26 +46,28 @@ class Docker:
         _run(command, {"DOCKER_BUILDKIT": "1"})
 
     def has(self, name: str) -> bool:
-        """Tell whether an image of that name is in the daemon."""
+        """Return whether the daemon has an image of this name."""
         return _succeeds(["docker", "image", "inspect", name])
 
     def pull(self, name: str) -> bool:
-        """Fetch an image from its registry; False where that fails."""
+        """Pull an image from its registry. Returns whether that succeeded."""
         return _succeeds(["docker", "pull", "--quiet", name])
 
     def export(self, name: str, destination: Path) -> None:
-        """Write the image as a docker archive, a tar file."""
+        """Write the image as a docker archive (tar)."""
         _run(["docker", "save", "--output", str(destination), name])
 
     def prune(self, outdated: Sequence[str]) -> None:
-        """Forget the images of these names."""
+        """Delete the images of these names."""
         for name in outdated:
             _succeeds(["docker", "image", "rm", name])
 
 
 @dataclass(frozen=True)
 class ContainersStorage:
-    """podman, or buildah with a storage of our own (`folder`), since Debian's default would fill /var."""
+    """podman, or buildah with our own storage in `folder`. Debian's default storage would fill
+    /var.
+    """
 
     program: str
     uv_cache: Path
@@ -71,32 +75,43 @@ class ContainersStorage:
     suffix: str = ""
 
     def build(self, build: Build, context: Path, dockerfile: Path) -> None:
-        """Build one stage of `dockerfile` and name it; unchanged stages come from the layers built before."""
+        """Build one stage of `dockerfile` and name it. Unchanged layers come from
+        earlier builds.
+        """
         self.uv_cache.mkdir(parents=True, exist_ok=True)
         arguments = _build_arguments(build, {**build.arguments, "UV_CACHE_DIR": _UV_MOUNT})
         mounts = ["--volume", f"{self.uv_cache}:{_UV_MOUNT}"]
         options = ["--quiet", "--layers", *mounts, *arguments]
-        _run([*self._command(), "build", *options, "--file", str(dockerfile), str(context)], self._environment())
+        _run(
+            [*self._command(), "build", *options, "--file", str(dockerfile), str(context)],
+            self._environment(),
+        )
 
     def has(self, name: str) -> bool:
-        """Tell whether an image of that name is in the storage."""
-        return _succeeds([*self._command(), "inspect", "--type", "image", name], self._environment())
+        """Return whether the storage has an image of this name."""
+        return _succeeds(
+            [*self._command(), "inspect", "--type", "image", name], self._environment()
+        )
 
     def pull(self, name: str) -> bool:
-        """Fetch an image from its registry; False where that fails."""
-        return _succeeds([*self._command(), "pull", "--quiet", f"docker://{name}"], self._environment())
+        """Pull an image from its registry. Returns whether that succeeded."""
+        return _succeeds(
+            [*self._command(), "pull", "--quiet", f"docker://{name}"], self._environment()
+        )
 
     def export(self, name: str, destination: Path) -> None:
-        """Write the image into the OCI layout `destination`; blobs that lie there already are not copied."""
+        """Write the image into the OCI layout `destination`. Existing blobs are not copied."""
         options = f"[overlay@{self.folder}/root+{self.folder}/run]" if self.folder else ""
         source = f"containers-storage:{options}{name}"
-        _run(["skopeo", "copy", "--quiet", "--preserve-digests", source, f"oci:{destination}:{name}"])
+        _run(
+            ["skopeo", "copy", "--quiet", "--preserve-digests", source, f"oci:{destination}:{name}"]
+        )
 
     def prune(self, outdated: Sequence[str]) -> None:
-        """Forget the images of these names, and layers that nothing named is made of."""
+        """Delete the images of these names and the layers that no named image uses."""
         for name in outdated:
             _succeeds([*self._command(), "rmi", name], self._environment())
-        if self.folder:  # of ours alone: what stands there was left by a build that was interrupted
+        if self.folder:  # our own storage: containers there are left by interrupted builds
             _succeeds([*self._command(), "rm", "--all"], self._environment())
             _succeeds([*self._command(), "rmi", "--prune"], self._environment())
 
@@ -107,7 +122,8 @@ class ContainersStorage:
         return [self.program, *places, "--storage-driver", "overlay"]
 
     def _environment(self) -> dict[str, str]:
-        # chroot needs no OCI runtime and no cgroup of its own: it works inside containers and small machines too.
+        # Isolation by chroot needs neither an OCI runtime nor a cgroup. It also works inside
+        # containers.
         return {"BUILDAH_ISOLATION": "chroot"}
 
 
@@ -115,7 +131,10 @@ Engine = Docker | ContainersStorage
 
 
 def choose_engine(cache: Path) -> Engine:
-    """Return docker if its daemon answers, else podman, else buildah, which is installed if we may."""
+    """Return docker if its daemon answers, else podman, else buildah.
+
+    Installs missing Debian packages. Raises ToolError where it may not.
+    """
     if shutil.which("docker") and _succeeds(["docker", "info"]):
         return Docker()
     if shutil.which("podman"):
@@ -123,8 +142,10 @@ def choose_engine(cache: Path) -> Engine:
         return ContainersStorage("podman", uv_cache=cache / "uv")
     ensure_packages(["buildah", "skopeo"], "to build images without Docker and to export them")
     if os.geteuid() != 0:
-        raise ToolError("buildah needs root here: run `sudo -E make image`, or install docker or podman")
-    say("    no Docker daemon and no podman: building with buildah")
+        raise ToolError(
+            "buildah needs root here: run `sudo -E make image`, or install docker or podman"
+        )
+    report("    no Docker daemon and no podman: building with buildah")
     return ContainersStorage("buildah", uv_cache=cache / "uv", folder=cache / "buildah")
 
 
@@ -149,10 +170,15 @@ def _run(command: list[str], extra: Mapping[str, str] | None = None) -> None:
         check=False,
     )
     if result.returncode != 0:
-        raise ToolError(f"`{' '.join(command)}` ended with {result.returncode}:\n{result.stdout.strip()[-4000:]}")
+        raise ToolError(
+            f"`{' '.join(command)}` failed with exit code "
+            f"{result.returncode}:\n{result.stdout.strip()[-4000:]}"
+        )
 
 
 def _succeeds(command: list[str], extra: Mapping[str, str] | None = None) -> bool:
     environment = {**os.environ, **(extra or {})}
-    result = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    result = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
     return result.returncode == 0

@@ -1,4 +1,6 @@
-"""What an image is made of, and the hash that names it: the same inputs give the same name and no new build."""
+"""The inputs of an image and the hash that names it. Unchanged inputs give the same name and no new
+build.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 TARGETS = ("operator", "trainer")
-_FILES = ("Dockerfile", ".dockerignore", "pyproject.toml", "LICENSE", "README.md", "requirements/build.txt",
+_FILES = ("Dockerfile", ".dockerignore", "pyproject.toml", "LICENSE", "README.md",
+          "requirements/build.txt",
           "tools/install_dependencies.sh", "tools/slim_torch.sh")  # fmt: skip
-_FILES_OF = {
-    "operator": ("tools/vendor_agent.sh", "requirements/injected-ranks.txt", "requirements/injected-agent.txt")
-}
+_FILES_OF = {"operator": ("requirements/injected-ranks.txt", "requirements/injected-agent.txt")}
 _SOURCES = ("operator", "trainer", "client")
 
 
 def content_hash(root: Path, target: str, arguments: Mapping[str, str]) -> str:
-    """Return 16 hex digits over all that goes into image `target`: files, their names, and the build arguments."""
+    """Return 16 hex digits over the inputs of image `target`: file names, contents and build
+    arguments.
+    """
     digest = hashlib.sha256()
     for name, value in sorted(arguments.items()):
         digest.update(f"{name}={value}\0".encode())
@@ -32,7 +35,9 @@ def input_files(root: Path, target: str) -> Iterator[Path]:
     yield root / "requirements" / f"{target}.txt"
     yield from (root / name for name in _FILES_OF.get(target, ()))
     for folder in _SOURCES:
-        yield from sorted(path for path in (root / folder).rglob("*") if path.is_file() and _is_source(path))
+        yield from sorted(
+            path for path in (root / folder).rglob("*") if path.is_file() and _is_source(path)
+        )
 
 
 def _is_source(path: Path) -> bool:

@@ -1,8 +1,9 @@
-"""What can go wrong in a rank, by what its agent should make of it.
+"""What can go wrong in a rank, and what its agent does then.
 
-A `TrainingError` is the user's to repair: its message names the field or file, the value and what to do, and the rank
-ends with its exit code: 1 where another try, perhaps elsewhere, may succeed, 2 where it cannot. A `GenerationOverError`
-is nobody's fault here: the rank ends with PEER_LOST_EXIT_CODE and another generation follows.
+A `TrainingError` is for the user to repair. Its message names the field or file, the value and what
+to do. The rank ends with its exit code: 1 where another attempt may succeed, 2 where it cannot.
+After a `GenerationOverError` the rank ends with PEER_LOST_EXIT_CODE, and another generation
+follows.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import Literal
 
 Stage = Literal["write", "publish", "prune"]
-"""Of a save: the ranks write, rank 0 publishes, rank 0 deletes old ones."""
+"""The stage of a save: all ranks write, rank 0 publishes, rank 0 deletes old ones."""
 
 
 class TrainingError(Exception):
@@ -20,7 +21,9 @@ class TrainingError(Exception):
 
 
 class ConfigurationError(TrainingError):
-    """The configuration asks for what this trainer cannot do, or contradicts the checkpoint to resume from."""
+    """The configuration asks for something that is not possible, or contradicts the checkpoint to
+    resume from.
+    """
 
     exit_code = 2
 
@@ -40,20 +43,20 @@ class CheckpointError(TrainingError):
 
 
 class NonFiniteError(TrainingError):
-    """The loss is not a number any more, and the run shall not go on like that."""
+    """The loss is not finite, and the run has to stop."""
 
     exit_code = 2
 
 
 class CommitError(TrainingError):
-    """The ranks disagree on a step: a bug or damaged memory, never a user's mistake."""
+    """The ranks disagree on a step. The cause is a bug or damaged memory, never the user."""
 
 
 class SaveError(Exception):
-    """A checkpoint could not be saved; raised by all ranks alike. Training can go on without it."""
+    """A checkpoint could not be saved; raised on all ranks. Training can continue without it."""
 
     def __init__(self, stage: Stage, error: str) -> None:
-        super().__init__(stage, error)  # as they are, so that it pickles
+        super().__init__(stage, error)  # positional arguments, so that the error pickles
         self.stage = stage
         self.error = error
 
@@ -66,4 +69,8 @@ class GenerationOverError(Exception):
 
 
 class FencedError(GenerationOverError):
-    """A newer generation has begun; whatever this one still does must not count."""
+    """A newer generation has begun; nothing that this one still does may count."""
+
+
+class ProgramRestartError(GenerationOverError):
+    """This process cannot go on in the generation; a new process of the program can."""

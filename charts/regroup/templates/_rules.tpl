@@ -1,4 +1,4 @@
-{{/* What the operator may do where jobs run. Each verb is used by operator/regroup_operator/cluster.py or by kopf's watch. */}}
+{{/* What the operator may do where jobs run. Each verb is used by operator/regroup_operator/controller/cluster.py or by kopf's watch. */}}
 {{- define "regroup.jobRules" -}}
 # delete: ttlSecondsAfterFinished
 - {apiGroups: [regroup.dev], resources: [trainingjobs], verbs: [get, list, watch, delete]}

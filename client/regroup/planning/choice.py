@@ -1,32 +1,30 @@
-"""Which layout to use: the best of each kind, what fits, and the recommended one with its reason."""
+"""Chooses a layout: the best of each kind, what fits, and the recommended one with its reason."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from regroup.planning import memory, timing
+from regroup.planning import memory_estimate, timing
 from regroup.planning.hardware import GIGA, Cluster
-from regroup.planning.layout import Batch, Grid, Layout, Strategy, grids, layouts
-from regroup.planning.memory import Memory
+from regroup.planning.layouts import PLANNED, Batch, Grid, Layout, grids, layouts
+from regroup.planning.memory_estimate import Memory
 from regroup.planning.timing import StepTime
 from regroup.planning.transformer import Transformer
 
 WORTH = 1.05
 """A layout with more dimensions must be faster than a simpler one by this factor."""
 
-SIMPLEST_FIRST: tuple[Strategy, ...] = ("ddp", "zero", "fsdp", "hsdp")
-
 SAME = 1.01
-"""Within this factor times are equal: nobody can tell them apart beforehand."""
+"""Times within this factor count as equal: estimates are not more accurate."""
 
 Refusal = Callable[[Layout], str]
-"""Why a layout cannot be asked for; empty when it can."""
+"""Returns why the trainer cannot use a layout; empty when it can."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be trained, and on what."""
+    """What is to be trained, and on which machines."""
 
     model: Transformer
     batch: Batch
@@ -42,7 +40,7 @@ class Candidate:
     time: StepTime
     fits: bool
     refusal: str = ""
-    """Why the trainer cannot do it; empty when it can."""
+    """Why the trainer cannot use it; empty when it can."""
 
     @property
     def eligible(self) -> bool:
@@ -52,7 +50,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer."""
+    """The answer to a question."""
 
     question: Question
     candidates: tuple[Candidate, ...]
@@ -63,33 +61,45 @@ class Plan:
 
 
 def plan(question: Question, refusal: Refusal = lambda _layout: "") -> Plan:
-    """Weigh all layouts; `refusal` says what cannot be asked for."""
+    """Compare all layouts. `refusal` names those that the trainer cannot use."""
     best = [_best(question, grid, refusal) for grid in grids(question.model, question.cluster)]
-    ordered = tuple(sorted(best, key=lambda c: (not c.fits, c.time.total if c.fits else c.memory.total)))
+    ordered = tuple(
+        sorted(best, key=lambda c: (not c.fits, c.time.total if c.fits else c.memory.total))
+    )
     recommended = _recommend(ordered)
-    reason = _reason(question, ordered, recommended) if recommended else _why_nothing_fits(question, ordered)
+    reason = (
+        _reason(question, ordered, recommended)
+        if recommended
+        else _why_nothing_fits(question, ordered)
+    )
     return Plan(question, ordered, recommended, reason)
 
 
 def examine(question: Question, layout: Layout, refusal: Refusal = lambda _layout: "") -> Candidate:
-    """What one layout costs."""
+    """Estimate the memory and time of one layout."""
     gpu = question.cluster.gpu
-    needed = memory.estimate(question.model, layout, question.batch, gpu.element_bytes)
+    needed = memory_estimate.estimate(question.model, layout, question.batch, gpu.element_bytes)
     time = timing.estimate(question.model, layout, question.batch, question.cluster)
-    return Candidate(layout, needed, time, needed.total <= memory.usable(gpu), refusal(layout))
+    return Candidate(
+        layout, needed, time, needed.total <= memory_estimate.usable(gpu), refusal(layout)
+    )
 
 
 def fewest_nodes(question: Question, chosen: Candidate, per_group: int) -> int:
-    """The fewest machines, a multiple of `per_group`, on which the chosen way still fits when others are lost."""
+    """The fewest machines, a multiple of `per_group`, on which the chosen kind of layout still
+    fits.
+    """
     grid, cluster = chosen.layout.grid, question.cluster
     fewest = cluster.nodes
     for nodes in range(cluster.nodes - per_group, 0, -per_group):
         data = nodes * cluster.gpus_per_node // (grid.tensor * grid.pipeline)
-        shard = data if grid.strategy == "fsdp" else grid.shard
+        shard = grid.shard if grid.kind.replicates else data
         smaller = Grid(grid.strategy, grid.tensor, grid.pipeline, shard, data // shard)
         layout = Layout(smaller, chosen.layout.micro_batch, chosen.layout.checkpointing)
-        needed = memory.estimate(question.model, layout, question.batch, cluster.gpu.element_bytes)
-        if needed.total > memory.usable(cluster.gpu):
+        needed = memory_estimate.estimate(
+            question.model, layout, question.batch, cluster.gpu.element_bytes
+        )
+        if needed.total > memory_estimate.usable(cluster.gpu):
             break
         fewest = nodes
     return fewest
@@ -114,38 +124,52 @@ def _recommend(candidates: Iterable[Candidate]) -> Candidate | None:
         return None
     limit = eligible[0].time.total * WORTH
     near = [candidate for candidate in eligible if candidate.time.total <= limit]
-    return min(near, key=lambda c: (c.layout.grid.dimensions, SIMPLEST_FIRST.index(c.layout.grid.strategy)))
+    return min(
+        near, key=lambda c: (c.layout.grid.dimensions, PLANNED.index(c.layout.grid.strategy))
+    )
 
 
 def _reason(question: Question, candidates: tuple[Candidate, ...], chosen: Candidate) -> str:
-    limit = memory.usable(question.cluster.gpu)
+    limit = memory_estimate.usable(question.cluster.gpu)
     fitting = sum(candidate.fits for candidate in candidates)
-    said = [
+    reasons = [
         f"It needs {chosen.memory.total / GIGA:.3g} of {limit / GIGA:.1f} GB that tensors may fill",
         f"{fitting} of {len(candidates)} arrangements fit",
     ]
     others = [c for c in candidates if c.eligible and c is not chosen]
     if others and others[0].time.total < chosen.time.total:
         gain = chosen.time.total / others[0].time.total - 1
-        said.append(f"{others[0].layout.grid.name} is only {gain:.1%} faster, and there is more to operate")
+        reasons.append(
+            f"{others[0].layout.grid.name} is only {gain:.1%} faster, and more complex to operate"
+        )
     elif others:
         loss = others[0].time.total / chosen.time.total - 1
-        said.append(f"the next best, {others[0].layout.grid.name}, is {loss:.1%} slower")
-    plain = next((c for c in candidates if c.layout.grid.family == ("ddp", False, False) and not c.fits), None)
+        reasons.append(f"the next best, {others[0].layout.grid.name}, is {loss:.1%} slower")
+    plain = next(
+        (
+            c
+            for c in candidates
+            if c.layout.grid.family == (PLANNED[0], False, False) and not c.fits
+        ),
+        None,
+    )
     if plain:
-        said.append(f"plain ddp would need {plain.memory.total / GIGA:,.0f} GB")
-    return "; ".join(said)
+        need = f"{plain.memory.total / GIGA:,.0f} GB"
+        reasons.append(f"plain {PLANNED[0]} would need {need}")
+    return "; ".join(reasons)
 
 
 def _why_nothing_fits(question: Question, candidates: tuple[Candidate, ...]) -> str:
-    limit = memory.usable(question.cluster.gpu) / GIGA
+    limit = memory_estimate.usable(question.cluster.gpu) / GIGA
     refused = [candidate for candidate in candidates if candidate.fits]
     if refused:
         return f"{refused[0].layout.grid.name} would fit, but {refused[0].refusal}"
     least = candidates[0]
     needed = least.memory.total / GIGA
     return (
-        f"nothing fits: the smallest, {least.layout.grid.name} (checkpointing: {least.layout.checkpointing}), needs "
-        f"{needed:.1f} GB, and one {question.cluster.gpu.name} has {limit:.1f} GB for tensors: take more than "
+        f"nothing fits: the smallest, {least.layout.grid.name} (checkpointing: "
+        f"{least.layout.checkpointing}), needs "
+        f"{needed:.1f} GB, and one {question.cluster.gpu.name} has {limit:.1f} GB for tensors: "
+        "take more than "
         f"{needed / limit:.1f} times as many devices, larger ones, or shorter sequences"
     )

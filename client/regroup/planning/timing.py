@@ -1,4 +1,4 @@
-"""Communication and time of a step, of the rank that all others wait for."""
+"""Estimates the communication and time of a step, for the rank that all others wait for."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regroup.planning.hardware import Cluster
-from regroup.planning.layout import Batch, Layout
-from regroup.planning.memory import FP32, MOMENTS
+from regroup.planning.layouts import Batch, Layout
+from regroup.planning.memory_estimate import FP32, MOMENTS
 from regroup.planning.transformer import Transformer
 
 COMPUTE_EFFICIENCY = 0.55
-"""Of the peak, while computing: Recomputation, table 5, reaches 0.42 to 0.56 of an A100's with 22B to 1T parameters.
-Models narrower than about 4096 channels reach less."""
+"""Share of the peak speed while a rank computes. Recomputation, table 5, reaches 0.42 to 0.56 of an
+A100's with 22B to 1T parameters. Models narrower than about 4096 channels reach less.
+"""
 LINK_EFFICIENCY = 0.8
-"""Of a link's nominal bandwidth: nccl-tests measure 230 to 240 of 300 GB/s on an A100's NVLink."""
+"""Share of a link's nominal bandwidth: nccl-tests measure 230 to 240 of 300 GB/s on A100 NVLink."""
 HOP_SECONDS = 5e-6
 """Latency of one step of a ring."""
 BACKWARD_SHARE = 2 / 3
-"""Of forward and backward: two products for each one of the forward pass."""
+"""Share of the backward pass in both passes: it has two products for each one of the forward
+pass.
+"""
 RECOMPUTED = {"none": 0.0, "selective": 0.05, "full": 1 / 3}
-"""More operations than forward and backward have: the whole forward pass, or (Recomputation, table 4) a few percent."""
+"""Additional operations, as a share of both passes: the whole forward pass, or a few percent
+(Recomputation, table 4).
+"""
 
 Kind = Literal["all-reduce", "all-gather", "reduce-scatter", "broadcast", "send"]
 Link = Literal["local", "network"]
@@ -36,14 +41,14 @@ class Traffic:
     sent: float
     """Bytes that a rank sends per step."""
     seconds: float
-    """Were it alone."""
+    """Seconds without computation beside it."""
     exposed: float
     """Seconds that computation does not hide."""
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """What a step is made of; seconds."""
+    """The parts of a step, in seconds."""
 
     compute: float
     """Forward, backward and recomputation."""
@@ -53,25 +58,25 @@ class StepTime:
     """The optimizer reads and writes its state."""
     traffic: tuple[Traffic, ...]
     model_flops: float
-    """Of the step, on all ranks, recomputation left out."""
+    """Operations of the step on all ranks, without recomputation."""
 
     @property
     def exposed(self) -> float:
-        """Communication that is waited for."""
+        """Seconds of communication that computation does not hide."""
         return sum(part.exposed for part in self.traffic)
 
     @property
     def total(self) -> float:
-        """Of a step."""
+        """Seconds of a step."""
         return self.compute + self.bubble + self.update + self.exposed
 
     def sent(self, link: Link) -> float:
-        """Bytes that a rank sends per step over that link."""
+        """Bytes that a rank sends over this link in a step."""
         return sum(part.sent for part in self.traffic if part.link == link)
 
     def utilisation(self, cluster: Cluster) -> float:
         """Model FLOPs utilisation (PaLM, appendix B)."""
-        return self.model_flops / (self.total * cluster.world * cluster.gpu.flops)
+        return self.model_flops / (self.total * cluster.devices * cluster.gpu.flops)
 
 
 @dataclass(frozen=True)
@@ -83,14 +88,18 @@ class _Group:
     link: Link
 
     def ring(self, amount: float, times: int = 1) -> tuple[float, float]:
-        """Bytes sent and seconds of one pass around the ring with `amount` bytes in all, `times` a step (Ring)."""
+        """Bytes sent and seconds of one pass around the ring with `amount` bytes in all, `times` a
+        step (Ring).
+        """
         sent = amount * (self.size - 1) / self.size
         hops = (self.size - 1) * HOP_SECONDS
         return sent * times, times * (sent / self.bandwidth + hops)
 
 
 def _group(cluster: Cluster, size: int, stride: int) -> _Group:
-    """`size` ranks that lie `stride` ranks apart. Those of a machine share its network with its other groups."""
+    """A group of `size` ranks that are `stride` ranks apart. The groups of a machine share its
+    network.
+    """
     if size * stride <= cluster.gpus_per_node:
         return _Group(size, cluster.gpu.local_bandwidth * LINK_EFFICIENCY, "local")
     members_in_node = max(1, cluster.gpus_per_node // stride)
@@ -99,7 +108,9 @@ def _group(cluster: Cluster, size: int, stride: int) -> _Group:
 
 
 def estimate(model: Transformer, layout: Layout, batch: Batch, cluster: Cluster) -> StepTime:
-    """Expected time of a step; ranks are ordered pipeline, replicate, shard, tensor, the last one fastest."""
+    """Expected time of a step; ranks are ordered pipeline, replicate, shard, tensor, the last one
+    fastest.
+    """
     return _Step(model, layout, batch, cluster).time()
 
 
@@ -115,27 +126,31 @@ class _Step:
         return self.layout.micro_batches(self.batch)
 
     @property
-    def _layers(self) -> int:
-        return self.model.layers // self.layout.grid.pipeline
-
-    @property
     def _parameters(self) -> int:
         grid = self.layout.grid
         return self.model.parameters // (grid.pipeline * grid.tensor)
 
     @property
     def _compute(self) -> float:
-        """Of a rank. Short last micro-batches are padded and cost the same."""
+        """Seconds of computation of a rank. A short last micro-batch is padded and costs the
+        same.
+        """
         grid = self.layout.grid
         tokens = self._micro_batches * self.layout.micro_batch * self.batch.sequence_length
-        flops = tokens * self.model.flops_per_token(self.batch.sequence_length) / (grid.pipeline * grid.tensor)
+        flops = (
+            tokens
+            * self.model.flops_per_token(self.batch.sequence_length)
+            / (grid.pipeline * grid.tensor)
+        )
         rate = self.cluster.gpu.flops * COMPUTE_EFFICIENCY
         return flops * (1 + RECOMPUTED[self.layout.checkpointing]) / rate
 
     def time(self) -> StepTime:
         grid, flops = self.layout.grid, self.model.flops_per_token(self.batch.sequence_length)
         traffic = (*self._tensor_traffic(), *self._pipeline_traffic(), *self._data_traffic())
-        waiting = self._compute + sum(part.seconds for part in traffic if part.purpose == "activations of layers")
+        waiting = self._compute + sum(
+            part.seconds for part in traffic if part.purpose == "activations of layers"
+        )
         return StepTime(
             compute=self._compute,
             # (p - 1) / m of the time that a stage is busy (Megatron-2, section 2.2.1).
@@ -146,13 +161,16 @@ class _Step:
         )
 
     def _update(self) -> float:
-        grid = self.layout.grid
-        shared_by = grid.data if grid.strategy == "zero" else grid.shard
-        touched = 3 * FP32 + 2 * MOMENTS  # read parameter, gradient, moments; write parameter, moments
-        return self._parameters / shared_by * touched / self.cluster.gpu.memory_bandwidth
+        parameters = self._parameters / self.layout.grid.optimizer_shards
+        touched = (
+            3 * FP32 + 2 * MOMENTS
+        )  # read parameter, gradient, moments; write parameter, moments
+        return parameters * touched / self.cluster.gpu.memory_bandwidth
 
     def _tensor_traffic(self) -> list[Traffic]:
-        """With sequence parallelism: a gather and a scatter around attention and around the perceptron, each way."""
+        """With sequence parallelism: a gather and a scatter around attention and around the
+        perceptron, each way.
+        """
         grid = self.layout.grid
         if grid.tensor == 1:
             return []
@@ -162,19 +180,26 @@ class _Step:
         passes = 3 if self.layout.checkpointing == "full" else 2
         parts = []
         kinds: tuple[Kind, ...] = ("all-gather", "reduce-scatter")
+        layers = self.layout.grid.layers_per_stage(self.model)
         for kind in kinds:
-            sent, seconds = group.ring(amount, 2 * passes * self._layers * self._micro_batches)
+            sent, seconds = group.ring(amount, 2 * passes * layers * self._micro_batches)
             parts.append(Traffic("activations of layers", kind, group.link, sent, seconds, seconds))
         return parts
 
     def _pipeline_traffic(self) -> list[Traffic]:
-        """Activations to the next stage, gradients back; hidden but for those that fill the pipeline."""
+        """Activations to the next stage, and gradients back. Computation hides all but those that
+        fill the pipeline.
+        """
         grid = self.layout.grid
         if grid.pipeline == 1:
             return []
         stride = grid.tensor * grid.data
-        # The stages that lie on both sides of a machine's edge are the slowest: they set the pace.
-        group = _group(self.cluster, 2, stride if self.cluster.nodes == 1 else max(stride, self.cluster.gpus_per_node))
+        # The slowest stages are those that communicate between machines: all others wait for them.
+        group = _group(
+            self.cluster,
+            2,
+            stride if self.cluster.nodes == 1 else max(stride, self.cluster.gpus_per_node),
+        )
         tokens = self.layout.micro_batch * self.batch.sequence_length
         amount = tokens * self.model.width * self.cluster.gpu.element_bytes
         once = amount / group.bandwidth + HOP_SECONDS
@@ -191,14 +216,22 @@ class _Step:
         parts = self._sharded(_group(self.cluster, grid.shard, grid.tensor))
         if grid.replicate > 1:
             group = _group(self.cluster, grid.replicate, grid.tensor * grid.shard)
-            parts.append(self._all_reduce(group, FP32 * self._parameters / grid.shard, "gradients of replicas"))
+            parts.append(
+                self._all_reduce(
+                    group, FP32 * self._parameters / grid.shard, "gradients of replicas"
+                )
+            )
         return parts
 
     def _replicated(self, group: _Group) -> list[Traffic]:
         parts = [self._all_reduce(group, FP32 * self._parameters, "gradients")]
-        if self.layout.grid.strategy == "zero":  # each owner sends what it updated (ZeRO, section 7)
+        if (
+            self.layout.grid.kind.shards_optimizer_alone
+        ):  # each owner sends what it updated (ZeRO, section 7)
             sent, seconds = group.ring(FP32 * self._parameters)
-            parts.append(Traffic("updated parameters", "broadcast", group.link, sent, seconds, seconds))
+            parts.append(
+                Traffic("updated parameters", "broadcast", group.link, sent, seconds, seconds)
+            )
         return parts
 
     def _all_reduce(self, group: _Group, amount: float, purpose: str) -> Traffic:
@@ -208,16 +241,27 @@ class _Step:
         return Traffic(purpose, "all-reduce", group.link, sent, seconds, max(0.0, seconds - hidden))
 
     def _sharded(self, group: _Group) -> list[Traffic]:
-        """Parameters are gathered block by block in both passes of each micro-batch, gradients reduced in the second.
+        """Parameters are gathered block by block in both passes of each micro-batch, gradients
+        reduced in the second.
 
         A pipeline reduces in its last micro-batch only.
         """
         gathers = 2 * self._micro_batches
         sent, seconds = group.ring(self.cluster.gpu.element_bytes * self._parameters, gathers)
-        seconds += gathers * (self._layers - 1) * (group.size - 1) * HOP_SECONDS  # a collective per block
-        gather = Traffic("parameters", "all-gather", group.link, sent, seconds, max(0.0, seconds - self._compute))
+        blocks = self.layout.grid.layers_per_stage(self.model)
+        seconds += gathers * (blocks - 1) * (group.size - 1) * HOP_SECONDS  # a collective per block
+        gather = Traffic(
+            "parameters", "all-gather", group.link, sent, seconds, max(0.0, seconds - self._compute)
+        )
         reductions = self._micro_batches if self.layout.grid.pipeline == 1 else 1
         sent, seconds = group.ring(FP32 * self._parameters, reductions)
-        spare = max(0.0, self._compute - gather.seconds) * reductions / self._micro_batches * BACKWARD_SHARE
-        reduce = Traffic("gradients", "reduce-scatter", group.link, sent, seconds, max(0.0, seconds - spare))
+        spare = (
+            max(0.0, self._compute - gather.seconds)
+            * reductions
+            / self._micro_batches
+            * BACKWARD_SHARE
+        )
+        reduce = Traffic(
+            "gradients", "reduce-scatter", group.link, sent, seconds, max(0.0, seconds - spare)
+        )
         return [gather, reduce]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from regroup.planning import memory
+from regroup.planning import memory_estimate
 from regroup.planning.choice import Candidate, Question, examine, fewest_nodes, plan
 from regroup.planning.hardware import GPUS, cluster
-from regroup.planning.layout import Batch, Grid, Layout
+from regroup.planning.layouts import Batch, Grid, Layout
 from regroup.planning.transformer import of_model, of_parameters
-from regroup_trainer.config import ModelConfig
+from regroup_trainer.protocol.config import ModelConfig
 
 BATCH = Batch(512, 2048)
 
@@ -23,12 +23,14 @@ def by_name(candidates: tuple[Candidate, ...], name: str) -> Candidate:
 
 
 @pytest.mark.parametrize("gpu", ["a100-40", "a100-80"])
-def test_a_hundred_billion_parameters_fit_64_a100_only_when_layers_or_parameters_are_shared(gpu: str) -> None:
+def test_a_hundred_billion_parameters_fit_64_a100_only_when_layers_or_parameters_are_shared(
+    gpu: str,
+) -> None:
     result = plan(question(100e9, gpu))
     assert not by_name(result.candidates, "ddp 64").fits
     assert not by_name(result.candidates, "zero 64").fits
     assert result.recommended
-    assert result.recommended.memory.total <= memory.usable(GPUS[gpu])
+    assert result.recommended.memory.total <= memory_estimate.usable(GPUS[gpu])
     assert "plain ddp would need" in result.reason
 
 
@@ -47,7 +49,7 @@ def test_what_is_refused_is_not_recommended_though_it_fits() -> None:
     assert result.recommended.layout.grid.name == "fsdp 64"
 
 
-def test_nothing_fits_says_how_much_is_missing() -> None:
+def test_nothing_fits_shows_how_much_is_missing() -> None:
     result = plan(question(100e9, "l40s", nodes=1))
     assert result.recommended is None
     assert result.reason.startswith("nothing fits: the smallest")
@@ -74,7 +76,12 @@ def test_machines_may_be_lost_as_long_as_the_shards_fit_on_the_others() -> None:
 
 @pytest.mark.parametrize(
     ("name", "preset", "parameters"),
-    [("gpt", "124m", 124e6), ("gpt", "1.3b", 1.3e9), ("llama", "8b", 8.03e9), ("llama", "70b", 70.55e9)],
+    [
+        ("gpt", "124m", 124e6),
+        ("gpt", "1.3b", 1.3e9),
+        ("llama", "8b", 8.03e9),
+        ("llama", "70b", 70.55e9),
+    ],
 )
 def test_presets_have_their_published_sizes(name: str, preset: str, parameters: float) -> None:
     vocabulary = 50257 if name == "gpt" else 128256

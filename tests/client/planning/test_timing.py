@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from regroup.planning.hardware import GPUS, cluster
-from regroup.planning.layout import Batch, Checkpointing, Grid, Layout
+from regroup.planning.layouts import Batch, Checkpointing, Grid, Layout
 from regroup.planning.timing import StepTime, estimate
 from regroup.planning.transformer import of_parameters
 
@@ -16,7 +16,9 @@ MACHINES = cluster(GPUS["a100-80"], 4)
 BATCH = Batch(64, 2048)
 
 
-def step(grid: Grid, micro_batch: int = 1, checkpointing: Checkpointing = "none", batch: Batch = BATCH) -> StepTime:
+def step(
+    grid: Grid, micro_batch: int = 1, checkpointing: Checkpointing = "none", batch: Batch = BATCH
+) -> StepTime:
     return estimate(MODEL, Layout(grid, micro_batch, checkpointing), batch, MACHINES)
 
 
@@ -44,7 +46,11 @@ def test_sharding_gathers_twice_and_reduces_once_for_each_micro_batch() -> None:
 
 def test_hybrid_sharding_keeps_the_gathers_in_the_machine() -> None:
     links = {part.purpose: part.link for part in step(HSDP).traffic}
-    assert links == {"parameters": "local", "gradients": "local", "gradients of replicas": "network"}
+    assert links == {
+        "parameters": "local",
+        "gradients": "local",
+        "gradients of replicas": "network",
+    }
     assert step(HSDP).sent("network") < step(FSDP).sent("network") / 8
 
 

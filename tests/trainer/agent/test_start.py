@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from regroup_trainer.agent import start
-from regroup_trainer.coordinator.status import make_status
-from tests.trainer.agent.test_agent import WARM_SECONDS, ended, make_site
-from tools.venv import ROOT, run_uv, uv_binary
+from regroup_trainer.coordinator.coordinator_status import make_status
+from tests.support.agent_site import WARM_SECONDS, ended, make_site
+from tools.pythons import ROOT
+from tools.venv import run_uv, uv_binary
 
 VERSION = ".".join(map(str, sys.version_info[:2]))
 SHARED = {"typing_extensions"}
-"""Ours and torch's: an image with torch has it."""
+"""Packages that both we and torch need: an image with torch has them."""
 
 PLAIN = """
 import importlib.util, json, sys
@@ -33,8 +34,10 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 saved = Path(sys.argv[1], "saved.json")
 if not saved.exists():
-    where = {name: importlib.util.find_spec(name) is not None for name in ("aiohttp", "prometheus_client")}
-    saved.write_text(json.dumps({**where, "pydantic": pydantic.__file__, "executable": sys.executable}))
+    names = ("aiohttp", "prometheus_client")
+    where = {name: importlib.util.find_spec(name) is not None for name in names}
+    found = {**where, "pydantic": pydantic.__file__, "executable": sys.executable}
+    saved.write_text(json.dumps(found))
     raise ValueError("a bug that comes once")
 dist.destroy_process_group()
 """
@@ -43,7 +46,7 @@ SESSION = """
 import sys
 
 import torch
-from regroup_trainer.session import Session
+from regroup_trainer import Session
 
 session = Session(seed=3, save_every_steps=2)
 model = session.prepare(torch.nn.Linear(4, 2), strategy="ddp")
@@ -57,7 +60,7 @@ for inputs, labels in session.batches(points, 4, 4):
 
 @dataclass(frozen=True)
 class Image:
-    """A Python that has torch, and the folder that an init container has put there."""
+    """A Python with torch, and the folder that an init container puts beside it."""
 
     python: Path
     folder: Path
@@ -72,7 +75,9 @@ class Image:
         return [self.python, self.start, "regroup_trainer.agent"]
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([self.python, self.start, *arguments], capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [self.python, self.start, *arguments], capture_output=True, text=True, check=False
+        )
 
 
 @pytest.fixture(scope="module")
@@ -81,19 +86,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("opt") / "agent"
     for part in ("ranks", "agent"):
         target = ("--python", sys.executable, "--target", str(made / part / VERSION))
-        run_uv(uv_binary(), "pip", "install", "--quiet", *target, "--requirement", f"requirements/injected-{part}.txt")
+        run_uv(
+            uv_binary(),
+            "pip",
+            "install",
+            "--quiet",
+            *target,
+            "--requirement",
+            f"requirements/injected-{part}.txt",
+        )
     code = made / "code" / "regroup_trainer"
-    shutil.copytree(ROOT / "trainer" / "regroup_trainer", code, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "trainer" / "regroup_trainer", code, ignore=shutil.ignore_patterns("__pycache__")
+    )
     return made
 
 
 @pytest.fixture(scope="module")
 def image(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
-    """All that our environment has, but what is ours or what we bring."""
+    """The packages of our environment, without our own and those that the folder brings."""
     home = tmp_path_factory.mktemp("image")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(home)}))
-    brought = {path.name for part in ("ranks", "agent") for path in (folder / part / VERSION).iterdir()}
+    brought = {
+        path.name for part in ("ranks", "agent") for path in (folder / part / VERSION).iterdir()
+    }
     hidden = {name for name in brought if not name.startswith(tuple(SHARED))}
     for path in Path(sysconfig.get_path("purelib")).iterdir():
         if path.name not in hidden and not re.match(r"_?_?(editable|regroup)", path.name):
@@ -108,7 +125,9 @@ async def test_a_plain_script_is_restarted_from_what_it_saved_and_sees_only_what
     script = tmp_path / "train.py"
     script.write_text(PLAIN)
     async with make_site(tmp_path, "plain", script=(str(script), str(tmp_path))) as site:
-        agent = site.start_agent(command=image.agent, start=str(image.start), entry="regroup_trainer.rank")
+        agent = site.start_agent(
+            command=image.agent, start=str(image.start), entry="regroup_trainer.rank.rank_process"
+        )
         await site.until("completed")
         code, text = await ended(agent, WARM_SECONDS)
         status = make_status(site.core.state, 1)
@@ -128,7 +147,9 @@ async def test_a_script_with_a_session_commits_its_steps(image: Image, tmp_path:
     script = tmp_path / "train.py"
     script.write_text(SESSION)
     async with make_site(tmp_path, "session", script=(str(script),)) as site:
-        agent = site.start_agent(command=image.agent, start=str(image.start), entry="regroup_trainer.rank")
+        agent = site.start_agent(
+            command=image.agent, start=str(image.start), entry="regroup_trainer.rank.rank_process"
+        )
         await site.until("completed")
         code, text = await ended(agent, WARM_SECONDS)
         status = make_status(site.core.state, 1)
@@ -138,17 +159,18 @@ async def test_a_script_with_a_session_commits_its_steps(image: Image, tmp_path:
     assert status.checkpoint is not None
 
 
-def test_an_image_without_torch_is_told_what_it_lacks(image: Image) -> None:
+def test_an_image_without_torch_gets_an_error_that_names_it(image: Image) -> None:
     bare = Image(Path(sys.base_prefix, "bin", f"python{VERSION}"), image.folder)
     outcome = bare.run("regroup_trainer.agent")
     assert outcome.returncode == 2
     assert "has no torch and no numpy: install it in the image" in outcome.stderr
 
 
-def test_a_python_that_nobody_provided_for_is_told_the_others() -> None:
+def test_an_unsupported_python_gets_an_error_that_names_the_supported_ones() -> None:
     problem = start.find_problem("3.9", ["3.11", "3.12"])
     assert problem == (
-        "the Python of this image is 3.9; launcher regroup runs under 3.11, 3.12: use another image, or "
+        "the Python of this image is 3.9; launcher regroup runs under 3.11, 3.12: use another "
+        "image, or "
         "spec.launcher: torchrun"
     )
 

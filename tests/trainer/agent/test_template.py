@@ -1,9 +1,10 @@
-"""A real template process: what it forks, and how it tells of the ends."""
+"""A real template process: what it forks, and how it reports the ends."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -25,26 +26,35 @@ from regroup_trainer.agent.template_protocol import (
     TemplateNews,
     template_news,
 )
-from regroup_trainer.contract import Assignment, GenerationNumber, rank_report
 from regroup_trainer.coordinator.formation import make_record
+from regroup_trainer.protocol.generation import Assignment, GenerationNumber
+from regroup_trainer.protocol.rank_messages import rank_report
+from tests.support.coordinator_simulation import make_desired
+from tests.support.generations import make_hello
 from tests.support.processes import runs
 from tests.support.waiting import wait_until
-from tests.trainer.coordinator.simulation import make_desired
-from tests.trainer.test_contract import make_hello
 
-ENTRY = "tests.trainer.agent.tiny_rank"
+ENTRY = "tests.support.tiny_rank"
 STARTUP_SECONDS = 120.0
 
 
 class Parent:
-    """Plays the agent."""
+    """The agent's end of a template process."""
 
     def __init__(self, directory: Path) -> None:
         self.control, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "regroup_trainer.agent.template", "--control", str(theirs.fileno())]
+        command = [
+            sys.executable,
+            "-m",
+            "regroup_trainer.agent.template",
+            "--control",
+            str(theirs.fileno()),
+        ]
         arguments = ["--parent", str(os.getpid()), "--entry", ENTRY, "--directory", str(directory)]
         environment = {**os.environ, **SINGLE_THREADED}
-        self.process = subprocess.Popen([*command, *arguments], pass_fds=[theirs.fileno()], env=environment)
+        self.process = subprocess.Popen(
+            [*command, *arguments], pass_fds=[theirs.fileno()], env=environment
+        )
         theirs.close()
         self.lines = self.control.makefile("rb")
         self.ranks = socket.socket(socket.AF_UNIX)
@@ -61,7 +71,7 @@ class Parent:
 
     def fork(self, job: str, n: int = 1) -> None:
         number = GenerationNumber(1, n)
-        record = make_record(number, (make_hello(0),), make_desired(job=job), ("start", "test"))
+        record = make_record(number, (make_hello(0),), make_desired(job=job), ("Nothing", "test"))
         assignment = Assignment(record=record, rank=0, local_rank=0, channel=self.path)
         self.order(ForkRank(assignment=assignment, threads=1))
 
@@ -92,7 +102,9 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parent]:
 
 def children(pid: int) -> list[int]:
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
     except OSError:
         return []
 
@@ -107,7 +119,7 @@ def test_a_rank_reports_and_ends_in_order(parent: Parent) -> None:
         kinds = [rank_report.validate_json(line).kind for line in lines]
     assert kinds == ["restored", "finished"]
     end = parent.ended()
-    assert (end.exit_code, end.signal, end.killed, end.last_words) == (0, None, False, "")
+    assert (end.exit_code, end.signal, end.killed, end.stderr_tail) == (0, None, False, "")
 
 
 @pytest.mark.parametrize(
@@ -118,14 +130,23 @@ def test_a_rank_reports_and_ends_in_order(parent: Parent) -> None:
         ("die", 137, 9, ""),
     ],
 )
-def test_a_failing_rank_is_told_with_its_last_words(
+def test_a_failing_rank_is_reported_with_the_end_of_its_stderr(
     parent: Parent, job: str, code: int, signal_number: int | None, words: str
 ) -> None:
     parent.fork(job)
     parent.accept().close()
     end = parent.ended()
     assert (end.exit_code, end.signal) == (code, signal_number)
-    assert end.last_words.strip().endswith(words)
+    assert end.stderr_tail.strip().endswith(words)
+
+
+def test_a_rank_that_crashes_is_reported_with_its_stack(parent: Parent) -> None:
+    parent.fork("crash")
+    parent.accept().close()
+    end = parent.ended()
+    assert (end.exit_code, end.signal) == (128 + signal.SIGSEGV, signal.SIGSEGV)
+    assert "Fatal Python error: Segmentation fault" in end.stderr_tail
+    assert "tiny_rank.py" in end.stderr_tail
 
 
 def test_a_killed_rank_is_marked_as_such_and_the_next_one_follows(parent: Parent) -> None:
@@ -150,7 +171,7 @@ def test_ranks_run_in_their_own_group_with_a_name_and_lower_priority(parent: Par
     assert parent.ended().killed
 
 
-def test_the_store_serves_and_its_end_is_told(parent: Parent) -> None:
+def test_the_store_serves_and_its_end_is_reported(parent: Parent) -> None:
     parent.order(StartStore(address="127.0.0.1"))
     started = parent.news()
     assert isinstance(started, StoreStarted)
@@ -172,11 +193,14 @@ def test_nothing_survives_the_template(tmp_path: Path) -> None:
         parent.close()
 
 
-def test_prefixed_lines_tell_the_ranks_apart() -> None:
+def test_prefixed_lines_show_which_rank_wrote_them() -> None:
     program = (
         "import sys; from regroup_trainer.agent.template import Prefixed; "
-        "out = Prefixed(sys.stdout, 'rank 3: '); print('a', 'b', file=out); out.write('c\\nd'); out.flush()"
+        "out = Prefixed(sys.stdout, 'rank 3: '); print('a', 'b', file=out); out.write('c\\nd'); "
+        "out.flush()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "rank 3: a b\nrank 3: c\nrank 3: d"
     assert json.dumps(done.stderr) == '""'

@@ -1,4 +1,4 @@
-"""How the end of a rank is told."""
+"""How the end of a rank is reported."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ from pathlib import Path
 import pytest
 
 from regroup_trainer.agent.template_protocol import RankEnded
-from regroup_trainer.agent.termination import TERMINATION_BYTES, oom_kills, rank_exit, termination_message
-from regroup_trainer.contract import PEER_LOST_EXIT_CODE, GenerationNumber
+from regroup_trainer.agent.termination import (
+    TERMINATION_BYTES,
+    oom_kills,
+    rank_exit,
+    termination_message,
+)
+from regroup_trainer.protocol.exit_codes import PEER_LOST_EXIT_CODE
+from regroup_trainer.protocol.generation import GenerationNumber
 
 
 def make_end(**changes: object) -> RankEnded:
     """A rank that ended with code 1."""
-    return RankEnded.model_validate({"generation": GenerationNumber(1, 1), "rank": 2, "exit_code": 1, **changes})
+    return RankEnded.model_validate(
+        {"generation": GenerationNumber(1, 1), "rank": 2, "exit_code": 1, **changes}
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,12 +41,16 @@ def test_names_the_cause(end: RankEnded, oom: bool, cause: str, code: int) -> No
 
 
 def test_a_silent_end_with_code_zero_is_explained() -> None:
-    assert "did not say that it had finished" in rank_exit(make_end(exit_code=0), oom=False).message
+    message = rank_exit(make_end(exit_code=0), oom=False).message
+    assert "with exit code 0 without the report that it had finished" in message
 
 
 def test_the_termination_message_fits_and_keeps_the_end_of_the_traceback() -> None:
-    words = "\n".join(f'File "über.py", line {k}' for k in range(1000))[-3900:] + "\nValueError: the point"
-    message = termination_message(rank_exit(make_end(last_words=words), oom=False))
+    words = (
+        "\n".join(f'File "über.py", line {k}' for k in range(1000))[-3900:]
+        + "\nValueError: the point"
+    )
+    message = termination_message(rank_exit(make_end(stderr_tail=words), oom=False))
     parsed = json.loads(message)
     assert len(message.encode()) <= TERMINATION_BYTES
     assert (parsed["rank"], parsed["exitCode"], parsed["cause"]) == (2, 1, "error")

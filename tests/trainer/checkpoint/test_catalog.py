@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from regroup_trainer.checkpoint import catalog
 from regroup_trainer.checkpoint.layout import MANIFEST, Layout, Manifest
-from regroup_trainer.contract import GenerationNumber
-from tests.trainer.checkpoint.checkpoints import write_checkpoint
+from regroup_trainer.protocol.generation import GenerationNumber
+from tests.support.checkpoints import write_checkpoint
 
 
 @given(st.sets(st.integers(1, 200)), st.integers(1, 10), st.none() | st.integers(1, 20))
@@ -38,7 +38,9 @@ def test_a_whole_checkpoint_verifies(tmp_path: Path) -> None:
         (None, "__0_0.distcp cannot be read (No such file or directory)"),
     ],
 )
-def test_a_broken_file_is_named_with_what_is_wrong(tmp_path: Path, content: bytes | None, problem: str) -> None:
+def test_a_broken_file_is_named_with_what_is_wrong(
+    tmp_path: Path, content: bytes | None, problem: str
+) -> None:
     manifest = write_checkpoint(Layout(tmp_path), 5)
     path = Layout(tmp_path).published(5)
     shard = path / "__0_0.distcp"
@@ -46,7 +48,9 @@ def test_a_broken_file_is_named_with_what_is_wrong(tmp_path: Path, content: byte
     assert catalog.verify(path, manifest, manifest.files).startswith(problem)
 
 
-def test_a_checkpoint_without_a_readable_manifest_is_a_candidate_with_a_problem(tmp_path: Path) -> None:
+def test_a_checkpoint_without_a_readable_manifest_is_a_candidate_with_a_problem(
+    tmp_path: Path,
+) -> None:
     layout = Layout(tmp_path)
     for step in (1, 2, 3, 4, 5):
         write_checkpoint(layout, step)
@@ -100,13 +104,21 @@ def test_what_is_being_swept_is_never_seen_with_only_some_of_its_files(
     assert emptied == [".removed-step-2.tmp-1-9"]
 
 
-def test_what_older_generations_set_aside_as_abandoned_goes_when_one_is_published(tmp_path: Path) -> None:
+def test_what_older_generations_set_aside_as_abandoned_goes_when_one_is_published(
+    tmp_path: Path,
+) -> None:
     layout = Layout(tmp_path)
     mine, older = GenerationNumber(2, 1), GenerationNumber(1, 9)
-    abandoned = (layout.stale(5, older), layout.stale(5, older).with_suffix(".2"), layout.stale(5, mine))
+    abandoned = (
+        layout.stale(5, older),
+        layout.stale(5, older).with_suffix(".2"),
+        layout.stale(5, mine),
+    )
     for directory in (*abandoned, layout.corrupt(4, older)):
         directory.mkdir(parents=True, exist_ok=True)
-    assert {path.name for path in catalog.stale(layout, mine)} == {path.name for path in abandoned[:2]}
+    assert {path.name for path in catalog.stale(layout, mine)} == {
+        path.name for path in abandoned[:2]
+    }
 
 
 def test_nothing_set_aside_is_overwritten(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from regroup_trainer import models
 from regroup_trainer.checkpoint.catalog import published
 from regroup_trainer.checkpoint.export import export, initialize_from
 from regroup_trainer.checkpoint.layout import Layout
-from regroup_trainer.config import ModelConfig
 from regroup_trainer.errors import DataError
-from tests.support.ranks import Template, generation, train_config
+from regroup_trainer.protocol.config import ModelConfig
+from tests.support.ranks import Template, generation, succeeded, train_config
 
 LLAMA = {"name": "llama", "preset": "tiny"}
 VOCABULARY = 256
@@ -26,7 +26,7 @@ def trained(template: Template, tmp_path_factory: pytest.TempPathFactory) -> Pat
     directory = tmp_path_factory.mktemp("llama")
     config = train_config(model=LLAMA, parallelism={"strategy": "fsdp"}, training={"steps": 2})
     outcomes = template.run(generation(directory, 2, config))
-    assert [outcome.exit_code for outcome in outcomes] == [0, 0], outcomes[0].stderr
+    succeeded(outcomes)
     return directory
 
 
@@ -52,7 +52,9 @@ def test_transformers_loads_an_exported_llama_and_computes_the_same(
     theirs = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
     tokens = torch.arange(2 * 16).reshape(2, 16) * 7 % VOCABULARY
     with torch.no_grad():
-        torch.testing.assert_close(ours(folder)(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            ours(folder)(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-5
+        )
 
 
 def test_a_large_model_is_split_with_an_index(trained: Path, tmp_path: Path) -> None:
@@ -81,7 +83,9 @@ def test_a_run_begins_with_given_weights(template: Template, trained: Path, tmp_
 def test_weights_that_do_not_fit_are_named_with_what_to_do(trained: Path, tmp_path: Path) -> None:
     folder = exported(trained, tmp_path / "out")
     wider = ModelConfig.model_validate({"name": "llama", "preset": "10m"})
-    with pytest.raises(DataError, match=r"has shape \[256, 64\] instead of \[256, 384\]: choose the preset"):
+    with pytest.raises(
+        DataError, match=r"has shape \[256, 64\] instead of \[256, 384\]: choose the preset"
+    ):
         initialize_from(models.build(wider, VOCABULARY).to_empty(device="cpu"), folder, "llama")
     with pytest.raises(DataError, match=r"holds no \*\.safetensors: name a folder"):
         initialize_from(torch.nn.Linear(1, 1), tmp_path, "llama")

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.layout import DataIdentity, Layout
 from regroup_trainer.checkpoint.lineage import LineageRecord
-from regroup_trainer.config import ResumePolicy
-from regroup_trainer.contract import GenerationNumber
 from regroup_trainer.errors import CheckpointError, FencedError
+from regroup_trainer.protocol.config import ResumePolicy
+from regroup_trainer.protocol.generation import GenerationNumber
 
 DATA = DataIdentity(fingerprint="f", samples=100, seed=0, global_batch_size=4, sequence_length=8)
 
 
-def link(term: int, n: int, resumed: int = 0, parent: tuple[int, int] | None = None) -> LineageRecord:
+def link(
+    term: int, n: int, resumed: int = 0, parent: tuple[int, int] | None = None
+) -> LineageRecord:
     return LineageRecord(
         generation=GenerationNumber(term, n),
         parent=GenerationNumber(*parent) if parent else None,
@@ -73,11 +75,11 @@ def test_the_parent_is_the_newest_before_it_that_began() -> None:
 def test_a_generation_that_trained_nothing_does_not_end_the_line_before_it(layout: Layout) -> None:
     for number in (1, 2, 3):
         lineage.begin(layout, link(1, number))
-    third, void = GenerationNumber(1, 4), {GenerationNumber(1, 3)}
+    third, unused = GenerationNumber(1, 4), {GenerationNumber(1, 3)}
     assert lineage.newest_committing(layout, third, ()) == (1, 3)
-    assert lineage.newest_committing(layout, third, void) == (1, 2)
+    assert lineage.newest_committing(layout, third, unused) == (1, 2)
     with pytest.raises(FencedError):
-        lineage.newest_committing(layout, GenerationNumber(1, 2), void)
+        lineage.newest_committing(layout, GenerationNumber(1, 2), unused)
 
 
 def test_a_checkpoint_counts_until_a_later_generation_resumes_below_it() -> None:
@@ -97,7 +99,9 @@ def test_what_a_straggler_of_an_abandoned_line_publishes_never_counts() -> None:
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.data())
-def test_a_run_of_any_losses_resumes_only_from_steps_that_it_still_has(trained: list[int], data: st.DataObject) -> None:
+def test_a_run_of_any_losses_resumes_only_from_steps_that_it_still_has(
+    trained: list[int], data: st.DataObject
+) -> None:
     """Each generation resumes from any checkpoint that counts and trains on, saving every step."""
     links: tuple[LineageRecord, ...] = ()
     saved: list[tuple[int, GenerationNumber]] = []
@@ -108,4 +112,6 @@ def test_a_run_of_any_losses_resumes_only_from_steps_that_it_still_has(trained: 
         assert resumed == 0 or line[resumed] == by.n
         links += (link(1, n, resumed),)
         line = line[: resumed + 1] + [n] * steps
-        saved += [(step, GenerationNumber(1, n)) for step in range(resumed + 1, resumed + 1 + steps)]
+        saved += [
+            (step, GenerationNumber(1, n)) for step in range(resumed + 1, resumed + 1 + steps)
+        ]

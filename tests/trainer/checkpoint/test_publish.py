@@ -1,4 +1,6 @@
-"""Who may publish and delete, and what a publisher does that is held up until others have taken over."""
+"""Who may publish and delete, and what a publisher does that is held up until others have taken
+over.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ import pytest
 from regroup_trainer.checkpoint import catalog, lineage
 from regroup_trainer.checkpoint.layout import Layout, Manifest
 from regroup_trainer.checkpoint.publish import prune, publish
-from regroup_trainer.config import CheckpointPolicy
-from regroup_trainer.contract import GenerationNumber
 from regroup_trainer.errors import FencedError
-from tests.trainer.checkpoint.checkpoints import begin, write_files
+from regroup_trainer.protocol.config import CheckpointPolicy
+from regroup_trainer.protocol.generation import GenerationNumber
+from tests.support.checkpoints import begin, write_files
 
 KEEP_ONE = CheckpointPolicy(keep_last=1)
 Hold = Callable[[int, Callable[[], object]], None]
@@ -93,7 +95,9 @@ def test_who_is_held_up_after_a_check_does_not_replace_what_was_published_meanwh
 ) -> None:
     save(layout, 30, begin(layout, 1))
     save(layout, 40, GenerationNumber(1, 1))
-    late = begin(layout, 2, resumed=30, parent=1)  # so that step 40 of the first is of an abandoned line
+    late = begin(
+        layout, 2, resumed=30, parent=1
+    )  # so that step 40 of the first is of an abandoned line
 
     def take_over() -> None:
         save(layout, 40, begin(layout, 3, resumed=30, parent=2))
@@ -106,7 +110,9 @@ def test_who_is_held_up_after_a_check_does_not_replace_what_was_published_meanwh
 
 
 @pytest.mark.parametrize("checks", [1, 2])
-def test_who_is_held_up_does_not_replace_what_the_others_go_on_from(layout: Layout, hold: Hold, checks: int) -> None:
+def test_who_is_held_up_does_not_replace_what_the_others_go_on_from(
+    layout: Layout, hold: Hold, checks: int
+) -> None:
     """Generation 1.3 has chosen step 40 before 1.2 began, and begins later."""
     save(layout, 40, begin(layout, 1))
     late = begin(layout, 2, resumed=30, parent=1)
@@ -116,7 +122,9 @@ def test_who_is_held_up_does_not_replace_what_the_others_go_on_from(layout: Layo
     assert publishers(layout) == {40: GenerationNumber(1, 1)}
 
 
-def test_who_is_held_up_before_deleting_leaves_what_the_others_go_on_from(layout: Layout, hold: Hold) -> None:
+def test_who_is_held_up_before_deleting_leaves_what_the_others_go_on_from(
+    layout: Layout, hold: Hold
+) -> None:
     late = begin(layout, 1)
     save(layout, 30, late)
     hold(1, lambda: begin(layout, 2, resumed=30, parent=1))
@@ -155,7 +163,9 @@ def test_a_volume_that_does_not_answer_takes_nothing_away(
     assert names(layout) == ["step-30", "step-40"]
 
 
-def test_a_write_that_was_swept_on_the_way_is_said_to_be_fenced(layout: Layout, hold: Hold) -> None:
+def test_a_write_that_was_swept_on_the_way_raises_a_fenced_error(
+    layout: Layout, hold: Hold
+) -> None:
     late = begin(layout, 1)
 
     def take_over() -> None:

@@ -8,11 +8,11 @@ from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.checkpoint.lineage import LineageRecord
 from regroup_trainer.checkpoint.selection import select
-from regroup_trainer.config import ResumePolicy
-from regroup_trainer.contract import GenerationNumber, GenerationRecord
 from regroup_trainer.errors import CheckpointError, ConfigurationError
+from regroup_trainer.protocol.config import ResumePolicy
+from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord
+from tests.support.checkpoints import DATA, write_checkpoint
 from tests.support.ranks import generation, train_config
-from tests.trainer.checkpoint.checkpoints import DATA, write_checkpoint
 
 
 def began(layout: Layout, n: int, resumed: int, **resume: object) -> GenerationNumber:
@@ -31,7 +31,9 @@ def began(layout: Layout, n: int, resumed: int, **resume: object) -> GenerationN
 
 
 def upcoming(layout: Layout, **resume: object) -> GenerationRecord:
-    return generation(layout.directory, 1, train_config(), number=GenerationNumber(1, 9), resume=resume)
+    return generation(
+        layout.directory, 1, train_config(), number=GenerationNumber(1, 9), resume=resume
+    )
 
 
 def candidates(layout: Layout, **resume: object) -> list[int]:
@@ -43,7 +45,9 @@ def test_a_first_generation_starts_from_scratch(layout: Layout) -> None:
     assert (selection.parent, selection.candidates, selection.scratch) == (None, (), True)
 
 
-def test_the_newest_of_the_lineage_come_first_and_those_beyond_a_resume_are_left_out(layout: Layout) -> None:
+def test_the_newest_of_the_lineage_come_first_and_those_beyond_a_resume_are_left_out(
+    layout: Layout,
+) -> None:
     first = began(layout, 1, resumed=0)
     for step in (10, 20, 30):
         write_checkpoint(layout, step, first)
@@ -75,7 +79,9 @@ def test_a_named_step_is_applied_once(layout: Layout) -> None:
 
 
 def test_a_missing_step_names_those_that_exist(layout: Layout) -> None:
-    with pytest.raises(CheckpointError, match="there is no checkpoint of step 7: choose one of none at all"):
+    with pytest.raises(
+        CheckpointError, match="there is no checkpoint of step 7: choose one of none at all"
+    ):
         select(layout, upcoming(layout, policy="Step", step=7))
 
 

@@ -1,13 +1,15 @@
-"""Worlds that live but do nothing, in virtual time; and who is to blame, from real stacks' texts."""
+"""Generations that live but do nothing, in virtual time; and the culprit, from real stacks."""
 
 from __future__ import annotations
 
 import pytest
 
-from regroup_trainer.contract import Busy, GenerationNumber, Stack
-from regroup_trainer.coordinator.endings import FREE_SECONDS
+from regroup_trainer.coordinator.generation_end import ABORT_SECONDS
 from regroup_trainer.coordinator.hangs import Culprit, culprit
-from tests.trainer.coordinator.simulation import Job, SimulatedAgent, make_desired
+from regroup_trainer.protocol.agent_messages import Stack
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.rank_messages import Busy
+from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired
 
 WAITS = """Thread 0x1 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 331 in wait
@@ -26,12 +28,17 @@ SYNCHRONISES = """Thread 0x2 (most recent call first):
 
 
 def stacks(*texts: str) -> dict[int, Stack]:
-    """Of ranks 0, 1, ..."""
-    return {rank: Stack(generation=GenerationNumber(1, 1), rank=rank, text=text) for rank, text in enumerate(texts)}
+    """The stacks of ranks 0, 1, ..."""
+    return {
+        rank: Stack(generation=GenerationNumber(1, 1), rank=rank, text=text)
+        for rank, text in enumerate(texts)
+    }
 
 
 def test_the_culprit_is_outside_torch_while_the_others_wait_in_it() -> None:
-    assert culprit(stacks(WAITS, READS, WAITS), 3) == Culprit(1, "is in read_from_dead_mount (/app/train.py:12)")
+    assert culprit(stacks(WAITS, READS, WAITS), 3) == Culprit(
+        1, "is in read_from_dead_mount (/app/train.py:12)"
+    )
 
 
 def test_the_culprit_does_not_answer() -> None:
@@ -64,7 +71,7 @@ def train(**desired: object) -> tuple[Job, list[SimulatedAgent]]:
     return job, agents
 
 
-def test_a_hung_world_is_asked_where_it_is_and_begun_anew() -> None:
+def test_a_hung_generation_is_diagnosed_and_replaced() -> None:
     job, agents = train()
     before, number = job.step, job.record.number
     agents[1].stuck_in = READS
@@ -74,7 +81,7 @@ def test_a_hung_world_is_asked_where_it_is_and_begun_anew() -> None:
     assert job.record.number > number
     assert "read_from_dead_mount" in job.record.reason
     recovery = job.core.state.recoveries.records()[-1]
-    assert (recovery.cause, recovery.pod) == ("hang", agents[1].memory.hello().pod)
+    assert (recovery.cause, recovery.pod) == ("hang", agents[1].state.hello().pod)
     assert recovery.detect_seconds == pytest.approx(5.0, abs=0.3)
     job.wait(5.0)
     assert job.step > before
@@ -85,10 +92,10 @@ def test_nobody_waits_for_the_rank_that_hangs() -> None:
     agents[1].stuck_in = READS
     job.wait(6.0)
     events = {event.reason: event.time for event in job.core.state.journal.events()}
-    assert 0 < events["WorldFormed"] - events["HangDiagnosed"] < FREE_SECONDS / 2
+    assert 0 < events["GenerationFormed"] - events["HangDiagnosed"] < ABORT_SECONDS / 2
 
 
-def test_a_member_that_cannot_answer_holds_the_new_world_up_for_a_moment_only() -> None:
+def test_a_member_that_cannot_answer_delays_the_next_generation_only_for_a_moment() -> None:
     job, agents = train()
     number = job.record.number
     agents[1].stuck_in = ""
@@ -103,9 +110,9 @@ def test_hangs_have_a_budget_of_their_own() -> None:
     for _ in range(2):
         agents[1].stuck_in = READS
         job.wait(8.0)
-    assert job.verdict is not None
-    assert job.verdict.outcome == "failed"
-    assert "the budget of 1 restarts after hangs is used up" in job.verdict.message
+    assert job.outcome is not None
+    assert job.outcome.result == "failed"
+    assert "the budget of 1 restarts after hangs is used up" in job.outcome.message
 
 
 def test_slow_steps_are_no_hang() -> None:
@@ -113,7 +120,9 @@ def test_slow_steps_are_no_hang() -> None:
     number = job.record.number
     job.wait(60.0)
     assert job.record.number == number
-    assert not [event for event in job.core.state.journal.events() if event.reason == "HangDetected"]
+    assert not [
+        event for event in job.core.state.journal.events() if event.reason == "HangDetected"
+    ]
 
 
 def test_without_a_timeout_the_deadline_follows_from_the_steps() -> None:
@@ -134,5 +143,13 @@ def test_waiting_for_a_save_is_no_hang() -> None:
     agents[1].stuck_in = READS
     for _ in range(5):
         job.wait(4.0)
-        job.say(agents[0], Busy(generation=number, rank=agents[0].memory.local_ranks()[0], doing="save", step=job.step))
+        job.send(
+            agents[0],
+            Busy(
+                generation=number,
+                rank=agents[0].state.local_ranks()[0],
+                doing="save",
+                step=job.step,
+            ),
+        )
     assert job.record.number == number

@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: properties of the coordinator, searched by hypothesis."""
+"""Properties of the coordinator that hold for any faults in any order; hypothesis searches."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from regroup_trainer.contract import GenerationNumber, Progress
+from regroup_trainer.coordinator.coordinator_status import make_status
 from regroup_trainer.coordinator.formation import least_workers
-from tests.trainer.coordinator.simulation import Job, SimulatedAgent, make_desired
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.rank_messages import Progress
+from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired
 
 WORKERS = 4
 SPARES = 2
@@ -19,11 +21,15 @@ MISFORTUNES = ["crash", "silence", "disconnect", "ask_to_leave", "fail_rank", "h
 
 
 class Faults(RuleBasedStateMachine):
-    """Crashes, silence, broken connections, leaving, scaling and coordinator restarts in any order."""
+    """Faults, requests to leave, scaling and coordinator restarts, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.job = Job(make_desired(replicas=3, steps=10_000, max_restarts=-1, max_backoff_seconds=2.0, **HANGS))
+        self.job = Job(
+            make_desired(
+                replicas=3, steps=10_000, max_restarts=-1, max_backoff_seconds=2.0, **HANGS
+            )
+        )
         self.seen: list[GenerationNumber] = []
         for index in range(3):
             self.job.add_agent(index)
@@ -51,17 +57,19 @@ class Faults(RuleBasedStateMachine):
 
     @rule(choice=st.integers(0, 9))
     def a_silent_worker_returns(self, choice: int) -> None:
-        silent = [agent for agent in self.job.agents.values() if agent.alive and not agent.reachable]
+        silent = [
+            agent for agent in self.job.agents.values() if agent.alive and not agent.reachable
+        ]
         if silent:
             silent[choice % len(silent)].reachable = True
 
     @rule(replicas=st.integers(1, WORKERS))
     def the_job_is_scaled(self, replicas: int) -> None:
-        self.job.wish(replicas=replicas, min_replicas=min(2, replicas))
+        self.job.update_desired(replicas=replicas, min_replicas=min(2, replicas))
 
     @rule(spares=st.integers(0, SPARES))
     def spares_are_wanted(self, spares: int) -> None:
-        self.job.wish(spares=spares)
+        self.job.update_desired(spares=spares)
 
     @rule(next_term=st.booleans())
     def the_coordinator_is_replaced(self, next_term: bool) -> None:
@@ -72,9 +80,13 @@ class Faults(RuleBasedStateMachine):
         self.job.pause_coordinator(seconds)
 
     @rule(choice=st.integers(0, 9), step=st.integers(0, 10**6))
-    @precondition(lambda self: self.job.core.state.world is not None)
-    def a_fenced_member_speaks(self, choice: int, step: int) -> None:
-        outsiders = [agent for agent in self.job.agents.values() if agent.name not in self.job.core.state.members]
+    @precondition(lambda self: self.job.core.state.current is not None)
+    def a_fenced_member_reports(self, choice: int, step: int) -> None:
+        outsiders = [
+            agent
+            for agent in self.job.agents.values()
+            if agent.name not in self.job.core.state.members
+        ]
         if not outsiders:
             return
         agent = outsiders[choice % len(outsiders)]
@@ -82,7 +94,9 @@ class Faults(RuleBasedStateMachine):
         number = self.job.record.number
         report = Progress(generation=number, rank=0, step=step, time=self.job.now)
         assert not [
-            e for e in self.job.core.handle(report, agent.name, self.job.now) if getattr(e, "member", "") == agent.name
+            e
+            for e in self.job.core.on_message(report, agent.name, self.job.now)
+            if getattr(e, "member", "") == agent.name
         ]
         if self.job.record.number == number:
             assert self.snapshot() == before
@@ -94,28 +108,41 @@ class Faults(RuleBasedStateMachine):
 
     @invariant()
     def numbers_are_used_once_and_rise(self) -> None:
-        # `Job._deliver` asserts that one number never names two worlds.
-        world = self.job.core.state.world
-        if world is not None and (not self.seen or self.seen[-1] != world.number):
-            newer = [number for number in self.seen if number > world.number]
-            assert not newer or self.job.term > world.number.term or world.number in self.seen
-            self.seen.append(world.number)
+        # `Job._deliver` asserts that one number never names two generations.
+        current = self.job.core.state.current
+        if current is not None and (not self.seen or self.seen[-1] != current.number):
+            newer = [number for number in self.seen if number > current.number]
+            assert not newer or self.job.term > current.number.term or current.number in self.seen
+            self.seen.append(current.number)
 
     @invariant()
-    def worlds_have_an_allowed_size_and_distinct_members(self) -> None:
+    def generations_have_an_allowed_size_and_distinct_members(self) -> None:
         for record in self.job.begun.values():
-            assert least_workers(record.desired) <= len(record.members) <= record.desired.max_replicas
+            assert (
+                least_workers(record.desired) <= len(record.members) <= record.desired.max_replicas
+            )
             assert len({place.index for place in record.members}) == len(record.members)
-            assert [place.first_rank for place in record.members] == list(range(len(record.members)))
+            assert [place.first_rank for place in record.members] == list(
+                range(len(record.members))
+            )
 
     @invariant()
-    def every_begun_number_was_claimed(self) -> None:
-        assert set(self.job.begun) <= self.job.claims
+    def every_begun_number_was_reserved(self) -> None:
+        assert set(self.job.begun) <= self.job.reserved
+
+    @invariant()
+    def a_job_says_why_it_does_not_train(self) -> None:
+        state = self.job.core.state
+        current = state.current
+        trains = current is not None and current.alive and current.running
+        if state.outcome is None:
+            assert (state.waiting is None) == trains
+            assert state.waiting is None or make_status(state, 1).message == state.waiting.message
 
     def teardown(self) -> None:
         """Once faults stop and the wanted workers are there, steps are committed."""
         job = self.job
-        if job.verdict is not None:
+        if job.outcome is not None:
             return
         for agent in job.agents.values():
             agent.reachable, agent.stuck_in = True, None
@@ -126,7 +153,7 @@ class Faults(RuleBasedStateMachine):
         job.wait(70.0)
         at = job.step
         job.wait(5.0)
-        assert job.step > at, job.core.state.waiting_for
+        assert job.step > at, job.core.state.waiting
         assert len(job.record.members) == min(job.desired.replicas, job.desired.max_replicas)
 
 

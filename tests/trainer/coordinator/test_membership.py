@@ -1,4 +1,4 @@
-"""Signs of life that come one way only, and the deadlines that follow from them."""
+"""Signs of life that arrive one way only, and the deadlines that follow from them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regroup_trainer.coordinator.membership import Member, expired, restart_deadlines
-from tests.trainer.coordinator.simulation import TICK, Job, SimulatedAgent, make_desired
-from tests.trainer.test_contract import make_hello
+from tests.support.coordinator_simulation import TICK, Job, SimulatedAgent, make_desired
+from tests.support.generations import make_hello
 
 DESIRED = make_desired(heartbeat_milliseconds=500, timeout_milliseconds=2000)
 
@@ -27,7 +27,10 @@ def test_heartbeats_do_not_keep_a_member_that_no_order_can_reach() -> None:
     assert job.record.number.n == 1, "it may come back within the timeout"
     job.wait(0.3)
     assert job.indices == [0, 2]
-    assert "its connection closed and it did not come back" in job.core.state.recoveries.records()[-1].message
+    assert (
+        "its connection closed and it did not come back"
+        in job.core.state.recoveries.records()[-1].message
+    )
 
 
 def test_a_member_that_could_not_be_reached_is_fenced_when_it_comes_back() -> None:
@@ -35,16 +38,16 @@ def test_a_member_that_could_not_be_reached_is_fenced_when_it_comes_back() -> No
     agents[1].connects = False
     job.disconnect(agents[1])
     job.wait(3.0)
-    assert agents[1].memory.is_current(min(job.begun)), "it knows nothing of its loss"
+    assert agents[1].state.is_current(min(job.begun)), "it knows nothing of its loss"
     agents[1].connects = True
     job.wait(1.0)
     assert job.indices == [0, 2, 1]
-    assert agents[1].memory.record == job.record
+    assert agents[1].state.record == job.record
 
 
 def test_what_arrives_over_the_connection_is_a_sign_of_life_when_no_heartbeat_does() -> None:
     job, agents = start()
-    agents[1].beats = False
+    agents[1].heartbeats_arrive = False
     step = job.step
     job.wait(10.0)
     assert job.record.number.n == 1
@@ -53,7 +56,7 @@ def test_what_arrives_over_the_connection_is_a_sign_of_life_when_no_heartbeat_do
 
 def test_an_open_connection_over_which_nothing_comes_is_none() -> None:
     job, agents = start()
-    agents[1].beats = False
+    agents[1].heartbeats_arrive = False
     job.hang(agents[1])
     job.wait(DESIRED.timeout_milliseconds / 1000 + 2 * TICK)
     assert job.indices == [0, 2]
@@ -63,26 +66,32 @@ times = st.floats(0.0, 100.0)
 
 
 @settings(deadline=None)
-@given(heard=times, silent=st.floats(0.0, 10.0))
-def test_a_connected_member_is_lost_after_the_timeout_and_not_before(heard: float, silent: float) -> None:
-    member = Member(make_hello(0), heard=heard)
-    assert (expired([member], DESIRED, heard + silent) == [member]) == (heard + silent >= heard + 2.0)
-
-
-@settings(deadline=None)
-@given(heard=times, closed=times)
-def test_a_closed_member_has_no_more_than_the_timeout_whatever_else_is_heard(heard: float, closed: float) -> None:
-    member = Member(make_hello(0), heard=heard, closed_at=closed)
-    assert member.deadline(DESIRED) <= closed + 2.0
-    if heard <= closed:
-        assert member.deadline(DESIRED) == closed + 1.0
-
-
-@settings(deadline=None)
-@given(heard=times, closed=st.none() | times, now=st.floats(100.0, 200.0))
-def test_nobody_is_lost_right_after_the_coordinator_itself_was_paused(
-    heard: float, closed: float | None, now: float
+@given(last_seen=times, silent=st.floats(0.0, 10.0))
+def test_a_connected_member_is_lost_after_the_timeout_and_not_before(
+    last_seen: float, silent: float
 ) -> None:
-    member = Member(make_hello(0), heard=heard, closed_at=closed)
+    member = Member(make_hello(0), last_seen=last_seen)
+    assert (expired([member], DESIRED, last_seen + silent) == [member]) == (
+        last_seen + silent >= last_seen + 2.0
+    )
+
+
+@settings(deadline=None)
+@given(last_seen=times, on_closed=times)
+def test_a_closed_member_has_no_more_than_the_timeout_whatever_else_is_received(
+    last_seen: float, on_closed: float
+) -> None:
+    member = Member(make_hello(0), last_seen=last_seen, closed_at=on_closed)
+    assert member.deadline(DESIRED) <= on_closed + 2.0
+    if last_seen <= on_closed:
+        assert member.deadline(DESIRED) == on_closed + 1.0
+
+
+@settings(deadline=None)
+@given(last_seen=times, on_closed=st.none() | times, now=st.floats(100.0, 200.0))
+def test_nobody_is_lost_right_after_the_coordinator_itself_was_paused(
+    last_seen: float, on_closed: float | None, now: float
+) -> None:
+    member = Member(make_hello(0), last_seen=last_seen, closed_at=on_closed)
     restart_deadlines([member], now)
     assert expired([member], DESIRED, now + 0.9) == []

@@ -1,8 +1,9 @@
-"""The coordinator's edge: token, protocol version, size limit, long poll, metrics; a real server on loopback."""
+"""A real server on loopback: token, protocol version, size limit, long poll, metrics."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
@@ -17,16 +18,18 @@ import pytest
 from aiohttp.test_utils import TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
+from regroup_trainer.agent.coordinator_connection import CoordinatorConnection, RejectedError
 from regroup_trainer.agent.heartbeat import Heartbeat
-from regroup_trainer.agent.line import Line, RejectedError
-from regroup_trainer.contract import Begin, Hello, Leaving, Lost, coordinator_message
 from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import Effect
 from regroup_trainer.coordinator.server import Server
-from regroup_trainer.job_status import CoordinatorStatus
+from regroup_trainer.protocol.agent_messages import Hello, Leaving
+from regroup_trainer.protocol.coordinator_messages import Begin, coordinator_message
+from regroup_trainer.protocol.desired import Lost
+from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
+from tests.support.coordinator_simulation import make_desired
+from tests.support.generations import make_hello
 from tests.support.waiting import wait_until
-from tests.trainer.coordinator.simulation import make_desired
-from tests.trainer.test_contract import make_hello
 
 TOKEN = "s3cret"
 SELDOM = 0.3
@@ -52,11 +55,13 @@ class Setup:
         return socket
 
 
-@pytest.fixture
-async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
-    desired = make_desired(replicas=1, min_replicas=1, directory=str(tmp_path / "job"), start_grace_seconds=0.1)
+@contextlib.asynccontextmanager
+async def serving(folder: Path, **desired: object) -> AsyncIterator[Setup]:
+    """A coordinator that wants one worker, unless `desired` changes that."""
+    fields = {"replicas": 1, "min_replicas": 1, "start_grace_seconds": 0.1, **desired}
     now = time.monotonic()
-    core = Coordinator(1, "node-c", desired, now, time.time() - now)
+    spec = make_desired(directory=str(folder / "job"), **fields)
+    core = Coordinator(1, "node-c", spec, now, time.time() - now)
     server = Server(core, TOKEN)
     listener = TestServer(server.application())
     await listener.start_server()
@@ -67,9 +72,21 @@ async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
     await listener.close()
 
 
-@pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}])
-@pytest.mark.parametrize("route", ["GET status", "PUT desired", "POST lost", "GET agent", "POST heartbeat/x"])
-async def test_everything_below_v1_wants_the_token(setup: Setup, header: dict[str, str], route: str) -> None:
+@pytest.fixture
+async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
+    async with serving(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    "header", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}]
+)
+@pytest.mark.parametrize(
+    "route", ["GET status", "PUT desired", "POST lost", "GET agent", "POST heartbeat/x"]
+)
+async def test_everything_below_v1_wants_the_token(
+    setup: Setup, header: dict[str, str], route: str
+) -> None:
     method, path = route.split()
     async with (
         aiohttp.ClientSession() as session,
@@ -86,12 +103,14 @@ async def test_health_and_metrics_are_open(setup: Setup) -> None:
 
 
 async def test_an_agent_with_a_wrong_token_gives_up_with_a_sentence(setup: Setup) -> None:
-    line = Line(setup.url, "wrong", make_hello, lambda message: None)
+    connection = CoordinatorConnection(setup.url, "wrong", make_hello, lambda message: None)
     with pytest.raises(RejectedError, match="token"):
-        await asyncio.wait_for(line.run(), 10)
+        await asyncio.wait_for(connection.run(), 10)
 
 
-async def test_an_agent_of_another_protocol_version_is_refused_with_both_versions(setup: Setup) -> None:
+async def test_an_agent_of_another_protocol_version_is_refused_with_both_versions(
+    setup: Setup,
+) -> None:
     hello = json.loads(make_hello().model_dump_json())
     async with setup.session.ws_connect(f"{setup.url}/v1/agent") as socket:
         await socket.send_str(json.dumps({**hello, "protocol": 99, "something": "new"}))
@@ -99,16 +118,20 @@ async def test_an_agent_of_another_protocol_version_is_refused_with_both_version
     assert refused.kind == "refused"
     assert refused.final
     assert "99" in refused.reason
-    assert "version 1" in refused.reason
+    assert "version 2" in refused.reason
 
 
-async def test_a_final_refusal_ends_the_agents_line(setup: Setup) -> None:
-    line = Line(setup.url, TOKEN, lambda: make_hello(protocol=99), lambda message: None)
+async def test_a_final_refusal_ends_the_agents_connection(setup: Setup) -> None:
+    connection = CoordinatorConnection(
+        setup.url, TOKEN, lambda: make_hello(protocol=99), lambda message: None
+    )
     with pytest.raises(RejectedError, match="protocol version 99"):
-        await asyncio.wait_for(line.run(), 10)
+        await asyncio.wait_for(connection.run(), 10)
 
 
-async def test_a_welcomed_agent_gets_its_generation_and_the_number_is_claimed(setup: Setup, tmp_path: Path) -> None:
+async def test_a_welcomed_agent_gets_its_generation_and_the_number_is_reserved(
+    setup: Setup, tmp_path: Path
+) -> None:
     socket = await setup.join(make_hello())
     assert coordinator_message.validate_json(await socket.receive_str(timeout=10)).kind == "welcome"
     begin = coordinator_message.validate_json(await socket.receive_str(timeout=10))
@@ -139,7 +162,7 @@ async def test_a_steady_coordinator_ticks_seldom_and_wakes_at_once(
     assert ticks[-1] - ticks[count] < 20 * SELDOM / 2
 
 
-async def test_what_is_no_message_closes_the_connection(setup: Setup) -> None:
+async def test_an_unknown_message_closes_the_connection(setup: Setup) -> None:
     socket = await setup.join(make_hello())
     await socket.send_str('{"kind": "gossip"}')
     async with asyncio.timeout(10):
@@ -148,19 +171,22 @@ async def test_what_is_no_message_closes_the_connection(setup: Setup) -> None:
     assert socket.close_code == 1008
 
 
-async def test_a_long_poll_returns_on_news_and_not_before(setup: Setup) -> None:
-    await asyncio.sleep(0.1)
-    first = await setup.status()
-    waiting = asyncio.create_task(setup.status(after=first.sequence, wait=30))
-    done, _ = await asyncio.wait({waiting}, timeout=0.3)
-    assert not done
-    socket = await setup.join(make_hello())
-    news = await asyncio.wait_for(waiting, 10)
-    assert news.sequence > first.sequence
-    await socket.close()
+async def test_a_long_poll_returns_on_news_and_not_before(tmp_path: Path) -> None:
+    async with serving(tmp_path, timeout_milliseconds=600_000) as setup:
+        reserved = tmp_path / "job/lineage/1-1.claim"
+        await asyncio.to_thread(wait_until, "the first tick", reserved.exists)
+        first = await setup.status()
+        polling = asyncio.create_task(setup.status(after=first.sequence, wait=30))
+        for _ in range(3):
+            assert (await setup.status()).sequence == first.sequence
+        assert not polling.done()
+        socket = await setup.join(make_hello())
+        news = await asyncio.wait_for(polling, 10)
+        assert news.sequence > first.sequence
+        await socket.close()
 
 
-async def test_a_wish_with_a_mistake_is_refused_by_name(setup: Setup) -> None:
+async def test_a_desired_with_a_mistake_is_refused_by_name(setup: Setup) -> None:
     body = make_desired().model_dump_json().replace('"replicas":3', '"replicas":"three"')
     async with setup.session.put(f"{setup.url}/v1/desired", data=body) as response:
         assert response.status == 422
@@ -172,12 +198,18 @@ async def test_a_large_body_is_refused(setup: Setup) -> None:
         assert response.status == 413
 
 
-async def test_heartbeats_keep_a_member_and_the_operators_word_ends_it(setup: Setup) -> None:
+async def test_heartbeats_keep_a_member_until_the_operator_reports_it_lost(setup: Setup) -> None:
     socket = await setup.join(make_hello())
     unknown = threading.Event()
     heartbeat = Heartbeat(setup.url, TOKEN, "uid-0", 0.05, unknown.set)
     heartbeat.start()
-    await asyncio.sleep(2.5)
+    members = setup.core.state.members
+    await asyncio.to_thread(wait_until, "a member", lambda: members)
+    timeout = setup.core.state.desired.timeout_milliseconds / 1000
+    beyond = members["uid-0"].last_seen + timeout + 0.5
+    await asyncio.to_thread(
+        wait_until, "heartbeats beyond the timeout", lambda: members["uid-0"].last_seen > beyond
+    )
     assert [member.lost for member in (await setup.status()).members] == [""]
     assert not unknown.is_set()
     lost = Lost(members=("uid-0",), reason="node NotReady").model_dump_json()
@@ -190,15 +222,19 @@ async def test_heartbeats_keep_a_member_and_the_operators_word_ends_it(setup: Se
     await socket.close()
 
 
-async def test_a_coordinator_that_is_to_go_waits_for_those_who_leave(setup: Setup) -> None:
+async def test_a_terminated_coordinator_waits_for_agents_that_leave(setup: Setup) -> None:
     socket = await setup.join(make_hello())
-    # Who leaves before there is a world is let go at once.
-    await asyncio.to_thread(wait_until, "a world", lambda: setup.core.state.world)
+    # An agent that leaves before there is a generation is released at once.
+    await asyncio.to_thread(wait_until, "a generation", lambda: setup.core.state.current)
     await socket.send_str(Leaving(reason="drained").model_dump_json())
     members = setup.core.state.members
-    await asyncio.to_thread(wait_until, "its word", lambda: "uid-0" in members and members["uid-0"].leaving)
-    handing_over = asyncio.create_task(setup.server.hand_over(0.01))
-    assert not (await asyncio.wait({handing_over}, timeout=0.2))[0]
+    await asyncio.to_thread(
+        wait_until, "its message", lambda: "uid-0" in members and members["uid-0"].leaving
+    )
+    handing_over = asyncio.create_task(setup.server.hand_over(0.0))
+    for _ in range(3):
+        await setup.status()
+    assert not handing_over.done()
     lost = Lost(members=("uid-0",), reason="its pod is gone").model_dump_json()
     async with setup.session.post(f"{setup.url}/v1/lost", data=lost) as response:
         assert response.status == 204
@@ -206,7 +242,9 @@ async def test_a_coordinator_that_is_to_go_waits_for_those_who_leave(setup: Setu
     await socket.close()
 
 
-async def test_a_coordinator_that_is_to_go_leaves_those_who_stay_to_its_successor(setup: Setup) -> None:
+async def test_a_terminated_coordinator_leaves_other_agents_to_its_successor(
+    setup: Setup,
+) -> None:
     await asyncio.wait_for(setup.server.hand_over(60), 5)
     socket = await setup.join(make_hello())
     await asyncio.to_thread(wait_until, "a member", lambda: setup.core.state.members)
@@ -217,7 +255,11 @@ async def test_a_coordinator_that_is_to_go_leaves_those_who_stay_to_its_successo
 async def test_the_metrics_carry_the_jobs_name(setup: Setup) -> None:
     async with setup.session.get(f"{setup.url}/metrics") as response:
         text = await response.text()
-    series = {sample.name: sample for family in text_string_to_metric_families(text) for sample in family.samples}
+    series = {
+        sample.name: sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
     assert series["trainingjob_world_size"].labels == {"namespace": "default", "trainingjob": "gpt"}
     assert series["trainingjob_world_size"].value == 0
     assert "trainingjob_time_seconds_total" in series
@@ -230,6 +272,13 @@ async def test_an_unwritable_volume_is_named_in_the_status(tmp_path: Path) -> No
     core = Coordinator(1, "n", make_desired(directory=str(tmp_path / "file" / "job")), now, 0.0)
     server = Server(core, TOKEN)
     ticking = asyncio.create_task(server.run())
-    await asyncio.to_thread(wait_until, "the refusal", lambda: "reserve a generation number" in core.state.waiting_for)
-    assert "Not a directory" in core.state.waiting_for
+    refusal = await asyncio.to_thread(
+        wait_until, "the refusal", lambda: find(core.state.waiting, "VolumeUnavailable")
+    )
+    assert "reserve a generation number" in refusal.message
+    assert "Not a directory" in refusal.message
     ticking.cancel()
+
+
+def find(waiting: Waiting | None, reason: str) -> Waiting | None:
+    return waiting if waiting is not None and waiting.reason == reason else None

@@ -1,9 +1,9 @@
-"""Warm workers beyond `replicas`: who has the places of a world, and who waits, in virtual time."""
+"""Warm workers beyond `replicas`: who takes part, and who waits, in virtual time."""
 
 from __future__ import annotations
 
-from regroup_trainer.coordinator.status import make_status
-from tests.trainer.coordinator.simulation import TICK, Job, SimulatedAgent, make_desired
+from regroup_trainer.coordinator.coordinator_status import make_status
+from tests.support.coordinator_simulation import TICK, Job, SimulatedAgent, make_desired
 
 
 def start(spares: int = 1) -> tuple[Job, list[SimulatedAgent]]:
@@ -13,7 +13,7 @@ def start(spares: int = 1) -> tuple[Job, list[SimulatedAgent]]:
     return job, agents
 
 
-def test_spares_have_no_rank_and_are_not_sent_away() -> None:
+def test_spares_have_no_rank_and_are_not_released() -> None:
     job, agents = start(spares=2)
     assert job.indices == [0, 1, 2]
     assert all(agent.exit_code is None for agent in agents)
@@ -43,7 +43,7 @@ def test_a_replacement_that_comes_later_is_the_next_spare_and_disturbs_nobody() 
     assert make_status(job.core.state, 1).spares == 1
 
 
-def test_a_lost_spare_is_no_break_of_the_world() -> None:
+def test_a_lost_spare_does_not_end_the_generation() -> None:
     job, agents = start()
     number = job.record.number
     job.silence(agents[3])
@@ -57,7 +57,7 @@ def test_fewer_spares_give_the_place_back_to_the_lower_index() -> None:
     job.crash(agents[1])
     job.wait(2.0)
     job.add_agent(1)
-    job.wish(spares=0)
+    job.update_desired(spares=0)
     job.wait(2.0)
     assert sorted(job.indices) == [0, 1, 2]
     assert agents[3].exit_code == 0
@@ -65,14 +65,14 @@ def test_fewer_spares_give_the_place_back_to_the_lower_index() -> None:
 
 def test_a_smaller_job_keeps_its_spares() -> None:
     job, agents = start()
-    job.wish(replicas=2)
+    job.update_desired(replicas=2)
     job.wait(2.0)
     assert job.record.world_size == 2
     assert make_status(job.core.state, 1).spares == 1
     assert [agent.exit_code for agent in agents] == [None, None, None, 0]
 
 
-def test_survivors_of_two_losses_wait_for_nobody_while_the_least_are_there() -> None:
+def test_after_two_losses_the_least_workers_go_on_at_once() -> None:
     job, agents = start()
     job.crash(agents[0])
     job.crash(agents[1])

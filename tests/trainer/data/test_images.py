@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regroup_trainer.config import TrainConfig
 from regroup_trainer.data import images, load
 from regroup_trainer.errors import ConfigurationError, DataError
+from regroup_trainer.protocol.config import TrainConfig
 from tests.support.samples import config, dataset
 
 
@@ -48,11 +48,15 @@ def test_nothing_held_out_is_an_error_where_it_is_needed(tmp_path: Path) -> None
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "find_spec", lambda name: importlib.util.find_spec(f"no_{name}"))
-    with pytest.raises(ConfigurationError, match=r"data\.name: 'digits' comes with the package scikit-learn"):
+    with pytest.raises(
+        ConfigurationError, match=r"data\.name: 'digits' comes with the package scikit-learn"
+    ):
         dataset(config("images"), 2, tmp_path)
 
 
 def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
     wrong = TrainConfig.model_validate({"data": {"source": "images"}, "model": {"name": "gpt"}})
-    with pytest.raises(ConfigurationError, match=r"data\.source: 'images' does not fit model\.name 'gpt'"):
+    with pytest.raises(
+        ConfigurationError, match=r"data\.source: 'images' does not fit model\.name 'gpt'"
+    ):
         load(wrong, tmp_path)

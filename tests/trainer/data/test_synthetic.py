@@ -23,7 +23,12 @@ def test_each_counts_in_strides_of_its_own(tmp_path: Path) -> None:
 
 
 def test_held_out_samples_are_others(tmp_path: Path) -> None:
-    data = dataset(config("synthetic", samples=100, classes=10**6, held_out_percent=10), 4, tmp_path, evaluate=True)
+    data = dataset(
+        config("synthetic", samples=100, classes=10**6, held_out_percent=10),
+        4,
+        tmp_path,
+        evaluate=True,
+    )
     training = {tuple(row) for row in data.read_training(np.arange(100)).inputs}
     held_out = {tuple(row) for row in data.read_held_out(np.arange(data.held_out_samples)).inputs}
     assert len(training) == 100

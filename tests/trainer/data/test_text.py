@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regroup_trainer.config import DataConfig
 from regroup_trainer.data import Dataset, text
+from regroup_trainer.data.default_text import FINGERPRINT, default_text
 from regroup_trainer.errors import DataError
+from regroup_trainer.protocol.config import DataConfig
 from tests.support import samples
 from tests.support.samples import dataset
+
+DEFAULT_TEXT_SHA256 = "35031f6f4874be890daba7d45747237fa9b53c97744b19582a30fdf22afed0d0"
 
 
 def folder_with(path: Path, **files: str) -> Path:
@@ -58,41 +63,70 @@ def test_the_held_out_tail_is_not_trained_on(tmp_path: Path) -> None:
 
 def test_files_of_their_own_may_be_held_out(tmp_path: Path) -> None:
     training, apart = folder_with(tmp_path / "a", a="x" * 9), folder_with(tmp_path / "b", a="y" * 9)
-    data = dataset(config(training, held_out_percent=5, held_out_paths=(str(apart),)), 4, tmp_path, evaluate=True)
+    data = dataset(
+        config(training, held_out_percent=5, held_out_paths=(str(apart),)),
+        4,
+        tmp_path,
+        evaluate=True,
+    )
     assert (data.samples, data.held_out_samples) == (2, 2)
     assert text_of(data.read_held_out(np.array([1])).inputs) == [b"yyyy"]
 
 
-def test_large_text_is_mapped_and_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_text_is_mapped_and_reads_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = folder_with(tmp_path, a="abc", b="", c="defgh", d="ij", e="klmnopq")
     joined = dataset(config(files), 4, tmp_path)
     monkeypatch.setattr(text, "_IN_MEMORY", 10)
     mapped = dataset(config(files), 4, tmp_path)
     ids = np.arange(joined.samples)
-    np.testing.assert_array_equal(mapped.read_training(ids).targets, joined.read_training(ids).targets)
+    np.testing.assert_array_equal(
+        mapped.read_training(ids).targets, joined.read_training(ids).targets
+    )
     assert read(mapped, *ids) == [b"abcd", b"efgh", b"ijkl", b"mnop"]
     assert mapped.fingerprint == joined.fingerprint
 
 
-def test_the_default_text_is_the_standard_library(tmp_path: Path) -> None:
+def test_the_default_text_is_the_same_everywhere(tmp_path: Path) -> None:
     data = dataset(DataConfig(), 128, tmp_path, evaluate=True)
-    assert data.samples * 128 > 5_000_000
-    assert data.fingerprint == dataset(DataConfig(), 64, tmp_path).fingerprint
+    text = default_text().read()
+    assert hashlib.sha256(text).hexdigest() == DEFAULT_TEXT_SHA256
+    assert (data.samples + data.held_out_samples) * 128 > 0.99 * len(text)
+    assert data.fingerprint == FINGERPRINT
+
+
+def test_the_default_text_can_be_learned() -> None:
+    """Even gzip needs less than half of the entropy of single bytes."""
+    text = default_text().read()
+    shares = [text.count(byte) / len(text) for byte in set(text)]
+    entropy = -sum(share * math.log2(share) for share in shares)
+    assert 8 * default_text().size / len(text) < entropy / 2
+
+
+def test_a_pattern_without_paths_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data\.pattern: 'a\*\.py' chooses among .* data\.paths"):
+        dataset(DataConfig(pattern="a*.py"), 32, tmp_path)
 
 
 @pytest.mark.parametrize("change", [{"a": "text!"}, {"c": "more"}])
-def test_the_fingerprint_tells_changed_text(tmp_path: Path, change: dict[str, str]) -> None:
+def test_the_fingerprint_changes_with_the_text(tmp_path: Path, change: dict[str, str]) -> None:
     before = dataset(config(folder_with(tmp_path, a="text.")), 2, tmp_path).fingerprint
     assert dataset(config(folder_with(tmp_path, **change)), 2, tmp_path).fingerprint != before
 
 
 def test_the_fingerprint_does_not_depend_on_where_the_text_is_mounted(tmp_path: Path) -> None:
     one, two = folder_with(tmp_path / "one", a="text."), folder_with(tmp_path / "two", a="text.")
-    assert dataset(config(one), 2, tmp_path).fingerprint == dataset(config(two), 2, tmp_path).fingerprint
+    assert (
+        dataset(config(one), 2, tmp_path).fingerprint
+        == dataset(config(two), 2, tmp_path).fingerprint
+    )
 
 
 def test_a_missing_path_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data\.paths: .*/nowhere does not exist on this worker: mount it"):
+    with pytest.raises(
+        DataError, match=r"data\.paths: .*/nowhere does not exist on this worker: mount it"
+    ):
         dataset(config(tmp_path / "nowhere"), 2, tmp_path)
     with pytest.raises(DataError, match=r"data\.heldOutPaths: .*/nowhere does not exist"):
         dataset(DataConfig(held_out_paths=(str(tmp_path / "nowhere"),)), 2, tmp_path)
@@ -118,7 +152,9 @@ def test_too_little_held_out_text_is_an_error_only_where_it_is_needed(tmp_path: 
 @pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
 def test_a_folder_that_cannot_be_read_is_named_with_the_user(tmp_path: Path) -> None:
     (folder_with(tmp_path, a="x" * 300) / "closed").mkdir(mode=0)
-    with pytest.raises(DataError, match=rf"closed cannot be read \(Permission denied\): .* user {os.getuid()}"):
+    with pytest.raises(
+        DataError, match=rf"closed cannot be read \(Permission denied\): .* user {os.getuid()}"
+    ):
         dataset(config(tmp_path), 32, tmp_path)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regroup_trainer.data import run
+from regroup_trainer.data import token_run
 from regroup_trainer.errors import DataError
 from tests.support.samples import config, dataset, inputs, rows
 
@@ -28,7 +28,9 @@ def llm_c(path: Path, tokens: list[int], kind: tuple[int, int, str] = GPT2) -> P
 
 
 def test_nano_gpt_files_are_16_bit_tokens(tmp_path: Path) -> None:
-    data = dataset(config("tokens", nano_gpt(tmp_path / "train.bin", [50256, 1, 2, 3, 4])), 2, tmp_path)
+    data = dataset(
+        config("tokens", nano_gpt(tmp_path / "train.bin", [50256, 1, 2, 3, 4])), 2, tmp_path
+    )
     assert (data.samples, data.classes) == (2, 50257)
     assert inputs(data, 1, 0) == [[2, 3], [50256, 1]]
 
@@ -54,32 +56,45 @@ def test_shards_are_one_run(tmp_path: Path) -> None:
 
 
 def test_more_shards_than_are_kept_open(tmp_path: Path) -> None:
-    for number in range(run._OPEN_FILES + 3):
+    for number in range(token_run._OPEN_FILES + 3):
         nano_gpt(tmp_path / f"shard_{number:04}.bin", [number, number])
     data = dataset(config("tokens", tmp_path), 2, tmp_path)
-    assert inputs(data, *range(data.samples)) == [[number, number] for number in range(data.samples)]
+    assert inputs(data, *range(data.samples)) == [
+        [number, number] for number in range(data.samples)
+    ]
 
 
 def test_validation_files_are_held_out(tmp_path: Path) -> None:
-    train, validation = nano_gpt(tmp_path / "train.bin", [1] * 9), nano_gpt(tmp_path / "val.bin", [2] * 5)
-    data = dataset(config("tokens", train, held_out_paths=(str(validation),)), 4, tmp_path, evaluate=True)
+    train, validation = (
+        nano_gpt(tmp_path / "train.bin", [1] * 9),
+        nano_gpt(tmp_path / "val.bin", [2] * 5),
+    )
+    data = dataset(
+        config("tokens", train, held_out_paths=(str(validation),)), 4, tmp_path, evaluate=True
+    )
     assert (data.samples, data.held_out_samples) == (2, 1)
     assert rows(data.read_held_out(np.array([0])).targets) == [[2, 2, 2, 2]]
 
 
 def test_an_unknown_version_is_refused(tmp_path: Path) -> None:
     path = llm_c(tmp_path / "a.bin", [1, 2, 3], (20240520, 2, "<u2"))
-    with pytest.raises(DataError, match=r"data\.paths: .*a\.bin is an llm\.c file of version 2: .* version 1 only"):
+    with pytest.raises(
+        DataError, match=r"data\.paths: .*a\.bin is an llm\.c file of version 2: .* version 1 only"
+    ):
         dataset(config("tokens", path), 2, tmp_path)
 
 
 def test_half_a_file_is_refused(tmp_path: Path) -> None:
     path = llm_c(tmp_path / "a.bin", list(range(10)))
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(DataError, match=r"a\.bin has 1040 bytes, but its header tells of 10 tokens of 2 bytes"):
+    with pytest.raises(
+        DataError, match=r"a\.bin has 1040 bytes, but its header announces 10 tokens of 2 bytes"
+    ):
         dataset(config("tokens", path), 2, tmp_path)
     (tmp_path / "odd.bin").write_bytes(b"abc")
-    with pytest.raises(DataError, match=r"odd\.bin has 3 bytes, which is no whole number of 16-bit tokens"):
+    with pytest.raises(
+        DataError, match=r"odd\.bin has 3 bytes, which is no whole number of 16-bit tokens"
+    ):
         dataset(config("tokens", tmp_path / "odd.bin"), 2, tmp_path)
 
 
@@ -88,7 +103,9 @@ def test_tokens_outside_the_vocabulary_name_their_file(tmp_path: Path) -> None:
     nano_gpt(tmp_path / "b.bin", [5, 99, 6, 7])
     data = dataset(config("tokens", tmp_path, classes=65), 2, tmp_path)
     assert inputs(data, 0) == [[1, 2]]
-    with pytest.raises(DataError, match=r"data\.classes: token 99 in .*/b\.bin is outside the vocabulary of 65"):
+    with pytest.raises(
+        DataError, match=r"data\.classes: token 99 in .*/b\.bin is outside the vocabulary of 65"
+    ):
         data.read_training(np.array([0, 2]))
 
 
@@ -97,7 +114,7 @@ def test_no_path_is_an_error(tmp_path: Path) -> None:
         dataset(config("tokens"), 2, tmp_path)
 
 
-def test_a_large_file_is_told_apart_by_its_blocks(tmp_path: Path) -> None:
+def test_a_large_file_is_recognised_by_its_blocks(tmp_path: Path) -> None:
     tokens = np.zeros(4 * 2**20, dtype="<u2")  # 8 MiB
     prints = set()
     for index in (None, 0, len(tokens) // 2 - len(tokens) // 2 % 2**15, len(tokens) - 1):
@@ -105,6 +122,6 @@ def test_a_large_file_is_told_apart_by_its_blocks(tmp_path: Path) -> None:
         if index is not None:
             changed[index] = 1
         (tmp_path / "a.bin").write_bytes(changed.tobytes())
-        run._mapped.cache_clear()
+        token_run._mapped.cache_clear()
         prints.add(dataset(config("tokens", tmp_path / "a.bin"), 2, tmp_path).fingerprint)
     assert len(prints) >= 3  # first, last, and what a block happens to hit

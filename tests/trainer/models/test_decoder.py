@@ -1,4 +1,6 @@
-"""The transformers: causal, initialised by seed and name, of the size that their names say, with a loss in chunks."""
+"""The transformers: causal, initialised by seed and name, of the size that their names say, with a
+loss in chunks.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import pytest
 import torch
 
 from regroup_trainer import models
-from regroup_trainer.config import PRESETS, VOCABULARIES, ModelConfig
-from regroup_trainer.loss import loss_sum
+from regroup_trainer.models.loss import loss_sum
+from regroup_trainer.protocol.config import PRESETS, VOCABULARIES, ModelConfig
 from tests.support.models import built, tokens
 
 DECODERS = ["gpt", "llama"]
@@ -39,7 +41,10 @@ def test_weights_are_a_function_of_the_seed(name: str) -> None:
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_blocks_do_not_start_alike(name: str) -> None:
-    weights = [dict(block.named_parameters())["attention.project_out.weight"] for block in built(name).blocks]
+    weights = [
+        dict(block.named_parameters())["attention.project_out.weight"]
+        for block in built(name).blocks
+    ]
     assert not torch.equal(weights[0], weights[1])
 
 
@@ -53,7 +58,7 @@ def test_what_adds_to_the_residual_stream_starts_smaller(name: str) -> None:
     assert float(outer / inner) == pytest.approx(0.5, rel=0.1)  # 1 / sqrt(2 x 2 layers)
 
 
-def test_input_and_output_share_their_embedding_unless_told_otherwise() -> None:
+def test_input_and_output_share_their_embedding_unless_configured_otherwise() -> None:
     def of_the_vocabulary(model: torch.nn.Module) -> list[str]:
         return [name for name, parameter in model.named_parameters() if 311 in parameter.shape]
 
@@ -70,7 +75,9 @@ PUBLISHED = {"1b": 1_235_814_400, "3b": 3_212_749_824, "8b": 8_030_261_248, "70b
 
 
 @pytest.mark.parametrize(("preset", "parameters"), PUBLISHED.items())
-def test_the_presets_of_llama_have_exactly_the_published_parameters(preset: str, parameters: int) -> None:
+def test_the_presets_of_llama_have_exactly_the_published_parameters(
+    preset: str, parameters: int
+) -> None:
     assert count("llama", preset) == parameters
 
 
@@ -87,7 +94,9 @@ def test_the_presets_of_llama_have_exactly_the_published_parameters(preset: str,
         ("llama", "10m", 9_500_000),
     ],
 )
-def test_presets_have_the_size_that_their_name_says(name: str, preset: str, parameters: int) -> None:
+def test_presets_have_the_size_that_their_name_says(
+    name: str, preset: str, parameters: int
+) -> None:
     assert count(name, preset) == pytest.approx(parameters, rel=0.03)
 
 
@@ -98,14 +107,19 @@ def test_every_preset_of_a_transformer_has_a_vocabulary() -> None:
 
 
 def count(name: str, preset: str) -> int:
-    model = models.build(ModelConfig(name=name, preset=preset), VOCABULARIES[name][preset])  # type: ignore[arg-type]
+    config = ModelConfig(name=name, preset=preset)  # type: ignore[arg-type]
+    model = models.build(config, VOCABULARIES[name][preset])
     assert all(parameter.is_meta for parameter in model.parameters())
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_loss_in_chunks_has_the_value_and_gradients_of_the_whole(name: str) -> None:
-    inputs, targets, weights = tokens((3, 17)), tokens((3, 17), seed=1), torch.tensor([1.0, 1.0, 0.0])
+    inputs, targets, weights = (
+        tokens((3, 17)),
+        tokens((3, 17), seed=1),
+        torch.tensor([1.0, 1.0, 0.0]),
+    )
     whole, chunked = built(name), built(name, loss_chunks=4)
     loss = loss_sum(whole(inputs), targets, weights)
     loss.backward()  # type: ignore[no-untyped-call]

@@ -13,7 +13,14 @@ from tests.support.models import built, tokens
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_it_computes_what_hugging_faces_llama_does_with_the_same_weights() -> None:
     transformers = pytest.importorskip("transformers")
-    size = {"layers": 2, "heads": 4, "width": 32, "key_value_heads": 2, "tied_embeddings": False, "rotary_base": 5e5}
+    size = {
+        "layers": 2,
+        "heads": 4,
+        "width": 32,
+        "key_value_heads": 2,
+        "tied_embeddings": False,
+        "rotary_base": 5e5,
+    }
     ours = built("llama", None, classes=101, dimensions=size)
     theirs = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
@@ -28,7 +35,9 @@ def test_it_computes_what_hugging_faces_llama_does_with_the_same_weights() -> No
             tie_word_embeddings=False,
         )
     )
-    theirs.load_state_dict({hugging_face_name(name): weight for name, weight in ours.state_dict().items()})
+    theirs.load_state_dict(
+        {hugging_face_name(name): weight for name, weight in ours.state_dict().items()}
+    )
     text = tokens((2, 19), below=101)
     with torch.no_grad():
         torch.testing.assert_close(ours(text), theirs(text).logits, rtol=1e-4, atol=1e-5)
@@ -40,6 +49,6 @@ def test_heads_that_share_keys_need_fewer_weights() -> None:
     assert weights["blocks.0.attention.key.weight"].shape == (32, 64)
 
 
-def test_a_stranger_has_no_name_in_their_layout() -> None:
+def test_a_parameter_of_another_model_has_no_name_in_their_layout() -> None:
     with pytest.raises(KeyError):
         hugging_face_name("blocks.0.attention.project_in.weight")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regroup_trainer.config import ModelConfig
-from regroup_trainer.loss import loss_sum
+from regroup_trainer.models.loss import loss_sum
+from regroup_trainer.protocol.config import ModelConfig
 from tests.support.models import built
 
 

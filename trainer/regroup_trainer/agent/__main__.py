@@ -1,4 +1,7 @@
-"""The agent's process, PID 1 of a worker pod: `python -m regroup_trainer.agent`, configured by REGROUP_* variables."""
+"""The process of an agent, PID 1 of a worker pod: `python -m regroup_trainer.agent`.
+
+REGROUP_* variables configure it (`protocol.environment`).
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,23 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from regroup_trainer.agent.agent import Agent
-from regroup_trainer.environment import AgentEnvironment
-
-EXIT_USAGE = 2
+from regroup_trainer.protocol.environment import AgentEnvironment
+from regroup_trainer.protocol.exit_codes import WRONG_USAGE
 
 log = logging.getLogger("regroup_trainer.agent")
 
 
 def main() -> int:
     """Run one worker; returns its exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
     try:
         environment = AgentEnvironment.read(dict(os.environ))
         token = Path(environment.token_file).read_text().strip()
     except (ValidationError, OSError) as error:
-        log.error("the agent's REGROUP_* environment is not usable: %s", error)
-        return EXIT_USAGE
+        log.error("cannot use the REGROUP_* variables or the token file: %s", error)
+        return WRONG_USAGE
     return asyncio.run(_run(environment, token))
 
 

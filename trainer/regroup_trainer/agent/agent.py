@@ -1,6 +1,7 @@
-"""The agent: carries out what the coordinator says, and tells it what its ranks say and how they end.
+"""The agent of a worker pod: it executes the coordinator's orders and reports on its ranks.
 
-Everything runs in one event loop, but the heartbeats (a thread of their own) and torch (the template process).
+All of it runs in one event loop, except for the heartbeats (a thread of their own) and torch (the
+template process and the ranks that are forked from it).
 """
 
 from __future__ import annotations
@@ -11,25 +12,26 @@ import logging
 import os
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from regroup_trainer.agent import stacks
+from regroup_trainer.agent.agent_metrics import AgentMetrics
+from regroup_trainer.agent.agent_snapshots import AgentSnapshots
+from regroup_trainer.agent.agent_state import AgentState
+from regroup_trainer.agent.assignments import make_assignments, threads_per_rank
+from regroup_trainer.agent.coordinator_connection import CoordinatorConnection, RejectedError
 from regroup_trainer.agent.endpoint import port_of, start_endpoint
 from regroup_trainer.agent.heartbeat import Heartbeat
-from regroup_trainer.agent.line import Line, RejectedError
-from regroup_trainer.agent.memory import Memory
-from regroup_trainer.agent.metrics import AgentMetrics
 from regroup_trainer.agent.rank_sockets import RankSockets
-from regroup_trainer.agent.snapshots import Snapshots
 from regroup_trainer.agent.template_process import TemplateProcess
 from regroup_trainer.agent.template_protocol import (
     ForkRank,
-    KeptRank,
     KillRanks,
     RankEnded,
     Ready,
+    ReassignedRank,
     ShowStacks,
     StartStore,
     StoreEnded,
@@ -38,36 +40,26 @@ from regroup_trainer.agent.template_protocol import (
     TerminateRanks,
 )
 from regroup_trainer.agent.termination import oom_kills, rank_exit, termination_message
-from regroup_trainer.contract import (
-    Assignment,
+from regroup_trainer.protocol.agent_messages import HeldSnapshots, Leaving, RankExit, Stack
+from regroup_trainer.protocol.coordinator_messages import (
     Begin,
     CoordinatorMessage,
     Decide,
     Diagnose,
     Exit,
-    Finished,
-    GenerationNumber,
-    GenerationRecord,
-    HeldSnapshots,
-    LeaveWorld,
-    Leaving,
-    RankExit,
-    RankReport,
+    LeaveGeneration,
     SnapshotComplete,
-    SnapshotsOff,
-    SnapshotTaken,
-    Stack,
     Welcome,
 )
-from regroup_trainer.environment import AgentEnvironment
+from regroup_trainer.protocol.environment import AgentEnvironment
+from regroup_trainer.protocol.exit_codes import KILLED, TEMPLATE_LOST, TERMINATED, WRONG_USAGE
+from regroup_trainer.protocol.generation import Assignment, GenerationNumber, GenerationRecord
+from regroup_trainer.protocol.rank_messages import Finished, RankReport, SnapshotsOff, SnapshotTaken
 
 LEAVE_SECONDS = 20.0
-"""Without a coordinator to agree with, an agent that was asked to go waits no longer."""
-EXIT_REJECTED = 2
-EXIT_TEMPLATE_LOST = 70
-EXIT_TERMINATED = 128 + signal.SIGTERM
+"""After SIGTERM, an agent without a coordinator ends its ranks no later than this."""
 HEARTBEAT_SECONDS = 0.5
-"""Until the first generation tells the job's own interval."""
+"""Until the first generation brings the job's own interval."""
 
 log = logging.getLogger(__name__)
 
@@ -78,20 +70,22 @@ class Agent:
     def __init__(self, environment: AgentEnvironment, token: str) -> None:
         self._environment = environment
         self._token = token
-        self._memory = Memory(environment)
+        self._state = AgentState(environment)
         self._metrics = AgentMetrics(environment.namespace, environment.job)
         self._template = TemplateProcess(self._on_news, self._on_template_end, environment.start)
-        self._line = Line(environment.coordinator_url, token, self._memory.hello, self._on_message)
+        self._connection = CoordinatorConnection(
+            environment.coordinator_url, token, self._state.hello, self._on_message
+        )
         loop = asyncio.get_running_loop()
         self._heartbeat = Heartbeat(
             environment.coordinator_url,
             token,
             environment.member,
             HEARTBEAT_SECONDS,
-            on_unknown=lambda: loop.call_soon_threadsafe(self._line.reconnect),
+            on_unknown=lambda: loop.call_soon_threadsafe(self._connection.reconnect),
         )
         self._sockets: RankSockets | None = None
-        self._snapshots: Snapshots | None = None
+        self._snapshots: AgentSnapshots | None = None
         self._result: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._warm = asyncio.Event()
         self._leaving = ""
@@ -99,18 +93,20 @@ class Agent:
         """Of the ranks of the current generation."""
         self._oom_kills = 0
         self._first_failure: RankExit | None = None
-        self._terminated: set[tuple[GenerationNumber, int]] = set()
-        """Ranks that were asked to end by a signal: that they do is nobody's fault."""
         self._diagnosing: asyncio.Task[None] | None = None
         self._releasing: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
-        """Live until the coordinator, a signal or a failure ends this member."""
+        """Run until the coordinator, a signal or a failure ends this member."""
         self._listen_to_signals()
         with tempfile.TemporaryDirectory(prefix="regroup-") as directory:
             snapshots = self._snapshots = self._open_snapshots(Path(directory))
-            endpoint = await start_endpoint(self._metrics, snapshots.keeper, self._environment.metrics_port)
-            self._memory.endpoint = f"{self._environment.address}:{port_of(endpoint, self._environment.address)}"
+            endpoint = await start_endpoint(
+                self._metrics, snapshots.server, self._environment.metrics_port
+            )
+            self._state.endpoint = (
+                f"{self._environment.address}:{port_of(endpoint, self._environment.address)}"
+            )
             working = asyncio.create_task(self._work(Path(directory)))
             try:
                 ends: list[asyncio.Future[Any]] = [working, self._result]
@@ -129,21 +125,23 @@ class Agent:
         self._write_termination_log(code)
         return code
 
-    def _open_snapshots(self, directory: Path) -> Snapshots:
+    def _open_snapshots(self, directory: Path) -> AgentSnapshots:
         environment = self._environment
-        return Snapshots(directory, environment.member, environment.ranks, self._token, self._on_snapshots)
+        return AgentSnapshots(
+            directory, environment.member, environment.ranks, self._token, self._on_snapshots
+        )
 
     def _on_snapshots(self, news: HeldSnapshots | SnapshotsOff) -> None:
         if isinstance(news, HeldSnapshots):
-            self._memory.snapshots = news.snapshots
-        self._line.send(news)
+            self._state.snapshots = news.snapshots
+        self._connection.send(news)
 
     def _outcome(self, working: asyncio.Task[None]) -> int:
         error = working.exception()
         if not isinstance(error, RejectedError):
-            raise error or RuntimeError("the line to the coordinator ended")
+            raise error or RuntimeError("the connection to the coordinator ended")
         log.error("%s", error)
-        return EXIT_REJECTED
+        return WRONG_USAGE
 
     async def _work(self, directory: Path) -> None:
         self._sockets = RankSockets(directory / "ranks.sock", self._on_report)
@@ -151,164 +149,193 @@ class Agent:
         await self._template.start(self._environment.entry, directory)
         await self._warm.wait()
         self._heartbeat.start()
-        await self._line.run()
+        await self._connection.run()
 
-    # --- the coordinator speaks --------------------------------------------------------------------------------------
+    # --- orders of the coordinator ----------------------------------------------------------------
 
     def _on_message(self, message: CoordinatorMessage) -> None:
         match message:
             case Welcome():
                 if self._leaving:
-                    self._line.send(Leaving(reason=self._leaving))
+                    self._connection.send(Leaving(reason=self._leaving))
             case Begin(record=record):
                 self._begin(record)
-            case Decide() if self._sockets and self._memory.is_current(message.generation):
+            case Decide() if self._sockets and self._state.is_current(message.generation):
                 self._sockets.decide(message)
-            case LeaveWorld() if self._sockets and self._memory.is_current(message.generation):
-                self._sockets.leave_world(message)
-                self._terminate_deaf(message.generation)
-                hangs = [rank for rank in self._memory.running() if rank == message.stuck]
-                self._give_up(message.generation, hangs, "it hung and was killed")
-                self._releasing = asyncio.create_task(self._give_up_stuck(message))
-            case Diagnose() if self._memory.is_current(message.generation):
+            case LeaveGeneration() if self._sockets and self._state.is_current(message.generation):
+                self._sockets.leave_generation(message)
+                self._terminate_unmanaged(message.generation)
+                self._kill_hanging(message)
+            case Diagnose() if self._state.is_current(message.generation):
                 self._diagnosing = asyncio.create_task(self._diagnose())
             case SnapshotComplete(number=number) if self._snapshots:
                 self._snapshots.complete(number)
             case Exit(code=code, reason=reason):
-                log.info("ends with code %d: %s", code, reason)
+                log.info("the agent ends with code %d: %s", code, reason)
                 self._end(code)
 
     def _begin(self, record: GenerationRecord) -> None:
-        former, standing = self._memory.record, self._memory.standing()
-        if not self._memory.begin(record) or self._sockets is None or self._snapshots is None:
+        former, parked = self._state.record, self._state.parked()
+        if not self._state.begin(record) or self._sockets is None or self._snapshots is None:
             return
-        ranks = self._memory.local_ranks()
+        ranks = self._state.local_ranks()
         log.info("generation %s: ranks %s of %d", record.number, list(ranks), record.world_size)
-        self._line.drop_unsent_reports()
+        self._connection.drop_unsent_reports()
         self._sockets.forget()
         self._metrics.begin(record, ranks)
         self._heartbeat.seconds = record.desired.heartbeat_milliseconds / 1000
         self._first_failure = None
         self._oom_kills = oom_kills()
         free_slots = self._snapshots.begin(record)
-        self._assignments = [
-            Assignment(
-                record=record,
-                rank=rank,
-                local_rank=local_rank,
-                channel=str(self._sockets.path),
-                snapshots=self._snapshots.folder,
-                free_slot=free_slots[local_rank],
-            )
-            for local_rank, rank in enumerate(ranks)
-        ]
-        kept = [a for a in self._assignments if record.rung == "L0" and a.local_rank in standing]
-        self._template.order(KillRanks(kept=tuple(KeptRank(rank=standing[a.local_rank], assignment=a) for a in kept)))
-        for assignment in self._assignments:
-            if assignment not in kept:
-                self._template.order(ForkRank(assignment=assignment, threads=threads_per_rank(len(ranks))))
-            elif former is not None:
-                self._sockets.enter(former.number, standing[assignment.local_rank], assignment)
+        self._assignments = make_assignments(
+            record, ranks, self._sockets.path, self._snapshots.folder, free_slots
+        )
+        resident = parked if record.restored_from == "Peers" else {}
+        self._start_ranks(former, resident)
 
-    def _terminate_deaf(self, generation: GenerationNumber) -> None:
-        """A program without a Session does not listen to us: it gets a signal, and the time to save."""
+    def _start_ranks(self, former: GenerationRecord | None, resident: Mapping[int, int]) -> None:
+        """Have resident ranks enter the generation, fork the others, and kill all older ones.
+
+        `resident` maps the local rank of a parked process to its rank in the former generation.
+        """
         assert self._sockets is not None
-        deaf = tuple(rank for rank in self._memory.running() if not self._sockets.hears(generation, rank))
-        if deaf:
-            self._terminated.update((generation, rank) for rank in deaf)
-            self._template.order(TerminateRanks(ranks=deaf))
+        entering = [a for a in self._assignments if a.local_rank in resident]
+        self._template.order(
+            KillRanks(
+                kept=tuple(
+                    ReassignedRank(rank=resident[a.local_rank], assignment=a) for a in entering
+                )
+            )
+        )
+        threads = threads_per_rank(len(self._assignments)) if self._assignments else 0
+        for assignment in self._assignments:
+            if assignment not in entering:
+                self._template.order(ForkRank(assignment=assignment, threads=threads))
+            elif former is not None:
+                self._sockets.enter(former.number, resident[assignment.local_rank], assignment)
 
-    async def _give_up_stuck(self, order: LeaveWorld) -> None:
-        """Ranks that did not come out of a world that is over in time, whatever they are stuck in, are killed."""
+    def _terminate_unmanaged(self, generation: GenerationNumber) -> None:
+        """Send SIGTERM to programs without a Session: they receive no orders, and may save now."""
+        assert self._sockets is not None
+        sockets, running = self._sockets, self._state.running()
+        unmanaged = tuple(rank for rank in running if not sockets.has_session(generation, rank))
+        if unmanaged:
+            self._state.terminated.update(unmanaged)
+            self._template.order(TerminateRanks(ranks=unmanaged))
+
+    def _kill_hanging(self, order: LeaveGeneration) -> None:
+        """Kill the rank that hangs at once, and later those that did not leave in time."""
+        hanging = [rank for rank in self._state.running() if rank == order.stuck]
+        self._kill_ranks(order.generation, hanging, "it hung and was killed")
+        self._releasing = asyncio.create_task(self._kill_stuck(order))
+
+    async def _kill_stuck(self, order: LeaveGeneration) -> None:
+        """Kill the ranks that have not left the generation in time, after showing their stacks."""
         await asyncio.sleep(order.seconds)
-        if not self._memory.is_current(order.generation) or not self._memory.running():
+        if not self._state.is_current(order.generation) or not self._state.running():
             return
-        await self._stacks(self._memory.running(), f"not out of its world after {order.seconds:.0f} s")
-        if self._memory.is_current(order.generation):
-            why = f"it did not leave its world within {order.seconds:.0f} s and was killed"
-            self._give_up(order.generation, self._memory.running(), why)
+        await self._stacks(
+            self._state.running(), f"did not leave its generation within {order.seconds:.0f} s"
+        )
+        if self._state.is_current(order.generation):
+            why = f"it did not leave its generation within {order.seconds:.0f} s and was killed"
+            self._kill_ranks(order.generation, self._state.running(), why)
 
-    def _give_up(self, generation: GenerationNumber, ranks: Sequence[int], why: str) -> None:
+    def _kill_ranks(self, generation: GenerationNumber, ranks: Sequence[int], why: str) -> None:
         if not ranks:
             return
-        kept = [KeptRank(rank=a.rank, assignment=a) for a in self._assignments if a.rank not in ranks]
-        self._template.order(KillRanks(kept=tuple(kept)))
+        others = [a for a in self._assignments if a.rank not in ranks]
+        self._template.order(
+            KillRanks(kept=tuple(ReassignedRank(rank=a.rank, assignment=a) for a in others))
+        )
         for rank in ranks:
-            self._tell_end(
-                RankExit(generation=generation, rank=rank, exit_code=137, signal=9, cause="peer", message=why)
+            self._report_end(
+                RankExit(
+                    generation=generation,
+                    rank=rank,
+                    exit_code=KILLED,
+                    signal=signal.SIGKILL,
+                    cause="peer",
+                    message=why,
+                )
             )
 
     async def _diagnose(self) -> None:
-        """Tell where the ranks are, here and to the coordinator."""
-        for stack in await self._stacks(self._memory.local_ranks(), "no step comes"):
-            self._line.send(stack)
+        """Log the stacks of the ranks, and send them to the coordinator."""
+        for stack in await self._stacks(self._state.local_ranks(), "commits no step"):
+            self._connection.send(stack)
 
     async def _stacks(self, ranks: Sequence[int], why: str) -> list[Stack]:
-        """Where these ranks are; it is in the log, too."""
-        record, place = self._memory.record, self._memory.local_ranks().start
+        """The stacks of these ranks; they are logged, too."""
+        record, place = self._state.record, self._state.local_ranks().start
         if record is None or self._sockets is None:
             return []
         self._template.order(ShowStacks(ranks=tuple(ranks)))
-        found = await stacks.collect(self._sockets.path.parent, record, {rank: rank - place for rank in ranks})
+        found = await stacks.collect(
+            self._sockets.path.parent, record, {rank: rank - place for rank in ranks}
+        )
         for stack in found:
-            log.warning("rank %d: %s; it is here:\n%s", stack.rank, why, stack.text or "(no answer)")
+            log.warning("rank %d %s; its stack:\n%s", stack.rank, why, stack.text or "(no answer)")
         return found
 
-    # --- ranks and template speak ------------------------------------------------------------------------------------
+    # --- reports of ranks and template ------------------------------------------------------------
 
     def _on_report(self, report: RankReport) -> None:
-        if not self._memory.is_current(report.generation):
+        if not self._state.is_current(report.generation):
             return
         if isinstance(report, SnapshotTaken) and self._snapshots:
             self._snapshots.take(report)
             return
-        self._memory.note(report)
+        self._state.note(report)
         self._metrics.note(report)
-        self._line.send(report)
+        self._connection.send(report)
 
     def _on_news(self, news: TemplateNews) -> None:
         match news:
             case Ready():
                 self._template.order(StartStore(address=self._environment.address))
             case StoreStarted(port=port):
-                self._memory.store = f"{self._environment.address}:{port}"
+                self._state.store = f"{self._environment.address}:{port}"
                 self._warm.set()
-                self._line.say_hello_again()
+                self._connection.resend_hello()
             case StoreEnded():
-                log.error("the store process ended; starting another")
+                log.error("the c10d store process ended; starting another")
                 self._template.order(StartStore(address=self._environment.address))
             case RankEnded():
                 self._on_rank_end(news)
 
     def _on_rank_end(self, end: RankEnded) -> None:
-        now = self._memory.rank_now(end.generation, end.rank)
-        if end.killed or now is None or self._memory.record is None:
+        now = self._state.rank_now(end.generation, end.rank)
+        if end.killed or now is None or self._state.record is None:
             return
-        # One that stood by may have died when the next generation had begun for us, but not for the template.
-        end = end.model_copy(update={"generation": self._memory.record.number, "rank": now})
-        if end.exit_code == 0 and isinstance(self._memory.ended.get(end.rank), Finished):
+        # A parked rank may have died after the next generation began here, but before the template
+        # received that order.
+        end = end.model_copy(update={"generation": self._state.record.number, "rank": now})
+        if end.exit_code == 0 and isinstance(self._state.ended.get(end.rank), Finished):
             return
-        untold = self._memory.untold(end.rank, end.step, end.time)
-        if untold is not None:
-            self._on_report(untold)
+        unreported = self._state.unreported(end.rank, end.step, end.time)
+        if unreported is not None:
+            self._on_report(unreported)
         report = rank_exit(end, oom=oom_kills() > self._oom_kills)
-        if (end.generation, end.rank) in self._terminated:
+        if end.rank in self._state.terminated:
             report = report.model_copy(update={"cause": "peer"})
         log.error("rank %d ended with code %d (%s)", report.rank, report.exit_code, report.cause)
+        if report.signal is not None and report.message:  # what it wrote as it crashed
+            log.error("%s", report.message)
         if report.cause != "peer":
             self._first_failure = self._first_failure or report
-        self._tell_end(report)
+        self._report_end(report)
 
-    def _tell_end(self, report: RankExit) -> None:
-        self._memory.ended.pop(report.rank, None)
-        self._memory.note(report)
-        self._line.send(report)
+    def _report_end(self, report: RankExit) -> None:
+        self._state.ended.pop(report.rank, None)
+        self._state.note(report)
+        self._connection.send(report)
 
     def _on_template_end(self) -> None:
         log.error("the template process ended, and all ranks with it")
-        self._end(EXIT_TEMPLATE_LOST)
+        self._end(TEMPLATE_LOST)
 
-    # --- the end -----------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -319,25 +346,25 @@ class Agent:
     def _on_sigterm(self) -> None:
         if self._leaving:
             return
-        self._leaving = "the worker was asked to end (SIGTERM)"
+        self._leaving = "the worker received SIGTERM"
         log.info("%s", self._leaving)
-        if self._memory.highest is None and not self._line.welcomed:
-            self._end(EXIT_TERMINATED)
+        if self._state.highest is None and not self._connection.welcomed:
+            self._end(TERMINATED)
             return
-        if self._line.welcomed:
-            self._line.send(Leaving(reason=self._leaving))
+        if self._connection.welcomed:
+            self._connection.send(Leaving(reason=self._leaving))
         asyncio.get_running_loop().call_later(LEAVE_SECONDS, self._leave_alone)
 
     def _leave_alone(self) -> None:
-        """Go without an agreement when there is nobody to agree with."""
-        if not self._line.welcomed:
-            log.warning("no coordinator within %.0f s; ending the ranks", LEAVE_SECONDS)
-            self._end(EXIT_TERMINATED)
+        """Leave without an agreed end when no coordinator is connected."""
+        if not self._connection.welcomed:
+            log.warning("no coordinator within %.0f s after SIGTERM; ending", LEAVE_SECONDS)
+            self._end(TERMINATED)
         else:
             asyncio.get_running_loop().call_later(1.0, self._leave_alone)
 
     def _reap_orphans(self) -> None:
-        """As PID 1, bury what other processes of this pod left behind; the template is waited for on its own."""
+        """As PID 1, reap orphans of other processes of this pod; the template is reaped apart."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -353,12 +380,6 @@ class Agent:
         if self._first_failure is None or code == 0:
             return
         with contextlib.suppress(OSError):
-            Path(self._environment.termination_log).write_text(termination_message(self._first_failure))
-
-
-def threads_per_rank(local_ranks: int) -> int:
-    """Threads for a rank's tensor operations: OMP_NUM_THREADS if the user set it, else an equal share of the CPUs."""
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    if wanted.isdigit() and int(wanted) > 0:
-        return int(wanted)
-    return max(1, len(os.sched_getaffinity(0)) // local_ranks)
+            Path(self._environment.termination_log).write_text(
+                termination_message(self._first_failure)
+            )

@@ -1,4 +1,4 @@
-"""The worker pod's HTTP endpoint: /metrics and /healthz, and snapshots for the other pods of the job."""
+"""The HTTP endpoint of a worker pod: /metrics, /healthz, and snapshots for the job's other pods."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from aiohttp import web
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from regroup_trainer.agent.metrics import AgentMetrics
-from regroup_trainer.agent.replication import Keeper
+from regroup_trainer.agent.agent_metrics import AgentMetrics
+from regroup_trainer.agent.replication import SnapshotServer
 
 
-async def start_endpoint(metrics: AgentMetrics, keeper: Keeper, port: int) -> web.AppRunner:
-    """Serve on `port` of all addresses (0: any free one). The caller cleans the runner up. Raises OSError."""
+async def start_endpoint(
+    metrics: AgentMetrics, snapshot_server: SnapshotServer, port: int
+) -> web.AppRunner:
+    """Serve on `port` of all addresses (0: any free one). The caller cleans up the runner.
+
+    Raises OSError when the port is taken.
+    """
 
     async def expose(_request: web.Request) -> web.Response:
         body = b"".join(generate_latest(registry) for registry in metrics.registries)
@@ -23,7 +28,7 @@ async def start_endpoint(metrics: AgentMetrics, keeper: Keeper, port: int) -> we
     application = web.Application()
     application.router.add_get("/metrics", expose)
     application.router.add_get("/healthz", healthy)
-    keeper.add_to(application.router)
+    snapshot_server.add_to(application.router)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
     await runner.setup()
     await web.TCPSite(runner, None, port).start()
@@ -31,6 +36,6 @@ async def start_endpoint(metrics: AgentMetrics, keeper: Keeper, port: int) -> we
 
 
 def port_of(endpoint: web.AppRunner, address: str) -> int:
-    """Where it listens for those who know it by `address`: a free port is another one for each family of addresses."""
+    """The port for clients that use `address`: a free port differs between IPv4 and IPv6."""
     mine = [port for host, port, *_ in endpoint.addresses if (":" in host) == (":" in address)]
     return int(mine[0])

@@ -1,6 +1,7 @@
-"""Heartbeats, from a thread that does nothing else, so that no work of the agent delays them.
+"""Heartbeats, from a thread of their own, so that no work of the agent delays them.
 
-It uses nothing but a kept-alive stdlib HTTP connection: no event loop, no lock that another thread holds for long.
+The thread uses one kept-alive HTTP connection of the standard library: no event loop, and no lock
+that another thread holds for long.
 """
 
 from __future__ import annotations
@@ -14,38 +15,43 @@ from urllib.parse import quote, urlsplit
 
 
 class Heartbeat(threading.Thread):
-    """POST /v1/heartbeat/<member> every `seconds`. Failures are not its business: the coordinator counts silence.
+    """POST /v1/heartbeat/<member> every `seconds`. Failures are ignored: the coordinator notices.
 
-    `on_unknown` is called, in this thread, when a coordinator answers that it does not know the member.
+    `on_unknown` is called in this thread when a coordinator does not know the member.
     """
 
-    def __init__(self, url: str, token: str, member: str, seconds: float, on_unknown: Callable[[], object]) -> None:
+    def __init__(
+        self, url: str, token: str, member: str, seconds: float, on_unknown: Callable[[], object]
+    ) -> None:
         super().__init__(name="heartbeat", daemon=True)
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 80
         self._path = f"/v1/heartbeat/{quote(member, safe='')}"
         self._headers = {"Authorization": f"Bearer {token}", "Content-Length": "0"}
         self.seconds = seconds
-        """The interval; may be changed while it runs."""
+        """The interval; it may be changed while the thread runs."""
         self._on_unknown = on_unknown
         self._stopped = threading.Event()
         self._connection: http.client.HTTPConnection | None = None
 
     def run(self) -> None:
-        """Beat until `stop`."""
+        """Send heartbeats until `stop`."""
         while not self._stopped.wait(self.seconds):
             self._beat()
         self._disconnect()
 
     def stop(self) -> None:
-        """End the thread after the beat under way."""
+        """End the thread after the current heartbeat."""
         self._stopped.set()
 
     def _beat(self) -> None:
         try:
             if self._connection is None:
-                # A new look-up each time: a new coordinator has another address under the same name.
-                self._connection = http.client.HTTPConnection(self._host, self._port, timeout=max(1.0, self.seconds))
+                # A new look-up each time: a new coordinator has another address under the same
+                # name.
+                self._connection = http.client.HTTPConnection(
+                    self._host, self._port, timeout=max(1.0, self.seconds)
+                )
             self._connection.request("POST", self._path, headers=self._headers)
             answer = self._connection.getresponse()
             answer.read()

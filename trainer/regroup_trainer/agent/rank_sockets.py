@@ -1,4 +1,4 @@
-"""The Unix socket on which an agent's ranks report and hear decisions: the other end of `regroup_trainer.channel`."""
+"""The agent's Unix socket for its ranks: the other end of `regroup_trainer.protocol.channel`."""
 
 from __future__ import annotations
 
@@ -10,63 +10,68 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from regroup_trainer.contract import (
-    Assignment,
+from regroup_trainer.protocol.coordinator_messages import (
     Decide,
     Enter,
-    GenerationNumber,
-    LeaveWorld,
+    LeaveGeneration,
     RankMessage,
-    RankReport,
-    rank_report,
 )
+from regroup_trainer.protocol.generation import Assignment, GenerationNumber
+from regroup_trainer.protocol.rank_messages import RankReport, rank_report
 
 _LINE_BYTES = 1 << 20
 log = logging.getLogger(__name__)
 
 
 class RankSockets:
-    """Listens at `path`; `on_report` hears every report, of whatever generation."""
+    """Listens at `path`. `on_report` gets every report, of whatever generation."""
 
     def __init__(self, path: Path, on_report: Callable[[RankReport], None]) -> None:
         self.path = path
         self._on_report = on_report
         self._server: asyncio.Server | None = None
         self._writers: dict[tuple[GenerationNumber, int], asyncio.StreamWriter] = {}
+        self._with_session: set[tuple[GenerationNumber, int]] = set()
         self._undelivered: list[Decide] = []
 
     async def start(self) -> None:
         """Listen."""
-        self._server = await asyncio.start_unix_server(self._serve, str(self.path), limit=_LINE_BYTES)
+        self._server = await asyncio.start_unix_server(
+            self._serve, str(self.path), limit=_LINE_BYTES
+        )
 
     def decide(self, decision: Decide) -> None:
-        """Tell rank 0; it waits until that rank has connected and said its first word."""
+        """Send it to rank 0, or keep it until that rank has sent its first report."""
         writer = self._writers.get((decision.generation, 0))
         if writer is None:
             self._undelivered.append(decision)
         else:
-            _tell(writer, decision)
+            _send(writer, decision)
 
-    def leave_world(self, order: LeaveWorld) -> None:
-        """Tell all ranks of that generation which are connected."""
+    def leave_generation(self, order: LeaveGeneration) -> None:
+        """Send it to all connected ranks of that generation."""
         for (generation, _), writer in self._writers.items():
             if generation == order.generation:
-                _tell(writer, order)
+                _send(writer, order)
 
-    def hears(self, generation: GenerationNumber, rank: int) -> bool:
-        """Whether this rank has ever spoken: a program that has not may be one that does not listen either."""
-        return (generation, rank) in self._writers
+    def has_session(self, generation: GenerationNumber, rank: int) -> bool:
+        """Whether this rank has sent a report in this generation, dead or alive.
+
+        A program without a Session never does.
+        """
+        return (generation, rank) in self._with_session
 
     def enter(self, generation: GenerationNumber, rank: int, assignment: Assignment) -> None:
-        """Tell the rank that was this one in that generation what it is now."""
+        """Have a parked rank enter a generation; `generation` and `rank` are what it was before."""
         writer = self._writers.pop((generation, rank), None)
-        if writer is not None:  # else it has just died, and its end will be told
-            _tell(writer, Enter(assignment=assignment))
+        if writer is not None:  # else it has just died, and its end will be reported
+            _send(writer, Enter(assignment=assignment))
             self._register((assignment.record.number, assignment.rank), writer)
 
     def forget(self) -> None:
-        """A new generation has begun: no decision for an older one is of use."""
+        """Drop undelivered decisions and former ranks: a new generation has begun."""
         self._undelivered.clear()
+        self._with_session.clear()
 
     def close(self) -> None:
         """Stop listening."""
@@ -85,7 +90,7 @@ class RankSockets:
                     known = True
                 self._on_report(report)
         except ValidationError as error:
-            log.error("a rank sent what is no report: %s", error)
+            log.error("closing the connection of a rank: unknown report: %s", error)
         except ConnectionError:
             pass
         finally:
@@ -97,11 +102,12 @@ class RankSockets:
 
     def _register(self, key: tuple[GenerationNumber, int], writer: asyncio.StreamWriter) -> None:
         self._writers[key] = writer
+        self._with_session.add(key)
         waiting = [decision for decision in self._undelivered if (decision.generation, 0) == key]
         self._undelivered = [decision for decision in self._undelivered if decision not in waiting]
         for decision in waiting:
             self.decide(decision)
 
 
-def _tell(writer: asyncio.StreamWriter, message: RankMessage) -> None:
+def _send(writer: asyncio.StreamWriter, message: RankMessage) -> None:
     writer.write(message.model_dump_json().encode() + b"\n")

@@ -1,6 +1,7 @@
-"""Copies of snapshots at a neighbour's: one agent sends, another receives and verifies, anybody of the job may fetch.
+"""Copies of memory snapshots between agents: one sends, its neighbour verifies and serves them.
 
-Each shard is one request, its files one after the other, in pieces that bound the memory it takes at either end.
+Each shard is one request with its files one after the other. It is read and written in pieces, so
+that neither end needs memory for the whole.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import xxhash
 from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
-from regroup_trainer.agent.vault import Held, Slot, Vault
-from regroup_trainer.contract import GenerationRecord, SnapshotFile, SnapshotNumber
-from regroup_trainer.memory_limit import available_bytes
+from regroup_trainer.agent.snapshot_store import HeldShard, Slot, SnapshotStore
+from regroup_trainer.protocol.generation import GenerationRecord, SnapshotNumber
+from regroup_trainer.protocol.message import TEXT_LIMIT
+from regroup_trainer.protocol.rank_messages import SnapshotFile
 from regroup_trainer.snapshots.neighbours import neighbours
 from regroup_trainer.snapshots.places import CHECKSUM_HEADER, FILES, path_on_agent
+from regroup_trainer.system.memory_limit import available_bytes
 
 PIECE_BYTES = 1 << 20
 RETRY_SECONDS = 0.1
@@ -31,21 +34,23 @@ LONGEST_RETRY_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
 FILES_HEADER = "X-Files"
 NO_MEMORY = (
-    "there is no memory for a copy of the neighbour's memory snapshot: raise the memory limit, or set "
-    "checkpoint.memorySnapshotSteps: 0"
+    "there is no memory for a copy of the neighbour's memory snapshot: raise the memory limit, or "
+    "set checkpoint.memorySnapshotSteps: 0"
 )
 _files: TypeAdapter[dict[str, SnapshotFile]] = TypeAdapter(dict[str, SnapshotFile])
 log = logging.getLogger(__name__)
 
 
-class Sender:
-    """Sends what this agent's ranks have written to its neighbour in their generation, one shard at a time.
+class SnapshotSender:
+    """Sends the shards of this agent's ranks to its neighbour, one shard at a time.
 
-    `on_refused` hears, once in a generation, why there is no memory for it at the neighbour.
+    `on_refused` gets, once in a generation, the reason why the neighbour has no memory for them.
     """
 
-    def __init__(self, vault: Vault, token: str, on_refused: Callable[[SnapshotNumber, str], None]) -> None:
-        self._vault = vault
+    def __init__(
+        self, store: SnapshotStore, token: str, on_refused: Callable[[SnapshotNumber, str], None]
+    ) -> None:
+        self._store = store
         self._on_refused = on_refused
         self._refused = False
         self._headers = {"Authorization": f"Bearer {token}"}
@@ -54,14 +59,14 @@ class Sender:
         self._working: asyncio.Task[None] | None = None
 
     def begin(self, record: GenerationRecord, member: str) -> None:
-        """A generation begins: what the last one had still to send is of no use."""
+        """Enter a generation, and drop what the last one had still to send."""
         self._neighbour = neighbour_of(record, member)
         self._refused = False
         self.stop()
         self._waiting = asyncio.Queue()
 
     def send(self, number: SnapshotNumber, shard: int) -> None:
-        """Have a shard copied, unless another member has written the same one."""
+        """Queue a shard, unless every member holds the whole state anyway."""
         if self._neighbour and number.shards > 1:
             self._waiting.put_nowait((number, shard))
             if self._working is None:
@@ -75,11 +80,12 @@ class Sender:
 
     async def _work(self) -> None:
         pause = RETRY_SECONDS
-        patient = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)  # a shard takes what it takes
-        async with aiohttp.ClientSession(headers=self._headers, timeout=patient) as session:
+        # The time for a shard depends on its size.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+        async with aiohttp.ClientSession(headers=self._headers, timeout=timeout) as session:
             while True:
                 number, shard = await self._waiting.get()
-                held = self._vault.get(number, shard)
+                held = self._store.get(number, shard)
                 if held is None or await self._put(session, number, shard, held):
                     pause = RETRY_SECONDS
                     continue
@@ -87,8 +93,13 @@ class Sender:
                 pause = min(2 * pause, LONGEST_RETRY_SECONDS)
                 self._waiting.put_nowait((number, shard))
 
-    async def _put(self, session: aiohttp.ClientSession, number: SnapshotNumber, shard: int, held: Held) -> bool:
-        """Whether the neighbour has it now. One that is gone, or not yet of this generation, is asked again."""
+    async def _put(
+        self, session: aiohttp.ClientSession, number: SnapshotNumber, shard: int, held: HeldShard
+    ) -> bool:
+        """Send a shard; returns whether the neighbour holds it now.
+
+        A neighbour that is gone, or has not entered the generation yet, gets it again later.
+        """
         url = f"http://{self._neighbour}{path_on_agent(number, shard, '')}"
         headers = {FILES_HEADER: _files.dump_json(dict(held.files)).decode()}
         try:
@@ -97,19 +108,21 @@ class Sender:
                     return True
                 if response.status == http.HTTPStatus.INSUFFICIENT_STORAGE and not self._refused:
                     self._refused = True
-                    self._on_refused(number, f"{self._neighbour}: {await response.text()}"[:4096])
+                    self._on_refused(
+                        number, f"{self._neighbour}: {await response.text()}"[:TEXT_LIMIT]
+                    )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             log.debug("no copy of shard %d at %s yet: %r", shard, self._neighbour, error)
         return False
 
 
 def neighbour_of(record: GenerationRecord, member: str) -> str:
-    """The endpoint of the member that keeps a copy of what this one holds; empty where there is no other."""
+    """The endpoint of the member that holds copies for this one; empty where there is none."""
     place = neighbours(record.members).get(member)
     return place.endpoint if place else ""
 
 
-async def _contents(held: Held) -> AsyncIterator[bytes]:
+async def _contents(held: HeldShard) -> AsyncIterator[bytes]:
     for name in FILES:
         async for piece in read_pieces(held.slot.descriptors[name], held.files[name].size):
             yield piece
@@ -122,47 +135,52 @@ async def read_pieces(descriptor: int, size: int) -> AsyncIterator[bytes]:
 
 
 @dataclass(frozen=True)
-class Keeper:
-    """The routes by which other agents, and ranks, keep and fetch shards here. All want the job's token."""
+class SnapshotServer:
+    """The routes by which other agents store shards here, and ranks fetch them.
 
-    vault: Vault
+    All of them require the job's token.
+    """
+
+    store: SnapshotStore
     token: str
     is_current: Callable[[SnapshotNumber], bool]
-    """Whether it is of the generation that this agent is in."""
-    on_kept: Callable[[], None]
+    """Whether a snapshot is of the generation that this agent is in."""
+    on_stored: Callable[[], None]
 
     def add_to(self, router: web.UrlDispatcher) -> None:
-        """Serve them."""
+        """Register the routes."""
         router.add_put("/v1/snapshots/{number}/{shard}/", self._put)
         router.add_get("/v1/snapshots/{number}/{shard}/{name}", self._get)
 
     async def _put(self, request: web.Request) -> web.Response:
         number, shard = self._require(request)
         if not self.is_current(number):
-            raise web.HTTPConflict(text=f"generation {number.generation} is not the one here")
+            raise web.HTTPConflict(text=f"generation {number.generation} is not current here")
         try:
             files = _files.validate_json(request.headers.get(FILES_HEADER, ""))
         except ValidationError as error:
             raise web.HTTPBadRequest(text=str(error)) from None
         if sum(file.size for file in files.values()) > available_bytes():
             raise web.HTTPInsufficientStorage(text=NO_MEMORY)
-        slot = self.vault.borrow()
+        slot = self.store.acquire()
         whole = False
         try:
             whole = await _receive(request.content, slot, files) and self.is_current(number)
         finally:
             if whole:
-                self.vault.keep(number, shard, Held(slot, files))
+                self.store.add(number, shard, HeldShard(slot, files))
             else:
-                self.vault.give_back(slot)
+                self.store.release(slot)
         if not whole:
-            raise web.HTTPUnprocessableEntity(text="what came is not what was announced")
-        self.on_kept()
+            raise web.HTTPUnprocessableEntity(
+                text=f"the content differs from the sizes and checksums in {FILES_HEADER}"
+            )
+        self.on_stored()
         return web.Response(status=http.HTTPStatus.NO_CONTENT)
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
         number, shard = self._require(request)
-        held, name = self.vault.get(number, shard), request.match_info["name"]
+        held, name = self.store.get(number, shard), request.match_info["name"]
         if held is None or name not in held.files:
             raise web.HTTPNotFound(text=f"shard {shard} of snapshot {number} is not here")
         file = held.files[name]
@@ -179,12 +197,16 @@ class Keeper:
         if not hmac.compare_digest(given, b"Bearer " + self.token.encode()):
             raise web.HTTPUnauthorized(text="wrong token")
         with contextlib.suppress(ValueError):
-            return SnapshotNumber.parse(request.match_info["number"]), int(request.match_info["shard"])
+            return SnapshotNumber.parse(request.match_info["number"]), int(
+                request.match_info["shard"]
+            )
         raise web.HTTPBadRequest(text="a path is /v1/snapshots/NUMBER/SHARD/FILE")
 
 
-async def _receive(content: aiohttp.StreamReader, slot: Slot, files: Mapping[str, SnapshotFile]) -> bool:
-    """Fill a slot; whether it is what was announced."""
+async def _receive(
+    content: aiohttp.StreamReader, slot: Slot, files: Mapping[str, SnapshotFile]
+) -> bool:
+    """Fill a slot; returns whether sizes and checksums are those of `files`."""
     for name in FILES:
         file, position, digest = files.get(name, SnapshotFile(-1, "")), 0, xxhash.xxh3_64()
         os.ftruncate(slot.descriptors[name], max(0, file.size))

@@ -1,7 +1,7 @@
-"""Where the ranks are: each writes the stacks of its threads into a file when it is sent a signal.
+"""The stacks of ranks: each writes those of its threads into a file when it gets a signal.
 
-The signal is answered by faulthandler from C, so a rank that is blocked in a collective or in the user's code answers
-too; one that is frozen, or hangs in the kernel, does not. Torch-free.
+Faulthandler answers the signal from C. So a rank that is blocked in a collective, or in the user's
+code, answers too. A rank that is frozen, or hangs in the kernel, does not. Torch-free.
 """
 
 from __future__ import annotations
@@ -13,32 +13,35 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from regroup_trainer.contract import GenerationRecord, Stack
+from regroup_trainer.protocol.agent_messages import Stack
+from regroup_trainer.protocol.generation import GenerationRecord
 
 SIGNAL = signal.SIGUSR1
 ANSWER_SECONDS = 1.0
 _POLL_SECONDS = 0.05
 _LIMIT = 16000
-"""Bytes of a rank's answer that are told."""
+"""Bytes of a rank's answer that are reported."""
 
 
 def stack_file(directory: Path, local_rank: int) -> Path:
-    """Where the rank at this place of the agent writes, whatever its generation."""
+    """The file for the stacks of a local rank, in whatever generation."""
     return directory / f"{local_rank}.stacks"
 
 
 def answer(path: Path) -> None:
-    """From now on this process answers `SIGNAL` by writing its stacks to `path`."""
+    """Have this process write its stacks to `path` whenever it gets `SIGNAL`."""
     faulthandler.register(SIGNAL, file=path.open("ab"), all_threads=True, chain=False)
 
 
-async def collect(directory: Path, record: GenerationRecord, places: Mapping[int, int]) -> list[Stack]:
-    """What ranks have written by the time that all have, or the deadline is over; empty for those who have not.
+async def collect(
+    directory: Path, record: GenerationRecord, local_ranks: Mapping[int, int]
+) -> list[Stack]:
+    """The stacks of ranks; empty for ranks that have not written any within ANSWER_SECONDS.
 
-    `places` has the place of each at the agent. Call it right after the signal was ordered; the files hold nothing but
-    the newest answer.
+    `local_ranks` maps ranks to local ranks. Call it right after the signal was ordered: the files
+    hold the newest answer only.
     """
-    files = {rank: stack_file(directory, local_rank) for rank, local_rank in places.items()}
+    files = {rank: stack_file(directory, local_rank) for rank, local_rank in local_ranks.items()}
     deadline, before = time.monotonic() + ANSWER_SECONDS, dict.fromkeys(files, -1)
     while time.monotonic() < deadline:
         await asyncio.sleep(_POLL_SECONDS)
@@ -46,7 +49,9 @@ async def collect(directory: Path, record: GenerationRecord, places: Mapping[int
         if sizes == before and all(sizes.values()):
             break
         before = sizes
-    return [Stack(generation=record.number, rank=rank, text=_take(path)) for rank, path in files.items()]
+    return [
+        Stack(generation=record.number, rank=rank, text=_take(path)) for rank, path in files.items()
+    ]
 
 
 def _size(path: Path) -> int:

@@ -1,17 +1,18 @@
-"""Starts a module of ours under the Python of a user's own image: `python start.py MODULE`. Run by its path only.
+"""Starts one of our modules under the Python of a user's own image: `python start.py MODULE`.
 
-An init container has put this folder there, with our code and the few packages that it needs, for each version of
-Python that it knows:
+It is run by its path, never imported by other modules. An init container puts this folder there,
+with our code and the few packages that it needs, for each version of Python that it knows:
 
     code/regroup_trainer   this package
-    ranks/3.12/...         what a rank needs, and a script in it therefore sees: pydantic, safetensors, xxhash
+    ranks/3.12/...         what a rank needs: pydantic, safetensors, xxhash
     agent/3.12/...         what only the agent needs: aiohttp, prometheus_client
 
-A user's script must find what its image has. So ranks use the image's own packages and ours fill the gaps, unless the
-image has them too old to work with; the agent, which runs no code of the user's, has its own before all others.
+A user's script must find the packages of its image. So ranks use those, and ours fill the gaps,
+unless the image has versions that are too old. The agent runs no code of the user, and its own
+packages come before all others.
 
-Nothing but the standard library, in the syntax of any Python that torch was ever built for: it has to say what is wrong
-with the one it meets.
+This module uses only the standard library, in a syntax that old Pythons understand: it must be able
+to report that a Python is not supported.
 """
 
 from __future__ import annotations
@@ -29,25 +30,27 @@ OLDEST = {"pydantic": (2, 10), "safetensors": (0, 5), "xxhash": (3, 5)}
 """Versions that the ranks can work with, as in requirements/injected-ranks.in."""
 REQUIRED = ("torch", "numpy")
 """What the image must have."""
-EXIT_USAGE = 2
+WRONG_USAGE = 2
+"""As in `protocol.exit_codes`, which cannot be imported before the path is set."""
 
 
 def main(arguments: list[str]) -> None:
-    """Set the path and become the module. Exits with a sentence when that cannot work."""
+    """Set the path and run the module. Exits with a message when the image cannot run it."""
     module, version = arguments[0], ".".join(str(number) for number in sys.version_info[:2])
-    own_folder = str(Path(__file__).parent)  # Python puts it first; its modules are no top-level ones
+    # Python puts the script's folder first, but its modules are no top-level modules.
+    own_folder = str(Path(__file__).parent)
     sys.path[:] = [entry for entry in sys.path if entry != own_folder]
     problem = find_problem(version, known_versions())
     if problem:
         print(f"regroup: {problem}", file=sys.stderr)
-        sys.exit(EXIT_USAGE)
+        sys.exit(WRONG_USAGE)
     sys.path[:] = search_path(sys.path, module, version)
     sys.argv = arguments
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def known_versions() -> list[str]:
-    """The versions of Python that were provided for."""
+    """The versions of Python that have packages here."""
     return sorted((path.name for path in (FOLDER / "ranks").iterdir()), key=_numbers)
 
 
@@ -55,26 +58,37 @@ def find_problem(version: str, known: list[str]) -> str:
     """Why this image's Python cannot run a worker; empty when it can."""
     if version not in known:
         wanted = f"launcher regroup runs under {', '.join(known)}"
-        return f"the Python of this image is {version}; {wanted}: use another image, or spec.launcher: torchrun"
+        return (
+            f"the Python of this image is {version}; {wanted}: use another image, or "
+            "spec.launcher: torchrun"
+        )
     missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
-    return f"{sys.executable} has no {' and no '.join(missing)}: install it in the image" if missing else ""
+    return (
+        f"{sys.executable} has no {' and no '.join(missing)}: install it in the image"
+        if missing
+        else ""
+    )
 
 
 def search_path(former: list[str], module: str, version: str) -> list[str]:
-    """Where `module` finds packages."""
-    code, ranks, agent = (str(FOLDER / part) for part in ("code", f"ranks/{version}", f"agent/{version}"))
+    """The search path for `module`."""
+    code, ranks, agent = (
+        str(FOLDER / part) for part in ("code", f"ranks/{version}", f"agent/{version}")
+    )
     if module == AGENT:
         return [code, agent, ranks, *former]
     return [code, *former, ranks] if image_suffices() else [code, ranks, *former]
 
 
 def image_suffices() -> bool:
-    """Whether the image's own packages will do for ranks, with ours where it has none."""
+    """Whether ranks can use the image's own packages, with ours where it has none."""
     found = {name: _version(name) for name in OLDEST}
-    old = [name for name, version in found.items() if version is not None and version < OLDEST[name]]
+    old = [
+        name for name, version in found.items() if version is not None and version < OLDEST[name]
+    ]
     for name in old:
-        print(f"regroup: the image's {name} is too old: ranks see a newer one", file=sys.stderr)
-    # pydantic needs a recent typing_extensions beside it, which an image without pydantic may lack
+        print(f"regroup: the image's {name} is too old: ranks use ours", file=sys.stderr)
+    # pydantic needs a recent typing_extensions, which an image without pydantic may lack.
     return not old and found["pydantic"] is not None
 
 

@@ -1,15 +1,18 @@
-"""The template process: it has imported torch and the trainer, and forks ranks that are ready in milliseconds.
+"""The template process: it imports torch and the trainer once, and forks ranks in milliseconds.
 
-Half of a cold start is imports. A forked rank shares them, in time and in memory. A fork copies one thread only, so
-the template must never have another: it starts none, runs no tensor operation (which would start torch's pools) and
-calls nothing of `torch.cuda` (a forked child of a process with a CUDA context cannot use the GPU). Its environment
-limits the thread pools that numpy's and torch's libraries start at import; ranks set their own number.
+Half of a cold start is imports. A forked rank shares them, in time and in memory. A fork copies one
+thread only, so the template must never have a second one:
+
+- It runs no tensor operation, which would start torch's thread pools.
+- Its environment limits the pools that numpy and torch start at import. Ranks set their own number.
+- It calls nothing of `torch.cuda`: no child of a process with a CUDA context can use the GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import gc
 import importlib
 import io
@@ -26,7 +29,6 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from regroup_trainer.agent import stacks
-from regroup_trainer.agent.child import die_with_parent, name_process
 from regroup_trainer.agent.template_protocol import (
     ForkRank,
     KillRanks,
@@ -40,37 +42,46 @@ from regroup_trainer.agent.template_protocol import (
     TerminateRanks,
     order,
 )
-from regroup_trainer.channel import AgentChannel
-from regroup_trainer.commit_page import CommitPage
-from regroup_trainer.contract import Assignment
+from regroup_trainer.protocol.channel import AgentChannel
+from regroup_trainer.protocol.generation import Assignment
+from regroup_trainer.system.child_process import die_with_parent, name_process
+from regroup_trainer.system.commit_page import CommitPage
 
-IMPORTS = (
+PRELOADED = (
     "torch",
     "torch._dynamo",
     "torch.distributed",
     "torch.distributed.checkpoint",
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",
+    "torch.distributed.tensor",
     "torch.nn.parallel",
     "torch.optim",
+    "torch.utils.serialization.config",
 )
-"""What a first step needs and torch imports lazily."""
+"""What a first step needs and torch imports lazily. A test compares this list with a real step."""
 RANK_NICENESS = 5
 """Ranks yield to the agent, whose heartbeats must be on time."""
 TAIL_CHARACTERS = 4000
-"""Of what a failing rank wrote to standard error, kept for its report: the end of the traceback."""
+"""The end of a rank's standard error that goes into its report."""
+
+
+def preload(entry: str) -> None:
+    """Import what a rank needs up to its first step. `entry` is the module that it runs."""
+    for module in (*PRELOADED, entry):
+        importlib.import_module(module)
 
 
 @dataclass
 class _Rank:
     assignment: Assignment
-    last_words: Path
+    stderr_tail: Path
     page: CommitPage
     killed: bool = False
 
 
 class Template:
-    """Takes orders from `control`, forks, and tells of the ends of its children."""
+    """Handles orders from `control`, forks, and reports the ends of its children."""
 
     def __init__(self, control: socket.socket, entry: str, directory: Path) -> None:
         self._control = control
@@ -83,12 +94,11 @@ class Template:
 
     def run(self) -> None:
         """Serve until the agent closes its end."""
-        for module in (*IMPORTS, self._entry):
-            importlib.import_module(module)
+        preload(self._entry)
         gc.collect()
-        gc.freeze()  # children would copy every page whose reference counts the collector touches
+        gc.freeze()  # else the collector of every child would touch, and so copy, these pages
         self._watch_children()
-        self._tell(Ready())
+        self._send(Ready())
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
@@ -113,10 +123,10 @@ class Template:
         chunk = self._control.recv(65536)
         *lines, self._pending = (self._pending + chunk).split(b"\n")
         for line in lines:
-            self._obey(line)
+            self._handle(line)
         return bool(chunk)
 
-    def _obey(self, line: bytes) -> None:
+    def _handle(self, line: bytes) -> None:
         match order.validate_json(line):
             case StartStore(address=address):
                 self._start_store(address)
@@ -129,13 +139,16 @@ class Template:
             case ShowStacks(ranks=ranks):
                 self._signal(ranks, stacks.SIGNAL)
 
-    # --- children ------------------------------------------------------------------------------------------------
+    # --- children ---------------------------------------------------------------------------------
 
     def _fork(self, name: str, life: Callable[[], int]) -> int:
-        """Fork a child that ends with what `life` returns."""
+        """Fork a child that exits with what `life` returns."""
         threads = os.listdir("/proc/self/task")  # noqa: PTH208
         if len(threads) != 1:
-            raise RuntimeError(f"the template has {len(threads)} threads and cannot fork: some import started one")
+            raise RuntimeError(
+                f"the template has {len(threads)} threads and cannot fork safely: an import "
+                "started one"
+            )
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -167,7 +180,7 @@ class Template:
         with os.fdopen(reading) as answer:
             port = answer.read()
         if port:
-            self._tell(StoreStarted(port=int(port)))
+            self._send(StoreStarted(port=int(port)))
 
     def _fork_rank(self, fork: ForkRank) -> None:
         number, rank = fork.assignment.record.number, fork.assignment.rank
@@ -196,11 +209,11 @@ class Template:
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                self._bury(*ended)
+                self._report_end(*ended)
 
-    def _bury(self, pid: int, status: int) -> None:
+    def _report_end(self, pid: int, status: int) -> None:
         if pid == self._store:
-            self._tell(StoreEnded())
+            self._send(StoreEnded())
             return
         rank = self._ranks.pop(pid, None)
         if rank is None:
@@ -208,26 +221,27 @@ class Template:
         code = os.waitstatus_to_exitcode(status)
         step, time = rank.page.read()
         rank.page.close()
-        self._tell(
+        self._send(
             RankEnded(
                 generation=rank.assignment.record.number,
                 rank=rank.assignment.rank,
                 exit_code=code if code >= 0 else 128 - code,
                 signal=-code if code < 0 else None,
-                last_words=_read_and_remove(rank.last_words),
+                stderr_tail=_read_and_remove(rank.stderr_tail),
                 killed=rank.killed,
                 step=step,
                 time=time,
             )
         )
 
-    def _tell(self, news: TemplateNews) -> None:
+    def _send(self, news: TemplateNews) -> None:
         self._control.sendall(news.model_dump_json().encode() + b"\n")
 
 
 def _serve_store(address: str, answer: int) -> int:
-    """The c10d store of the generations whose rank 0 is in this pod; its port goes to `answer`."""
-    from torch.distributed import TCPStore  # type: ignore[attr-defined] # torch does not list it in __all__
+    """Serve the c10d store of generations with rank 0 in this pod; `answer` gets its port."""
+    # torch does not list it in __all__.
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
     os.write(answer, str(store.port).encode())
@@ -236,47 +250,48 @@ def _serve_store(address: str, answer: int) -> int:
         signal.pause()
 
 
-def _live(fork: ForkRank, entry: str, last_words: Path, page: CommitPage) -> int:
-    """The whole life of a rank process; returns its exit code."""
+def _live(fork: ForkRank, entry: str, stderr_tail: Path, page: CommitPage) -> int:
+    """Run a rank process from start to end; returns its exit code."""
     import torch
 
     rank = fork.assignment.rank
-    stacks.answer(stacks.stack_file(last_words.parent, fork.assignment.local_rank))
+    stacks.answer(stacks.stack_file(stderr_tail.parent, fork.assignment.local_rank))
+    faulthandler.enable(stderr_tail.open("wb"), all_threads=False)
     os.nice(RANK_NICENESS)
     random.seed()
     torch.set_num_threads(fork.threads)
     sys.stdout = out = Prefixed(sys.stdout, f"rank {rank}: ")
-    sys.stderr = complaints = Prefixed(sys.stderr, f"rank {rank}: ")
+    sys.stderr = errors = Prefixed(sys.stderr, f"rank {rank}: ")
 
-    def take_the_name_of(assignment: Assignment) -> None:
+    def rename_to(assignment: Assignment) -> None:
         name_process(f"rank-{assignment.rank}")
-        out.prefix = complaints.prefix = f"rank {assignment.rank}: "
+        out.prefix = errors.prefix = f"rank {assignment.rank}: "
 
     code = 1
     try:
-        channel = AgentChannel(fork.assignment.channel, page, take_the_name_of)
+        channel = AgentChannel(fork.assignment.channel, page, rename_to)
         code = int(importlib.import_module(entry).run(fork.assignment, channel))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(bool(end.code))
     except BaseException:
         traceback.print_exc()
     if code != 0:
-        last_words.write_text(complaints.tail)
+        stderr_tail.write_text(errors.tail)
     return code
 
 
 class Prefixed(io.TextIOBase):
-    """Marks every line with the rank that wrote it, so that a pod's log can be told apart."""
+    """A stream that marks every line with the rank that wrote it."""
 
     def __init__(self, stream: TextIO, prefix: str) -> None:
         self._stream = stream
         self.prefix = prefix
         self._at_start = True
         self.tail = ""
-        """The end of all that was written."""
+        """The last TAIL_CHARACTERS that were written."""
 
     def write(self, text: str) -> int:
-        """Write whole lines with the prefix; what has no end of line yet is continued by the next write."""
+        """Write `text`, with the prefix at the start of every line; returns its length."""
         self.tail = (self.tail + text)[-TAIL_CHARACTERS:]
         for line in text.splitlines(keepends=True):
             self._stream.write(self.prefix + line if self._at_start else line)
@@ -286,11 +301,11 @@ class Prefixed(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Pass it on."""
+        """Flush the stream below."""
         self._stream.flush()
 
     def fileno(self) -> int:
-        """Of the stream below: faulthandler and others write there directly."""
+        """The descriptor of the stream below, to which faulthandler and others write directly."""
         return self._stream.fileno()
 
 
@@ -304,11 +319,15 @@ def _read_and_remove(path: Path) -> str:
 
 
 def main() -> int:
-    """Entry of the process that the agent starts."""
+    """Run the process that the agent starts; returns its exit code."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--control", type=int, required=True, help="file descriptor of the socket to the agent")
+    parser.add_argument(
+        "--control", type=int, required=True, help="file descriptor of the socket to the agent"
+    )
     parser.add_argument("--parent", type=int, required=True, help="process id of the agent")
-    parser.add_argument("--entry", required=True, help="module whose run(assignment, channel) is a rank's life")
+    parser.add_argument(
+        "--entry", required=True, help="module whose run(assignment, channel) is a rank's life"
+    )
     parser.add_argument("--directory", type=Path, required=True, help="private folder of the agent")
     arguments = parser.parse_args()
     die_with_parent(arguments.parent)

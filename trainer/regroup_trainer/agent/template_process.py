@@ -1,4 +1,4 @@
-"""The agent's end of its template process: start it, give orders, hear news."""
+"""The agent's end of its template process: starts it, sends orders, receives news."""
 
 from __future__ import annotations
 
@@ -19,14 +19,23 @@ SINGLE_THREADED = {
     "MKL_NUM_THREADS": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
-"""Libraries that would start threads at import must not, nor may a CUDA check create a context: see `template`."""
+"""Keeps libraries from starting threads at import, and CUDA checks from creating a context.
+
+See `template`.
+"""
 _LINE_BYTES = 1 << 20
 
 
 class TemplateProcess:
-    """A running template. `on_news` is called for each message, `on_end` when it is gone; `script` may start it."""
+    """A running template.
 
-    def __init__(self, on_news: Callable[[TemplateNews], None], on_end: Callable[[], None], script: str = "") -> None:
+    `on_news` gets each message, `on_end` is called when the process is gone. `script` starts it in
+    an image without our modules (`start`); empty: Python does.
+    """
+
+    def __init__(
+        self, on_news: Callable[[TemplateNews], None], on_end: Callable[[], None], script: str = ""
+    ) -> None:
         self._script = script
         self._on_news = on_news
         self._on_end = on_end
@@ -35,14 +44,15 @@ class TemplateProcess:
         self._listening: asyncio.Task[None] | None = None
 
     async def start(self, entry: str, directory: Path) -> None:
-        """Start it; `Ready` is told when its imports are done."""
+        """Start it. It sends Ready when its imports are done."""
         ours, theirs = socket.socketpair()
         with theirs:
             safe = ["-P"] if sys.flags.safe_path else []  # as the agent itself was started
             command = [sys.executable, *([self._script] if self._script else [*safe, "-m"])]
             command.append("regroup_trainer.agent.template")
             arguments = ["--control", str(theirs.fileno()), "--parent", str(os.getpid())]
-            self._process = subprocess.Popen(  # noqa: ASYNC220 - exec takes a millisecond, and happens once
+            # exec takes a millisecond, and happens once.
+            self._process = subprocess.Popen(  # noqa: ASYNC220
                 [*command, *arguments, "--entry", entry, "--directory", str(directory)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -57,12 +67,12 @@ class TemplateProcess:
         return self._process.pid if self._process else None
 
     def order(self, order: Order) -> None:
-        """Give an order; a template that is gone has told so by `on_end`."""
+        """Send an order. It is lost when the template is gone, which `on_end` reports."""
         if self._writer is not None:
             self._writer.write(order.model_dump_json().encode() + b"\n")
 
     def kill(self) -> None:
-        """End it and, since they die with their parent, its ranks and store."""
+        """Kill it, and with it its ranks and store: they die with their parent."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()

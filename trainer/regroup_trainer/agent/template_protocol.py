@@ -1,4 +1,4 @@
-"""What an agent and its template process say to each other over a socket pair, one JSON object a line."""
+"""The messages between an agent and its template process: one JSON object a line, over a socket."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from regroup_trainer.contract import Assignment, GenerationNumber, Message, Text
+from regroup_trainer.protocol.generation import Assignment, GenerationNumber
+from regroup_trainer.protocol.message import Message, Text
 
 
 class StartStore(Message):
@@ -14,54 +15,56 @@ class StartStore(Message):
 
     kind: Literal["start_store"] = "start_store"
     address: str
-    """The pod's own address, under which the store is reached."""
+    """The pod's own address, by which others reach the store."""
 
 
 class ForkRank(Message):
-    """Fork a rank."""
+    """Fork a process for the rank of `assignment`. Its end comes back as RankEnded."""
 
     kind: Literal["fork_rank"] = "fork_rank"
     assignment: Assignment
     threads: int
-    """Of the rank's tensor operations."""
+    """For the tensor operations of the rank."""
 
 
-class KeptRank(Message):
-    """A rank process that goes on."""
+class ReassignedRank(Message):
+    """A rank process that goes on, maybe as another rank."""
 
     rank: int
-    """As which it was known so far."""
+    """Its rank so far."""
     assignment: Assignment
-    """What it is from now on."""
+    """Its assignment from now on."""
 
 
 class KillRanks(Message):
-    """SIGKILL every rank, and what it started, but those that are kept."""
+    """SIGKILL every rank, with the processes that it started, except those in `kept`."""
 
     kind: Literal["kill_ranks"] = "kill_ranks"
-    kept: tuple[KeptRank, ...] = ()
+    kept: tuple[ReassignedRank, ...] = ()
 
 
 class TerminateRanks(Message):
-    """SIGTERM to these ranks: they hear of nothing else."""
+    """SIGTERM these ranks: they run a program that receives no other order."""
 
     kind: Literal["terminate_ranks"] = "terminate_ranks"
     ranks: tuple[int, ...]
 
 
 class ShowStacks(Message):
-    """Have these ranks write where they are, each into its `stacks.stack_file`."""
+    """Have each of these ranks write its stacks into its `stacks.stack_file`."""
 
     kind: Literal["show_stacks"] = "show_stacks"
     ranks: tuple[int, ...]
 
 
-Order = Annotated[StartStore | ForkRank | KillRanks | TerminateRanks | ShowStacks, Field(discriminator="kind")]
+Order = Annotated[
+    StartStore | ForkRank | KillRanks | TerminateRanks | ShowStacks, Field(discriminator="kind")
+]
 order: TypeAdapter[Order] = TypeAdapter(Order)
 
 
 class Ready(Message):
-    """Everything is imported; forks are cheap from now on."""
+    """All imports are done: forks are cheap from now on."""
 
     kind: Literal["ready"] = "ready"
 
@@ -88,12 +91,12 @@ class RankEnded(Message):
     exit_code: int
     """128 + signal when a signal ended it."""
     signal: int | None = None
-    last_words: Text = ""
+    stderr_tail: Text = ""
     """The end of its standard error."""
     killed: bool = False
-    """By our own order."""
+    """By an order of the agent."""
     step: int = 0
-    """Its last commit, told or not; 0: none."""
+    """Its last commit, reported or not; 0: none."""
     time: float = 0.0
     """Wall clock of that commit."""
 

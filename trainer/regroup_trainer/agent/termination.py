@@ -1,4 +1,4 @@
-"""How ranks end, in words that a coordinator and a kubelet understand. Pure, but for the reading of counters."""
+"""How ranks ended: the report to the coordinator, and the termination message for Kubernetes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from regroup_trainer.agent.template_protocol import RankEnded
-from regroup_trainer.contract import PEER_LOST_EXIT_CODE, RankExit
+from regroup_trainer.protocol.agent_messages import RankExit
+from regroup_trainer.protocol.exit_codes import PEER_LOST_EXIT_CODE
 
 TERMINATION_BYTES = 4096
 """Kubernetes keeps no more of a termination message."""
@@ -15,11 +16,11 @@ OOM_COUNTERS = (
     Path("/sys/fs/cgroup/memory.events"),
     Path("/sys/fs/cgroup/memory/memory.oom_control"),
 )
-"""Of cgroup v2 and v1, as a container sees its own."""
+"""The files of cgroup v2 and v1, as a container sees its own."""
 
 
 def oom_kills(paths: tuple[Path, ...] = OOM_COUNTERS) -> int:
-    """Processes of this container that the kernel has killed for memory so far; 0 where nothing counts them."""
+    """Processes of this container that the kernel has killed for memory; 0 without a counter."""
     for path in paths:
         try:
             lines = path.read_text().splitlines()
@@ -33,14 +34,17 @@ def oom_kills(paths: tuple[Path, ...] = OOM_COUNTERS) -> int:
 
 
 def rank_exit(end: RankEnded, oom: bool) -> RankExit:
-    """What the coordinator is told. `oom`: the kernel killed for memory since this generation began."""
+    """The report on the end of a rank process.
+
+    `oom`: the kernel has killed a process for memory since this generation began.
+    """
     return RankExit(
         generation=end.generation,
         rank=end.rank,
         exit_code=end.exit_code or 1,
         signal=end.signal,
         cause=_cause(end, oom),
-        message=end.last_words or _in_words(end),
+        message=end.stderr_tail or _explanation(end),
     )
 
 
@@ -52,9 +56,9 @@ def _cause(end: RankEnded, oom: bool) -> Literal["error", "signal", "oom", "peer
     return "error"
 
 
-def _in_words(end: RankEnded) -> str:
+def _explanation(end: RankEnded) -> str:
     if end.exit_code == 0:
-        return "the rank ended with exit code 0, but did not say that it had finished"
+        return "the rank ended with exit code 0 without the report that it had finished"
     return ""
 
 

@@ -1,1 +1,1 @@
-"""Checkpoints: where they lie, which of them count, how they are written and read."""
+"""Checkpoints on the volume: their layout, which of them count, writing and reading them."""

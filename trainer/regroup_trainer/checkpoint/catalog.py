@@ -12,7 +12,6 @@ from pathlib import Path
 import xxhash
 from pydantic import ValidationError
 
-from regroup_trainer import durable
 from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.layout import (
     FORMAT,
@@ -26,14 +25,15 @@ from regroup_trainer.checkpoint.layout import (
     set_aside_by,
     temporary_generation,
 )
-from regroup_trainer.contract import GenerationNumber
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.system import durable
 
 _CHUNK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A published checkpoint; its manifest, or why that cannot be read."""
+    """A published checkpoint, with its manifest or the reason why that cannot be read."""
 
     step: int
     path: Path
@@ -42,15 +42,19 @@ class Candidate:
 
 
 def published(layout: Layout) -> list[Candidate]:
-    """All published checkpoints, newest first; nothing but their manifests is read."""
+    """All published checkpoints, newest first. Reads their manifests only."""
     if not layout.checkpoints.is_dir():
         return []
-    steps = [step for path in layout.checkpoints.iterdir() if (step := published_step(path.name)) is not None]
+    steps = [
+        step
+        for path in layout.checkpoints.iterdir()
+        if (step := published_step(path.name)) is not None
+    ]
     return [read_candidate(layout, step) for step in sorted(steps, reverse=True)]
 
 
 def read_candidate(layout: Layout, step: int) -> Candidate:
-    """The published checkpoint of a step, with its manifest if that is whole."""
+    """The published checkpoint of a step."""
     path = layout.published(step)
     try:
         manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
@@ -61,19 +65,28 @@ def read_candidate(layout: Layout, step: int) -> Candidate:
     except ValidationError as error:
         return Candidate(step, path, None, f"{MANIFEST} is damaged ({error.error_count()} errors)")
     if manifest.format != FORMAT:
-        return Candidate(step, path, None, f"{MANIFEST} has format {manifest.format}, this version reads {FORMAT}")
+        return Candidate(
+            step,
+            path,
+            None,
+            f"{MANIFEST} has format {manifest.format}, this version reads {FORMAT}",
+        )
     if manifest.step != step:
         return Candidate(step, path, None, f"{MANIFEST} is of step {manifest.step}")
     return Candidate(step, path, manifest)
 
 
 def on_lineage(candidate: Candidate, links: tuple[lineage.LineageRecord, ...]) -> bool:
-    """Whether the checkpoint counts; one whose manifest is unreadable is not ruled out by its publisher."""
-    return candidate.manifest is None or lineage.counts(candidate.step, candidate.manifest.generation, links)
+    """Whether the checkpoint counts for the lineage. One with an unreadable manifest does, so that
+    it is noticed.
+    """
+    return candidate.manifest is None or lineage.counts(
+        candidate.step, candidate.manifest.generation, links
+    )
 
 
 def file_record(path: Path) -> FileRecord:
-    """Size and checksum of a file as it is now. Raises OSError."""
+    """Size and checksum of a file. Raises OSError."""
     digest = xxhash.xxh3_64()
     size = 0
     with path.open("rb") as file:
@@ -84,7 +97,7 @@ def file_record(path: Path) -> FileRecord:
 
 
 def verify(path: Path, manifest: Manifest, names: Iterable[str]) -> str:
-    """Compare these files with the manifest; empty when they are whole, else the first problem found."""
+    """Compare files with the manifest; returns the first problem, empty when all are whole."""
     for name in names:
         expected = manifest.files[name]
         try:
@@ -99,7 +112,9 @@ def verify(path: Path, manifest: Manifest, names: Iterable[str]) -> str:
 
 
 def set_aside(path: Path, target: Path) -> Path:
-    """Rename durably to `target`, or to `target` with a number when that is taken. Raises OSError."""
+    """Rename durably to `target`, with a number appended where that exists. Returns the new path.
+    Raises OSError.
+    """
     numbered = (target.with_name(f"{target.name}.{number}") for number in itertools.count(2))
     free = next(name for name in itertools.chain([target], numbered) if not name.exists())
     durable.rename(path, free)
@@ -108,19 +123,24 @@ def set_aside(path: Path, target: Path) -> Path:
 
 def has_corrupt(layout: Layout) -> bool:
     """Whether a checkpoint was ever set aside as corrupt."""
-    return layout.checkpoints.is_dir() and any(is_corrupt(path.name) for path in layout.checkpoints.iterdir())
+    return layout.checkpoints.is_dir() and any(
+        is_corrupt(path.name) for path in layout.checkpoints.iterdir()
+    )
 
 
 def removable(steps: Iterable[int], keep_last: int, keep_every_steps: int | None) -> list[int]:
-    """The steps whose checkpoints may go: neither among the newest nor kept for ever."""
+    """The steps whose checkpoints may be deleted: they are neither among the newest nor kept for
+    ever.
+    """
     older = sorted(steps)[:-keep_last]
     return [step for step in older if not keep_every_steps or step % keep_every_steps]
 
 
 def sweep(layout: Layout, generation: GenerationNumber) -> None:
-    """Remove what older generations had begun to write, or to delete, when they ended. Raises OSError.
+    """Remove what older generations were writing or deleting when they ended. Raises OSError.
 
-    A straggler may still be writing, or publishing: what it publishes is whole, what it writes the next one sweeps.
+    An older generation may still be at work. What it publishes is whole; what it writes is swept by
+    the next generation.
     """
     for path in list(layout.checkpoints.iterdir()):
         writer = temporary_generation(path.name)
@@ -128,9 +148,15 @@ def sweep(layout: Layout, generation: GenerationNumber) -> None:
             shutil.rmtree(path, ignore_errors=True)
         elif writer is not None and writer < generation:
             with contextlib.suppress(OSError):
-                shutil.rmtree(set_aside(path, layout.removed(path)))  # never seen with only some of its files
+                shutil.rmtree(
+                    set_aside(path, layout.removed(path))
+                )  # so that nobody sees it with only some of its files
 
 
 def stale(layout: Layout, generation: GenerationNumber) -> list[Path]:
-    """What generations older than this set aside as of an abandoned line."""
-    return [path for path in layout.checkpoints.iterdir() if (by := set_aside_by(path.name)) and by < generation]
+    """The checkpoints that generations older than this one set aside as of an abandoned line."""
+    return [
+        path
+        for path in layout.checkpoints.iterdir()
+        if (by := set_aside_by(path.name)) and by < generation
+    ]

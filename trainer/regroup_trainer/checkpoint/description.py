@@ -1,4 +1,4 @@
-"""DCP's `.metadata`: what the checkpoint consists of and where in its files each piece lies."""
+"""DCP's `.metadata` file: what a checkpoint contains, and where in its files each piece lies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
-from regroup_trainer.checkpoint.parts import Part
+from regroup_trainer.checkpoint.parts import SavedPart
 
 Places = dict[MetadataIndex, _StorageInfo]
 Owners = dict[str, int]
@@ -21,12 +21,12 @@ def tensor_file(rank: int) -> str:
 
 
 def object_file(rank: int) -> str:
-    """The file of what a rank stores that is not a tensor."""
+    """The file of a rank's objects that are not tensors."""
     return f"__{rank}_1.distcp"
 
 
 def place_objects(objects: dict[str, bytes]) -> dict[str, tuple[int, int]]:
-    """Offset and length of each when they are written one after the other."""
+    """Offset and length of each object in a file that holds them one after the other."""
     places, offset = {}, 0
     for name, content in objects.items():
         places[name] = (offset, len(content))
@@ -35,9 +35,13 @@ def place_objects(objects: dict[str, bytes]) -> dict[str, tuple[int, int]]:
 
 
 class Description:
-    """Rank 0's: the plan of all ranks, and where their tensors lie."""
+    """Describes a checkpoint from the plan of all ranks and the places of their tensors. Rank 0 has
+    it.
+    """
 
-    def __init__(self, metadata: Metadata, tensors: Sequence[Places], owners: Sequence[Owners]) -> None:
+    def __init__(
+        self, metadata: Metadata, tensors: Sequence[Places], owners: Sequence[Owners]
+    ) -> None:
         self._metadata = metadata
         self._metadata.version = CURRENT_DCP_VERSION
         self._tensors = {index: place for of_rank in tensors for index, place in of_rank.items()}
@@ -46,13 +50,19 @@ class Description:
         self._pickled: bytes | None = None
 
     def pickled(self) -> bytes:
-        """(metadata, places of tensors, owners of objects), which are the same in every copy of the state."""
+        """(metadata, places of tensors, owners of objects), pickled; the same for every copy of the
+        state.
+        """
         if self._pickled is None:
             self._pickled = pickle.dumps((self._metadata, self._tensors, self._owners))
         return self._pickled
 
-    def content(self, parts: Sequence[Part]) -> bytes:
-        """The file for these parts. Made once for objects of the same length: pickling holds up other threads."""
+    def content(self, parts: Sequence[SavedPart]) -> bytes:
+        """The content of `.metadata` for these parts.
+
+        It is made again only when the lengths of objects have changed: pickling blocks other
+        threads.
+        """
         objects = {
             MetadataIndex(name): _StorageInfo(object_file(part.rank), offset, length)
             for part in parts

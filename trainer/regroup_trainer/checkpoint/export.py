@@ -1,7 +1,8 @@
-"""The model of a checkpoint as safetensors in Hugging Face's layout, and such a folder as a starting point.
+"""Exports the model of a checkpoint as safetensors in Hugging Face's layout, and initializes a
+model from such a folder.
 
-Llama gets the names and the config.json of transformers' LlamaForCausalLM, which loads the folder as it is; other
-models keep their own names.
+Llama gets the names and the config.json of transformers' LlamaForCausalLM, which can load the
+folder. Other models keep their own names.
 """
 
 from __future__ import annotations
@@ -23,23 +24,27 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from regroup_trainer import durable
 from regroup_trainer.checkpoint.layout import Manifest
-from regroup_trainer.config import Dimensions
 from regroup_trainer.errors import DataError
 from regroup_trainer.models.llama import NORM_EPSILON, feed_forward_width, hugging_face_name
+from regroup_trainer.protocol.config import Dimensions
+from regroup_trainer.system import durable
 
 SHARD_BYTES = 5 * 10**9
-"""Above that a model is split over several files, as Hugging Face does."""
+"""The most bytes of a file; a larger model is split over several files, as Hugging Face does."""
 _MODEL = "model."
 
 
-def export(checkpoint: Path, manifest: Manifest, target: Path, shard_bytes: int = SHARD_BYTES) -> list[Path]:
-    """Write config.json and the weights into `target`, which is made; returns the files.
+def export(
+    checkpoint: Path, manifest: Manifest, target: Path, shard_bytes: int = SHARD_BYTES
+) -> list[Path]:
+    """Write config.json and the weights into the new folder `target`; returns the files.
 
     The whole model is read into memory. Raises OSError.
     """
-    weights = {_exported_name(manifest, name): tensor for name, tensor in read_model(checkpoint).items()}
+    weights = {
+        _exported_name(manifest, name): tensor for name, tensor in read_model(checkpoint).items()
+    }
     shards = _split(weights, shard_bytes)
     target.mkdir(parents=True, exist_ok=True)
     names = _shard_names(len(shards))
@@ -48,7 +53,9 @@ def export(checkpoint: Path, manifest: Manifest, target: Path, shard_bytes: int 
     written = [*names, "config.json"]
     (target / "config.json").write_text(json.dumps(_config(manifest, weights), indent=2) + "\n")
     if len(shards) > 1:
-        places = {weight: name for name, shard in zip(names, shards, strict=True) for weight in shard}
+        places = {
+            weight: name for name, shard in zip(names, shards, strict=True) for weight in shard
+        }
         total = sum(tensor.nbytes for tensor in weights.values())
         index = {"metadata": {"total_size": total}, "weight_map": places}
         (target / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
@@ -60,7 +67,8 @@ def export(checkpoint: Path, manifest: Manifest, target: Path, shard_bytes: int 
 
 @torch.no_grad()
 def initialize_from(model: nn.Module, folder: Path, name: str) -> None:
-    """Fill the parameters of `model`, of kind `name`, from a folder of safetensors; each rank reads what it needs.
+    """Fill the parameters of `model`, of kind `name`, from a folder of safetensors. Each rank reads
+    what it needs.
 
     Raises DataError when a weight is missing or of another shape.
     """
@@ -70,7 +78,8 @@ def initialize_from(model: nn.Module, folder: Path, name: str) -> None:
             stored = hugging_face_name(own) if name == "llama" else own
             if stored not in found:
                 raise DataError(
-                    f"model.initializeFrom: {folder} has no weight {stored}: is it of another architecture?"
+                    f"model.initializeFrom: {folder} has no weight {stored}: is it of another "
+                    "architecture?"
                 )
             _fill(cast(Tensor, tensor), found[stored].get_tensor(stored), f"{stored} in {folder}")
 
@@ -78,11 +87,14 @@ def initialize_from(model: nn.Module, folder: Path, name: str) -> None:
 def _fill(tensor: Tensor, value: Tensor, what: str) -> None:
     if value.shape != tensor.shape:
         raise DataError(
-            f"model.initializeFrom: {what} has shape {list(value.shape)} instead of {list(tensor.shape)}: choose the "
+            f"model.initializeFrom: {what} has shape {list(value.shape)} instead of "
+            f"{list(tensor.shape)}: choose the "
             f"preset or dimensions that it was trained with"
         )
     if isinstance(tensor, DTensor):
-        value = distribute_tensor(value.to(tensor.device), tensor.device_mesh, tensor.placements, src_data_rank=None)
+        value = distribute_tensor(
+            value.to(tensor.device), tensor.device_mesh, tensor.placements, src_data_rank=None
+        )
     tensor.copy_(value)
 
 
@@ -90,13 +102,16 @@ def _weights(folder: Path, open_files: ExitStack) -> Iterator[tuple[str, Any]]:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise DataError(
-            f"model.initializeFrom: {folder} holds no *.safetensors: name a folder in Hugging Face's layout"
+            f"model.initializeFrom: {folder} holds no *.safetensors: name a folder in Hugging "
+            "Face's layout"
         )
     for path in files:
         try:
             file = open_files.enter_context(safe_open(path, framework="pt"))
         except (OSError, SafetensorError) as error:
-            raise DataError(f"model.initializeFrom: {path} cannot be read ({error}): copy it there again") from error
+            raise DataError(
+                f"model.initializeFrom: {path} cannot be read ({error}): copy it there again"
+            ) from error
         yield from ((key, file) for key in file.keys())  # noqa: SIM118 - no mapping
 
 
@@ -109,7 +124,7 @@ def read_model(checkpoint: Path) -> dict[str, Tensor]:
         for name, what in described.items()
         if name.startswith(_MODEL) and isinstance(what, TensorStorageMetadata)
     }
-    with warnings.catch_warnings():  # that nobody else takes part
+    with warnings.catch_warnings():  # about ranks that do not take part
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         load(dict(tensors), storage_reader=reader, no_dist=True)
     return {name.removeprefix(_MODEL): tensor for name, tensor in tensors.items()}
@@ -140,7 +155,9 @@ def _shard_names(count: int) -> list[str]:
 def _config(manifest: Manifest, weights: Mapping[str, Tensor]) -> dict[str, Any]:
     if manifest.model.get("name") != "llama":
         return {"model_type": f"regroup-{manifest.model.get('name', 'model')}", **manifest.model}
-    size = Dimensions.model_validate({key: value for key, value in manifest.model.items() if key != "name"})
+    size = Dimensions.model_validate(
+        {key: value for key, value in manifest.model.items() if key != "name"}
+    )
     embedding = weights["model.embed_tokens.weight"]
     return {
         "architectures": ["LlamaForCausalLM"],

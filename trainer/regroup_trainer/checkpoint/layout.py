@@ -20,21 +20,28 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from regroup_trainer.contract import GenerationNumber
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.lineage_files import (
+    HISTORY_FOLDER,
+    LINEAGE_FOLDER,
+    file_stem,
+    history_name,
+    lineage_name,
+)
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-"""Raised when older code would misread a checkpoint."""
+"""To be raised when older code would misread a checkpoint."""
 
 
 class Record(BaseModel):
-    """Base of what is stored: immutable, unknown fields are an error."""
+    """Base of what is stored: immutable; unknown fields are an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class DataIdentity(Record):
-    """What the order of samples depends on; a run must not change it half-way."""
+    """What determines the order of samples. A run must not change it half-way."""
 
     fingerprint: str
     samples: int
@@ -48,12 +55,12 @@ class RunIdentity:
     """What is trained, as its checkpoints know it."""
 
     model: dict[str, Any]
-    """What must be equal for a state to fit."""
+    """What must be equal for a checkpoint to fit."""
     strategy: str
-    """How the ranks share the work."""
+    """The parallel strategy; it need not be equal."""
     data: DataIdentity
-    own_program: bool = False
-    """Whether a user's own program says all this, and no configuration."""
+    is_custom: bool = False
+    """Whether this comes from a user's own program and not from a configuration."""
 
 
 class FileRecord(Record):
@@ -65,7 +72,9 @@ class FileRecord(Record):
 
 
 class Manifest(Record):
-    """What a published checkpoint consists of; it is written last, so a checkpoint without it is not whole."""
+    """The contents of a published checkpoint. It is written last: a checkpoint without it is not
+    whole.
+    """
 
     format: int = FORMAT
     step: int
@@ -75,7 +84,7 @@ class Manifest(Record):
     tokens: int
     """Tokens trained on."""
     generation: GenerationNumber
-    """The publisher."""
+    """The generation that published it."""
     world_size: int
     strategy: str
     model: dict[str, Any]
@@ -89,12 +98,8 @@ class Manifest(Record):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all files but the manifest itself."""
+        """Bytes of all files except the manifest."""
         return sum(file.size for file in self.files.values())
-
-
-def _suffix(generation: GenerationNumber) -> str:
-    return f"{generation.term}-{generation.n}"
 
 
 _PUBLISHED = re.compile(r"step-(\d+)")
@@ -102,7 +107,6 @@ _TEMPORARY = re.compile(r"step-\d+\.tmp-(\d+)-(\d+)")
 _CORRUPT = re.compile(r"\.corrupt-step-(\d+)-.*")
 _STALE = re.compile(r"\.stale-step-\d+-(\d+)-(\d+)(?:\.\d+)?")
 _REMOVED = ".removed-"
-_GENERATION_FILE = re.compile(r"(\d+)-(\d+)\.jsonl?")
 
 
 def published_step(name: str) -> int | None:
@@ -112,7 +116,7 @@ def published_step(name: str) -> int | None:
 
 
 def temporary_generation(name: str) -> GenerationNumber | None:
-    """Who writes, or wrote, this temporary directory; None for any other name."""
+    """The generation that writes, or wrote, this temporary directory; None for any other name."""
     match = _TEMPORARY.fullmatch(name)
     return GenerationNumber(int(match[1]), int(match[2])) if match else None
 
@@ -128,14 +132,10 @@ def is_removed(name: str) -> bool:
 
 
 def set_aside_by(name: str) -> GenerationNumber | None:
-    """The generation that set this directory aside as of an abandoned line; None for any other name."""
+    """The generation that set this directory aside as of an abandoned line; None for any other
+    name.
+    """
     match = _STALE.fullmatch(name)
-    return GenerationNumber(int(match[1]), int(match[2])) if match else None
-
-
-def generation_of(name: str) -> GenerationNumber | None:
-    """The generation that a lineage or history file belongs to; None for any other name."""
-    match = _GENERATION_FILE.fullmatch(name)
     return GenerationNumber(int(match[1]), int(match[2])) if match else None
 
 
@@ -153,12 +153,12 @@ class Layout:
     @property
     def lineage(self) -> Path:
         """The folder of lineage records."""
-        return self.directory / "lineage"
+        return self.directory / LINEAGE_FOLDER
 
     @property
     def history(self) -> Path:
         """The folder of committed steps."""
-        return self.directory / "history"
+        return self.directory / HISTORY_FOLDER
 
     @property
     def latest(self) -> Path:
@@ -166,29 +166,29 @@ class Layout:
         return self.checkpoints / "latest"
 
     def published(self, step: int) -> Path:
-        """A published checkpoint."""
+        """The directory of a published checkpoint."""
         return self.checkpoints / f"step-{step}"
 
     def temporary(self, step: int, generation: GenerationNumber) -> Path:
-        """A checkpoint that `generation` is writing."""
-        return self.checkpoints / f"step-{step}.tmp-{_suffix(generation)}"
+        """The directory into which `generation` writes a checkpoint."""
+        return self.checkpoints / f"step-{step}.tmp-{file_stem(generation)}"
 
     def stale(self, step: int, generation: GenerationNumber) -> Path:
         """Where `generation` sets aside a checkpoint of an abandoned line."""
-        return self.checkpoints / f".stale-step-{step}-{_suffix(generation)}"
+        return self.checkpoints / f".stale-step-{step}-{file_stem(generation)}"
 
     def corrupt(self, step: int, generation: GenerationNumber) -> Path:
         """Where `generation` sets aside a checkpoint that did not verify."""
-        return self.checkpoints / f".corrupt-step-{step}-{_suffix(generation)}"
+        return self.checkpoints / f".corrupt-step-{step}-{file_stem(generation)}"
 
     def removed(self, path: Path) -> Path:
-        """Where one of these directories is while it is being deleted."""
+        """The name of a directory while it is being deleted."""
         return self.checkpoints / f"{_REMOVED}{path.name}"
 
     def lineage_record(self, generation: GenerationNumber) -> Path:
         """The generation's lineage record."""
-        return self.lineage / f"{_suffix(generation)}.json"
+        return self.lineage / lineage_name(generation)
 
     def history_file(self, generation: GenerationNumber) -> Path:
         """The generation's committed steps."""
-        return self.history / f"{_suffix(generation)}.jsonl"
+        return self.history / history_name(generation)

@@ -1,8 +1,8 @@
-"""Which generations a run consists of, and which checkpoints therefore count. Torch-free.
+"""Which generations a run consists of, and so which checkpoints count. Torch-free.
 
-Fencing is done when reading: a generation durably writes what it resumed from before its first step; a checkpoint
-counts only if no later generation of the lineage resumed below it. A straggler of an abandoned line may still publish
-something, but nobody will ever load it.
+Fencing happens when reading. Before its first step, a generation durably records what it resumed
+from. A checkpoint counts only if no later generation of the lineage resumed below it. A rank of an
+abandoned line may still publish something, but nobody will load it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from regroup_trainer import durable
-from regroup_trainer.checkpoint.layout import DataIdentity, Layout, Record, generation_of
-from regroup_trainer.config import ResumePolicy
-from regroup_trainer.contract import GenerationNumber
+from regroup_trainer.checkpoint.layout import DataIdentity, Layout, Record
 from regroup_trainer.errors import CheckpointError, FencedError
+from regroup_trainer.protocol.config import ResumePolicy
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.lineage_files import generation_of
+from regroup_trainer.system import durable
 
 
 class LineageRecord(Record):
@@ -25,13 +26,15 @@ class LineageRecord(Record):
 
     generation: GenerationNumber
     parent: GenerationNumber | None
-    """The generation that it continues; None at the very start."""
+    """The generation that it continues; None for the first."""
     resumed_from_step: int
-    """Steps that its first state had completed."""
+    """The number of steps that its first state had completed."""
     from_checkpoint: bool = False
-    """Whether that state was read from a checkpoint on the volume, which therefore had one."""
+    """Whether that state was read from a checkpoint on the volume."""
     resume: ResumePolicy
-    """The policy in force, so that a changed one is noticed and an unchanged one is not applied twice."""
+    """The resume policy in force. A changed policy is noticed by it, and an unchanged one is not
+    applied twice.
+    """
     data: DataIdentity
 
 
@@ -48,20 +51,25 @@ def _read_record(path: Path) -> LineageRecord:
         return LineageRecord.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise CheckpointError(
-            f"lineage record {path} is damaged ({error.error_count()} errors), so nobody can tell which checkpoints "
-            f"count: restore the file, or start with an empty directory"
+            f"lineage record {path} is damaged ({error.error_count()} errors), so it is unknown "
+            "which checkpoints count: restore the file, or start with an empty directory"
         ) from error
 
 
-def parent_of(numbers: Iterable[GenerationNumber], generation: GenerationNumber) -> GenerationNumber | None:
+def parent_of(
+    numbers: Iterable[GenerationNumber], generation: GenerationNumber
+) -> GenerationNumber | None:
     """The newest generation before this one that began.
 
-    Only the volume knows: what a coordinator has heard may be less, where ranks could not reach it.
+    Only the volume knows it: the coordinator may not have been reachable for the ranks of that
+    generation.
     """
     return max((number for number in numbers if number < generation), default=None)
 
 
-def chain(records: dict[GenerationNumber, LineageRecord], newest: GenerationNumber | None) -> tuple[LineageRecord, ...]:
+def chain(
+    records: dict[GenerationNumber, LineageRecord], newest: GenerationNumber | None
+) -> tuple[LineageRecord, ...]:
     """The lineage that ends with `newest`, oldest first."""
     links: list[LineageRecord] = []
     while newest is not None:
@@ -71,7 +79,7 @@ def chain(records: dict[GenerationNumber, LineageRecord], newest: GenerationNumb
 
 
 def counts(step: int, publisher: GenerationNumber, lineage: tuple[LineageRecord, ...]) -> bool:
-    """Whether the checkpoint of `step` published by this generation belongs to the lineage."""
+    """Whether the checkpoint of `step` that this generation published belongs to the lineage."""
     numbers = [link.generation for link in lineage]
     if publisher not in numbers:
         return False
@@ -80,34 +88,42 @@ def counts(step: int, publisher: GenerationNumber, lineage: tuple[LineageRecord,
 
 
 def had_checkpoint(lineage: tuple[LineageRecord, ...]) -> bool:
-    """Whether the run has gone on from a checkpoint since it last started from scratch."""
+    """Whether the run has resumed from a checkpoint since it last started from scratch."""
     since = itertools.takewhile(lambda link: link.resumed_from_step > 0, reversed(lineage))
     return any(link.from_checkpoint for link in since)
 
 
 def newest_committing(
-    layout: Layout, generation: GenerationNumber, void: Collection[GenerationNumber]
+    layout: Layout, generation: GenerationNumber, unused: Collection[GenerationNumber]
 ) -> GenerationNumber | None:
-    """The newest generation before this one that may have committed a step; those that are `void` have not.
+    """The newest generation before this one that may have committed a step; those that are `unused`
+    have not.
 
     Raises FencedError when a newer generation than this one has begun.
     """
     require_newest(layout, generation)
     begun = {number for path in layout.lineage.iterdir() if (number := generation_of(path.name))}
-    return parent_of(begun.difference(void), generation)
+    return parent_of(begun.difference(unused), generation)
 
 
 def require_newest(layout: Layout, generation: GenerationNumber) -> None:
     """Raises FencedError when a newer generation has begun."""
-    newest = max((number for path in layout.lineage.iterdir() if (number := generation_of(path.name))), default=None)
+    newest = max(
+        (number for path in layout.lineage.iterdir() if (number := generation_of(path.name))),
+        default=None,
+    )
     if newest is not None and newest > generation:
         raise FencedError(f"generation {newest} has begun: generation {generation} is over")
 
 
 def begin(layout: Layout, record: LineageRecord) -> None:
-    """Durably note that a generation begins. Raises FencedError when it, or a newer one, has begun already."""
+    """Durably record that a generation begins. Raises FencedError when it, or a newer one, has
+    begun already.
+    """
     require_newest(layout, record.generation)
     try:
         durable.create(layout.lineage_record(record.generation), record.model_dump_json())
     except FileExistsError:
-        raise FencedError(f"generation {record.generation} has begun before: it cannot begin twice") from None
+        raise FencedError(
+            f"generation {record.generation} has begun before: it cannot begin twice"
+        ) from None

@@ -1,11 +1,13 @@
-"""Giving a written checkpoint its name, and deleting those that may go. Torch-free.
+"""Gives a written checkpoint its final name, and deletes checkpoints that may go. Torch-free.
 
-A publisher may be held up anywhere (a frozen node, a volume that does not answer) and go on when others have taken
-over. No shared file system gives a check and a rename in one. So nothing is renamed over another; what is in the way,
-or may go, is first taken out of sight, and given back unless the taker is the newest generation even then. What counts
-for a newer one is thus neither replaced nor deleted. A window is left: a taker that was held up right before its rename
-can be killed, or held up once more, right after it. What it took is then out of sight (`.stale-`, `.removed-`), and
-tidied away when the next generation begins, or publishes.
+A publisher may be held up anywhere (a frozen node, a volume that does not answer) and continue when
+other ranks have taken over. No shared file system offers a check and a rename in one operation. So
+nothing is renamed over another checkpoint. What is in the way, or may go, is first renamed to a
+hidden name. It is given back unless this generation is the newest even then. So a checkpoint that
+counts for a newer generation is neither replaced nor deleted. One window is left: a publisher that
+was held up right before its rename can be killed, or held up again, right after it. The checkpoint
+then keeps its hidden name (`.stale-`, `.removed-`) and is removed when the next generation begins,
+or publishes.
 """
 
 from __future__ import annotations
@@ -14,19 +16,20 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from regroup_trainer import durable
 from regroup_trainer.checkpoint import catalog, lineage
 from regroup_trainer.checkpoint.layout import MANIFEST, Layout, Manifest
-from regroup_trainer.config import CheckpointPolicy
-from regroup_trainer.contract import GenerationNumber
 from regroup_trainer.errors import FencedError
+from regroup_trainer.protocol.config import CheckpointPolicy
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.system import durable
 
 
 def publish(layout: Layout, manifest: Manifest, directory: Path) -> None:
     """Give a completely written directory its final name, durably.
 
-    If a whole checkpoint of this step and lineage is there already, the new one is dropped; a damaged one, or one of
-    another line, is set aside. Raises FencedError when a newer generation has begun, OSError.
+    If a whole checkpoint of this step and lineage exists, the new one is dropped. A damaged one, or
+    one of another line, is set aside. Raises FencedError when a newer generation has begun,
+    OSError.
     """
     (directory / MANIFEST).write_text(manifest.model_dump_json(indent=1))
     durable.sync(directory / MANIFEST)
@@ -36,7 +39,7 @@ def publish(layout: Layout, manifest: Manifest, directory: Path) -> None:
 
 
 def give_name(layout: Layout, manifest: Manifest, directory: Path) -> None:
-    """What `publish` does after its check, whenever it comes to it. Raises FencedError, OSError."""
+    """The part of `publish` after its check, which may be delayed. Raises FencedError, OSError."""
     target, generation = layout.published(manifest.step), manifest.generation
     if target.exists():
         if _is_ours(layout, manifest):
@@ -46,13 +49,16 @@ def give_name(layout: Layout, manifest: Manifest, directory: Path) -> None:
     try:
         durable.rename(directory, target)
     except OSError:
-        lineage.require_newest(layout, generation)  # who begins sweeps what others write, and may use the name
+        lineage.require_newest(
+            layout, generation
+        )  # a newer generation has swept the directory, or uses the name
         raise
     _point_latest(layout, target)
 
 
 def prune(layout: Layout, generation: GenerationNumber, policy: CheckpointPolicy) -> None:
-    """Delete the checkpoints of this lineage that the policy does not keep, and those set aside by older generations.
+    """Delete the checkpoints of this lineage that the policy does not keep, and those that older
+    generations set aside.
 
     Raises FencedError when a newer generation has begun, OSError.
     """
@@ -63,10 +69,16 @@ def prune(layout: Layout, generation: GenerationNumber, policy: CheckpointPolicy
         shutil.rmtree(path)
 
 
-def superfluous(layout: Layout, generation: GenerationNumber, policy: CheckpointPolicy) -> list[int]:
+def superfluous(
+    layout: Layout, generation: GenerationNumber, policy: CheckpointPolicy
+) -> list[int]:
     """The steps whose checkpoints this generation does not keep. Raises OSError."""
     links = _lineage(layout, generation)
-    ours = [found.step for found in catalog.published(layout) if found.manifest and catalog.on_lineage(found, links)]
+    ours = [
+        found.step
+        for found in catalog.published(layout)
+        if found.manifest and catalog.on_lineage(found, links)
+    ]
     return catalog.removable(ours, policy.keep_last, policy.keep_every_steps)
 
 
@@ -77,16 +89,18 @@ def remove(layout: Layout, step: int, generation: GenerationNumber) -> None:
 
 
 def _take_away(layout: Layout, path: Path, target: Path, generation: GenerationNumber) -> Path:
-    """Have a checkpoint published no more, if this generation may say so: what counts is for the newest to know.
+    """Hide a published checkpoint, if this generation is the newest before and after; returns its
+    new path.
 
-    Returns where it is now. Raises FencedError, OSError; then it is where it was, if the volume lets it.
+    Raises FencedError, OSError. The checkpoint then has its old name again, if the volume allows
+    that.
     """
     lineage.require_newest(layout, generation)
     aside = catalog.set_aside(path, target)
     try:
         lineage.require_newest(layout, generation)  # now that nobody else sees it
     except (FencedError, OSError):
-        with contextlib.suppress(OSError):  # another has been published meanwhile: that one stays
+        with contextlib.suppress(OSError):  # if another one was published meanwhile, that one stays
             durable.rename(aside, path)
         raise
     return aside
@@ -94,7 +108,9 @@ def _take_away(layout: Layout, path: Path, target: Path, generation: GenerationN
 
 def _is_ours(layout: Layout, manifest: Manifest) -> bool:
     there = catalog.read_candidate(layout, manifest.step)
-    if there.manifest is None or not catalog.on_lineage(there, _lineage(layout, manifest.generation)):
+    if there.manifest is None or not catalog.on_lineage(
+        there, _lineage(layout, manifest.generation)
+    ):
         return False
     return not catalog.verify(there.path, there.manifest, there.manifest.files)
 
@@ -104,7 +120,7 @@ def _lineage(layout: Layout, generation: GenerationNumber) -> tuple[lineage.Line
 
 
 def _point_latest(layout: Layout, target: Path) -> None:
-    """`latest` is for people; a failure must not fail a save that has been published."""
+    """Update the link for people. A failure is ignored: the checkpoint is published."""
     beside = layout.latest.with_name(".latest.new")
     with contextlib.suppress(OSError):
         beside.unlink(missing_ok=True)

@@ -1,6 +1,8 @@
-"""One save, beside the training: copy, write, tell; rank 0 counts the parts and publishes.
+"""One save, beside the training: copy, write, send what was written; rank 0 collects that and
+publishes.
 
-After the copy there is no communication but by the store, so a save can neither delay nor deadlock a step.
+After the copy, ranks communicate only over the store. So a save can neither delay nor deadlock a
+step.
 """
 
 from __future__ import annotations
@@ -13,19 +15,19 @@ from dataclasses import dataclass
 
 import torch
 
-from regroup_trainer import durable
-from regroup_trainer.checkpoint import catalog, files
-from regroup_trainer.checkpoint.background import Background
+from regroup_trainer.checkpoint import catalog, shard_file
 from regroup_trainer.checkpoint.description import object_file, place_objects, tensor_file
 from regroup_trainer.checkpoint.layout import FileRecord, Layout, Manifest, RunIdentity
-from regroup_trainer.checkpoint.parts import Part, Parts
+from regroup_trainer.checkpoint.parts import SavedPart, SavedParts
 from regroup_trainer.checkpoint.publish import prune, publish
-from regroup_trainer.checkpoint.snapshot import Snapshot
-from regroup_trainer.config import CheckpointPolicy
-from regroup_trainer.contract import GenerationNumber
+from regroup_trainer.checkpoint.staging import Snapshot
 from regroup_trainer.errors import GenerationOverError, SaveError
-from regroup_trainer.state import Position
-from regroup_trainer.world import World
+from regroup_trainer.parallel.process_group import GenerationGroup
+from regroup_trainer.protocol.config import CheckpointPolicy
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.step.state import Position
+from regroup_trainer.system import durable
+from regroup_trainer.system.background import Background
 
 _METADATA = ".metadata"
 
@@ -36,20 +38,21 @@ class Saver:
 
     layout: Layout
     generation: GenerationNumber
-    world: World
+    group: GenerationGroup
     identity: RunIdentity
     settle: Callable[[], None]
-    """Called on rank 0, in another thread, before publishing: makes durable what the checkpoint relies on. Raises
-    OSError."""
+    """Called on rank 0, in another thread, before publishing: flushes what the checkpoint relies
+    on. Raises OSError.
+    """
 
     def manifest(self, position: Position, written: dict[str, FileRecord]) -> Manifest:
-        """Of a checkpoint that is about to be published."""
+        """The manifest of a checkpoint that is about to be published."""
         return Manifest(
             step=position.step,
             position=position.samples,
             tokens=position.tokens,
             generation=self.generation,
-            world_size=self.world.size,
+            world_size=self.group.size,
             strategy=self.identity.strategy,
             model=self.identity.model,
             data=self.identity.data,
@@ -67,14 +70,20 @@ class Published:
     seconds: float
     """From the decision to the rename."""
     prune_problem: str
-    """Why old ones could not be deleted; empty when they could."""
+    """Why old checkpoints could not be deleted; empty when they could."""
 
 
 class Save:
-    """A save under way. It begins with its making; rank 0's `result` knows how it ended."""
+    """A save under way; it begins when the object is made. Rank 0's `result` knows how it ended."""
 
     def __init__(
-        self, saver: Saver, snapshot: Snapshot, parts: Parts, number: int, position: Position, policy: CheckpointPolicy
+        self,
+        saver: Saver,
+        snapshot: Snapshot,
+        parts: SavedParts,
+        number: int,
+        position: Position,
+        policy: CheckpointPolicy,
     ) -> None:
         self._saver = saver
         self._snapshot = snapshot
@@ -90,43 +99,47 @@ class Save:
 
     @property
     def done(self) -> bool:
-        """Whether this rank has nothing more to do for it."""
+        """Whether this rank's part has ended."""
         return self._work.done
 
     def wait_for_copy(self) -> None:
-        """Return when the state may change."""
+        """Wait until the state may change."""
         self._snapshot.wait()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end, so long at most; whether it has come."""
+        """Wait for the end, at most so long; returns whether it has come."""
         return self._work.wait(seconds)
 
     def result(self) -> Published | None:
-        """How it ended; on rank 0 what was published, None elsewhere.
+        """What was published, on rank 0; None elsewhere.
 
-        Raises SaveError, FencedError on rank 0; c10d's errors when the store is gone.
+        Raises SaveError and FencedError on rank 0; c10d's errors when the store is gone.
         """
         return self._work.result()
 
     def give_up(self, grace_seconds: float) -> None:
-        """The generation is over. What all ranks have written already is still published, else it is deleted."""
+        """End with the generation. A save that all ranks have written is still published; any other
+        is deleted.
+        """
         self._given_up.set()
         self._work.wait(grace_seconds)
 
     def _run(self, objects: dict[str, bytes]) -> Published | None:
         self._snapshot.copy()
-        self._parts.tell(self._number, self._write(objects))
-        if not self._saver.world.leads:
+        self._parts.send(self._number, self._write(objects))
+        if not self._saver.group.is_rank0:
             return None
         parts = self._parts.collect(self._number, self._given_up)
         try:
             return self._publish(parts)
         except (SaveError, GenerationOverError):
-            shutil.rmtree(self.directory, ignore_errors=True)  # what stays is swept by the next generation
+            shutil.rmtree(
+                self.directory, ignore_errors=True
+            )  # what stays is swept by the next generation
             raise
 
-    def _write(self, objects: dict[str, bytes]) -> Part:
-        rank, image = self._saver.world.rank, self._snapshot.image
+    def _write(self, objects: dict[str, bytes]) -> SavedPart:
+        rank, image = self._saver.group.rank, self._snapshot.image
         contents = {}
         if image.size:
             contents[tensor_file(rank)] = (image.content(), image.size)
@@ -137,16 +150,18 @@ class Save:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             for name, (content, size) in contents.items():
-                written[name] = files.write(self.directory / name, content, size)
+                written[name] = shard_file.write(self.directory / name, content, size)
         except OSError as error:
             for name in written:
                 (self.directory / name).unlink(missing_ok=True)
-            return Part(rank=rank, problem=describe(error))
-        return Part(rank=rank, files=written, objects=place_objects(objects))
+            return SavedPart(rank=rank, problem=describe(error))
+        return SavedPart(rank=rank, files=written, objects=place_objects(objects))
 
-    def _publish(self, parts: list[Part] | None) -> Published:
+    def _publish(self, parts: list[SavedPart] | None) -> Published:
         if parts is None:
-            raise GenerationOverError("the generation ended before all ranks had written their part")
+            raise GenerationOverError(
+                "the generation ended before all ranks had written their part"
+            )
         for part in parts:
             if part.problem:
                 raise SaveError("write", f"rank {part.rank}: {part.problem}")
@@ -160,7 +175,7 @@ class Save:
             raise SaveError("publish", describe(error)) from error
         return Published(manifest, time.monotonic() - self._start, self._prune())
 
-    def _write_metadata(self, parts: list[Part]) -> FileRecord:
+    def _write_metadata(self, parts: list[SavedPart]) -> FileRecord:
         description, path = self._snapshot.plan.description, self.directory / _METADATA
         assert description is not None, "rank 0 publishes, and has it"
         path.write_bytes(description.content(parts))
@@ -176,5 +191,7 @@ class Save:
 
 
 def describe(error: OSError) -> str:
-    """What went wrong with the storage."""
-    return f"{error.filename}: {error.strerror}" if error.filename else (error.strerror or str(error))
+    """A sentence about a problem with the storage."""
+    return (
+        f"{error.filename}: {error.strerror}" if error.filename else (error.strerror or str(error))
+    )

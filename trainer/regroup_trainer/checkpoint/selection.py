@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from regroup_trainer.checkpoint import catalog, lineage
 from regroup_trainer.checkpoint.catalog import Candidate
 from regroup_trainer.checkpoint.layout import Layout
-from regroup_trainer.config import ResumePolicy
-from regroup_trainer.contract import GenerationNumber, GenerationRecord, SnapshotNumber
 from regroup_trainer.errors import CheckpointError, ConfigurationError
+from regroup_trainer.protocol.config import ResumePolicy
+from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, SnapshotNumber
 
 
 @dataclass(frozen=True)
@@ -17,13 +17,13 @@ class Selection:
     """What rank 0 found on the volume."""
 
     parent: GenerationNumber | None
-    """The generation to be continued."""
+    """The generation that is continued."""
     candidates: tuple[Candidate, ...]
-    """To be tried in this order."""
+    """The checkpoints to be tried, in this order."""
     scratch: bool
-    """Whether to start from scratch when none of them is whole."""
+    """Whether to start from scratch when no candidate is whole."""
     without_memory: str
-    """Why the memory snapshot that the record names must not be used; empty when it may."""
+    """Why the memory snapshot in the record must not be used; empty when it may."""
 
 
 def select(layout: Layout, record: GenerationRecord) -> Selection:
@@ -33,7 +33,9 @@ def select(layout: Layout, record: GenerationRecord) -> Selection:
     links = lineage.chain(records, parent)
     policy = policy_in_force(links, record.desired.resume)
     ours = tuple(found for found in catalog.published(layout) if catalog.on_lineage(found, links))
-    without = _without_memory(record.snapshot.number, policy, ours, links) if record.snapshot else ""
+    without = (
+        _without_memory(record.snapshot.number, policy, ours, links) if record.snapshot else ""
+    )
     match policy.policy:
         case "Latest":
             missed = catalog.has_corrupt(layout) or lineage.had_checkpoint(links)
@@ -43,7 +45,9 @@ def select(layout: Layout, record: GenerationRecord) -> Selection:
         case "Step":
             return Selection(parent, _of_step(ours, policy.step), False, without)
         case "Job":
-            raise ConfigurationError("resume.policy: 'Job' is not supported yet: use Latest, Never or Step")
+            raise ConfigurationError(
+                "resume.policy: 'Job' is not supported yet: use Latest, Never or Step"
+            )
 
 
 def _without_memory(
@@ -55,27 +59,43 @@ def _without_memory(
     if policy.policy != "Latest":
         return f"resume.policy is {policy.policy}"
     if not lineage.counts(number.step, number.generation, links):
-        return f"the memory snapshot of step {number.step} is of generation {number.generation}, an abandoned line"
+        return (
+            f"the memory snapshot of step {number.step} is of generation {number.generation}, an "
+            "abandoned line"
+        )
     newest = next((found.step for found in candidates if found.manifest), 0)
     return f"the checkpoint of step {newest} is newer" if newest > number.step else ""
 
 
 def policy_in_force(links: tuple[lineage.LineageRecord, ...], wanted: ResumePolicy) -> ResumePolicy:
-    """A policy is applied once, by the first generation that has it; later ones continue from there."""
+    """The policy to apply. A policy is applied once, by the first generation that has it; later
+    ones continue from there.
+    """
     return ResumePolicy() if links and links[-1].resume == wanted else wanted
 
 
 def nothing_whole(layout: Layout) -> CheckpointError:
-    """The error for a run whose checkpoints are all corrupt, or gone: to start over silently would hide the loss."""
-    what = f"no checkpoint is left in {layout.checkpoints} though this job has gone on from one before"
+    """The error for a run whose checkpoints are all corrupt or gone. Starting over would hide the
+    loss.
+    """
+    what = (
+        f"no checkpoint is left in {layout.checkpoints} though this job has gone on from one before"
+    )
     if catalog.has_corrupt(layout):
-        what = f"all checkpoints in {layout.checkpoints} are corrupt (they are kept there as .corrupt-step-...)"
-    return CheckpointError(f"{what}: restore one from a backup, or set resume.policy: Never to start from scratch")
+        what = (
+            f"all checkpoints in {layout.checkpoints} are corrupt (they are kept there as "
+            ".corrupt-step-...)"
+        )
+    return CheckpointError(
+        f"{what}: restore one from a backup, or set resume.policy: Never to start from scratch"
+    )
 
 
 def _of_step(ours: tuple[Candidate, ...], step: int | None) -> tuple[Candidate, ...]:
     chosen = tuple(found for found in ours if found.step == step)
     if not chosen:
         existing = ", ".join(str(found.step) for found in ours) or "none at all"
-        raise CheckpointError(f"resume.step: there is no checkpoint of step {step}: choose one of {existing}")
+        raise CheckpointError(
+            f"resume.step: there is no checkpoint of step {step}: choose one of {existing}"
+        )
     return chosen

@@ -1,8 +1,8 @@
 """The part of a training state that torch's distributed checkpoint (DCP) reads and writes.
 
-Names are those of the unwrapped model for every strategy, and tensors are described by their place in the whole, so
-that any world and strategy can load what any other has saved. Which parameters an optimizer's group holds is not
-stored: a rank of a pipeline has others than its neighbour.
+Names are those of the unwrapped model, for every strategy. Tensors are described by their place in
+the whole. So any world size and strategy can load what any other has saved. The parameters of an
+optimizer's group are not stored: ranks of a pipeline have different ones.
 """
 
 from __future__ import annotations
@@ -12,14 +12,20 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    get_optimizer_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
 from torch.distributed.tensor import DTensor
 
-from regroup_trainer.state import TrainState
+from regroup_trainer.step.state import TrainState
 
 
 def tensors_of(state: TrainState) -> dict[str, Any]:
-    """Views of parameters and optimizer state, keyed as stored. Before the first update, states that it would have."""
+    """Parameters and optimizer state by their stored names, as views. Before the first update, the
+    optimizer state is made with its initial values.
+    """
     fresh = not state.own_optimizer.state
     model, optimizer = get_state_dict(state.bare_model, state.own_optimizer)
     if fresh:
@@ -30,12 +36,17 @@ def tensors_of(state: TrainState) -> dict[str, Any]:
 
 
 def hyperparameters(state: TrainState) -> list[dict[str, Any]]:
-    """Of each group of parameters, as they are now."""
-    return [{key: value for key, value in group.items() if key != "params"} for group in state.optimizer.param_groups]
+    """The present hyperparameters of each group of parameters."""
+    return [
+        {key: value for key, value in group.items() if key != "params"}
+        for group in state.optimizer.param_groups
+    ]
 
 
 def packed_extra(state: TrainState) -> dict[str, bytes]:
-    """The other objects of a state, as one value each: their structure may change from save to save."""
+    """The other objects of a state, each as one value, because their structure may change between
+    saves.
+    """
     packed = {}
     for name, stateful in state.extra.items():
         buffer = io.BytesIO()
@@ -45,27 +56,40 @@ def packed_extra(state: TrainState) -> dict[str, bytes]:
 
 
 def put_back(state: TrainState, tensors: dict[str, Any]) -> None:
-    """The inverse of `tensors_of`, after they have been loaded in place."""
+    """Put tensors that were loaded in place back into the state; the inverse of `tensors_of`."""
     own = get_optimizer_state_dict(state.bare_model, state.own_optimizer)
     names = [group["params"] for group in cast(list[dict[str, Any]], own["param_groups"])]
     groups = tensors["optimizer"]["param_groups"]
     optimizer = {
         "state": tensors["optimizer"]["state"],
-        "param_groups": [{**group, "params": held} for group, held in zip(groups, names, strict=True)],
+        "param_groups": [
+            {**group, "params": held} for group, held in zip(groups, names, strict=True)
+        ],
     }
-    set_state_dict(state.bare_model, state.own_optimizer, model_state_dict=tensors["model"], optim_state_dict=optimizer)
+    set_state_dict(
+        state.bare_model,
+        state.own_optimizer,
+        model_state_dict=tensors["model"],
+        optim_state_dict=optimizer,
+    )
     _unpack(state, tensors.get("extra", {}))
 
 
 def updated_tensors(state: TrainState) -> list[Tensor]:
-    """What this rank holds of the tensors that only the optimizer changes: parameters and its own state."""
+    """This rank's parts of the tensors that only the optimizer changes: parameters and its own
+    state.
+    """
     states = [value for of_one in state.own_optimizer.state.values() for value in of_one.values()]
     found = [*state.model.parameters(), *(value for value in states if isinstance(value, Tensor))]
-    return [tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach() for tensor in found]
+    return [
+        tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach() for tensor in found
+    ]
 
 
 def _count_from_zero(optimizer: torch.optim.Optimizer) -> None:
-    """Torch makes missing states by an update with zero gradients at rate zero, which counts as a step."""
+    """Reset step counters: torch makes missing state by an update with zero gradients, which counts
+    as a step.
+    """
     for of_one in optimizer.state.values():
         if isinstance(of_one.get("step"), Tensor):
             of_one["step"].zero_()
@@ -73,5 +97,5 @@ def _count_from_zero(optimizer: torch.optim.Optimizer) -> None:
 
 def _unpack(state: TrainState, packed: dict[str, bytes]) -> None:
     for name, stateful in state.extra.items():
-        # Written by this run itself; a scheduler's state need not consist of tensors.
+        # Unpickling is safe: this run wrote it. A scheduler's state need not consist of tensors.
         stateful.load_state_dict(torch.load(io.BytesIO(packed[name]), weights_only=False))

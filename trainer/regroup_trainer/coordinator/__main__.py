@@ -1,4 +1,7 @@
-"""The coordinator's process: `python -m regroup_trainer.coordinator`, configured by REGROUP_* variables."""
+"""The process of a coordinator: `python -m regroup_trainer.coordinator`.
+
+REGROUP_* variables configure it (`protocol.environment`).
+"""
 
 from __future__ import annotations
 
@@ -16,25 +19,27 @@ from pydantic import ValidationError
 
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.server import Server
-from regroup_trainer.environment import CoordinatorEnvironment
+from regroup_trainer.protocol.environment import CoordinatorEnvironment
+from regroup_trainer.protocol.exit_codes import WRONG_USAGE
 
 HAND_OVER_SECONDS = 3.0
-"""After SIGTERM: agents that are to go as well have said so by then. The others wait for a successor."""
-EXIT_USAGE = 2
+"""After SIGTERM, for the agents that leave as well to report it. Others wait for a successor."""
 
 log = logging.getLogger("regroup_trainer.coordinator")
 
 
 def main() -> int:
-    """Run until SIGTERM; returns the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    """Serve until SIGTERM; returns the exit code."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
     try:
         environment = CoordinatorEnvironment.read(dict(os.environ))
         desired = environment.first_desired()
         token = Path(environment.token_file).read_text().strip()
     except (ValidationError, OSError) as error:
-        log.error("the coordinator's REGROUP_* environment is not usable: %s", error)
-        return EXIT_USAGE
+        log.error("cannot use the REGROUP_* variables or the token file: %s", error)
+        return WRONG_USAGE
     now = time.monotonic()
     core = Coordinator(environment.term, environment.node, desired, now, time.time() - now)
     asyncio.run(_serve(Server(core, token), environment))
@@ -42,18 +47,18 @@ def main() -> int:
 
 
 async def _serve(server: Server, environment: CoordinatorEnvironment) -> None:
-    asked_to_go = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked_to_go.set)
+    terminated = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     site = web.TCPSite(runner, environment.address or None, environment.port, reuse_address=True)
     await site.start()
     log.info("coordinator of term %d listens on port %d", environment.term, environment.port)
     ticking = asyncio.create_task(server.run())
-    going = asyncio.create_task(asked_to_go.wait())
-    await asyncio.wait({ticking, going}, return_when=asyncio.FIRST_COMPLETED)
-    if going.done():
-        log.info("asked to go; waiting for the agents that go as well")
+    stopping = asyncio.create_task(terminated.wait())
+    await asyncio.wait({ticking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if stopping.done():
+        log.info("received SIGTERM; waiting for the agents that leave as well")
         await server.hand_over(HAND_OVER_SECONDS)
     ticking.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -1,8 +1,12 @@
-"""Where the time went and what was lost: the ledger and the recovery records. Pure.
+"""The ledger of a job's time and losses, and the records of its recoveries. Pure.
 
-The ledger splits the wall time of the job. Rank 0 reports its own split since its state was restored; the coordinator
-adds what no rank can see: waiting for workers (pending), from a break to the next generation (idle), from there to the
-restored state (startup at first, rendezvous later; of it checkpoint_restore as the rank measured it).
+The ledger splits the wall time of the job into phases. Rank 0 reports its own split since its state
+was restored. The coordinator adds what no rank can measure:
+
+- pending: the wait for workers,
+- idle: from the end of a generation to the begin of the next,
+- startup (the first time) or rendezvous (later): from there to the restored state, without
+  checkpoint_restore, which the rank reports.
 """
 
 from __future__ import annotations
@@ -10,15 +14,17 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 
-from regroup_trainer.contract import Cause, GenerationRecord, Ledger, Progress, Restored, Rung
-from regroup_trainer.coordinator.world import Break, LastCommit
-from regroup_trainer.job_status import Recovery
+from regroup_trainer.coordinator.current_generation import GenerationEnd, LastCommit
+from regroup_trainer.protocol.generation import GenerationRecord, RestoredFrom
+from regroup_trainer.protocol.job_status import Recovery
+from regroup_trainer.protocol.ledger import Cause, Ledger
+from regroup_trainer.protocol.rank_messages import Progress, Restored
 
-RECOVERIES_KEPT = 10
+MOST_RECOVERIES = 10
 
 
 class Account:
-    """The ledger under way. Its numbers never fall."""
+    """The ledger as it grows. Its numbers never fall."""
 
     def __init__(self, seed: Ledger, now: float) -> None:
         self._seconds = dict(seed.seconds)
@@ -29,7 +35,7 @@ class Account:
         self._until = now
 
     def merge(self, seed: Ledger) -> None:
-        """Take over what another coordinator of this job had counted beyond ours."""
+        """Take over what another coordinator of this job has counted beyond ours."""
         for phase, seconds in seed.seconds.items():
             self._seconds[phase] = max(seconds, self._seconds.get(phase, 0.0))
         for cause, count in seed.restarts.items():
@@ -38,7 +44,7 @@ class Account:
         self._lost_work_seconds = max(seed.lost_work_seconds, self._lost_work_seconds)
 
     def spend(self, phase: str, now: float) -> None:
-        """Book the time since the last booking."""
+        """Book the time since the last booking on `phase`."""
         self._add(phase, now - self._until)
         self._until = now
 
@@ -51,19 +57,19 @@ class Account:
         self._reported = {}
 
     def adopt(self, progress: Progress | None, now: float) -> None:
-        """Go on from a world that another coordinator has accounted for so far."""
+        """Go on with a generation that another coordinator has accounted for so far."""
         self._reported = progress.seconds if progress else {}
         self._until = now
 
     def progress(self, seconds: Mapping[str, float], now: float) -> None:
-        """Book what rank 0 has reported since its last report of the same generation."""
+        """Book the seconds that rank 0 has added since its last report of this generation."""
         for phase, value in seconds.items():
             self._add(phase, value - self._reported.get(phase, 0.0))
         self._reported = dict(seconds)
         self._until = now
 
     def lost(self, steps: int, seconds: float) -> None:
-        """Book steps that have to be done again."""
+        """Book steps that must be done again, and the seconds they took."""
         self._lost_steps += max(0, steps)
         self._lost_work_seconds += max(0.0, seconds)
 
@@ -89,50 +95,57 @@ class Account:
 
 
 class Recoveries:
-    """The newest recovery records; the last one is completed by the reports that follow."""
+    """The newest records of recoveries. Later reports complete the last one."""
 
     def __init__(self) -> None:
-        self._kept: deque[Recovery] = deque(maxlen=RECOVERIES_KEPT)
+        self._records: deque[Recovery] = deque(maxlen=MOST_RECOVERIES)
 
     def records(self) -> tuple[Recovery, ...]:
         """Oldest first."""
-        return tuple(self._kept)
+        return tuple(self._records)
 
-    def open(self, what: Break, wall: float, following: GenerationRecord, world_before: int, rung: Rung) -> None:
-        """A world broke (or was ended for another) at wall time `wall`, and `following` takes its place."""
-        place = what.place
-        self._kept.append(
+    def open(
+        self,
+        end: GenerationEnd,
+        wall: float,
+        following: GenerationRecord,
+        world_size_before: int,
+        restored_from: RestoredFrom,
+    ) -> None:
+        """A generation ended at wall time `wall`, and `following` takes its place."""
+        place = end.place
+        self._records.append(
             Recovery(
                 sequence=following.number.n,
                 time=wall,
-                cause=what.cause,
-                rung=rung,
+                cause=end.cause,
+                restored_from=restored_from,
                 generation=following.number,
                 member=place.member if place else "",
                 pod=place.pod if place else "",
                 node=place.node if place else "",
-                exit_code=what.exit.exit_code if what.exit else None,
-                message=what.message,
-                detect_seconds=what.detect_seconds,
-                world_before=world_before,
-                world_after=following.world_size,
+                exit_code=end.exit.exit_code if end.exit else None,
+                message=end.message,
+                detect_seconds=end.detect_seconds,
+                world_size_before=world_size_before,
+                world_size_after=following.world_size,
             )
         )
 
     def restored(self, report: Restored, before: LastCommit | None) -> int:
-        """The state of the following generation is in place; returns how many steps must be done again."""
+        """The following generation has its state; returns how many steps must be done again."""
         lost = max(0, before.step - report.step) if before else 0
-        served = {"rung": report.rung} if report.rung else {}
+        served = {"restored_from": report.restored_from} if report.restored_from else {}
         self._amend(report.generation, lost_steps=lost, resumed_from_step=report.step, **served)
         return lost
 
     def first_step(self, report: Progress, before: LastCommit | None) -> Recovery | None:
-        """The first step after it was committed; returns the completed record."""
+        """The following generation has committed a step; returns the completed record."""
         down = max(0.0, report.time - before.time) if before else None
         return self._amend(report.generation, down_seconds=down)
 
     def _amend(self, generation: object, **changes: object) -> Recovery | None:
-        if not self._kept or self._kept[-1].generation != generation:
+        if not self._records or self._records[-1].generation != generation:
             return None
-        self._kept[-1] = self._kept[-1].model_copy(update=changes)
-        return self._kept[-1]
+        self._records[-1] = self._records[-1].model_copy(update=changes)
+        return self._records[-1]

@@ -1,58 +1,93 @@
-"""A coordinator that has just started takes over the world that returning agents tell of."""
+"""A coordinator that has just started adopts the generation that returning agents report. Pure."""
 
 from __future__ import annotations
 
-from regroup_trainer.contract import GenerationRecord, Hello
-from regroup_trainer.coordinator.greeting import echo
-from regroup_trainer.coordinator.state import State
-from regroup_trainer.coordinator.world import Break, LastCommit, World
+from collections.abc import Mapping
+
+from regroup_trainer.coordinator.coordinator_state import State
+from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure, LastCommit
+from regroup_trainer.coordinator.registration import resync
+from regroup_trainer.protocol.agent_messages import Hello
+from regroup_trainer.protocol.generation import GenerationRecord, MemberRecord
 
 LONGEST_SECONDS = 10.0
-"""Who shows life, but says no hello for so long after the others, is given up."""
+"""A member that shows life but says no hello for so long after the others is lost."""
 
 
 def adopt(state: State, until: float, now: float) -> bool:
-    """Adopt the newest world as soon as all its members are back; from `until` on those who are missing are lost.
+    """Adopt the newest generation once all its members are back; False while it is waited for.
 
-    Training never stopped, so a world that is whole goes on under its old number. A member whose heartbeats are heard
-    is only late: its connection ended with the former coordinator's, which may take seconds to be noticed.
-
-    Returns False while there is such a world and it must be waited for.
+    Training never stopped, so a whole generation goes on under its old number. From `until` on, a
+    missing member is lost. A member whose heartbeats arrive is only late: it may take seconds to
+    notice that the connection to the former coordinator is gone.
     """
     record = _newest(state)
     if record is None:
         return True
-    hellos = [member.hello for member in state.members.values()]
-    back = {h.member: h for h in hellos if h.record is not None and h.record.number == record.number}
-    missing = [place for place in record.members if place.member not in back]
-    only_late = now < until + LONGEST_SECONDS and all(_lives(state, place.member, now) for place in missing)
-    if missing and (now < until or only_late):
+    back = _back(state, record)
+    missing = _missing(record, back)
+    if missing and _may_come(state, missing, until, now):
         return False
-    restored = {hello.restored.rank: hello.restored for hello in back.values() if hello.restored is not None}
-    state.world = World(record, begun=now, heard=now, moved=now, restored=restored)
-    state.resumed += [(told.generation, told.step) for rank, told in restored.items() if rank == 0]
-    _adopt_progress(state, list(back.values()), now)
-    if missing:
+    _adopt(state, record, back, now)
+    if missing and state.current is not None:
         message = f"worker {missing[0].pod} did not come back after the coordinator's restart"
-        state.world.broken = Break(now, "infrastructure", message, missing[0])
+        state.current.failure = Failure(now, "infrastructure", message, missing[0])
     for hello in back.values():
-        echo(state, hello, now)
+        resync(state, hello, now)
     return True
 
 
-def _lives(state: State, name: str, now: float) -> bool:
-    return now - state.strangers.get(name, float("-inf")) < state.desired.timeout_milliseconds / 1000
+def missing_members(state: State) -> list[MemberRecord]:
+    """The members of the newest reported generation that have not come back with it."""
+    record = _newest(state)
+    return [] if record is None else _missing(record, _back(state, record))
+
+
+def _missing(record: GenerationRecord, back: Mapping[str, Hello]) -> list[MemberRecord]:
+    return [place for place in record.members if place.member not in back]
+
+
+def _back(state: State, record: GenerationRecord) -> dict[str, Hello]:
+    """The hellos of the members that report this generation."""
+    hellos = [member.hello for member in state.members.values()]
+    return {
+        h.member: h for h in hellos if h.record is not None and h.record.number == record.number
+    }
+
+
+def _may_come(state: State, missing: list[MemberRecord], until: float, now: float) -> bool:
+    if now < until:
+        return True
+    only_late = all(_is_alive(state, place.member, now) for place in missing)
+    return only_late and now < until + LONGEST_SECONDS
+
+
+def _is_alive(state: State, name: str, now: float) -> bool:
+    last_heartbeat = state.unknown_members.get(name, float("-inf"))
+    return now - last_heartbeat < state.desired.timeout_milliseconds / 1000
 
 
 def _newest(state: State) -> GenerationRecord | None:
-    records = [member.hello.record for member in state.members.values() if member.hello.record is not None]
+    records = [
+        member.hello.record for member in state.members.values() if member.hello.record is not None
+    ]
     return max(records, key=lambda record: record.number, default=None)
 
 
-def _adopt_progress(state: State, back: list[Hello], now: float) -> None:
-    progresses = [hello.progress for hello in back if hello.progress is not None]
+def _adopt(state: State, record: GenerationRecord, back: Mapping[str, Hello], now: float) -> None:
+    restored = {
+        hello.restored.rank: hello.restored for hello in back.values() if hello.restored is not None
+    }
+    state.current = CurrentGeneration(
+        record, begun=now, last_report=now, last_activity=now, restored=restored
+    )
+    if 0 in restored:
+        state.resumed.append((restored[0].generation, restored[0].step))
+    progresses = [hello.progress for hello in back.values() if hello.progress is not None]
     newest = max(progresses, key=lambda progress: progress.step, default=None)
     if newest is not None:
         state.committed = LastCommit(newest.step, newest.time)
         state.started = True
-    state.account.adopt(next((progress for progress in progresses if progress.rank == 0), None), now)
+    state.account.adopt(
+        next((progress for progress in progresses if progress.rank == 0), None), now
+    )

@@ -1,15 +1,16 @@
-"""What the coordinator's core wants done; the server does it. The core itself touches no socket, file or clock."""
+"""What the coordinator's core wants done. The server does it. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regroup_trainer.contract import CoordinatorMessage, GenerationNumber
+from regroup_trainer.protocol.coordinator_messages import CoordinatorMessage
+from regroup_trainer.protocol.generation import GenerationNumber
 
 
 @dataclass(frozen=True)
 class Send:
-    """Send `message` to the agent of `member`; dropped when it isn't connected."""
+    """Send `message` to the agent of `member`. It is dropped when that agent is not connected."""
 
     member: str
     message: CoordinatorMessage
@@ -17,16 +18,19 @@ class Send:
 
 @dataclass(frozen=True)
 class Close:
-    """Close the connection to `member`, which was declared lost."""
+    """Close the connection of `member`, which was declared lost."""
 
     member: str
 
 
 @dataclass(frozen=True)
-class Claim:
-    """Reserve the first free number from `number` on, durably. Answered by `Coordinator.claimed`."""
+class ReserveNumber:
+    """Reserve the first free generation number from `number` on, durably.
+
+    The answer is `Coordinator.on_reserved` or `Coordinator.on_reservation_failed`.
+    """
 
     number: GenerationNumber
 
 
-Effect = Send | Close | Claim
+Effect = Send | Close | ReserveNumber

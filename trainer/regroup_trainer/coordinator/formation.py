@@ -1,22 +1,22 @@
-"""Which members make the next world, in which order: pure."""
+"""Which members make the next generation, and in which order. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from regroup_trainer.contract import (
-    Desired,
+from regroup_trainer.protocol.agent_messages import Hello
+from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.generation import (
     GenerationNumber,
     GenerationRecord,
-    Hello,
     MemberRecord,
-    Rung,
+    RestoredFrom,
     SnapshotSource,
 )
 
 
 def wanted_workers(desired: Desired) -> int:
-    """Members of the full world: what the spec wants within its bounds, a multiple of the replica group."""
+    """Members of a full generation: `replicas` within its bounds, in whole replica groups."""
     return _whole_groups(min(desired.replicas, desired.max_replicas), desired)
 
 
@@ -25,34 +25,53 @@ def _whole_groups(workers: int, desired: Desired) -> int:
 
 
 def least_workers(desired: Desired) -> int:
-    """Members of the smallest world that may train."""
+    """Members of the smallest generation that may train."""
     group = desired.replica_group_size
     return max(-(-desired.min_replicas // group) * group, group)
 
 
 def choose(
-    candidates: Sequence[Hello], previous: GenerationRecord | None, desired: Desired, coordinator_node: str
+    candidates: Sequence[Hello],
+    previous: GenerationRecord | None,
+    desired: Desired,
+    coordinator_node: str,
 ) -> tuple[Hello, ...]:
-    """The members of the next world in rank order; empty when there are too few.
+    """The members of the next generation in rank order; empty when there are too few.
 
-    Survivors keep their relative order and come before joiners (a joiner as rank 0 would broadcast fresh weights), and
-    their place within a replica group, since that is the part of the state that they hold. The highest indices go first
-    when there are too many: a spare takes the place of whoever is missing and keeps it, and a replacement that comes
-    later is a spare. Rank 0 moves to another node than the coordinator's, so that one node's loss takes one of the two.
+    - Members of the previous generation come before new ones and keep their order. A new member as
+      rank 0 would broadcast fresh weights.
+    - They also keep their place within a replica group, since they hold that part of the state.
+    - Where there are too many, the highest indices stay out. So a spare takes the place of a
+      missing worker and keeps it, and a replacement that comes later is a spare.
+    - Rank 0 runs on another node than the coordinator where it can, so that the loss of one node
+      takes one of the two.
     """
-    fitting = sorted((hello for hello in candidates if hello.index < desired.workers), key=lambda hello: hello.index)
+    fitting = sorted(
+        (hello for hello in candidates if hello.index < desired.workers),
+        key=lambda hello: hello.index,
+    )
     count = min(_whole_groups(len(fitting), desired), wanted_workers(desired))
     if count < least_workers(desired):
         return ()
-    order = {place.member: position for position, place in enumerate(previous.members)} if previous else {}
-    survivors_first = sorted(fitting, key=lambda hello: (order.get(hello.member, len(order)), hello.index))
-    groups = _groups(survivors_first, order, count // desired.replica_group_size, desired.replica_group_size)
+    former = previous.members if previous else ()
+    order = {place.member: position for position, place in enumerate(former)}
+    former_first = sorted(
+        fitting, key=lambda hello: (order.get(hello.member, len(order)), hello.index)
+    )
+    size = desired.replica_group_size
+    groups = _groups(former_first, order, count // size, size)
     first = next((group for group in groups if group[0].node != coordinator_node), groups[0])
-    return tuple(hello for group in (first, *(g for g in groups if g is not first)) for hello in group)
+    rest = [group for group in groups if group is not first]
+    return tuple(hello for group in (first, *rest) for hello in group)
 
 
-def _groups(members: list[Hello], order: dict[str, int], groups: int, size: int) -> list[tuple[Hello, ...]]:
-    """So many replica groups of that size out of the first members, who keep the places in a group that they had."""
+def _groups(
+    members: list[Hello], order: dict[str, int], groups: int, size: int
+) -> list[tuple[Hello, ...]]:
+    """So many replica groups of that size, filled from the first of `members`.
+
+    A member of the previous generation keeps its place within a group.
+    """
     columns: list[list[Hello]] = [[] for _ in range(size)]
     rest = []
     for hello in members:
@@ -71,11 +90,14 @@ def make_record(
     number: GenerationNumber,
     chosen: Sequence[Hello],
     desired: Desired,
-    because: tuple[Rung, str],
+    because: tuple[RestoredFrom, str],
     snapshot: SnapshotSource | None = None,
 ) -> GenerationRecord:
-    """The agreed world: ranks are numbered through the members; the store is that of rank 0's pod."""
-    rung, reason = because
+    """The record of a generation: ranks are numbered through the members in their order.
+
+    `because` is where the state comes from, and the reason. The c10d store is that of rank 0's pod.
+    """
+    restored_from, reason = because
     places = []
     first_rank = 0
     for hello in chosen:
@@ -95,16 +117,9 @@ def make_record(
     return GenerationRecord(
         number=number,
         reason=reason,
-        rung=rung,
+        restored_from=restored_from,
         members=tuple(places),
         store=chosen[0].store,
         desired=desired,
         snapshot=snapshot,
     )
-
-
-def waiting_message(have: int, desired: Desired) -> str:
-    """Why no world can be formed yet."""
-    least = least_workers(desired)
-    missing = max(1, least - have)
-    return f"waiting for {missing} more worker{'s' if missing > 1 else ''}: have {have} of at least {least}"

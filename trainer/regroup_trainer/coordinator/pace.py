@@ -1,8 +1,9 @@
-"""Who computes slower than the others: pure, over what the ranks tell of their own time.
+"""Which ranks compute slower than the others, from the times that they report. Pure.
 
-A rank is slow while the median of its last reports lies so much above the median of all ranks; it is a straggler when
-it has been slow for a while, and no more when it is less than half as far above. Of an even number of ranks the lower
-median counts: of two ranks one is slow beside the other.
+A rank is slow while the median of its last reports exceeds the median of all ranks by the limit. It
+becomes a straggler after it was slow for a while. It is one no more when it exceeds the median by
+less than half the limit. Of an even number of ranks the lower median counts, so that of two ranks
+one is slow beside the other.
 """
 
 from __future__ import annotations
@@ -14,27 +15,30 @@ REPORTS = 20
 """Of each rank, over which its median is taken."""
 LEAST_REPORTS = 5
 HOLD_SECONDS = 10.0
-"""How long a rank must be slow: a page of evaluations, a cold cache, a neighbour's short job are no reason."""
+"""How long a rank must be slow. An evaluation, a cold cache or a short neighbouring job passes."""
 
 
 class Pace:
-    """Of the ranks of one world. Times are monotonic seconds."""
+    """The pace of the ranks of one generation. Times are monotonic seconds."""
 
     def __init__(self, world_size: int) -> None:
         self._reports: list[deque[float]] = [deque(maxlen=REPORTS) for _ in range(world_size)]
         self._slow_since: dict[int, float] = {}
         self.stragglers: dict[int, int] = {}
-        """Rank -> percent above the median, as it was found."""
+        """Rank -> percent above the median when it became a straggler."""
         self.excess: dict[int, float] = {}
-        """Rank -> how far above the median (0.3: 30 %); empty until all ranks have told enough."""
+        """Rank -> share above the median (0.3: 30 %); empty until all ranks reported enough."""
 
     def note(self, rank: int, seconds: float) -> None:
-        """A rank told its mean own time of a step; 0 where it does not measure it."""
+        """A rank reported its mean own time of a step; 0 where it does not measure it."""
         if seconds > 0:
             self._reports[rank].append(seconds)
 
-    def look(self, now: float, limit: float) -> list[int]:
-        """Judge the ranks: more than `limit` (0.3: 30 %) above the median is slow. Returns the new stragglers."""
+    def check(self, now: float, limit: float) -> list[int]:
+        """Judge the ranks; returns those that became stragglers.
+
+        A rank is slow when it exceeds the median by more than `limit` (0.3: 30 %).
+        """
         self.excess = self._excess()
         before = set(self.stragglers)
         for rank, excess in self.excess.items():

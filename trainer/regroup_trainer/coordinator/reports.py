@@ -1,158 +1,180 @@
-"""What ranks tell: heard only if it is of the current generation and told by the member that runs the rank."""
+"""Applies the reports of ranks to the coordinator's state. Pure.
+
+A report counts only if it is of the current generation and comes from the member that runs the
+rank. All others are dropped, so that a fenced member or generation changes nothing.
+"""
 
 from __future__ import annotations
 
-from regroup_trainer.contract import (
+from regroup_trainer.coordinator.coordinator_state import State
+from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure, LastCommit
+from regroup_trainer.coordinator.membership import Member
+from regroup_trainer.coordinator.restart_budget import describe
+from regroup_trainer.protocol.agent_messages import RankExit, Stack
+from regroup_trainer.protocol.job_status import Outcome
+from regroup_trainer.protocol.rank_messages import (
     CheckpointFailed,
     CheckpointSaved,
     Evaluated,
     Finished,
+    Parked,
     Progress,
-    RankExit,
     Report,
     Restored,
     SnapshotsOff,
-    Stack,
-    Standing,
 )
-from regroup_trainer.coordinator.membership import Member
-from regroup_trainer.coordinator.restarts import describe
-from regroup_trainer.coordinator.state import State
-from regroup_trainer.coordinator.world import Break, LastCommit, World
-from regroup_trainer.job_status import Verdict
 
 
-def hear(state: State, report: Report, member: Member, now: float) -> None:
-    """Take a report over, or drop it: the reports of a fenced member or generation change nothing."""
-    world = state.world
-    if world is None or report.generation != world.number or state.verdict is not None:
+def on_report(state: State, report: Report, member: Member, now: float) -> None:
+    """Apply a report, or drop it."""
+    current = state.current
+    if current is None or report.generation != current.number or state.outcome is not None:
         return
-    place = world.record.place_of_rank(report.rank)
+    place = current.record.place_of_rank(report.rank)
     if place is None or place.member != member.name:
         return
-    world.heard = now
+    current.last_report = now
     if isinstance(report, Restored | Progress):
         member.step = report.step
     if isinstance(report, Stack):
-        world.stacks[report.rank] = report
-    elif not isinstance(report, Progress) or world.progress is None or report.step > world.progress.step:
-        world.moved = now
-    _take_over(state, report, world, now)
+        current.stacks[report.rank] = report
+    elif _is_activity(report, current):
+        current.last_activity = now
+    _apply(state, report, current, now)
 
 
-def _take_over(state: State, report: Report, world: World, now: float) -> None:
+def _is_activity(report: Report, current: CurrentGeneration) -> bool:
+    """Whether work was done since the last report; a repeated step is none."""
+    if not isinstance(report, Progress) or current.progress is None:
+        return True
+    return report.step > current.progress.step
+
+
+def _apply(state: State, report: Report, current: CurrentGeneration, now: float) -> None:
     match report:
         case Restored():
-            _restored(state, report, world, now)
+            _on_restored(state, report, current, now)
         case Progress():
-            _progress(state, report, world, now)
+            _on_progress(state, report, current, now)
         case CheckpointSaved():
             state.checkpoint, state.failed_save = report, ""
             text = f"step {report.step} saved to {report.path} in {report.seconds:.1f} s"
-            state.journal.tell_rarely(state.wall(now), "CheckpointSaved", text)
+            state.journal.emit_rarely(state.wall(now), "CheckpointSaved", text)
         case CheckpointFailed():
             text = f"checkpoint of step {report.step} failed ({report.stage}): {report.error}"
             state.failed_save = text
-            state.tell(now, "CheckpointFailed", text, "Warning")
+            state.emit(now, "CheckpointFailed", text, "Warning")
         case SnapshotsOff():
-            state.tell(now, "SnapshotsOff", report.why, "Warning")
+            state.emit(now, "SnapshotsOff", report.why, "Warning")
         case Evaluated():
             state.evaluation = report
-        case Standing():
-            _standing(state, report, world, now)
+        case Parked():
+            _on_parked(state, report, current, now)
         case Finished():
-            _finished(state, report, world, now)
+            _on_finished(state, report, current, now)
         case RankExit():
-            _exit(state, report, world, now)
+            _on_exit(state, report, current, now)
 
 
-def _restored(state: State, report: Restored, world: World, now: float) -> None:
-    world.restored[report.rank] = report
+def _on_restored(state: State, report: Restored, current: CurrentGeneration, now: float) -> None:
+    current.restored[report.rank] = report
     state.started = True
     if report.rank != 0:
         return
     state.resumed.append((report.generation, report.step))
-    if report.fallen:
-        state.tell(now, "SnapshotPassedOver", f"the state comes from {report.rung}: {report.fallen}", "Warning")
-    state.account.restored(world.before is None, report.seconds, now)
-    lost = state.recoveries.restored(report, world.before)
-    if world.before is not None and lost:
-        state.account.lost(lost, lost * world.before.step_seconds)
-    state.committed = LastCommit(report.step, world.before.time if world.before else state.wall(now))
+    if report.fallback_reason:
+        text = f"the state comes from {report.restored_from}: {report.fallback_reason}"
+        state.emit(now, "SnapshotPassedOver", text, "Warning")
+    before = current.before
+    state.account.restored(before is None, report.seconds, now)
+    lost = state.recoveries.restored(report, before)
+    if before is not None and lost:
+        state.account.lost(lost, lost * before.step_seconds)
+    state.committed = LastCommit(report.step, before.time if before else state.wall(now))
     for skipped in report.skipped:
-        state.tell(now, "CheckpointCorrupt", f"{skipped.path} was passed over: {skipped.why}", "Warning")
+        text = f"{skipped.path} was passed over: {skipped.why}"
+        state.emit(now, "CheckpointCorrupt", text, "Warning")
 
 
-def _progress(state: State, report: Progress, world: World, now: float) -> None:
-    world.pace.note(report.rank, report.compute_seconds)
+def _on_progress(state: State, report: Progress, current: CurrentGeneration, now: float) -> None:
+    current.pace.note(report.rank, report.compute_seconds)
     if state.committed is None or report.step > state.committed.step:
         step_seconds = state.committed.step_seconds if state.committed else 0.0
-        state.committed = LastCommit(report.step, report.time, world.step_seconds(report) or step_seconds)
-    if world.first_commit is None:
-        world.first_commit = report
-        _tell_recovery(state, report, world, now)
-    if report.rank == 0 and (world.progress is None or report.step >= world.progress.step):
-        _tell_skipped(state, report, world, now)
+        state.committed = LastCommit(
+            report.step, report.time, current.step_seconds(report) or step_seconds
+        )
+    if current.first_commit is None:
+        current.first_commit = report
+        _emit_recovery(state, report, current, now)
+    if report.rank == 0 and (current.progress is None or report.step >= current.progress.step):
+        _emit_skipped(state, report, current, now)
         state.account.progress(report.seconds, now)
-        world.progress = state.progress = report
+        current.progress = state.progress = report
 
 
-def _tell_skipped(state: State, report: Progress, world: World, now: float) -> None:
-    before = world.progress.skipped if world.progress else 0
+def _emit_skipped(state: State, report: Progress, current: CurrentGeneration, now: float) -> None:
+    before = current.progress.skipped if current.progress else 0
     if report.skipped > before:
-        since = f"of generation {world.number} were left out by step {report.step}"
+        since = f"of generation {current.number} were left out by step {report.step}"
         text = f"{report.skipped} updates {since}: loss or gradients were not finite"
-        state.journal.tell_rarely(state.wall(now), "NonFiniteLoss", text, "Warning")
+        state.journal.emit_rarely(state.wall(now), "NonFiniteLoss", text, "Warning")
 
 
-def _tell_recovery(state: State, report: Progress, world: World, now: float) -> None:
-    done = state.recoveries.first_step(report, world.before)
+def _emit_recovery(state: State, report: Progress, current: CurrentGeneration, now: float) -> None:
+    done = state.recoveries.first_step(report, current.before)
     if done is None:
         return
     planned = done.cause in ("resize", "preemption")
     lost = "" if planned else f", {done.lost_steps or 0} steps lost"
-    how = f"{done.world_before} -> {done.world_after} ranks from {done.rung}"
+    how = f"{done.world_size_before} -> {done.world_size_after} ranks from {done.restored_from}"
     down = f"{done.down_seconds or 0:.1f} s down"
     text = f"training goes on: {how}, resumed from step {done.resumed_from_step}, {down}{lost}"
-    state.tell(now, "Resized" if planned else "Recovered", text)
+    state.emit(now, "Resized" if planned else "Recovered", text)
 
 
-def _finished(state: State, report: Finished, world: World, now: float) -> None:
-    world.finished[report.rank] = report
-    if report.kept is not None:
-        world.kept[report.rank] = report.kept
-    # A program that was asked to end by a signal, and does so in order, has not done its work.
-    if world.ended and world.broken is None and all(end.reason == "completed" for end in world.finished.values()):
+def _on_finished(state: State, report: Finished, current: CurrentGeneration, now: float) -> None:
+    """The job is completed when all ranks are.
+
+    A program that ends in order after a signal has not completed its work.
+    """
+    current.finished[report.rank] = report
+    if report.retained is not None:
+        current.retained[report.rank] = report.retained
+    completed = all(end.reason == "completed" for end in current.finished.values())
+    if current.ended and current.failure is None and completed:
         text = f"trained {report.step} steps"
-        state.tell(now, "Completed", text)
-        state.conclude(Verdict(outcome="completed", message=text))
+        state.emit(now, "Completed", text)
+        state.conclude(Outcome(result="completed", message=text))
 
 
-def _standing(state: State, report: Standing, world: World, now: float) -> None:
-    """A rank came out of its collectives; it may be the first to tell that the world is broken."""
-    world.kept[report.rank] = report.kept
-    if world.broken is None:
-        place = world.record.place_of_rank(report.rank)
-        message = f"rank {report.rank} on {place.pod if place else '?'} lost a connection to its peers"
-        world.broken = Break(now, "infrastructure", message, place, provisional=True)
-        state.lose_the_missed(now)
-
-
-def _exit(state: State, report: RankExit, world: World, now: float) -> None:
-    """The first cause counts; the `peer` ends that follow it, or precede it by a moment, don't."""
-    world.kept.pop(report.rank, None)
-    if report.rank in world.exits:
+def _on_parked(state: State, report: Parked, current: CurrentGeneration, now: float) -> None:
+    """A rank left its collectives. It may be the first to report that the generation failed."""
+    current.retained[report.rank] = report.retained
+    if current.failure is not None:
         return
-    world.exits[report.rank] = report
-    if world.settled:
+    place = current.record.place_of_rank(report.rank)
+    pod = place.pod if place else "?"
+    message = f"rank {report.rank} on {pod} lost a connection to its peers"
+    current.failure = Failure(now, "infrastructure", message, place, provisional=True)
+    state.lose_disconnected(now)
+
+
+def _on_exit(state: State, report: RankExit, current: CurrentGeneration, now: float) -> None:
+    """The first cause counts. Ranks that end since they lost a peer are never the first cause."""
+    current.retained.pop(report.rank, None)
+    if report.rank in current.exits:
         return
-    if world.broken is not None and not (world.broken.provisional and report.cause != "peer"):
+    current.exits[report.rank] = report
+    if current.finalized:
         return
-    place = world.record.place_of_rank(report.rank)
+    known = current.failure
+    if known is not None and not (known.provisional and report.cause != "peer"):
+        return
+    place = current.record.place_of_rank(report.rank)
     message = describe(report, place.pod if place else "")
     if report.cause != "peer":
-        world.broken = Break(now, "application", message, place, exit=report)
+        current.failure = Failure(now, "application", message, place, exit=report)
         return
     message = f"a connection between ranks failed: {message}"
-    world.broken = Break(now, "infrastructure", message, place, exit=report, provisional=True)
-    state.lose_the_missed(now)
+    current.failure = Failure(now, "infrastructure", message, place, exit=report, provisional=True)
+    state.lose_disconnected(now)

@@ -1,6 +1,6 @@
-"""The coordinator's edge: HTTP and WebSocket in, effects out. All decisions are made in `core`.
+"""The coordinator's server: HTTP and WebSocket in, effects out. `core` makes all decisions.
 
-One task ticks the core; connections are kept per member, and a newer one of the same member replaces the older.
+One task ticks the core. Each member has one connection: a newer one replaces the older.
 """
 
 from __future__ import annotations
@@ -20,42 +20,46 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ValidationError
 
-from regroup_trainer.contract import PROTOCOL_VERSION, Desired, Hello, Lost, Progress, Refused, agent_message
-from regroup_trainer.coordinator.claims import claim
+from regroup_trainer.coordinator.coordinator_metrics import make_registry
+from regroup_trainer.coordinator.coordinator_state import State
+from regroup_trainer.coordinator.coordinator_status import make_status, message_of, phase_of
 from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
-from regroup_trainer.coordinator.effects import Claim, Close, Effect, Send
-from regroup_trainer.coordinator.metrics import make_registry
-from regroup_trainer.coordinator.state import State
-from regroup_trainer.coordinator.status import make_status, message_of, phase_of
+from regroup_trainer.coordinator.effects import Close, Effect, ReserveNumber, Send
+from regroup_trainer.coordinator.number_files import reserve
+from regroup_trainer.protocol.agent_messages import Hello, agent_message
+from regroup_trainer.protocol.coordinator_messages import Refused
+from regroup_trainer.protocol.desired import Desired, Lost
+from regroup_trainer.protocol.message import PROTOCOL_VERSION, TEXT_LIMIT
+from regroup_trainer.protocol.rank_messages import Progress
 
 BODY_BYTES = 256 * 1024
 LONGEST_WAIT_SECONDS = 60.0
 PROGRESS_NEWS_SECONDS = 1.0
-"""A status that differs only in its progress is news this often."""
+"""Least time between two statuses that differ only in their progress."""
 
 log = logging.getLogger(__name__)
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class Server:
-    """Feeds one core from its connections and does what it wants done."""
+    """Passes messages to one core, and carries out its effects."""
 
     def __init__(self, core: Coordinator, token: str) -> None:
         self._core = core
         self._token = token.encode()
         self._connections: dict[str, web.WebSocketResponse] = {}
         self._sequence = int(time.time() * 1000)
-        self._said: object = None
-        self._progress_said = 0.0
+        self._published: object = None
+        self._progress_published_at = 0.0
         self._last_progress: Progress | None = None
         self._news = asyncio.Condition()
-        self._stirred = asyncio.Event()
-        """Set when the next tick is to come soon."""
+        self._tick_soon = asyncio.Event()
+        """Set to have the next tick soon."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._registry: CollectorRegistry = make_registry(core.state)
 
     def application(self) -> web.Application:
-        """The routes; everything below /v1 wants the token."""
+        """The routes. Those below /v1 require the token."""
         app = web.Application(client_max_size=BODY_BYTES, middlewares=[self._authenticate])
         app.router.add_get("/v1/agent", self._agent)
         app.router.add_post("/v1/heartbeat/{member}", self._heartbeat)
@@ -67,18 +71,20 @@ class Server:
         return app
 
     async def hand_over(self, seconds: float) -> None:
-        """Lead on while agents leave, who need a coordinator for their last step; the grace of the pod is the limit.
+        """Return when no leaving agent needs this coordinator any more.
 
-        Agents that are to go as well have said so within `seconds`; the others find a successor.
+        A leaving agent needs a coordinator for its agreed last step. Agents that leave as well
+        report it within `seconds`; the others find a successor. The grace period of the pod is the
+        limit.
         """
         await self._pass(seconds)
         if self._somebody_leaves():
             async with self._news:
                 await self._news.wait_for(lambda: not self._somebody_leaves())
-            await self._pass(seconds)  # so that the operator hears how it went
+            await self._pass(seconds)  # so that the operator can read the result
 
     async def _pass(self, seconds: float) -> None:
-        """Let time pass, unless no agent is connected."""
+        """Wait so long, or until no agent is connected."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds), self._news:
                 await self._news.wait_for(lambda: not self._connections)
@@ -91,10 +97,10 @@ class Server:
         while True:
             self._do(self._core.tick(time.monotonic()))
             pause = self._core.pause(time.monotonic())
-            self._stirred.clear()
+            self._tick_soon.clear()
             if pause > TICK_SECONDS:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stirred.wait(), pause - TICK_SECONDS)
+                    await asyncio.wait_for(self._tick_soon.wait(), pause - TICK_SECONDS)
             await asyncio.sleep(TICK_SECONDS)
 
     @web.middleware
@@ -102,11 +108,15 @@ class Server:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         given = request.headers.get("Authorization", "").encode()
-        if request.path.startswith("/v1/") and not hmac.compare_digest(given, b"Bearer " + self._token):
-            raise web.HTTPUnauthorized(text="wrong token: this job's own is in the Secret that its pods mount")
+        if request.path.startswith("/v1/") and not hmac.compare_digest(
+            given, b"Bearer " + self._token
+        ):
+            raise web.HTTPUnauthorized(
+                text="wrong token: this job's own is in the Secret that its pods mount"
+            )
         return await handler(request)
 
-    # --- agents --------------------------------------------------------------------------------------------------
+    # --- agents -----------------------------------------------------------------------------------
 
     async def _agent(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(max_msg_size=BODY_BYTES, heartbeat=None)
@@ -119,17 +129,17 @@ class Server:
         self._connections[name] = socket
         if former is not None:
             self._spawn(_close(former))
-        self._do(self._core.handle(hello, name, time.monotonic()))
+        self._do(self._core.on_message(hello, name, time.monotonic()))
         try:
             await self._listen(socket, name)
         finally:
             if self._connections.get(name) is socket:
                 del self._connections[name]
-                self._do(self._core.closed(name, time.monotonic()))
+                self._do(self._core.on_closed(name, time.monotonic()))
         return socket
 
     async def _hello(self, socket: web.WebSocketResponse) -> Hello | None:
-        """The first message; None, with the reason sent, when it is not one that we understand."""
+        """The first message; None when it was refused, with the reason sent."""
         first = await socket.receive()
         if first.type is not WSMsgType.TEXT:
             return None
@@ -148,20 +158,23 @@ class Server:
             try:
                 parsed = agent_message.validate_json(message.data)
             except ValidationError as error:
-                log.warning("closing the connection of %s, which sent what is no message: %s", name, error)
+                log.warning("closing the connection of %s: unknown message: %s", name, error)
                 await socket.close(code=WSCloseCode.POLICY_VIOLATION)
                 return
             if self._connections.get(name) is socket:
-                self._do(self._core.handle(parsed, name, time.monotonic()))
+                self._do(self._core.on_message(parsed, name, time.monotonic()))
 
     async def _heartbeat(self, request: web.Request) -> web.Response:
-        known = self._core.heartbeat(request.match_info["member"], time.monotonic())
+        known = self._core.on_heartbeat(request.match_info["member"], time.monotonic())
         return web.Response(status=204 if known else 404)
 
-    # --- operator ------------------------------------------------------------------------------------------------
+    # --- operator ---------------------------------------------------------------------------------
 
     async def _status(self, request: web.Request) -> web.Response:
-        after, wait = _number(request, "after", -1), min(_number(request, "wait", 0), LONGEST_WAIT_SECONDS)
+        after, wait = (
+            _number(request, "after", -1),
+            min(_number(request, "wait", 0), LONGEST_WAIT_SECONDS),
+        )
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait), self._news:
                 await self._news.wait_for(lambda: self._sequence > after)
@@ -169,20 +182,22 @@ class Server:
         return web.Response(text=status.model_dump_json(), content_type="application/json")
 
     async def _desired(self, request: web.Request) -> web.Response:
-        self._do(self._core.wish(await _body(request, Desired), time.monotonic()))
+        self._do(self._core.update_desired(await _body(request, Desired), time.monotonic()))
         return web.Response(status=204)
 
     async def _lost(self, request: web.Request) -> web.Response:
-        self._do(self._core.gone(await _body(request, Lost), time.monotonic()))
+        self._do(self._core.on_lost(await _body(request, Lost), time.monotonic()))
         return web.Response(status=204)
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(
+            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
 
-    # --- effects -------------------------------------------------------------------------------------------------
+    # --- effects ----------------------------------------------------------------------------------
 
     def _do(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -191,10 +206,10 @@ class Server:
                     self._send(member, message)
                 case Close(member):
                     self._close(member)
-                case Claim():
-                    self._spawn(self._claim(effect))
+                case ReserveNumber():
+                    self._spawn(self._reserve(effect))
         if self._core.pause(time.monotonic()) <= TICK_SECONDS:
-            self._stirred.set()
+            self._tick_soon.set()
         self._publish()
 
     def _send(self, member: str, message: BaseModel) -> None:
@@ -207,16 +222,19 @@ class Server:
         if socket is not None:
             self._spawn(_close(socket))
 
-    async def _claim(self, effect: Claim) -> None:
+    async def _reserve(self, effect: ReserveNumber) -> None:
         directory = Path(self._core.state.desired.directory)
         try:
-            number, newest = await asyncio.to_thread(claim, directory, effect.number)
+            number, newest = await asyncio.to_thread(reserve, directory, effect.number)
         except OSError as error:
-            why = f"{error.strerror or error} ({directory}): make the volume writable for this user and not full"
+            why = (
+                f"{error.strerror or error} ({directory}): make the volume writable for this user "
+                "and not full"
+            )
             log.error("cannot reserve a generation number: %s", why)
-            self._do(self._core.claim_failed(why, time.monotonic()))
+            self._do(self._core.on_reservation_failed(why, time.monotonic()))
             return
-        self._do(self._core.claimed(number, newest, time.monotonic()))
+        self._do(self._core.on_reserved(number, newest, time.monotonic()))
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -224,24 +242,27 @@ class Server:
         task.add_done_callback(self._tasks.discard)
 
     def _publish(self) -> None:
-        """Wake the long polls when the status has news."""
+        """Answer the long polls when the status has changed."""
         state, now = self._core.state, time.monotonic()
-        progressed = state.progress is not self._last_progress and now - self._progress_said > PROGRESS_NEWS_SECONDS
-        said = self._news_of(state)
-        if said == self._said and not progressed:
+        progressed = (
+            state.progress is not self._last_progress
+            and now - self._progress_published_at > PROGRESS_NEWS_SECONDS
+        )
+        content = self._content_of(state)
+        if content == self._published and not progressed:
             return
-        self._said, self._last_progress = said, state.progress
-        self._progress_said = now
+        self._published, self._last_progress = content, state.progress
+        self._progress_published_at = now
         self._sequence += 1
         self._spawn(self._wake())
 
-    def _news_of(self, state: State) -> object:
-        """Equal as long as there is nothing new but progress."""
+    def _content_of(self, state: State) -> object:
+        """Equal as long as nothing but the progress changes."""
         phase, events = phase_of(state), state.journal.events()
         return (
             phase,
             message_of(state) if phase != "running" else "",
-            state.world.number if state.world else None,
+            state.current.number if state.current else None,
             tuple(state.members),
             tuple(state.lost_members),
             state.checkpoint,
@@ -257,25 +278,29 @@ class Server:
 
 
 def refuse(text: str) -> Refused | None:
-    """Why a first message is not accepted; None when it is a hello of our protocol version.
+    """Why a first message is refused; None when it is a hello of our protocol version.
 
-    The version is read before anything else: the hello of another version need not have our fields.
+    The version is read first: the hello of another version may have other fields.
     """
     try:
         raw = json.loads(text)
         protocol = raw["protocol"]
     except (ValueError, TypeError, KeyError):
-        return Refused(reason="the first message must be a hello with a protocol version", final=True)
+        return Refused(
+            reason="the first message must be a hello with a protocol version", final=True
+        )
     if protocol != PROTOCOL_VERSION:
         reason = (
-            f"the agent speaks protocol version {protocol}, this coordinator version {PROTOCOL_VERSION}: "
-            f"run both from the same release"
+            f"the agent speaks protocol version {protocol}, this coordinator version "
+            f"{PROTOCOL_VERSION}: run both from the same release"
         )
         return Refused(reason=reason, final=True)
     try:
         Hello.model_validate(raw)
     except ValidationError as error:
-        return Refused(reason=f"not a hello: {error}"[:4096], final=True)
+        return Refused(
+            reason=f"the first message is no valid hello: {error}"[:TEXT_LIMIT], final=True
+        )
     return None
 
 

@@ -1,10 +1,9 @@
-"""Samples: where they come from, under which numbers, and how they are read."""
+"""Samples: their sources, their order, and how they are read."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from regroup_trainer.config import DataConfig, TrainConfig
 from regroup_trainer.data.dataset import Arrays, Dataset
 from regroup_trainer.data.huggingface import load_huggingface
 from regroup_trainer.data.images import load_images
@@ -13,16 +12,22 @@ from regroup_trainer.data.synthetic import load_synthetic
 from regroup_trainer.data.text import load_text
 from regroup_trainer.data.token_files import load_tokens
 from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.protocol.config import DataConfig, TrainConfig
 
 __all__ = ["Arrays", "Dataset", "load"]
 
 
 def load(config: TrainConfig, directory: Path) -> Dataset:
-    """Open the samples that the configuration names; what has to be made of them is kept in the job's `directory`.
+    """Open the samples that the configuration names. What is computed from them is kept in the
+    job's `directory`.
 
-    Raises DataError, ConfigurationError or StorageError, naming the field and what to do.
+    Raises DataError, ConfigurationError or StorageError, with the field and what to do.
     """
-    data, length, evaluate = config.data, config.training.sequence_length, config.evaluation.every_steps > 0
+    data, length, evaluate = (
+        config.data,
+        config.training.sequence_length,
+        config.evaluation.every_steps > 0,
+    )
     if (data.source == "images") != (config.model.name == "resnet"):
         problem = f"data.source: {data.source!r} does not fit model.name {config.model.name!r}"
         raise ConfigurationError(f"{problem}: a resnet takes images, all other models take tokens")
@@ -36,4 +41,8 @@ def load(config: TrainConfig, directory: Path) -> Dataset:
 def _corpus(data: DataConfig, directory: Path) -> Corpus:
     if data.source == "tokens":
         return load_tokens(data)
-    return load_huggingface(data, directory) if data.source == "huggingface" else load_text(data, directory)
+    return (
+        load_huggingface(data, directory)
+        if data.source == "huggingface"
+        else load_text(data, directory)
+    )

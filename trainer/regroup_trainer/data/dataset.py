@@ -1,4 +1,4 @@
-"""What the trainer asks of its samples, whatever they are made of."""
+"""What the trainer needs of a dataset, whatever its source."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from regroup_trainer.order_arrays import Ids
+from regroup_trainer.data.order_arrays import Ids
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """B samples, as they go into the model and as they should come out of it."""
+    """B samples: inputs of the model, and the targets it should predict."""
 
     inputs: Array
     """[B, ...]: token ids [B, T] of int64, or images [B, C, H, W] of float32."""
@@ -23,11 +23,13 @@ class Arrays:
 
 
 class Dataset(Protocol):
-    """Samples by number. Reading one depends on its number alone and costs the same wherever it lies."""
+    """Samples by number. Reading one depends on its number alone, and takes the same time for
+    each.
+    """
 
     @property
     def fingerprint(self) -> str:
-        """Tells whether two datasets have the same samples under the same numbers."""
+        """Equal for two datasets that have the same samples under the same numbers."""
 
     @property
     def samples(self) -> int:
@@ -43,7 +45,9 @@ class Dataset(Protocol):
 
     @property
     def classes(self) -> int:
-        """Targets are below this: the size of the vocabulary, or the number of classes of images."""
+        """Targets are below this: the size of the vocabulary, or the number of classes of
+        images.
+        """
 
     def read_training(self, ids: Ids) -> Arrays:
         """Training samples. Raises DataError."""

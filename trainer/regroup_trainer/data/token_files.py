@@ -1,7 +1,9 @@
-"""Files of tokens made beforehand: nanoGPT's (nothing but 16-bit integers) and llm.c's (a header, then integers).
+"""Files of tokens: nanoGPT's (16-bit integers and nothing else) and llm.c's (a header, then
+integers).
 
-llm.c's header is 256 32-bit integers, of which three are in use: a magic number, a version and the count of tokens.
-GPT-2's tokens have 16 bits, Llama 3's 32. https://github.com/karpathy/llm.c, dev/data/data_common.py
+llm.c's header consists of 256 32-bit integers, of which three are used: a magic number, a version
+and the number of tokens. GPT-2's tokens have 16 bits, Llama 3's 32.
+https://github.com/karpathy/llm.c, dev/data/data_common.py
 """
 
 from __future__ import annotations
@@ -10,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regroup_trainer.config import DataConfig
 from regroup_trainer.data import files as found_files
 from regroup_trainer.data.files import File, unreadable
-from regroup_trainer.data.run import MappedTokens, TokenRun
 from regroup_trainer.data.sequences import Corpus, split, whole
+from regroup_trainer.data.token_run import MappedTokens, TokenRun
 from regroup_trainer.errors import DataError
+from regroup_trainer.protocol.config import DataConfig
 
 _HEADER_INTEGERS = 256
 _HEADER_BYTES = 4 * _HEADER_INTEGERS
@@ -28,11 +30,11 @@ class Format:
     version: int | None
     dtype: str
     classes: int
-    """Of the vocabulary that such files usually hold."""
+    """The size of the vocabulary that such files usually have."""
 
 
 _LLM_C = {20240520: Format(1, "<u2", 50257), 20240801: Format(7, "<u4", 128256)}
-"""Magic number -> what follows."""
+"""Magic number -> the kind of file."""
 _NANO_GPT = Format(None, "<u2", 50257)
 
 
@@ -47,14 +49,18 @@ def load_tokens(config: DataConfig) -> Corpus:
     classes = config.classes or max(format_.classes for _, format_ in opened)
     parts = [part for part, _ in opened]
     run, held_out_run = TokenRun(parts[: len(files)]), TokenRun(parts[len(files) :])
-    training, held_out = (whole(run), whole(held_out_run)) if apart else split(run, config.held_out_percent)
+    training, held_out = (
+        (whole(run), whole(held_out_run)) if apart else split(run, config.held_out_percent)
+    )
     return Corpus(training, held_out, classes, found_files.fingerprint([*files, *apart]))
 
 
 def _open(file: File) -> tuple[MappedTokens, Format]:
     try:
         with file.path.open("rb") as stream:
-            header = np.frombuffer(stream.read(_HEADER_BYTES), dtype="<i4", count=min(3, file.size // 4))
+            header = np.frombuffer(
+                stream.read(_HEADER_BYTES), dtype="<i4", count=min(3, file.size // 4)
+            )
     except OSError as error:
         raise unreadable(error) from error
     if len(header) < 3 or int(header[0]) not in _LLM_C:
@@ -64,9 +70,14 @@ def _open(file: File) -> tuple[MappedTokens, Format]:
     width = np.dtype(format_.dtype).itemsize
     if version != format_.version:
         problem = f"{file.path} is an llm.c file of version {version}"
-        raise DataError(f"data.paths: {problem}: magic {magic} is known with version {format_.version} only")
+        raise DataError(
+            f"data.paths: {problem}: magic {magic} is known with version {format_.version} only"
+        )
     if file.size != _HEADER_BYTES + count * width:
-        problem = f"{file.path} has {file.size} bytes, but its header tells of {count} tokens of {width} bytes"
+        problem = (
+            f"{file.path} has {file.size} bytes, but its header announces {count} tokens of "
+            f"{width} bytes"
+        )
         raise DataError(f"data.paths: {problem} after {_HEADER_BYTES} bytes: copy or make it again")
     return MappedTokens(file.path, format_.dtype, _HEADER_BYTES, count), format_
 
@@ -74,5 +85,7 @@ def _open(file: File) -> tuple[MappedTokens, Format]:
 def _raw(file: File) -> MappedTokens:
     if file.size == 0 or file.size % 2:
         problem = f"{file.path} has {file.size} bytes, which is no whole number of 16-bit tokens"
-        raise DataError(f"data.paths: {problem}: it is neither a nanoGPT nor an llm.c file, or half of one")
+        raise DataError(
+            f"data.paths: {problem}: it is neither a nanoGPT nor an llm.c file, or half of one"
+        )
     return MappedTokens(file.path, _NANO_GPT.dtype, 0, file.size // 2)

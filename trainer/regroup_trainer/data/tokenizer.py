@@ -1,4 +1,6 @@
-"""Vocabularies: bytes, or byte-pair encodings from a package that carries their tables, so that nothing is fetched."""
+"""Vocabularies: bytes, or byte-pair encodings from a package that contains their tables, so that
+nothing is downloaded.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,18 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from regroup_trainer.data.run import Tokens
+from regroup_trainer.data.token_run import Tokens
 from regroup_trainer.errors import ConfigurationError
 
 BYTE_VALUES = 256
 _PIECE = 2**20
-"""Characters that are encoded at a time, at most: a list of numbers takes much more memory than the text."""
+"""The most characters that are encoded at a time: a list of numbers takes much more memory than the
+text.
+"""
 _END_OF_LINE = re.compile(r"\n(?=[^\S\r\n]*[^\s/])")
-"""The last line break before something; no alternative of either vocabulary's pattern goes on after one, but that of
-o200k for punctuation, which takes slashes along."""
+"""The last line break before other characters. No alternative of either vocabulary's pattern
+continues after a line break, except that of o200k for punctuation, which includes slashes.
+"""
 
 BpeName = Literal["cl100k", "o200k"]
 
@@ -30,8 +35,11 @@ class _Vocabulary:
     end_of_text: int
 
 
-_VOCABULARIES: dict[str, _Vocabulary] = {"cl100k": _Vocabulary(100277, 100257), "o200k": _Vocabulary(200019, 199999)}
-"""Here, so that a restarted rank, whose tokens are made already, need not load the tables."""
+_VOCABULARIES: dict[str, _Vocabulary] = {
+    "cl100k": _Vocabulary(100277, 100257),
+    "o200k": _Vocabulary(200019, 199999),
+}
+"""Imported here, so that a restarted rank, whose tokens exist already, need not load the tables."""
 
 
 class Tokenizer(Protocol):
@@ -39,25 +47,25 @@ class Tokenizer(Protocol):
 
     @property
     def name(self) -> str:
-        """Names the vocabulary, also in fingerprints."""
+        """Name of the vocabulary, also in fingerprints."""
 
     @property
     def classes(self) -> int:
         """Tokens are below this."""
 
     def document(self, text: str) -> Tokens:
-        """A text with what marks its end."""
+        """The tokens of a text and of its end mark."""
 
 
 @dataclass(frozen=True)
 class ByteTokenizer:
-    """UTF-8 as it is. Documents end with a zero, which no text contains."""
+    """UTF-8 as it is. A zero, which no text contains, ends a document."""
 
     name: str = "byte"
     classes: int = BYTE_VALUES
 
     def document(self, text: str) -> Tokens:
-        """Its bytes, and a zero."""
+        """The bytes of the text, and a zero."""
         return np.frombuffer(text.encode() + b"\0", dtype=np.uint8)
 
 
@@ -69,27 +77,38 @@ class BpeTokenizer:
 
     @property
     def classes(self) -> int:
-        """Tokens are below this, the marks included: as tiktoken's `n_vocab`."""
+        """Tokens are below this, including the marks: tiktoken's `n_vocab`."""
         return _VOCABULARIES[self.name].classes
 
     def document(self, text: str) -> Tokens:
-        """Its tokens, and the mark of a text's end. What looks like a mark within the text is text."""
+        """The tokens of the text, and the end mark. What looks like a mark within the text is
+        text.
+        """
         encoded = [np.array(self._encode(piece), dtype=np.uint32) for piece in pieces(text)]
-        return np.concatenate([*encoded, np.array([_VOCABULARIES[self.name].end_of_text], dtype=np.uint32)])
+        return np.concatenate(
+            [*encoded, np.array([_VOCABULARIES[self.name].end_of_text], dtype=np.uint32)]
+        )
 
     @cached_property
     def _encode(self) -> Callable[[str], list[int]]:
         try:
             package = import_module("rs_bpe.bpe").openai
         except ImportError as error:
-            problem = f"data.tokenizer: {self.name!r} needs the package rs-bpe, which this image lacks"
-            raise ConfigurationError(f"{problem}: install regroup[data] into it, or use 'byte'") from error
+            problem = (
+                f"data.tokenizer: {self.name!r} needs the package rs-bpe, which this image lacks"
+            )
+            raise ConfigurationError(
+                f"{problem}: install regroup[data] into it (rs-bpe supports Python 3.11 to 3.13), "
+                "or use 'byte'"
+            ) from error
         encode: Callable[[str], list[int]] = getattr(package, f"{self.name}_base")().encode
         return encode
 
 
 def pieces(text: str) -> Iterator[str]:
-    """Cut a long text after ends of lines, which no token spans, so that the tokens are those of the whole text."""
+    """Divide a long text after line breaks, which no token crosses, so that the tokens are those of
+    the whole text.
+    """
     start = 0
     while len(text) - start > _PIECE:
         cuts = [found.end() for found in _END_OF_LINE.finditer(text, start, start + _PIECE)]

@@ -6,15 +6,19 @@ from collections.abc import Callable
 
 import torch
 
-from regroup_trainer.config import ModelConfig
 from regroup_trainer.models.gpt import GPT
 from regroup_trainer.models.llama import Llama
 from regroup_trainer.models.model import Model
 from regroup_trainer.models.resnet import ResNet
+from regroup_trainer.protocol.config import ModelConfig
 
 __all__ = ["MODELS", "GPT", "Llama", "Model", "ResNet", "build"]
 
-MODELS: dict[str, Callable[[ModelConfig, int], Model]] = {"gpt": GPT, "llama": Llama, "resnet": ResNet}
+MODELS: dict[str, Callable[[ModelConfig, int], Model]] = {
+    "gpt": GPT,
+    "llama": Llama,
+    "resnet": ResNet,
+}
 """model.name -> constructor, given the number of classes."""
 
 

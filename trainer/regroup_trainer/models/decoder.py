@@ -1,4 +1,6 @@
-"""What decoder-only transformers share: embedding, blocks with rotary positions, final norm, output head, loss."""
+"""What decoder-only transformers share: embedding, blocks with rotary positions, final norm, output
+head, loss.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
 from torch import Tensor, nn
 
-from regroup_trainer.config import ModelConfig
-from regroup_trainer.loss import chunked_loss_sum
+from regroup_trainer.models.loss import chunked_loss_sum
 from regroup_trainer.models.model import Model
 from regroup_trainer.models.rotary import rotary_angles
+from regroup_trainer.protocol.config import ModelConfig
 
 _INITIAL_DEVIATION = 0.02
 
@@ -35,11 +37,15 @@ class Decoder(Model):
         self.final_norm = self.norm()
         self.head = TiedHead() if tied else nn.Linear(self.size.width, classes, bias=False)
         self.starts = self.ends = True
-        """Whether embedding and head are here; a pipeline's part takes or returns the residual stream instead."""
+        """Whether embedding and head are here. A part in the middle of a pipeline takes and returns
+        the residual stream instead.
+        """
         self.input_slices = 1
-        """Tensor-parallel ranks over which the sequences of a pipeline's part arrive sliced."""
+        """The number of tensor-parallel ranks over which the residual stream is sliced when it
+        enters a part of a pipeline.
+        """
         self.context_rank = 0
-        """Which slice of each sequence is here, of slices of equal length."""
+        """Which of the slices of each sequence, of equal length, is here."""
 
     def block(self) -> nn.Module:
         """A block: ([B, T, C], cosine, sine) -> [B, T, C]."""
@@ -49,8 +55,12 @@ class Decoder(Model):
         """The final norm: [B, T, C] -> [B, T, C]."""
         raise NotImplementedError
 
-    def forward(self, tokens: Tensor, targets: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
-        """Tokens [B, T] -> logits [B, T, V]; with targets [B, T] and weights [B] the sum of losses, in chunks."""
+    def forward(
+        self, tokens: Tensor, targets: Tensor | None = None, weights: Tensor | None = None
+    ) -> Tensor:
+        """Tokens [B, T] -> logits [B, T, V]; with targets [B, T] and weights [B], the sum of
+        losses, computed in chunks.
+        """
         x = self.embedding(tokens) if self.starts else tokens
         cosine, sine = self.angles(tokens.shape[1] * self.input_slices, tokens.device)
         for block in self.blocks:
@@ -68,9 +78,13 @@ class Decoder(Model):
         return logits
 
     def angles(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of the positions. Not a buffer: what follows from the shape needs no place in checkpoints."""
+        """Cosine and sine of the positions. They are no buffer, since they need no place in
+        checkpoints.
+        """
         end = (self.context_rank + 1) * length
-        cosine, sine = rotary_angles(end, self.size.width // self.size.heads, self.size.rotary_base, device)
+        cosine, sine = rotary_angles(
+            end, self.size.width // self.size.heads, self.size.rotary_base, device
+        )
         return cosine[-length:], sine[-length:]
 
     @property
@@ -79,10 +93,14 @@ class Decoder(Model):
         return isinstance(self.head, TiedHead)
 
     def initial_value(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
-        """Normal; what adds to the residual stream is scaled down by the number of additions (GPT-2)."""
+        """Normally distributed. Layers that add to the residual stream are scaled down by the
+        number of additions (GPT-2).
+        """
         if name.endswith("norm.weight"):
             return torch.ones(shape)
         deviation = _INITIAL_DEVIATION
-        if name.endswith("project_out.weight"):  # two of them per block add to the residual stream
+        if name.endswith(
+            "project_out.weight"
+        ):  # two layers of each block add to the residual stream
             deviation /= (2 * self.size.layers) ** 0.5
         return torch.empty(shape).normal_(0.0, deviation, generator=generator)

@@ -1,6 +1,8 @@
-"""GPT: pre-norm blocks of attention and a two-layer perceptron, rotary positions, tied embeddings, no biases.
+"""GPT: pre-norm blocks of attention and a two-layer perceptron, rotary positions, tied embeddings,
+no biases.
 
-Source: GPT-2 (Radford et al., 2019) for blocks and initialisation; positions are rotary instead of learned.
+Blocks and initialisation are those of GPT-2 (Radford et al., 2019); positions are rotary instead of
+learned.
 """
 
 from __future__ import annotations
@@ -8,13 +10,13 @@ from __future__ import annotations
 import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
 from torch import Tensor, nn
 
-from regroup_trainer.config import Dimensions, ModelConfig
-from regroup_trainer.models.attention import Attend, causal_attention
 from regroup_trainer.models.decoder import Decoder
 from regroup_trainer.models.rotary import rotate
+from regroup_trainer.models.self_attention import Attend, causal_attention
+from regroup_trainer.protocol.config import Dimensions, ModelConfig
 
 
-class Attention(nn.Module):
+class GptAttention(nn.Module):
     """Causal self-attention with rotary positions."""
 
     def __init__(self, size: Dimensions) -> None:
@@ -26,7 +28,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         """[B, T, C] -> [B, T, C]."""
-        # Heads outermost and counted by what comes: a rank may hold the rows of some heads only.
+        # Heads are the outermost dimension, and their number is inferred: a rank may hold the rows
+        # of some heads only.
         qkv = self.project_in(x).unflatten(-1, (-1, 3, self.head_width))
         query, key, value = qkv.permute(3, 0, 2, 1, 4)  # [B, H, T, D] each
         query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
@@ -35,13 +38,13 @@ class Attention(nn.Module):
         return projected
 
 
-class Block(nn.Module):
+class GptBlock(nn.Module):
     """Attention and a two-layer perceptron, each behind a norm and beside a residual connection."""
 
     def __init__(self, size: Dimensions) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(size.width, bias=False)
-        self.attention = Attention(size)
+        self.attention = GptAttention(size)
         self.feed_forward_norm = nn.LayerNorm(size.width, bias=False)
         self.widen = nn.Linear(size.width, 4 * size.width, bias=False)
         self.project_out = nn.Linear(4 * size.width, size.width, bias=False)
@@ -61,8 +64,8 @@ class GPT(Decoder):
         super().__init__(config, classes, tied=True)
 
     def block(self) -> nn.Module:
-        """As above."""
-        return Block(self.size)
+        """A GPT block."""
+        return GptBlock(self.size)
 
     def norm(self) -> nn.Module:
         """LayerNorm without bias."""

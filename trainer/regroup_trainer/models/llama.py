@@ -1,8 +1,8 @@
 """Llama: grouped-query attention, SwiGLU, RMSNorm, rotary positions.
 
-Sources: Llama 3 (Grattafiori et al., 2024); grouped queries (Ainslie et al., 2023); SwiGLU (Shazeer, 2020). The
-frequency scaling that Llama 3.1 and 3.2 apply for contexts over 8192 tokens is left out. Every parameter has its
-counterpart in Hugging Face's layout, `hugging_face_name`.
+Sources: Llama 3 (Grattafiori et al., 2024); grouped queries (Ainslie et al., 2023); SwiGLU
+(Shazeer, 2020). The frequency scaling of Llama 3.1 and 3.2 for contexts over 8192 tokens is left
+out. Every parameter has its counterpart in Hugging Face's layout (`hugging_face_name`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import re
 import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
 from torch import Tensor, nn
 
-from regroup_trainer.config import Dimensions, ModelConfig
-from regroup_trainer.models.attention import Attend, causal_attention
 from regroup_trainer.models.decoder import Decoder
 from regroup_trainer.models.rotary import rotate
+from regroup_trainer.models.self_attention import Attend, causal_attention
+from regroup_trainer.protocol.config import Dimensions, ModelConfig
 
 NORM_EPSILON = 1e-5
 
@@ -33,11 +33,13 @@ _IN_HUGGING_FACE = {
     "feed_forward.widen": "mlp.up_proj",
     "feed_forward.project_out": "mlp.down_proj",
 }
-"""Our module -> Hugging Face's; below a block both are relative to it."""
+"""Our module -> Hugging Face's; within a block both are relative to it."""
 
 
 def hugging_face_name(name: str) -> str:
-    """The name of our parameter `name` in Hugging Face's LlamaForCausalLM. Raises KeyError for a stranger."""
+    """The name of our parameter `name` in Hugging Face's LlamaForCausalLM. Raises KeyError for an
+    unknown one.
+    """
     module, _, kind = name.rpartition(".")
     block = re.fullmatch(r"blocks\.(\d+)\.(.+)", module)
     if block:
@@ -46,11 +48,13 @@ def hugging_face_name(name: str) -> str:
 
 
 def feed_forward_width(size: Dimensions) -> int:
-    """Inner channels: as given, or 8/3 of the width rounded up to a multiple of 8 (as many weights as GPT's 4x)."""
+    """Inner channels: as configured, or 8/3 of the width, rounded up to a multiple of 8 (as many
+    weights as GPT's 4x).
+    """
     return size.feed_forward_width or -(-8 * size.width // 3 // 8) * 8
 
 
-class Attention(nn.Module):
+class LlamaAttention(nn.Module):
     """Causal self-attention in which several heads of queries share one of keys and values."""
 
     def __init__(self, size: Dimensions) -> None:
@@ -65,14 +69,20 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         """[B, T, C] -> [B, T, C]."""
-        query, key, value = self._heads(self.query(x)), self._heads(self.key(x)), self._heads(self.value(x))
+        query, key, value = (
+            self._heads(self.query(x)),
+            self._heads(self.key(x)),
+            self._heads(self.value(x)),
+        )
         query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
         mixed = self.attend(query, key, value)
         projected: Tensor = self.project_out(mixed.transpose(1, 2).flatten(2))
         return projected
 
     def _heads(self, x: Tensor) -> Tensor:
-        """[B, T, H x D] -> [B, H, T, D]; as many heads as there are, since tensor parallelism leaves only some."""
+        """[B, T, H x D] -> [B, H, T, D]. H is inferred, since tensor parallelism leaves only some
+        heads.
+        """
         heads: Tensor = x.unflatten(-1, (-1, self.head_width))  # type: ignore[no-untyped-call]
         return heads.transpose(1, 2)
 
@@ -93,13 +103,13 @@ class FeedForward(nn.Module):
         return result
 
 
-class Block(nn.Module):
+class LlamaBlock(nn.Module):
     """Attention and perceptron, each behind a norm and beside a residual connection."""
 
     def __init__(self, size: Dimensions) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(size.width, eps=NORM_EPSILON)
-        self.attention = Attention(size)
+        self.attention = LlamaAttention(size)
         self.feed_forward_norm = nn.RMSNorm(size.width, eps=NORM_EPSILON)
         self.feed_forward = FeedForward(size)
 
@@ -117,8 +127,8 @@ class Llama(Decoder):
         super().__init__(config, classes, tied=config.size.tied_embeddings)
 
     def block(self) -> nn.Module:
-        """As above."""
-        return Block(self.size)
+        """A Llama block."""
+        return LlamaBlock(self.size)
 
     def norm(self) -> nn.Module:
         """RMSNorm."""

@@ -1,4 +1,4 @@
-"""What the trainer asks of a model, whatever its architecture."""
+"""What the trainer needs of a model, whatever its architecture."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from regroup_trainer.config import Dimensions
+from regroup_trainer.protocol.config import Dimensions
 
 
 class Model(nn.Module, ABC):
-    """A stack of blocks between an entrance and a head."""
+    """A stack of blocks between an input layer and a head."""
 
     size: Dimensions
     classes: int
@@ -20,4 +20,4 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def initial_value(self, name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
-        """The starting value of a whole (unsharded) parameter, on the CPU."""
+        """The initial value of a whole (unsharded) parameter, on the CPU."""

@@ -1,7 +1,8 @@
-"""A small ResNet for grey images (He et al., 2016, section 4.2), with GroupNorm in the place of BatchNorm.
+"""A small ResNet for grey images (He et al., 2016, section 4.2), with GroupNorm instead of
+BatchNorm.
 
-Batch statistics would depend on how a batch is cut, and with it on the world size; GroupNorm (Wu & He, 2018) looks at
-one image at a time.
+Batch statistics would depend on how a batch is divided, and so on the world size. GroupNorm (Wu &
+He, 2018) looks at one image at a time.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
 from torch import Tensor, nn
 
-from regroup_trainer.config import ModelConfig
 from regroup_trainer.models.model import Model
+from regroup_trainer.protocol.config import ModelConfig
 
 STAGES = 3
 _GROUPS = 8
@@ -25,8 +26,10 @@ def _norm(channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(_GROUPS, channels)
 
 
-class Block(nn.Module):
-    """Two convolutions beside a residual connection, which is a 1 x 1 convolution where the shape changes."""
+class ResidualBlock(nn.Module):
+    """Two convolutions beside a residual connection, which is a 1 x 1 convolution where the shape
+    changes.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -34,7 +37,11 @@ class Block(nn.Module):
         self.norm_in = _norm(outputs)
         self.convolution_out = _convolution(outputs, outputs, 1)
         self.norm_out = _norm(outputs)
-        self.shortcut = _convolution(inputs, outputs, stride, kernel=1) if (inputs, stride) != (outputs, 1) else None
+        self.shortcut = (
+            _convolution(inputs, outputs, stride, kernel=1)
+            if (inputs, stride) != (outputs, 1)
+            else None
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, C', H', W']."""
@@ -44,7 +51,9 @@ class Block(nn.Module):
 
 
 class ResNet(Model):
-    """Three stages of residual blocks; each halves the resolution of the last and doubles its channels."""
+    """Three stages of residual blocks; each halves the resolution of the last and doubles its
+    channels.
+    """
 
     def __init__(self, config: ModelConfig, classes: int) -> None:
         super().__init__()
@@ -56,12 +65,14 @@ class ResNet(Model):
         self.blocks = nn.ModuleList(self._block(number) for number in range(self.size.layers))
         self.output = nn.Linear(width << (STAGES - 1), classes)
 
-    def _block(self, number: int) -> Block:
+    def _block(self, number: int) -> ResidualBlock:
         per_stage = self.size.layers // STAGES
         stage, place = divmod(number, per_stage)
         outputs = self.size.width << stage
         enters = place == 0 and stage > 0
-        return Block(outputs // 2 if enters else outputs, outputs, stride=2 if enters else 1)
+        return ResidualBlock(
+            outputs // 2 if enters else outputs, outputs, stride=2 if enters else 1
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         """Images [B, 1, H, W] -> logits [B, classes]."""

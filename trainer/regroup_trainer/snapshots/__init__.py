@@ -1,1 +1,1 @@
-"""Memory snapshots: copies of the state in memory that outlives the ranks, and at a neighbour's."""
+"""Memory snapshots: copies of the state in the memory of agents, which outlives the ranks."""

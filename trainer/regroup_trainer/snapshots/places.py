@@ -1,6 +1,7 @@
-"""How an agent and its ranks share the memory of snapshots: files in the agent's private folder. Torch-free.
+"""The files by which an agent and its ranks share memory snapshots. Torch-free.
 
-The files are links to memory that the agent holds open: it outlives ranks, and ends with the agent however that ends.
+The files lie in the agent's private folder. They are links to memory that the agent holds open. So
+the memory outlives the ranks, and ends with the agent however it ends.
 """
 
 from __future__ import annotations
@@ -12,47 +13,51 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from regroup_trainer.contract import SnapshotFile, SnapshotNumber
+from regroup_trainer.protocol.generation import SnapshotNumber
+from regroup_trainer.protocol.rank_messages import SnapshotFile
 
 TENSORS, REST = "tensors", "rest"
 FILES = (TENSORS, REST)
-"""What a shard consists of: its tensors, and all else."""
+"""The files of a shard: its tensors, and the rest."""
 SLOTS = 2
-"""Of each rank: while one is written, the other holds the last whole snapshot."""
+"""Slots of each rank: while one is written, the other holds the last whole snapshot."""
 CHECKSUM_HEADER = "X-Checksum"
 _STEP = struct.Struct("q")
 _files: TypeAdapter[dict[str, SnapshotFile]] = TypeAdapter(dict[str, SnapshotFile])
 
 
 def slot_file(folder: Path, local_rank: int, slot: int, name: str) -> Path:
-    """Where a rank writes."""
+    """The file that a rank writes."""
     return folder / f"slot-{local_rank}-{slot}.{name}"
 
 
 def held_file(folder: Path, number: SnapshotNumber, shard: int, name: str) -> Path:
-    """Where a whole shard, own or a neighbour's, is read."""
+    """The file of a shard that is whole, the agent's own or a neighbour's."""
     return folder / f"held-{number}-{shard}.{name}"
 
 
-def write_description(folder: Path, number: SnapshotNumber, shard: int, files: Mapping[str, SnapshotFile]) -> None:
-    """Say that a shard is whole."""
+def write_description(
+    folder: Path, number: SnapshotNumber, shard: int, files: Mapping[str, SnapshotFile]
+) -> None:
+    """Mark a shard as whole, with the sizes and checksums of its files."""
     held_file(folder, number, shard, "json").write_bytes(_files.dump_json(dict(files)))
 
 
 def read_description(folder: Path, number: SnapshotNumber, shard: int) -> dict[str, SnapshotFile]:
-    """The files of a shard. Raises OSError when it is not held here."""
+    """The files of a shard. Raises OSError when this agent does not hold it."""
     return _files.validate_json(held_file(folder, number, shard, "json").read_bytes())
 
 
 def path_on_agent(number: SnapshotNumber, shard: int, name: str) -> str:
-    """Of a file of a shard at an agent's endpoint."""
+    """The path of a shard's file at an agent's HTTP endpoint."""
     return f"/v1/snapshots/{number}/{shard}/{name}"
 
 
 class CompletePage:
-    """The step of the newest snapshot of this generation that is complete everywhere, told by an agent to rank 0.
+    """The step of the newest complete snapshot of this generation, which an agent shows to rank 0.
 
-    A page of memory, since rank 0 looks after every step. Raises OSError when the agent has made none.
+    It is a page of shared memory, since rank 0 reads it after every step. Raises OSError when the
+    agent has made none.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,7 +66,7 @@ class CompletePage:
 
     @property
     def step(self) -> int:
-        """0 as long as there is none."""
+        """The step; 0 as long as no snapshot is complete."""
         return int(_STEP.unpack_from(self._memory)[0])
 
     @step.setter

@@ -1,0 +1,5 @@
+"""The `regroup` command."""
+
+from regroup.cli.command_line import main
+
+__all__ = ["main"]

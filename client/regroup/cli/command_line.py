@@ -1,0 +1,161 @@
+"""The `regroup` command: runs a TrainingJob on this machine, checks its file."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from regroup.cli.checkpoint_command import checkpoint
+from regroup.cli.manifest import Document, ManifestError, read_documents
+from regroup.cli.plan_command import plan_command
+from regroup.cli.validation import validate as find_problems
+from regroup.local.display import Display
+from regroup.local.faults import EXAMPLES, Fault, parse_fault
+from regroup.local.interruption import until_the_end
+from regroup.local.local_desired import local_desired, ranks_per_worker
+from regroup.local.local_run import LocalRun, LocalRunError
+from regroup.local.summary import sentence, summarize, write
+from regroup.local.torchrun_play import play_torchrun, torchrun_wanted
+from regroup_operator.api.spec import TrainingJobSpec
+from regroup_operator.api.user_script import user_script
+from regroup_trainer.protocol.job_status import Outcome
+
+RUNS_FOLDER = Path("regroup-runs")
+EXIT_PROBLEMS = 1
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group()
+@click.version_option(package_name="regroup")
+def main() -> None:
+    """Elastic, fault-tolerant distributed PyTorch training."""
+
+
+main.add_command(plan_command)
+main.add_command(checkpoint)
+
+
+@main.command()
+@click.argument("files", nargs=-1, required=True, type=_FILE)
+def validate(files: tuple[Path, ...]) -> None:
+    """Check TrainingJob files. Every problem is shown with its line."""
+    documents = [document for file in files for document in _read(file)]
+    problems = [problem for document in documents for problem in find_problems(document)]
+    for problem in problems:
+        click.echo(str(problem), err=True)
+    if problems:
+        sys.exit(EXIT_PROBLEMS)
+    for document in documents:
+        click.echo(f"{document.file}: TrainingJob {document.name} is valid")
+
+
+class FaultParameter(click.ParamType[Fault]):
+    """A `--kill`."""
+
+    name = "fault"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Fault:
+        """Read a fault. Raises click.BadParameter, which shows the syntax."""
+        try:
+            return value if isinstance(value, Fault) else parse_fault(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@main.command()
+@click.argument("file", type=_FILE)
+@click.option(
+    "--directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The job's folder; it resumes there.",
+)
+@click.option(
+    "--kill", "faults", multiple=True, type=FaultParameter(), help=f"Inject a fault: {EXAMPLES}."
+)
+@click.option("--workers", type=click.IntRange(min=1), help="Workers instead of spec.replicas.")
+@click.option("--plain", is_flag=True, help="Plain lines instead of a live display.")
+@click.option(
+    "--summary",
+    "summary_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a JSON summary.",
+)
+def run(
+    file: Path,
+    directory: Path | None,
+    faults: tuple[Fault, ...],
+    workers: int | None,
+    plain: bool,
+    summary_file: Path | None,
+) -> None:
+    """Train the job of FILE with local processes. FILE is the same YAML as on a cluster."""
+    document = _only_job(file)
+    spec = TrainingJobSpec.model_validate(document.value["spec"])
+    folder = (directory or RUNS_FOLDER / document.name).absolute()
+    if spec.launcher == "torchrun":
+        wanted = torchrun_wanted(spec, document.name, file.absolute().parent, folder, workers)
+        sys.exit(play_torchrun(wanted, faults, plain, summary_file))
+    if lines := [fault for fault in faults if fault.unit == "line"]:
+        raise click.ClickException(
+            f"--kill {lines[0]}: @line= is only for launcher torchrun: use @step= or @seconds="
+        )
+    try:
+        desired = local_desired(spec, document.name, str(folder), workers)
+    except ValueError as error:
+        raise click.ClickException(
+            f"{file}: with local workers of {ranks_per_worker(spec)} rank: {error}"
+        ) from None
+    local = LocalRun(desired, ranks_per_worker(spec), faults)
+    if script := user_script(spec.template):
+        local.working_directory, local.variables = file.absolute().parent, script.environment
+    start = time.monotonic()
+    outcome = _play(local, plain)
+    summary = summarize(local, outcome, time.monotonic() - start)
+    click.echo(sentence(summary))
+    if outcome.result == "failed":
+        click.echo(outcome.message, err=True)
+    if outcome.result == "suspended":
+        click.echo(f"resume with: regroup run {file} --directory {folder}")
+    if summary_file is not None:
+        write(summary, summary_file)
+    sys.exit(0 if outcome.result == "completed" else 1)
+
+
+def _play(local: LocalRun, plain: bool) -> Outcome:
+    with Display(Console(), plain) as display:
+        local.on_status, local.on_note = display.show, display.note
+        try:
+            return asyncio.run(until_the_end(local, display.note, "saving, then stopping"))
+        except (LocalRunError, OSError) as error:
+            raise click.ClickException(str(error)) from None
+
+
+def _read(file: Path) -> list[Document]:
+    try:
+        documents = read_documents(file)
+    except (ManifestError, OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(str(error)) from None
+    if not documents:
+        raise click.ClickException(f"{file}: is empty")
+    return documents
+
+
+def _only_job(file: Path) -> Document:
+    documents = _read(file)
+    problems = [problem for document in documents for problem in find_problems(document)]
+    if problems:
+        raise click.ClickException("\n".join(str(problem) for problem in problems))
+    if len(documents) > 1:
+        raise click.ClickException(f"{file}: holds {len(documents)} jobs; run takes one")
+    return documents[0]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Finds what is wrong with a TrainingJob without a cluster: file, line, field, value, what to
+do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from regroup.cli.manifest import Document, FieldPath
+from regroup_operator.api.resource import API_VERSION, KIND, NAME_LIMIT, NAME_PATTERN
+from regroup_operator.api.spec import TrainingJobSpec
+from regroup_operator.api.spec_reader import known_fields
+from regroup_operator.api.support import unsupported
+
+HEADER_FIELDS = ["apiVersion", "kind", "metadata", "spec", "status"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing to repair."""
+
+    file: str
+    line: int
+    field: str
+    """Its path as in YAML."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.field}: {self.message}"
+
+
+def validate(document: Document) -> list[Problem]:
+    """All problems of a document, in the order of its lines; empty when it would be accepted."""
+    if not isinstance(document.value, dict):
+        return [
+            _problem(
+                document, (), "a TrainingJob is a mapping with apiVersion, kind, metadata and spec"
+            )
+        ]
+    problems = _header_problems(document)
+    if isinstance(document.value.get("spec"), dict):
+        problems += _spec_problems(document, document.value["spec"])
+    else:
+        problems.append(_problem(document, ("spec",), "is missing: it describes what to train"))
+    return sorted(problems, key=lambda problem: problem.line)
+
+
+def _header_problems(document: Document) -> list[Problem]:
+    problems = []
+    for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        given = document.value.get(key)
+        if given != wanted:
+            problems.append(_problem(document, (key,), f"must be {wanted}, got {given!r}"))
+    unknown = [str(key) for key in document.value if key not in HEADER_FIELDS]
+    problems += [
+        _problem(document, (key,), f"unknown field{_nearest(key, HEADER_FIELDS)}")
+        for key in unknown
+    ]
+    metadata = document.value.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str):
+        problems.append(_problem(document, ("metadata", "name"), "is missing: give the job a name"))
+    elif not re.fullmatch(NAME_PATTERN, name) or len(name) > NAME_LIMIT:
+        rule = (
+            f"use lower-case letters, digits and '-', a letter first, at most {NAME_LIMIT} "
+            "characters"
+        )
+        problems.append(
+            _problem(document, ("metadata", "name"), f"{name!r} is no valid name: {rule}")
+        )
+    return problems
+
+
+def _spec_problems(document: Document, value: dict[str, Any]) -> list[Problem]:
+    try:
+        spec = TrainingJobSpec.model_validate(value)
+    except ValidationError as error:
+        return [_explain(document, details) for details in error.errors(include_url=False)]
+    return [_unsupported(document, sentence) for sentence in unsupported(spec)]
+
+
+def _explain(document: Document, details: Any) -> Problem:
+    location: FieldPath = details["loc"]
+    message = details["msg"].removeprefix("Value error, ")
+    if details["type"] == "extra_forbidden":
+        message = f"unknown field{_nearest(str(location[-1]), known_fields(location[:-1]))}"
+    elif details["type"] == "missing":
+        message = "is missing"
+    elif not isinstance(details["input"], dict | list):
+        message = f"{message}, got {details['input']!r}"
+    return _problem(document, ("spec", *location), message)
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        return f": did you mean {close[0]!r}?"
+    return f": known here are {', '.join(sorted(known))}" if known else ""
+
+
+def _unsupported(document: Document, sentence: str) -> Problem:
+    found = re.search(r"spec[.\w]*", sentence)
+    path = tuple(found.group().split(".")) if found else ("spec",)
+    return _problem(document, path, sentence)
+
+
+def _problem(document: Document, path: FieldPath, message: str) -> Problem:
+    shown = ""
+    for part in path:
+        shown += f"[{part}]" if isinstance(part, int) else f".{part}" if shown else part
+    return Problem(str(document.file), document.line_of(path), shown or "document", message)

@@ -1,0 +1,1 @@
+"""Runs a TrainingJob on this machine, without a cluster."""

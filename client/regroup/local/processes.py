@@ -1,0 +1,206 @@
+"""The processes of a local run: one coordinator, and one agent per worker."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.environment import AgentEnvironment, CoordinatorEnvironment
+
+ADDRESS = "127.0.0.1"
+NODE_OF_COORDINATOR = "local-coordinator"
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the processes of one local run share."""
+
+    job: str
+    port: int
+    token_file: Path
+    logs: Path
+    ranks: int
+    """Rank processes per worker."""
+    threads: int
+    """Threads of the tensor operations of a rank."""
+    entry: str
+    """Module whose `run` is the life of a rank."""
+    working_directory: Path
+    """Working directory of the workers, which relative paths of a user's script start from."""
+    variables: Mapping[str, str]
+    """Additional environment variables of the workers."""
+
+
+@dataclass
+class LocalProcess:
+    """A running coordinator or agent: the leader of its own process group."""
+
+    name: str
+    popen: subprocess.Popen[bytes]
+    log: Path
+    member: str = ""
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self.popen.poll()
+
+    def kill(self) -> None:
+        """End it as a power failure would. The processes that it started die with it."""
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait()
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        if self.popen.poll() is None:
+            self.popen.terminate()
+
+
+def free_port() -> int:
+    """A port of ADDRESS on which no process listens now."""
+    with socket.socket() as probe:
+        probe.bind((ADDRESS, 0))
+        return int(probe.getsockname()[1])
+
+
+def start_coordinator(place: Place, term: int, desired: Desired) -> LocalProcess:
+    """Start the coordinator of a term."""
+    environment = CoordinatorEnvironment(
+        term=term,
+        node=NODE_OF_COORDINATOR,
+        token_file=str(place.token_file),
+        address=ADDRESS,
+        port=place.port,
+        desired=desired.model_dump_json(),
+    )
+    return _start(
+        f"{place.job}-c{term}", "regroup_trainer.coordinator", environment.variables(), place
+    )
+
+
+def start_agent(place: Place, index: int, incarnation: int) -> LocalProcess:
+    """Start a worker. A replacement has the same index and another incarnation."""
+    name = f"{place.job}-w{index}-{incarnation}"
+    environment = AgentEnvironment(
+        coordinator_url=f"http://{ADDRESS}:{place.port}",
+        token_file=str(place.token_file),
+        namespace="local",
+        job=place.job,
+        member=str(uuid.uuid4()),
+        index=index,
+        pod=name,
+        node=f"local-{index}",
+        address=ADDRESS,
+        ranks=place.ranks,
+        metrics_port=0,
+        termination_log=str(place.logs / f"{name}.termination"),
+        entry=place.entry,
+    )
+    variables = {
+        "TMPDIR": str(place.token_file.parent),  # a killed agent leaves its temporary folder
+        **place.variables,
+        **environment.variables(),
+        "OMP_NUM_THREADS": str(place.threads),
+    }
+    process = _start(name, "regroup_trainer.agent", variables, place, place.working_directory)
+    process.member = environment.member
+    return process
+
+
+def find_rank(agent: LocalProcess, rank: int) -> int | None:
+    """The process id of a rank below an agent; None when it does not run."""
+    return next((pid for pid in descendants(agent.popen.pid) if _name(pid) == f"rank-{rank}"), None)
+
+
+def _start(
+    name: str, module: str, variables: dict[str, str], place: Place, folder: Path | None = None
+) -> LocalProcess:
+    log = place.logs / f"{name}.log"
+    with log.open("ab") as out:
+        popen = subprocess.Popen(
+            [sys.executable, "-m", module],
+            cwd=folder,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches only this process, which suspends the run
+            # One prctl and one getppid, both already resolved: safe between fork and exec.
+            preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509
+        )
+    return LocalProcess(name, popen, log)
+
+
+def dies_with(parent: int) -> Callable[[], None]:
+    """A function that a new process calls between fork and exec, so that it ends with its
+    parent.
+    """
+
+    def set_death_signal() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return set_death_signal
+
+
+def descendants(pid: int) -> list[int]:
+    """The ids of all processes below one."""
+    found = _children(pid)
+    return found + [below for child in found for below in descendants(child)]
+
+
+def kill_process(pid: int) -> bool:
+    """Send SIGKILL; False when the process has ended before."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class Killable(Protocol):
+    """A process that can be killed."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+
+    def kill(self) -> None:
+        """End it as a power failure would."""
+
+
+def strike(process: Killable | None) -> bool:
+    """Kill the process; False when there is none that runs."""
+    if process is None or process.exit_code is not None:
+        return False
+    process.kill()
+    return True
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        texts = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return []
+    return [int(child) for text in texts for child in text.split()]
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,48 @@
+"""Summarizes a finished local run, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from regroup.local.local_run import LocalRun
+from regroup_trainer.protocol.job_status import Outcome
+
+
+def summarize(run: LocalRun, outcome: Outcome, wall_seconds: float) -> dict[str, Any]:
+    """A JSON object; times in seconds."""
+    status = run.status
+    progress = status.progress if status else None
+    return {
+        "outcome": outcome.result,
+        "message": outcome.message,
+        "steps": progress.step if progress else 0,
+        "finalLoss": progress.loss if progress else None,
+        "recoveries": [
+            recovery.model_dump(mode="json") for _, recovery in sorted(run.recoveries.items())
+        ],
+        "lostSteps": status.ledger.lost_steps if status else 0,
+        "goodput": status.ledger.goodput_ratio if status else 0.0,
+        "ledger": status.ledger.model_dump(mode="json") if status else {},
+        "checkpoint": status.checkpoint.path if status and status.checkpoint else None,
+        "wallSeconds": wall_seconds,
+    }
+
+
+def write(summary: dict[str, Any], file: Path) -> None:
+    """Write the summary as JSON, and create its folder. Raises OSError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(summary, indent=2) + "\n")
+
+
+def sentence(summary: dict[str, Any]) -> str:
+    """The summary in one line."""
+    loss = "" if summary["finalLoss"] is None else f", final loss {summary['finalLoss']:.4f}"
+    count, lost = len(summary["recoveries"]), summary["lostSteps"]
+    return (
+        f"{summary['outcome']}: {summary['steps']} steps{loss}, {count} "
+        f"recover{'y' if count == 1 else 'ies'}, "
+        f"{lost} lost step{'' if lost == 1 else 's'}, goodput {summary['goodput']:.0%}, "
+        f"{summary['wallSeconds']:.1f} s"
+    )

@@ -1,0 +1,91 @@
+"""`regroup run` of a job with `launcher: torchrun`: from its file to processes and their output."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from regroup.local.display import Display
+from regroup.local.faults import Fault
+from regroup.local.interruption import until_the_end
+from regroup.local.local_desired import ranks_per_worker
+from regroup.local.local_run import LocalRunError
+from regroup.local.summary import write
+from regroup.local.torchrun_run import TorchrunRun, Wanted
+from regroup_operator.api.spec import TrainingJobSpec
+from regroup_operator.api.user_script import COMMAND_FIELD, user_script
+from regroup_trainer.protocol.job_status import Outcome
+
+
+def torchrun_wanted(
+    spec: TrainingJobSpec, job: str, working_directory: Path, folder: Path, workers: int | None
+) -> Wanted:
+    """What the job asks for, run in `working_directory`; `workers` overrides `replicas`. Raises
+    click.ClickException without a script.
+    """
+    script = user_script(spec.template)
+    if script is None:
+        raise click.ClickException(f"{COMMAND_FIELD}: is missing")
+    replicas = workers or spec.replicas
+    return Wanted(
+        job=job,
+        script=script,
+        replicas=replicas,
+        nnodes=f"{min(spec.min_replicas, replicas)}:{max(spec.max_replicas, replicas)}",
+        ranks=ranks_per_worker(spec),
+        max_restarts=spec.restart_policy.max_restarts,
+        working_directory=working_directory,
+        directory=folder,
+    )
+
+
+def play_torchrun(
+    wanted: Wanted, faults: Sequence[Fault], plain: bool, summary_file: Path | None
+) -> int:
+    """Run to the end and print how it ended. Returns the exit code."""
+    _require_possible(faults)
+    run = TorchrunRun(wanted, faults)
+    start = time.monotonic()
+    with Display(Console(), plain) as display:
+        run.on_line, run.on_note = display.line, display.note
+        try:
+            outcome = asyncio.run(until_the_end(run, display.note, "stopping"))
+        except (LocalRunError, OSError) as error:
+            raise click.ClickException(str(error)) from None
+    summary = _summarize(run, outcome, time.monotonic() - start)
+    click.echo(
+        f"{outcome.result}: {outcome.message}; {run.restarts} workers replaced, "
+        f"{summary['wallSeconds']:.1f} s"
+    )
+    if summary_file is not None:
+        write(summary, summary_file)
+    return 0 if outcome.result == "completed" else 1
+
+
+def _require_possible(faults: Sequence[Fault]) -> None:
+    for fault in faults:
+        if fault.unit == "step":
+            raise click.ClickException(
+                f"--kill {fault}: torchrun does not report steps: use @seconds= or @line="
+            )
+        if fault.kind == "coordinator":
+            raise click.ClickException(
+                f"--kill {fault}: torchrun has no coordinator: kill a worker or a rank"
+            )
+
+
+def _summarize(run: TorchrunRun, outcome: Outcome, wall_seconds: float) -> dict[str, Any]:
+    """A JSON object; times in seconds. Steps and losses are the script's own matter."""
+    return {
+        "outcome": outcome.result,
+        "message": outcome.message,
+        "restarts": run.restarts,
+        "attempts": run.attempt,
+        "wallSeconds": wall_seconds,
+    }

@@ -1,0 +1,312 @@
+"""Runs a TrainingJob with `launcher: torchrun` on this machine: one stock agent per worker.
+
+This module does what the operator does on a cluster: it keeps one store and one agent per index,
+replaces a dead agent under its index, and begins the next attempt when the store is gone. Torchrun
+does not report what the ranks do, so that their output is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from regroup.local.faults import Fault
+from regroup.local.local_run import END_SECONDS, POLL_SECONDS, REPLACE_SECONDS, LocalRunError
+from regroup.local.processes import ADDRESS, descendants, dies_with, kill_process, strike
+from regroup_operator.api.user_script import Script
+from regroup_operator.render.torchrun_commands import (
+    GAVE_UP,
+    OWN_STORES,
+    Rendezvous,
+    agent_command,
+    store_command,
+)
+from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
+from regroup_trainer.protocol.job_status import Outcome
+
+STORE_SECONDS = 120.0
+"""How long the store may take to listen: it imports torch first."""
+_LISTENING = re.compile(r"listens on port (\d+)")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is run, and on how many workers."""
+
+    job: str
+    script: Script
+    replicas: int
+    nnodes: str
+    """Bounds of the number of workers, `min:max`."""
+    ranks: int
+    """Per worker."""
+    max_restarts: int
+    working_directory: Path
+    """The folder that relative paths of the script start from."""
+    directory: Path
+    """The job's own folder."""
+
+    @property
+    def min_replicas(self) -> int:
+        """Fewest workers that train."""
+        return int(self.nnodes.partition(":")[0])
+
+
+@dataclass
+class Process:
+    """The store or an agent. `out` has its standard output, `log` its standard error."""
+
+    name: str
+    popen: subprocess.Popen[bytes]
+    out: Path
+    log: Path
+    shown: int = 0
+    """Bytes of `out` that were reported."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self.popen.poll()
+
+    def kill(self) -> None:
+        """End it and the processes that it started, as a power failure would."""
+        for pid in [self.popen.pid, *descendants(self.popen.pid)]:
+            kill_process(pid)
+        self.popen.wait()
+
+    def new_lines(self) -> list[str]:
+        """Whole lines that it has printed since the last call."""
+        with self.out.open("rb") as file:
+            file.seek(self.shown)
+            whole = file.read().rpartition(b"\n")[0]
+        self.shown += len(whole) + 1 if whole else 0
+        return whole.decode(errors="replace").splitlines()
+
+
+@dataclass
+class TorchrunRun:
+    """One run of one job. `run` trains to the end."""
+
+    wanted: Wanted
+    faults: Sequence[Fault] = ()
+    on_line: Callable[[str], None] = lambda _line: None
+    """Called with each line that a rank prints."""
+    on_note: Callable[[str], None] = lambda _note: None
+    """Called with one sentence when something is done to a process."""
+    replace_seconds: float = REPLACE_SECONDS
+    restarts: int = 0
+    """Workers that were replaced."""
+    attempt: int = 0
+    store: Process | None = None
+    agents: dict[int, Process] = field(default_factory=dict)
+    _port: int = 0
+    _done: set[int] = field(default_factory=set)
+    _incarnation: int = 0
+    _failures: int = 0
+    _gave_up: str | None = None
+    """The end of the log of an agent that gave up on its ranks."""
+    _replace_at: dict[int, float] = field(default_factory=dict)
+    _pending: list[Fault] = field(default_factory=list)
+    _lines: list[str] = field(default_factory=list)
+    _suspended: bool = False
+
+    async def run(self) -> Outcome:
+        """Train to the end. Raises LocalRunError when the store cannot start."""
+        (self.wanted.directory / "logs").mkdir(parents=True, exist_ok=True)
+        self._pending = list(self.faults)
+        start = _now()
+        try:
+            while True:
+                await self._keep_store()
+                self._keep_agents()
+                self._report_lines()
+                if (outcome := self._outcome()) is not None:
+                    return outcome
+                if self._suspended:
+                    return await self._wind_up()
+                self._inject(_now() - start)
+                await asyncio.sleep(POLL_SECONDS)
+        finally:
+            for process in [*self.agents.values(), *([self.store] if self.store else [])]:
+                process.kill()
+            self._report_lines()
+
+    # --- changes and faults -----------------------------------------------------------------------
+
+    def suspend(self) -> None:
+        """End the run. What the script has saved stays."""
+        self._suspended = True
+
+    def kill_worker(self, index: int) -> bool:
+        """SIGKILL an agent and its ranks; False when there is none."""
+        return strike(self.agents.get(index))
+
+    def kill_rank(self, rank: int) -> bool:
+        """SIGKILL one rank; False when it does not run."""
+        for agent in self.agents.values():
+            for pid in descendants(agent.popen.pid):
+                if _environment(pid).get("RANK") == str(rank) and kill_process(pid):
+                    return True
+        return False
+
+    # --- the operator's part ----------------------------------------------------------------------
+
+    async def _keep_store(self) -> None:
+        """Keep one store. When it is gone, or the attempt cannot complete any more, begin the next
+        attempt with another store.
+        """
+        spoilt = bool(self._done) and not self.agents and len(self._done) < self.wanted.min_replicas
+        if self.store is not None and self.store.exit_code is None and not spoilt:
+            return
+        if self.store is not None:
+            self.on_note("the attempt is over; the next one begins")
+            for process in [*self.agents.values(), self.store]:
+                process.kill()
+        self.attempt += 1
+        self.agents, self._done, self._replace_at = {}, set(), {}
+        self.store = self._start(
+            f"{self.wanted.job}-s{self.attempt}", store_command(sys.executable, 0), {}
+        )
+        self._port = await self._listening(self.store)
+
+    async def _listening(self, store: Process) -> int:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STORE_SECONDS):
+                while store.exit_code is None:
+                    if found := _LISTENING.search(store.out.read_text()):
+                        return int(found[1])
+                    await asyncio.sleep(POLL_SECONDS)
+        raise LocalRunError(f"{store.name} could not start:\n{_tail(store.log)}")
+
+    def _keep_agents(self) -> None:
+        for index, agent in list(self.agents.items()):
+            if agent.exit_code is not None:
+                self._report_lines()
+                del self.agents[index]
+                self._account(index, agent)
+        ended = bool(self._done)  # torchrun refuses workers that come later
+        for index in range(self.wanted.replicas):
+            if (
+                index not in self.agents
+                and not ended
+                and _now() >= self._replace_at.get(index, 0.0)
+            ):
+                self.agents[index] = self._start_agent(index)
+
+    def _account(self, index: int, agent: Process) -> None:
+        if agent.exit_code == 0:
+            self._done.add(index)
+            return
+        self.on_note(
+            f"worker {index} is gone (exit code {agent.exit_code}); see logs/{agent.log.name}"
+        )
+        self.restarts += 1
+        if (agent.exit_code or 0) > 0:
+            self._failures += 1
+            tail = _tail(agent.log)
+            self._gave_up = tail if GAVE_UP in tail else self._gave_up
+        self._replace_at[index] = _now() + self.replace_seconds
+
+    def _outcome(self) -> Outcome | None:
+        if self._done and not self.agents and len(self._done) >= self.wanted.min_replicas:
+            return Outcome(
+                result="completed", message=f"workers that ended well: {len(self._done)}"
+            )
+        budget = f"spec.restartPolicy.maxRestarts={self.wanted.max_restarts}"
+        if self._gave_up is not None and self.restarts == self._failures:
+            text = f"torchrun gave up ({budget}):\n{self._gave_up[-3000:]}"
+            return Outcome(result="failed", message=text)
+        if 0 <= self.wanted.max_restarts < self._failures:
+            text = f"workers failed {self._failures} times ({budget})"
+            return Outcome(result="failed", message=text)
+        return None
+
+    def _inject(self, seconds: float) -> None:
+        for fault in [fault for fault in self._pending if fault.is_due(0, seconds, self._lines)]:
+            struck = (
+                self.kill_worker(fault.number)
+                if fault.kind == "worker"
+                else self.kill_rank(fault.number)
+            )
+            if struck:
+                self._pending.remove(fault)
+                self.on_note(f"killed {fault}")
+
+    def _report_lines(self) -> None:
+        for agent in self.agents.values():
+            for line in agent.new_lines():
+                self._lines.append(line)
+                self.on_line(line)
+
+    async def _wind_up(self) -> Outcome:
+        for agent in self.agents.values():
+            agent.popen.terminate()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                for agent in self.agents.values():
+                    await asyncio.to_thread(agent.popen.wait)
+        return Outcome(result="suspended", message="stopped; what the script has saved stays")
+
+    # --- processes --------------------------------------------------------------------------------
+
+    def _start_agent(self, index: int) -> Process:
+        wanted = self.wanted
+        meeting = Rendezvous(
+            endpoint=f"{ADDRESS}:{self._port}",
+            identity=f"{wanted.job}-{self.attempt}",
+            nnodes=wanted.nnodes,
+            ranks=wanted.ranks,
+            max_restarts=wanted.max_restarts,
+            address=ADDRESS,
+        )
+        command = [sys.executable, *agent_command(wanted.script, meeting)[1:]]
+        name = f"{wanted.job}-w{index}-{self._incarnation}"
+        self._incarnation += 1
+        return self._start(name, command, {**OWN_STORES, **wanted.script.environment})
+
+    def _start(self, name: str, command: list[str], variables: Mapping[str, str]) -> Process:
+        out, log = (self.wanted.directory / "logs" / f"{name}.{kind}" for kind in ("out", "log"))
+        threads = max(1, len(os.sched_getaffinity(0)) // (self.wanted.replicas * self.wanted.ranks))
+        environment = {
+            "OMP_NUM_THREADS": str(threads),
+            "PYTHONUNBUFFERED": "1",
+            **os.environ,
+            DIRECTORY_VARIABLE: str(self.wanted.directory),
+            **variables,
+        }
+        with out.open("wb") as stdout, log.open("wb") as stderr:
+            popen = subprocess.Popen(
+                command,
+                cwd=self.wanted.working_directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,  # Ctrl-C reaches only this process
+                # One prctl and one getppid, both already resolved: safe between fork and exec.
+                preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509
+            )
+        return Process(name, popen, out, log)
+
+
+def _environment(pid: int) -> dict[str, str]:
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return {}
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-25:])
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,150 @@
+"""The ways to arrange ranks and to distribute a model over them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from regroup.planning.hardware import Cluster
+from regroup.planning.transformer import Transformer
+from regroup_trainer.protocol.strategies import STRATEGIES, Strategy, StrategyName
+
+Checkpointing = Literal["none", "selective", "full"]
+CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
+LARGEST_MICRO_BATCH = 64
+PLANNED = tuple(name for name, strategy in STRATEGIES.items() if strategy.rank_per_device)
+"""The strategies that a plan considers, simplest first."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The samples of a step."""
+
+    samples: int
+    """Samples of the global batch."""
+    sequence_length: int
+    loss_chunks: int = 1
+    """Parts in which the loss is computed."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the global batch."""
+        return self.samples * self.sequence_length
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How ranks are arranged: replicate x shard x pipeline x tensor."""
+
+    strategy: StrategyName
+    tensor: int
+    pipeline: int
+    shard: int
+    """Ranks over which a copy's parameters are sharded (1 with ddp and zero)."""
+    replicate: int
+
+    @property
+    def kind(self) -> Strategy:
+        """What the strategy does."""
+        return STRATEGIES[self.strategy]
+
+    @property
+    def optimizer_shards(self) -> int:
+        """Ranks over which the optimizer's state is sharded."""
+        return self.data if self.kind.shards_optimizer_alone else self.shard
+
+    @property
+    def data(self) -> int:
+        """Ranks that read different samples."""
+        return self.shard * self.replicate
+
+    def layers_per_stage(self, model: Transformer) -> int:
+        """The model's layers that a pipeline stage holds."""
+        return model.layers // self.pipeline
+
+    @property
+    def name(self) -> str:
+        """The grid in words, such as `fsdp 8 x tp 8`."""
+        sharing = (
+            f"hsdp {self.replicate}x{self.shard}"
+            if self.kind.has_shard_groups
+            else f"{self.strategy} {self.data}"
+        )
+        parts = [sharing] if self.data > 1 or self.tensor == self.pipeline == 1 else []
+        parts += [f"pp {self.pipeline}"] if self.pipeline > 1 else []
+        parts += [f"tp {self.tensor}"] if self.tensor > 1 else []
+        return " x ".join(parts)
+
+    @property
+    def dimensions(self) -> int:
+        """The number of kinds of parallelism that are combined. Fewer are easier to operate."""
+        data = len(self.kind.dimensions) if self.data > 1 else 0
+        return data + (self.tensor > 1) + (self.pipeline > 1)
+
+    @property
+    def family(self) -> tuple[StrategyName | None, bool, bool]:
+        """The kinds of parallelism that are combined, without their sizes."""
+        return self.strategy if self.data > 1 else None, self.pipeline > 1, self.tensor > 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A grid, and how a rank processes its share of the batch."""
+
+    grid: Grid
+    micro_batch: int
+    """Samples of a forward pass."""
+    checkpointing: Checkpointing
+    """Kind of activation checkpointing."""
+
+    def micro_batches(self, batch: Batch) -> int:
+        """Forward passes of a step on a rank."""
+        return math.ceil(batch.samples / (self.grid.data * self.micro_batch))
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, ascending."""
+    return [candidate for candidate in range(1, number + 1) if number % candidate == 0]
+
+
+def grids(model: Transformer, cluster: Cluster) -> Iterator[Grid]:
+    """All grids that the model and the machines allow. Tensor parallelism stays within a machine
+    (Megatron-2, section 3.2).
+    """
+    for tensor in divisors(cluster.gpus_per_node):
+        if model.heads % tensor or model.key_value_heads % tensor:
+            continue
+        for pipeline in divisors(cluster.devices // tensor):
+            if model.layers % pipeline == 0:
+                yield from _data_grids(tensor, pipeline, cluster.devices // tensor // pipeline)
+
+
+def _data_grids(tensor: int, pipeline: int, data: int) -> Iterator[Grid]:
+    for name in PLANNED:
+        strategy = STRATEGIES[name]
+        if tensor * pipeline > 1 and not strategy.takes_model_parallelism:
+            continue
+        if data == 1 and strategy.shards:
+            continue
+        for shard in _shard_sizes(strategy, data):
+            yield Grid(name, tensor, pipeline, shard, data // shard)
+
+
+def _shard_sizes(strategy: Strategy, data: int) -> list[int]:
+    if strategy.has_shard_groups:
+        return divisors(data)[1:-1]
+    return [data if strategy.shards_parameters else 1]
+
+
+def layouts(grid: Grid, batch: Batch) -> Iterator[Layout]:
+    """The layouts of a grid: micro-batches in powers of two, up to the rank's share of the batch,
+    with each kind of checkpointing.
+    """
+    largest = min(LARGEST_MICRO_BATCH, batch.samples // grid.data)
+    for checkpointing in CHECKPOINTING:
+        size = 1
+        while size <= max(1, largest):
+            yield Layout(grid, size, checkpointing)
+            size *= 2

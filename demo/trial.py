@@ -1,0 +1,216 @@
+"""`make try`: a demonstration of Regroup on this machine alone.
+
+`regroup run` trains the same job twice with local processes: first undisturbed, then while the
+coordinator and a worker are killed. The trial compares what both runs wrote to the volume, here a
+folder.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from demo.checks import LOSS_DIFFERENCE
+from demo.errors import DemoError, StoryError
+from demo.facts import Losses, max_difference
+from demo.job import SAMPLE
+from demo.screen import Screen
+from demo.volume import Volume
+from regroup_trainer.checkpoint.history import CommittedStep
+
+ROOT = Path(__file__).resolve().parent.parent
+JOB = SAMPLE.relative_to(ROOT)
+FOLDER = Path("build/try")
+KILLED_WORKER = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The job of the trial and the steps at which processes are killed."""
+
+    job: Path = JOB
+    folder: Path = FOLDER
+    """The folder below which the trial writes all its files."""
+    coordinator_step: int = 150
+    worker_step: int = 250
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the job, read from the volume and from the summary of `regroup run`."""
+
+    committed: tuple[CommittedStep, ...]
+    problems: tuple[str, ...]
+    """A sentence for each sample that was skipped or used twice."""
+    coordinators: int
+    """The number of coordinators of the job, the first included."""
+    recoveries: tuple[dict[str, Any], ...]
+    seconds: float
+
+    @property
+    def losses(self) -> Losses:
+        """The loss of each step."""
+        return tuple(step.loss for step in self.committed)
+
+    @property
+    def failures(self) -> tuple[dict[str, Any], ...]:
+        """The recoveries after failures. The others follow a worker that joins."""
+        return tuple(one for one in self.recoveries if one["cause"] != "resize")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One result of the trial: a sentence and whether it holds."""
+
+    sentence: str
+    holds: bool
+
+
+def main(plan: Plan) -> int:
+    """Run the trial. Returns 0 when all findings hold, 1 when not, and 130 when it
+    was interrupted.
+    """
+    screen = Screen()
+    try:
+        runs = play(plan, screen)
+    except KeyboardInterrupt:
+        screen.report("Interrupted: `make try` starts from the beginning", "bold red")
+        return 130
+    except DemoError as error:
+        screen.report(f"The trial failed: {error}", "bold red")
+        return 1
+    return conclude(runs, findings(*runs, plan), screen)
+
+
+def play(plan: Plan, screen: Screen) -> tuple[Run, Run]:
+    """The undisturbed run and the run with failures. Raises StoryError when one does
+    not complete.
+    """
+    shutil.rmtree(plan.folder, ignore_errors=True)
+    screen.title("Reference: three workers train a small GPT without failures")
+    undisturbed = train(plan, "undisturbed", ())
+    if undisturbed.failures:
+        message = undisturbed.failures[0]["message"]
+        raise StoryError(f"the undisturbed run was disturbed, try it again: {message}")
+    screen.title("The same job, while the coordinator and a worker are killed")
+    kills = (
+        f"coordinator@step={plan.coordinator_step}",
+        f"worker={KILLED_WORKER}@step={plan.worker_step}",
+    )
+    return undisturbed, train(plan, "disturbed", kills)
+
+
+def train(plan: Plan, name: str, kills: tuple[str, ...]) -> Run:
+    """Train the job in its own folder. Raises StoryError when it does not complete."""
+    folder, summary = plan.folder / name, plan.folder / f"{name}.json"
+    options = [
+        ["run", str(plan.job)],
+        ["--directory", str(folder), "--summary", str(summary)],
+        [option for kill in kills for option in ("--kill", kill)],
+    ]
+    print(
+        "\n$ .venv/bin/regroup",
+        " \\\n    ".join(map(shlex.join, filter(None, options))),
+        flush=True,
+    )
+    start = time.monotonic()
+    if code := exit_code(*itertools.chain(*options)):
+        raise StoryError(f"`regroup run` ended with exit code {code}; its logs: {folder / 'logs'}")
+    seconds = time.monotonic() - start
+    volume = Volume(folder)
+    return Run(
+        committed=tuple(volume.committed()),
+        problems=tuple(volume.audit()),
+        coordinators=len({number.term for number in volume.announced()}),
+        recoveries=tuple(json.loads(summary.read_text())["recoveries"]),
+        seconds=seconds,
+    )
+
+
+def exit_code(*arguments: str) -> int:
+    """The exit code of the command `regroup`.
+
+    After an interrupt, waits until the command has ended and raises KeyboardInterrupt.
+    """
+    interrupted = False
+    program = Path(sys.executable).with_name("regroup")
+    with subprocess.Popen([str(program), *arguments], cwd=ROOT) as process:
+        while process.poll() is None:
+            try:
+                process.wait()
+            except KeyboardInterrupt:  # the command also got the signal: it saves and ends
+                interrupted = True
+    if interrupted:
+        raise KeyboardInterrupt
+    return process.returncode
+
+
+def findings(undisturbed: Run, disturbed: Run, plan: Plan) -> list[Finding]:
+    """The findings from the two runs, in the order of the failures."""
+    return [
+        coordinator_killed(disturbed, plan.coordinator_step),
+        worker_killed(disturbed),
+        same_losses(undisturbed, disturbed),
+    ]
+
+
+def coordinator_killed(run: Run, at: int) -> Finding:
+    """The finding about the coordinator: the workers continued without it, and no
+    generation ended.
+    """
+    around = {step.generation for step in run.committed if at <= step.step <= at + 1}
+    return Finding(
+        "The coordinator was killed: the workers trained on, a new one took over.",
+        run.coordinators == 2 and len(around) == 1,
+    )
+
+
+def worker_killed(run: Run) -> Finding:
+    """The finding about the worker: the other workers continued without it."""
+    node = f"local-{KILLED_WORKER}"
+    found = next((one for one in run.failures if one["node"] == node), None)
+    if found is None:
+        return Finding(f"Worker {KILLED_WORKER} was killed, and the failure was detected.", False)
+    lost = f"{found['lost_steps']} steps were lost" if found["lost_steps"] else "no step was lost"
+    return Finding(
+        f"Worker {KILLED_WORKER} was killed: the others trained on after "
+        f"{found['down_seconds']:.1f} s, {lost}.",
+        found["world_size_after"] == found["world_size_before"] - 1,
+    )
+
+
+def same_losses(undisturbed: Run, disturbed: Run) -> Finding:
+    """The finding about the losses: the failures changed neither losses nor samples."""
+    difference = max_difference(disturbed.losses, undisturbed.losses)
+    problems = (*undisturbed.problems, *disturbed.problems)
+    return Finding(
+        f"Same loss at all {len(disturbed.committed)} steps (to {difference:.1e}), "
+        f"{problems[0] if problems else 'no sample skipped or repeated'}.",
+        difference <= LOSS_DIFFERENCE and not problems,
+    )
+
+
+def conclude(runs: tuple[Run, Run], found: list[Finding], screen: Screen) -> int:
+    """Print the findings. Returns 0 when all hold, else 1."""
+    screen.title("Results")
+    for number, finding in enumerate(found, 1):
+        style = "green" if finding.holds else "bold red"
+        sentence = finding.sentence if finding.holds else f"FAILED: {finding.sentence}"
+        screen.console.print(Text(f"{number}. {sentence}", style=style))
+    times = [f"{run.seconds:.0f} s" for run in runs]
+    screen.report("Undisturbed run {}, run with failures {}".format(*times), "dim")
+    return 0 if all(finding.holds for finding in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(Plan()))

@@ -1,0 +1,1 @@
+"""The TrainingJob API: what a user can write, and what the operator answers."""

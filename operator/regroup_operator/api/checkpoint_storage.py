@@ -1,0 +1,140 @@
+"""Where a TrainingJob keeps its checkpoints, how often it saves, and where it resumes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from regroup_operator.api.resource import Label, Quantity, ResourceName
+from regroup_trainer.protocol.config import (
+    CheckpointPolicy,
+    ResumePolicy,
+    Section,
+)
+
+
+class ClaimStorage(Section):
+    """An existing PersistentVolumeClaim."""
+
+    claim_name: ResourceName
+    """Name of a claim in the job's namespace; ReadWriteMany for more than one worker."""
+    sub_path: Annotated[str, Field(max_length=512, pattern=r"^[^/].*$")] | None = None
+    """Folder of the volume in which the job's own folder is made."""
+
+    @model_validator(mode="after")
+    def _stays_inside(self) -> Self:
+        if self.sub_path and ".." in self.sub_path.split("/"):
+            raise ValueError(f"subPath {self.sub_path!r} must not contain '..'")
+        return self
+
+
+class ClaimMetadata(Section):
+    """Labels and annotations of a claim that the operator makes."""
+
+    labels: (
+        Annotated[dict[Label, Annotated[str, Field(max_length=63)]], Field(max_length=32)] | None
+    ) = None
+    """Labels."""
+    annotations: (
+        Annotated[dict[Label, Annotated[str, Field(max_length=4096)]], Field(max_length=32)] | None
+    ) = None
+    """Annotations."""
+
+
+class ClaimResources(Section):
+    """Size of a claim."""
+
+    requests: Annotated[dict[Label, Quantity], Field(max_length=4)]
+    """`storage` is needed."""
+
+
+class ClaimSpec(Section):
+    """What kind of volume."""
+
+    access_modes: Annotated[
+        tuple[Literal["ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"], ...],
+        Field(max_length=3),
+    ] = ("ReadWriteMany",)
+    """ReadWriteMany for more than one worker. Default [ReadWriteMany]."""
+    resources: ClaimResources
+    """Size."""
+    storage_class_name: Annotated[str, Field(max_length=253)] | None = None
+    """StorageClass; absent: the cluster's default."""
+
+
+class ClaimTemplate(Section):
+    """A claim that is made with the job, named `<job>-checkpoints`."""
+
+    metadata: ClaimMetadata = ClaimMetadata()
+    """Labels and annotations."""
+    spec: ClaimSpec
+    """Volume."""
+
+
+class EmptyDirStorage(Section):
+    """A folder that is deleted with its pod: for a single worker whose checkpoints need not outlive
+    it.
+    """
+
+    size_limit: Quantity | None = None
+    """Most bytes that it may hold."""
+
+
+class CheckpointStorage(Section):
+    """Where checkpoints are; exactly one kind. The job's own folder is
+    `[subPath/]<namespace>/<job>-<8 of UID>`.
+    """
+
+    persistent_volume_claim: ClaimStorage | None = None
+    """An existing claim."""
+    volume_claim_template: ClaimTemplate | None = None
+    """A claim of the job's own."""
+    empty_dir: EmptyDirStorage | None = None
+    """A folder of the pod."""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        kinds = (self.persistent_volume_claim, self.volume_claim_template, self.empty_dir)
+        if sum(kind is not None for kind in kinds) != 1:
+            raise ValueError(
+                "give exactly one of persistentVolumeClaim, volumeClaimTemplate, emptyDir"
+            )
+        return self
+
+
+class Checkpoint(CheckpointPolicy):
+    """When, where and how long checkpoints are kept."""
+
+    storage: CheckpointStorage | None = None
+    """Where; needed when the job is elastic or has more than one worker."""
+    termination_grace_seconds: Annotated[int, Field(ge=0, le=86400)] = 120
+    """Time that a worker has to save and end once its pod is deleted. Default 120."""
+    retention_policy: Literal["Retain", "Delete"] = "Retain"
+    """Whether the claim of `volumeClaimTemplate` outlives the job. Default Retain."""
+
+    @property
+    def policy(self) -> CheckpointPolicy:
+        """As coordinator and ranks know it."""
+        return CheckpointPolicy.model_validate(
+            {name: getattr(self, name) for name in CheckpointPolicy.model_fields}
+        )
+
+
+class Resume(ResumePolicy):
+    """What the job starts from."""
+
+    @model_validator(mode="after")
+    def _pairs(self) -> Self:
+        if (self.policy == "Step") != (self.step is not None):
+            raise ValueError("policy Step and the field step belong together: give both or neither")
+        if (self.policy == "Job") != (self.job_name is not None):
+            raise ValueError(
+                "policy Job and the field jobName belong together: give both or neither"
+            )
+        return self
+
+    @property
+    def plain(self) -> ResumePolicy:
+        """As coordinator and ranks know it."""
+        return ResumePolicy(policy=self.policy, step=self.step, job_name=self.job_name)

@@ -1,0 +1,91 @@
+"""Names and labels of the objects of a job, for the code that makes them and the code that finds
+them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+DOMAIN = "regroup.dev"
+JOB = f"{DOMAIN}/job"
+ROLE = f"{DOMAIN}/role"
+INDEX = f"{DOMAIN}/index"
+TERM = f"{DOMAIN}/term"
+EXCLUDED_NODES = f"{DOMAIN}/excluded-nodes"
+"""Annotation of a worker pod: the nodes that its node affinity excludes, joined by commas."""
+NNODES = f"{DOMAIN}/nnodes"
+"""Annotation of a worker pod of launcher torchrun: the bounds that its agent was started with."""
+COORDINATOR = "coordinator"
+STORE = "store"
+"""Where the agents of launcher torchrun meet."""
+WORKER = "worker"
+INJECTOR = "regroup-agent"
+"""Name of the init container, and its volume, that copy the agent into a user's image."""
+AGENT_FOLDER = "/regroup/agent"
+"""Where that volume is mounted."""
+MAIN_CONTAINER = "trainer"
+"""The main container of a worker, as in spec.template."""
+
+
+def short(uid: str) -> str:
+    """The first eight characters of a UID."""
+    return uid.replace("-", "")[:8]
+
+
+def labels(job: str, role: str, **more: object) -> dict[str, str]:
+    """Labels of a pod of the job."""
+    return {JOB: job, ROLE: role, **{f"{DOMAIN}/{key}": str(value) for key, value in more.items()}}
+
+
+def selector(job: str, role: str | None = None) -> str:
+    """Label selector of the job's pods, of one role or of all."""
+    return f"{JOB}={job}" + (f",{ROLE}={role}" if role else "")
+
+
+def worker(job: str, index: int, incarnation: int) -> str:
+    """Name of a worker pod. It is never used twice, so that a pod that is stuck Terminating does
+    not block its replacement.
+    """
+    return f"{job}-w{index}-{incarnation}"
+
+
+def coordinator(job: str, term: int) -> str:
+    """Name of a coordinator pod."""
+    return f"{job}-c{term}"
+
+
+def store(job: str, term: int) -> str:
+    """Name of a store pod."""
+    return f"{job}-s{term}"
+
+
+def service(job: str, leading_role: str) -> str:
+    """Name of the Service in front of the pod that all workers connect to."""
+    return f"{job}-{leading_role}"
+
+
+def token(job: str, uid: str) -> str:
+    """Name of the Secret with the job's token. It contains the UID, so that the Secret of an
+    earlier job of this name is not used.
+    """
+    return f"{job}-token-{short(uid)}"
+
+
+def network_policy(job: str) -> str:
+    """Name of the NetworkPolicy."""
+    return f"{job}-isolated"
+
+
+def disruption_budget(job: str) -> str:
+    """Name of the PodDisruptionBudget."""
+    return f"{job}-workers"
+
+
+def claim(job: str) -> str:
+    """Name of the claim made from volumeClaimTemplate."""
+    return f"{job}-checkpoints"
+
+
+def event(job: str, uid: str, reason: str, key: str) -> str:
+    """Name of an Event. The same event always has the same name, so that it exists once."""
+    return f"{job}.{hashlib.sha256(f'{uid}/{reason}/{key}'.encode()).hexdigest()[:16]}"

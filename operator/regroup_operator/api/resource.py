@@ -1,0 +1,27 @@
+"""The resource TrainingJob: its names in the API, and the types of its fields."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+GROUP = "regroup.dev"
+VERSION = "v1alpha1"
+KIND = "TrainingJob"
+PLURAL = "trainingjobs"
+API_VERSION = f"{GROUP}/{VERSION}"
+MANAGED_BY = f"{GROUP}/operator"
+"""The value of spec.managedBy that means this operator. Its absence means the same."""
+NAME_PATTERN = "[a-z]([-a-z0-9]*[a-z0-9])?"
+NAME_LIMIT = 50
+Object = dict[str, Any]
+"""A Kubernetes object, or a part of one, as JSON has it."""
+Quantity = Annotated[str, Field(max_length=64)] | int
+"""A Kubernetes quantity such as `500m`, `2Gi` or `1`."""
+Label = Annotated[str, Field(max_length=317)]
+ResourceName = Annotated[str, Field(min_length=1, max_length=253)]
+Word = Annotated[str, Field(max_length=32)]
+OptionalName = Annotated[str, Field(max_length=253)]
+Sentence = Annotated[str, Field(max_length=1024)]
+Time = Annotated[str, Field(max_length=32, json_schema_extra={"format": "date-time"})]

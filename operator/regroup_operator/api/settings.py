@@ -1,0 +1,98 @@
+"""The operator's own configuration: environment variables, read once at the start."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from regroup_operator.errors import SettingsError
+
+PREFIX = "REGROUP_OPERATOR_"
+
+
+class Settings(BaseModel):
+    """Field `metrics_port` is the variable REGROUP_OPERATOR_METRICS_PORT, and so on. Lists and
+    objects are JSON.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trainer_image: str
+    """Image of the workers of jobs that name no image."""
+    coordinator_image: str
+    """Image of coordinators: the operator's own."""
+    key_file: Path
+    """File with the secret that the jobs' tokens are derived from: at least 16 bytes."""
+    namespaces: tuple[str, ...] = ()
+    """Namespaces to watch; empty: all."""
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    """Port of /metrics."""
+    health_port: Annotated[int, Field(ge=1, le=65535)] = 8081
+    """Port of /healthz."""
+    image_pull_policy: str = "IfNotPresent"
+    """imagePullPolicy of coordinators and workers."""
+    image_pull_secrets: tuple[str, ...] = ()
+    """Names of Secrets in the jobs' namespaces."""
+    coordinator_resources: dict[str, Any] = Field(
+        default={"requests": {"cpu": "20m", "memory": "96Mi"}, "limits": {"memory": "256Mi"}}
+    )
+    """ResourceRequirements of coordinators."""
+    network_peers: tuple[dict[str, Any], ...] = ()
+    """NetworkPolicyPeers (operator, metrics scraper) that may reach the ports of status and
+    metrics. Empty: all may.
+    """
+    log_level: str = "INFO"
+    """Level of Python's logging."""
+
+    @field_validator("trainer_image", "coordinator_image")
+    @classmethod
+    def _not_empty(cls, value: str) -> str:
+        if not value:
+            raise ValueError("must name an image")
+        return value
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> Self:
+        """Read from `os.environ`. Raises SettingsError, which names each wrong variable."""
+        given: dict[str, Any] = {}
+        for name, field in cls.model_fields.items():
+            text = environ.get(PREFIX + name.upper(), "")
+            if text:
+                given[name] = (
+                    _value(name, text) if field.annotation not in (str, int, Path) else text
+                )
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            problems = [
+                f"{PREFIX}{str(e['loc'][0]).upper()}: {e['msg']}"
+                for e in error.errors(include_url=False)
+            ]
+            raise SettingsError("; ".join(problems)) from error
+
+    def key(self) -> bytes:
+        """The secret that tokens are derived from. Raises SettingsError when it is missing or too
+        short.
+        """
+        try:
+            key = self.key_file.read_bytes().strip()
+        except OSError as error:
+            raise SettingsError(
+                f"{PREFIX}KEY_FILE: {error}: mount the Secret with the operator's key"
+            ) from error
+        if len(key) < 16:
+            raise SettingsError(
+                f"{PREFIX}KEY_FILE: {self.key_file} holds {len(key)} bytes: at least 16 are needed"
+            )
+        return key
+
+
+def _value(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SettingsError(f"{PREFIX}{name.upper()}: not JSON ({error}): {text!r}") from error

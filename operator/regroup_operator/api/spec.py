@@ -1,0 +1,170 @@
+"""The spec of a TrainingJob: every field once.
+
+The CRD is generated from these models (`crd`), the operator reads objects through them, and the
+command lines use them to check a file before it is submitted. What the API server can check by
+itself (types, bounds, pairs of fields, what may change when) is in the CRD; what it cannot is
+checked by the validators here and becomes the condition `Ready=False, reason=InvalidSpec`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from regroup_operator.api.checkpoint_storage import Checkpoint, Resume
+from regroup_operator.api.policies import (
+    ElasticPolicy,
+    FailureDetection,
+    FailurePolicy,
+    Metrics,
+    NodeFailurePolicy,
+    Resources,
+    RestartPolicy,
+    Scheduling,
+)
+from regroup_operator.api.replica_groups import require_whole_groups, workers_per_group
+from regroup_operator.api.user_script import COMMAND_FIELD, user_script
+from regroup_trainer.protocol.config import (
+    NonNegativeInt,
+    PositiveInt,
+    Section,
+    TrainConfig,
+)
+
+
+class TrainingJobSpec(Section):
+    """What to train, on how many workers, and what to do when workers are lost."""
+
+    replicas: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """Worker pods wanted, within the elastic bounds. It may change at any time, also by `kubectl
+    scale`. Default 1.
+    """
+    spares: NonNegativeInt = 0
+    """Warm workers that replace a lost one at once. Default 0."""
+    nproc_per_node: int | Literal["auto"] = "auto"
+    """Ranks of a worker; auto: one per GPU of the limit, else 1. Default auto."""
+    launcher: Literal["regroup", "torchrun"] = "regroup"
+    """What starts the ranks: Regroup's agent and coordinator, or stock torchrun of any image. It
+    never changes. Default regroup.
+    """
+    image: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    """Image of the workers. Default: the trainer image of the operator's installation."""
+    resources: Resources = Resources()
+    """Resources of a worker."""
+    template: Annotated[dict[str, Any], Field(max_length=16)] | None = None
+    """A partial pod template, merged strategically over the worker pods that the operator makes.
+    The main container is `trainer`.
+    """
+    trainer: TrainConfig | None = None
+    """Configuration of the built-in trainer. Exclusive with a command in `template`."""
+    elastic_policy: ElasticPolicy | None = None
+    """Bounds of the number of workers; absent: fixed size."""
+    failure_detection: FailureDetection = FailureDetection()
+    """How soon losses, hangs and stragglers are noticed."""
+    restart_policy: RestartPolicy = RestartPolicy()
+    """How many failures the job survives."""
+    failure_policy: FailurePolicy = FailurePolicy()
+    """What each kind of failure means."""
+    node_failure_policy: NodeFailurePolicy = NodeFailurePolicy()
+    """When a node counts as gone."""
+    checkpoint: Checkpoint = Checkpoint()
+    """Checkpoints."""
+    resume: Resume = Resume()
+    """What the job starts from."""
+    suspend: bool = False
+    """True: save, delete all pods, and wait. Default false."""
+    managed_by: Annotated[str, Field(min_length=1, max_length=63)] | None = None
+    """The controller in charge. Absent or `regroup.dev/operator`: this operator. Never changes."""
+    active_deadline_seconds: PositiveInt | None = None
+    """The job fails when it is not done this long after its start."""
+    ttl_seconds_after_finished: NonNegativeInt | None = None
+    """A finished job is deleted after this time. Absent: never."""
+    startup_deadline_seconds: PositiveInt | None = None
+    """When fewer than minReplicas workers could be scheduled in this time, all pods are deleted and
+    made again later.
+    """
+    clean_pod_policy: Literal["Running", "All", "None"] = "Running"
+    """Which pods of a finished job are deleted. Default Running."""
+    scheduling: Scheduling = Scheduling()
+    """Queueing and placement."""
+    network_policy: Literal["Isolated", "None"] = "Isolated"
+    """Isolated: only the job's own pods, the operator and the metrics scraper may reach its pods.
+    Default Isolated.
+    """
+    metrics: Metrics = Metrics()
+    """What is exported."""
+
+    @property
+    def min_replicas(self) -> int:
+        """Fewest workers that train."""
+        return (self.elastic_policy and self.elastic_policy.min_replicas) or self.replicas
+
+    @property
+    def max_replicas(self) -> int:
+        """Most workers."""
+        return (self.elastic_policy and self.elastic_policy.max_replicas) or self.replicas
+
+    @model_validator(mode="after")
+    def _within_bounds(self) -> Self:
+        if not self.min_replicas <= self.replicas <= self.max_replicas:
+            raise ValueError(
+                f"replicas {self.replicas} must lie between elasticPolicy.minReplicas "
+                f"({self.min_replicas}) and "
+                f"elasticPolicy.maxReplicas ({self.max_replicas})"
+            )
+        require_whole_groups(workers_per_group(self), self.replicas, self.min_replicas)
+        return self
+
+    @model_validator(mode="after")
+    def _storage_when_shared(self) -> Self:
+        storage = self.checkpoint.storage
+        shares = self.max_replicas > 1 and self.launcher == "regroup"
+        if storage is None and (self.elastic_policy is not None or shares):
+            raise ValueError(
+                "checkpoint.storage: needed by elastic jobs and more than one worker: name a claim"
+            )
+        if storage is not None and storage.empty_dir is not None and self.max_replicas > 1:
+            raise ValueError(
+                "checkpoint.storage.emptyDir: is not shared between workers: use a "
+                "persistentVolumeClaim, or one worker"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _delete_only_own_claims(self) -> Self:
+        storage = self.checkpoint.storage
+        if self.checkpoint.retention_policy == "Delete" and not (
+            storage and storage.volume_claim_template
+        ):
+            raise ValueError(
+                "checkpoint.retentionPolicy: Delete is only possible with "
+                "storage.volumeClaimTemplate"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_thing_to_run(self) -> Self:
+        if self.launcher != "regroup":
+            return self
+        script = user_script(self.template)
+        if script is not None and self.trainer is not None:
+            raise ValueError(
+                f"trainer: the built-in trainer's configuration, and {COMMAND_FIELD} "
+                f"({' '.join(script.arguments)}) both say what to run: keep one of them"
+            )
+        if script is None and self.trainer is None:
+            raise ValueError(
+                f"trainer: is missing: give `trainer: {{}}` for the built-in trainer's defaults, "
+                "or a script of your "
+                f"own in {COMMAND_FIELD}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _known_processes(self) -> Self:
+        if isinstance(self.nproc_per_node, int) and not 1 <= self.nproc_per_node <= 1024:
+            raise ValueError(
+                f"nprocPerNode {self.nproc_per_node} must be auto or between 1 and 1024"
+            )
+        return self

@@ -1,0 +1,67 @@
+"""Reads a spec as a user wrote it, with errors that name the field, its value and a way out.
+Pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from regroup_operator.api.spec import TrainingJobSpec
+
+
+class InvalidSpecError(ValueError):
+    """The spec breaks a rule that the API server cannot check. The message names the field, its
+    value and a way out.
+    """
+
+
+def parse_spec(document: Mapping[str, Any]) -> TrainingJobSpec:
+    """Read a spec (camelCase, as in YAML). Raises InvalidSpecError, which names every wrong
+    field.
+    """
+    try:
+        return TrainingJobSpec.model_validate(document)
+    except ValidationError as error:
+        raise InvalidSpecError(
+            "; ".join(_explain(problem) for problem in error.errors(include_url=False)[:5])
+        ) from error
+
+
+def _explain(problem: Any) -> str:
+    path = ".".join(["spec", *(str(part) for part in problem["loc"])])
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] != "extra_forbidden":
+        given = "" if isinstance(problem["input"], Mapping) else f", got {problem['input']!r}"
+        return f"{path}: {message}{given}"
+    nearest = difflib.get_close_matches(
+        str(problem["loc"][-1]), known_fields(problem["loc"][:-1]), n=1
+    )
+    hint = f": did you mean {nearest[0]!r}?" if nearest else ""
+    return f"{path}: unknown field{hint}"
+
+
+def known_fields(path: tuple[str | int, ...]) -> list[str]:
+    """The names (camelCase) of the fields of the section at `path` under spec; empty where there is
+    no section.
+    """
+    model: type[BaseModel] | None = TrainingJobSpec
+    for part in path:
+        fields = {field.alias: field for field in model.model_fields.values()} if model else {}
+        model = (
+            _section_of(fields[part].annotation)
+            if part in fields
+            else model
+            if isinstance(part, int)
+            else None
+        )
+    return [str(field.alias) for field in model.model_fields.values()] if model else []
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _section_of(part))), None)

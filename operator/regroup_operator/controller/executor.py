@@ -1,0 +1,145 @@
+"""Executes the actions of a plan: the only place where a decision becomes a request."""
+
+from __future__ import annotations
+
+import logging
+
+from regroup_operator.api import names
+from regroup_operator.api.settings import Settings
+from regroup_operator.controller.cluster import Cluster
+from regroup_operator.controller.coordination import Coordinators, Target
+from regroup_operator.decide import disruption
+from regroup_operator.decide.job_account import merge_ledgers
+from regroup_operator.decide.plan import (
+    Action,
+    CreateClaim,
+    CreateCoordinator,
+    CreateStore,
+    CreateWorker,
+    DeleteJob,
+    DeletePod,
+    EnsureAccess,
+    EnsureDisruptionBudget,
+    EnsureService,
+    PostLost,
+    PutDesired,
+)
+from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
+from regroup_operator.render import torchrun_workload, workload
+from regroup_operator.render.pods import LAUNCHER_OBJECTS
+from regroup_trainer.protocol.desired import Desired, Lost
+
+log = logging.getLogger(__name__)
+
+
+class Executor:
+    """Sends what actions stand for to the API server and to coordinators. Raises SettingsError when
+    the operator's key is missing.
+    """
+
+    def __init__(self, cluster: Cluster, coordinators: Coordinators, settings: Settings) -> None:
+        self._cluster = cluster
+        self._coordinators = coordinators
+        self._settings = settings
+        self._key = settings.key()
+
+    async def execute(self, action: Action, job: AnyJob, observed: Observed) -> None:
+        """Execute one action. `job` has the status that was just written. Raises ClusterError or
+        CoordinatorError.
+        """
+        log.info("%s/%s: %s", job.namespace, job.name, _short(action))
+        match action:
+            case EnsureAccess():
+                await self._ensure_access(job)
+            case EnsureService(term):
+                await self._cluster.apply_service(workload.service(job, term))
+            case EnsureDisruptionBudget(fewest):
+                budget = disruption.disruption_budget(job, fewest)
+                await self._cluster.apply_disruption_budget(budget)
+            case DeletePod(pod):
+                await self._cluster.delete_pod(job.namespace, pod.name, pod.uid, force=action.force)
+            case DeleteJob():
+                await self._cluster.delete_job(job.namespace, job.name, job.uid)
+            case PostLost(members, reason):
+                await self._post_lost(Lost(members=members, reason=reason), job, observed)
+            case _:
+                await self._execute_by_spec(action, _valid(job), observed)
+
+    async def _execute_by_spec(self, action: Action, job: Job, observed: Observed) -> None:
+        """The actions that render something of the spec."""
+        match action:
+            case CreateClaim():
+                await self._cluster.create_claim(workload.claim(job))
+            case CreateCoordinator():
+                await self._create_coordinator(action, job, observed)
+            case CreateStore(term, excluded):
+                store = torchrun_workload.store_pod(job, self._settings, term, excluded)
+                await self._cluster.create_pod(store)
+            case CreateWorker():
+                await self._create_worker(action, job, observed)
+            case PutDesired():
+                await self._put_desired(job, observed)
+
+    def target(self, job: AnyJob, pods: tuple[Pod, ...]) -> Target | None:
+        """The coordinator of the current term, also while it is being deleted; None while it has no
+        address.
+        """
+        term = job.status.coordinator_term
+        runs = ("Running", "Unknown")
+        leading = (
+            p for p in pods if p.role == names.COORDINATOR and p.term == term and p.phase in runs
+        )
+        pod = next((p for p in leading if p.ip), None)
+        if pod is None:
+            return None
+        token = workload.token(job, self._key)
+        return Target(pod.uid, pod.ip, term, token, workload.protocol_of(job))
+
+    async def _ensure_access(self, job: AnyJob) -> None:
+        if LAUNCHER_OBJECTS[job.launcher].has_token:
+            await self._cluster.create_secret(workload.secret(job, self._key))
+        if isinstance(job, Job) and job.spec.network_policy == "Isolated":
+            await self._cluster.apply_network_policy(workload.network_policy(job, self._settings))
+
+    async def _create_coordinator(
+        self, action: CreateCoordinator, job: Job, observed: Observed
+    ) -> None:
+        wanted = self._desired(job, observed)
+        pod = workload.coordinator_pod(
+            job, self._settings, wanted, action.term, action.excluded_nodes
+        )
+        await self._cluster.create_pod(pod)
+
+    async def _create_worker(self, action: CreateWorker, job: Job, observed: Observed) -> None:
+        address = observed.service.address if observed.service else ""
+        place = (action.index, action.incarnation)
+        pod = _WORKER_PODS[job.launcher](job, self._settings, place, address, action.excluded_nodes)
+        await self._cluster.create_pod(pod)
+
+    async def _put_desired(self, job: Job, observed: Observed) -> None:
+        target = self.target(job, observed.pods)
+        if target is not None:
+            await self._coordinators.put_desired(target, self._desired(job, observed))
+
+    async def _post_lost(self, lost: Lost, job: AnyJob, observed: Observed) -> None:
+        target = self.target(job, observed.pods)
+        if target is not None:
+            await self._coordinators.post_lost(target, lost)
+
+    def _desired(self, job: Job, observed: Observed) -> Desired:
+        return workload.desired(job, merge_ledgers(job.status, observed.coordinator.status))
+
+
+_WORKER_PODS = {"regroup": workload.worker_pod, "torchrun": torchrun_workload.agent_pod}
+
+
+def _valid(job: AnyJob) -> Job:
+    if not isinstance(job, Job):
+        raise TypeError(f"{job.namespace}/{job.name}: the plan rests on a spec that is invalid")
+    return job
+
+
+def _short(action: Action) -> str:
+    if isinstance(action, DeletePod):
+        return f"delete pod {action.pod.name}{' by force' if action.force else ''}: {action.why}"
+    return str(action)

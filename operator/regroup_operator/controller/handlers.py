@@ -1,0 +1,161 @@
+"""kopf as the shell: watches, start and end. A handler only puts the key of a job on the
+queue.
+
+kopf's create/update/field chains, daemons, timers and finalizers are not used: reconciling is
+level-triggered, and the status holds all that must be remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import kopf
+
+from regroup_operator.api import names
+from regroup_operator.api.resource import GROUP, PLURAL, VERSION
+from regroup_operator.api.settings import Settings
+from regroup_operator.controller.cluster import Cluster
+from regroup_operator.controller.coordination import Coordinators, Key
+from regroup_operator.controller.credentials import login
+from regroup_operator.controller.kopf_storage import NoDiffBase, NoProgress
+from regroup_operator.controller.node_watch import NodeWatch
+from regroup_operator.controller.operator_metrics import count_reconcile, count_taken, job_series
+from regroup_operator.controller.reconcile import Reconciler
+from regroup_operator.controller.work_queue import WorkQueue
+from regroup_operator.errors import OperatorError
+from regroup_operator.observe.kubernetes_objects import read_ready
+
+WORKERS = 8
+"""Jobs that are reconciled at a time."""
+ERROR_BACKOFFS = (0.1, 0.5, 1, 2, 5, *([10] * 60))
+"""Pauses of kopf's watches during an outage of the API server. By default kopf ends the process
+after a minute.
+"""
+
+log = logging.getLogger(__name__)
+
+
+class Operator:
+    """The running operator: the queue, its workers, and what they share. kopf's startup builds
+    it.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.queue: WorkQueue[Key] = WorkQueue()
+        self.nodes: NodeWatch | None = None
+        self._closers: list[Any] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, *, may_watch_nodes: bool) -> None:
+        """Open the clients and start the workers. `may_watch_nodes`: whether its rights allow
+        it.
+        """
+        cluster = await Cluster(login).__aenter__()
+        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256))
+        coordinators = Coordinators(session, self.queue.add)
+        self.nodes = NodeWatch(cluster, allowed=may_watch_nodes)
+        reconciler = Reconciler(cluster, coordinators, self.nodes, self._settings, job_series)
+        self._tasks = [
+            asyncio.create_task(self._work(reconciler), name=f"worker {n}") for n in range(WORKERS)
+        ]
+        self._closers = [coordinators, session, cluster]
+
+    async def stop(self) -> None:
+        """End the workers and close the clients. The jobs train on."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.queue.close()
+        coordinators, session, cluster = self._closers
+        coordinators.close()
+        await session.close()
+        await cluster.__aexit__(None, None, None)
+
+    async def _work(self, reconciler: Reconciler) -> None:
+        while True:
+            key, waited = await self.queue.take()
+            count_taken(waited, len(self.queue))
+            started = time.monotonic()
+            failed = await self._reconcile(reconciler, key)
+            count_reconcile(time.monotonic() - started, failed=failed)
+            self.queue.done(key, failed=failed)
+
+    async def _reconcile(self, reconciler: Reconciler, key: Key) -> bool:
+        """Reconcile once. Returns whether it failed."""
+        try:
+            again = await reconciler.reconcile(key)
+        except OperatorError as error:
+            log.warning("%s/%s: %s", *key, error)
+            return True
+        except Exception:
+            log.exception("%s/%s: reconcile failed", *key)
+            return True
+        if again is not None:
+            self.queue.add_after(key, max(0.0, again))
+        return False
+
+
+def register(registry: kopf.OperatorRegistry, operator: Operator, *, may_watch_nodes: bool) -> None:
+    """Register the handlers with kopf: what to watch, and what to do about it."""
+
+    @kopf.on.login(registry=registry)
+    async def _login(**_: Any) -> kopf.ConnectionInfo:
+        return login()
+
+    @kopf.on.startup(registry=registry)
+    async def _startup(settings: kopf.OperatorSettings, **_: Any) -> None:
+        configure(settings)
+        await operator.start(may_watch_nodes=may_watch_nodes)
+
+    @kopf.on.cleanup(registry=registry)
+    async def _cleanup(**_: Any) -> None:
+        await operator.stop()
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
+    async def _job(
+        namespace: str | None, name: str, meta: kopf.Meta, status: kopf.Status, **event: Any
+    ) -> None:
+        # A status that the operator itself has written must not repeat a refused request at once.
+        ours = event["type"] == "MODIFIED" and meta.get("generation") == status.get(
+            "observedGeneration"
+        )
+        operator.queue.add((namespace or "", name), patient=ours)
+
+    @kopf.on.event("", "v1", "pods", registry=registry, labels={names.JOB: kopf.PRESENT})
+    async def _pod(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+        operator.queue.add((namespace or "", labels[names.JOB]))
+
+    if may_watch_nodes:
+
+        @kopf.on.event("", "v1", "nodes", registry=registry)
+        async def _node(
+            name: str,
+            body: kopf.Body,
+            type: str | None,  # noqa: A002
+            **_: Any,
+        ) -> None:
+            ready = type != "DELETED" and read_ready(body)
+            for key in operator.nodes.reported(name, ready=ready) if operator.nodes else ():
+                operator.queue.add(key)
+
+    @kopf.on.probe(registry=registry, id="reconciling")
+    async def _probe(**_: Any) -> int:
+        return len(operator.queue)
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """Set kopf's own settings."""
+    settings.scanning.disabled = True
+    settings.posting.enabled = False
+    settings.persistence.diffbase_storage = NoDiffBase()
+    settings.persistence.progress_storage = NoProgress()
+    settings.networking.error_backoffs = ERROR_BACKOFFS
+    settings.watching.server_timeout = 240
+    settings.watching.client_timeout = 300
+    settings.watching.label_selectors["pods"] = names.JOB

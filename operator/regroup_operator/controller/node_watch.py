@@ -1,0 +1,111 @@
+"""Reads the nodes that may have failed, and measures for how long each fact about them has held.
+
+Durations are measured by this operator's clock. A lease is stale when the operator has seen it
+unchanged for long enough, so that the clocks of nodes do not matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from regroup_operator.controller.cluster import Cluster
+from regroup_operator.controller.coordination import Key
+from regroup_operator.observe.kubernetes_objects import is_out_of_service, read_ready
+from regroup_operator.observe.observed import Node
+
+
+@dataclass
+class _Trace:
+    """What was observed of a node since a job first read it, or suspects it."""
+
+    lease: str | None
+    lease_since: float
+    suspected: bool
+    renewed: bool = False
+    not_ready_since: float | None = None
+
+
+class NodeWatch:
+    """Reads nodes and their leases, and knows which jobs have pods on which node."""
+
+    def __init__(
+        self, cluster: Cluster, *, allowed: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._cluster = cluster
+        self._allowed = allowed
+        self._clock = clock
+        self._traces: dict[Key, dict[str, _Trace]] = {}
+        self._not_ready: dict[str, float] = {}
+        """Nodes that the watch reported not Ready, and since when."""
+        self._jobs: dict[Key, set[str]] = {}
+        """Job -> the nodes that its pods are on."""
+
+    def expect(self, key: Key, nodes: set[str]) -> None:
+        """The job has pods on these nodes."""
+        self._jobs[key] = nodes
+
+    def forget(self, key: Key) -> None:
+        """The job is gone."""
+        self._jobs.pop(key, None)
+        self._traces.pop(key, None)
+
+    def reported(self, name: str, *, ready: bool) -> list[Key]:
+        """Take a report of the watch. Returns the jobs with pods on the node when its state
+        changed.
+        """
+        if ready == (name not in self._not_ready):
+            return []
+        if ready:
+            self._not_ready.pop(name)
+        else:
+            self._not_ready[name] = self._clock()
+        return [key for key, nodes in self._jobs.items() if name in nodes]
+
+    async def look(
+        self, key: Key, names: Iterable[str], suspects: Collection[str]
+    ) -> dict[str, Node]:
+        """Read these nodes for a job, its suspects, and those that the watch reported as not Ready.
+        Empty when the operator may not read nodes.
+
+        A new suspicion needs new evidence: observations from before it do not show whether the node
+        has recovered.
+        """
+        if not self._allowed:
+            return {}
+        wanted = sorted({*names, *suspects, *self._not_ready})
+        former = self._traces.get(key, {})
+        self._traces[key] = {
+            name: former[name]
+            for name in wanted
+            if name in former and (former[name].suspected or name not in suspects)
+        }
+        found = await asyncio.gather(*(self._read(key, name, name in suspects) for name in wanted))
+        return dict(zip(wanted, found, strict=True))
+
+    async def _read(self, key: Key, name: str, suspected: bool) -> Node:
+        document, lease = await asyncio.gather(
+            self._cluster.node(name), self._cluster.node_lease(name)
+        )
+        now = self._clock()
+        renewal = lease["spec"].get("renewTime") if lease else None
+        trace = self._traces[key].setdefault(name, _Trace(renewal, now, suspected))
+        trace.suspected = suspected
+        if renewal != trace.lease:
+            trace.lease, trace.lease_since, trace.renewed = renewal, now, True
+        if document is None:
+            self._not_ready.pop(name, None)
+            return Node(name, exists=False, ready=False)
+        ready = read_ready(document)
+        since = trace.not_ready_since or self._not_ready.get(name, now)
+        trace.not_ready_since = None if ready else since
+        return Node(
+            name=name,
+            ready=ready,
+            not_ready_seconds=0.0 if ready else now - since,
+            out_of_service=is_out_of_service(document),
+            lease_renewed=trace.renewed,
+            lease_unchanged_seconds=now - trace.lease_since,
+        )

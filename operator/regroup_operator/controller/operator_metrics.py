@@ -1,0 +1,143 @@
+"""The operator's metrics: series about the jobs, and controller-runtime's conventional series.
+
+A scrape reads the series of a job from its last status, so that they vanish with the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import get_args
+
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import REGISTRY, Collector
+
+from regroup_operator.api.status import Phase, TrainingJobStatus
+from regroup_operator.observe.observed import AnyJob, Job
+from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.protocol.ledger import Cause
+
+CONTROLLER = "trainingjob"
+
+queue_depth = Gauge("workqueue_depth", "Keys that wait.", ["name"])
+queue_adds = Counter("workqueue_adds", "Keys taken from the queue.", ["name"])
+queue_retries = Counter("workqueue_retries", "Keys that came back after a failure.", ["name"])
+queue_wait = Histogram("workqueue_queue_duration_seconds", "Time that a key waited.", ["name"])
+work_time = Histogram("workqueue_work_duration_seconds", "Time that a key was worked on.", ["name"])
+reconciles = Counter(
+    "controller_runtime_reconcile", "Reconciles by result.", ["controller", "result"]
+)
+reconcile_errors = Counter(
+    "controller_runtime_reconcile_errors", "Reconciles that failed.", ["controller"]
+)
+reconcile_time = Histogram(
+    "controller_runtime_reconcile_time_seconds", "Time of a reconcile.", ["controller"]
+)
+requests = Counter(
+    "rest_client_requests", "Requests to the API server; code 0: no answer.", ["method", "code"]
+)
+recovery_seconds = Histogram(
+    "trainingjob_recovery_seconds",
+    "From the last step before a loss to the first after it.",
+    ["namespace", "trainingjob", "cause", "restored_from"],
+    buckets=(0.25, 0.5, 1, 2, 3, 5, 10, 20, 40, 80, 160, 320, 640),
+)
+
+
+def count_request(method: str, code: int) -> None:
+    """A request to the API server was answered; 0 stands for none."""
+    requests.labels(method=method, code=str(code)).inc()
+
+
+def count_reconcile(seconds: float, *, failed: bool) -> None:
+    """A reconcile has ended."""
+    reconciles.labels(controller=CONTROLLER, result="error" if failed else "success").inc()
+    reconcile_time.labels(controller=CONTROLLER).observe(seconds)
+    work_time.labels(name=CONTROLLER).observe(seconds)
+    if failed:
+        reconcile_errors.labels(controller=CONTROLLER).inc()
+        queue_retries.labels(name=CONTROLLER).inc()
+
+
+def count_taken(waited: float, depth: int) -> None:
+    """A key was taken from the queue."""
+    queue_adds.labels(name=CONTROLLER).inc()
+    queue_wait.labels(name=CONTROLLER).observe(waited)
+    queue_depth.labels(name=CONTROLLER).set(depth)
+
+
+class JobSeries(Collector):
+    """The series of all jobs, from their last written statuses."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[tuple[str, str], tuple[AnyJob, TrainingJobStatus, Waiting | None]] = {}
+        self._observed_recoveries: dict[tuple[str, str], set[str]] = {}
+
+    def observe(self, job: AnyJob, status: TrainingJobStatus, waiting: Waiting | None) -> None:
+        """Remember a job as it was just written, and observe the recoveries that are complete
+        now.
+        """
+        known = self._observed_recoveries.get(job.key)
+        complete = [r for r in status.recoveries if r.down_seconds is not None]
+        for recovery in complete:
+            was_there = recovery in job.status.recoveries
+            if was_there if known is None else recovery.generation in known:
+                continue
+            labels = (*job.key, recovery.cause, recovery.restored_from)
+            recovery_seconds.labels(*labels).observe(recovery.down_seconds or 0.0)
+        self._observed_recoveries[job.key] = {recovery.generation for recovery in complete}
+        self._jobs[job.key] = (job, status, waiting)
+
+    def forget(self, key: tuple[str, str]) -> None:
+        """The job is gone."""
+        self._jobs.pop(key, None)
+        self._observed_recoveries.pop(key, None)
+
+    def collect(self) -> Iterator[Metric]:
+        """The series of all jobs, for a scrape."""
+        base = ["namespace", "trainingjob"]
+        phase = GaugeMetricFamily(
+            "trainingjob_status_phase", "1 for the current phase.", labels=[*base, "phase"]
+        )
+        workers = GaugeMetricFamily(
+            "trainingjob_workers", "Workers by state.", labels=[*base, "state"]
+        )
+        restarts = CounterMetricFamily(
+            "trainingjob_restarts", "Recoveries by cause.", labels=[*base, "cause"]
+        )
+        lost = CounterMetricFamily("trainingjob_lost_steps", "Steps done again.", labels=base)
+        excluded = GaugeMetricFamily(
+            "trainingjob_nodes_excluded", "Nodes that the job avoids.", labels=base
+        )
+        wait = GaugeMetricFamily(
+            "trainingjob_waiting",
+            "1 for the reason why the job is not ready; absent while it is.",
+            labels=[*base, "reason"],
+        )
+        for key, (job, status, waiting) in self._jobs.items():
+            if waiting is not None:
+                wait.add_metric([*key, waiting.reason], 1.0)
+            for name in get_args(Phase):
+                phase.add_metric([*key, name], float(status.phase == name))
+            for state, count in _workers(job, status).items():
+                workers.add_metric([*key, state], count)
+            for cause in get_args(Cause):
+                restarts.add_metric([*key, cause], getattr(status.restarts, cause))
+            lost.add_metric([*key], status.goodput.lost_steps)
+            excluded.add_metric([*key], len(status.excluded_nodes))
+        yield from (phase, workers, restarts, lost, excluded, wait)
+
+
+def _workers(job: AnyJob, status: TrainingJobStatus) -> dict[str, int]:
+    counts = {"ready": status.ready_replicas}
+    if isinstance(job, Job):
+        counts |= {
+            "desired": job.spec.replicas,
+            "min": job.spec.min_replicas,
+            "max": job.spec.max_replicas,
+        }
+    return counts
+
+
+job_series = JobSeries()
+REGISTRY.register(job_series)

@@ -1,0 +1,276 @@
+"""One reconcile, as a story: read the job, observe, plan, write the status, execute, emit events.
+
+The status is written before the actions, and only over the object that was read. What the plan must
+remember is durable before any action rests on it, and two operators cannot act on the same state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from regroup_operator.api import names
+from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY
+from regroup_operator.api.settings import Settings
+from regroup_operator.controller.cluster import Cluster
+from regroup_operator.controller.coordination import Coordinators, Key
+from regroup_operator.controller.executor import Executor
+from regroup_operator.controller.node_watch import NodeWatch
+from regroup_operator.controller.operator_metrics import JobSeries
+from regroup_operator.controller.rate_limiter import RateLimiter
+from regroup_operator.controller.recent_names import RecentNames
+from regroup_operator.decide.job_projection import THROTTLED, differs
+from regroup_operator.decide.plan import Event, Plan
+from regroup_operator.decide.planner import plan
+from regroup_operator.errors import ClusterError, ConflictError, CoordinatorError, TemplateError
+from regroup_operator.observe.kubernetes_objects import (
+    read_claim,
+    read_disruption_budget,
+    read_job,
+    read_pod,
+    read_service,
+)
+from regroup_operator.observe.observed import AnyJob, Job, JobObject, Observed, Pod, format_time
+from regroup_operator.render.pods import LAUNCHER_OBJECTS, claim_name
+
+PROGRESS_SECONDS = 30.0
+"""Pause between two writes of progress alone."""
+PROGRESS_WRITES_A_SECOND = 20.0
+"""Limit over all jobs: what changes with every step must not keep the API server busy."""
+PROGRESS_RETRY_SECONDS = 1.0
+EVENT_SECONDS = 3600.0
+"""Events of coordinators that are older are not emitted again: the API server has dropped them."""
+EVENTS_REMEMBERED = 10_000
+"""Names of Events that exist. A forgotten one costs a request that the API server answers with a
+conflict.
+"""
+_EMITTED_BY_PLANS = frozenset({"Completed", "Failed", "Suspended"})
+
+log = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """Brings one job at a time closer to what it should be."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        coordinators: Coordinators,
+        nodes: NodeWatch,
+        settings: Settings,
+        series: JobSeries,
+    ) -> None:
+        self._cluster = cluster
+        self._coordinators = coordinators
+        self._nodes = nodes
+        self._settings = settings
+        self._series = series
+        self._executor = Executor(cluster, coordinators, settings)
+        self._apply_errors: dict[Key, str] = {}
+        self._written: dict[Key, float] = {}
+        """Monotonic time of the last status write."""
+        self._progress_writes = RateLimiter(PROGRESS_WRITES_A_SECOND)
+        self._emitted = RecentNames(EVENTS_REMEMBERED)
+
+    async def reconcile(self, key: Key) -> float | None:
+        """One round. Returns the seconds until the next one; None: when something happens. Raises
+        ClusterError.
+        """
+        document = await self._cluster.job(*key)
+        if document is None or document.get("spec", {}).get("managedBy", MANAGED_BY) != MANAGED_BY:
+            self._forget(key)
+            return None
+        job = read_job(document, _now())
+        for path in job.unreadable_status:
+            log.error("%s/%s: cannot read status.%s: a default is used", *key, path)
+        observed = await self._observe(job)
+        decided = plan(job, observed, _now())
+        written = await self._write_status(document, job, decided)
+        if written is None:
+            return 0.0
+        await self._execute(written, observed, decided)
+        self._follow(written, observed, decided)
+        await self._emit(written, observed, decided)
+        if self._owes_progress(job, decided):
+            return PROGRESS_RETRY_SECONDS
+        return decided.requeue_after
+
+    def _forget(self, key: Key) -> None:
+        self._coordinators.forget(key)
+        self._series.forget(key)
+        self._nodes.forget(key)
+        self._apply_errors.pop(key, None)
+        self._written.pop(key, None)
+
+    # --- observe ----------------------------------------------------------------------------------
+
+    async def _observe(self, job: AnyJob) -> Observed:
+        pods = await self._pods(job)
+        view = self._coordinators.view(job.key, job.status.coordinator_term)
+        role = LAUNCHER_OBJECTS[job.launcher].leading_role
+        service, budget, (claim, policy) = await asyncio.gather(
+            self._cluster.service(job.namespace, names.service(job.name, role)),
+            self._cluster.disruption_budget(job.namespace, names.disruption_budget(job.name)),
+            self._claim_and_policy(job),
+        )
+        self._nodes.expect(job.key, {pod.node for pod in pods if pod.node})
+        return Observed(
+            pods=pods,
+            service=read_service(service) if service and _is_ours(service, job) else None,
+            network_policy=policy,
+            disruption_budget=read_disruption_budget(budget)
+            if budget and _is_ours(budget, job)
+            else None,
+            claim=read_claim(claim) if claim else None,
+            nodes=await self._nodes.look(
+                job.key,
+                _pointed_to(pods, view.failures > 0, set(view.lost_seconds)),
+                job.status.suspected_nodes,
+            ),
+            coordinator=view,
+            images=self._images(job),
+            apply_error=self._apply_errors.get(job.key, ""),
+        )
+
+    async def _pods(self, job: JobObject) -> tuple[Pod, ...]:
+        documents = await self._cluster.pods(job.namespace, names.selector(job.name))
+        return tuple(read_pod(document) for document in documents if _is_ours(document, job))
+
+    async def _claim_and_policy(self, job: AnyJob) -> tuple[dict[str, Any] | None, bool]:
+        """The claim that the spec names, and whether the NetworkPolicy is there or not wanted."""
+        if not isinstance(job, Job):
+            return None, True
+        name = claim_name(job)
+        claim = await self._cluster.claim(job.namespace, name) if name else None
+        if job.spec.network_policy == "None":
+            return claim, True
+        policy = names.network_policy(job.name)
+        return claim, await self._cluster.network_policy(job.namespace, policy) is not None
+
+    def _images(self, job: AnyJob) -> dict[str, str]:
+        """What would run if the job started now; nothing while the spec is invalid."""
+        if not isinstance(job, Job):
+            return {}
+        trainer = job.spec.image or self._settings.trainer_image
+        return {"trainer": trainer, "coordinator": self._settings.coordinator_image}
+
+    # --- status -----------------------------------------------------------------------------------
+
+    async def _write_status(
+        self, document: dict[str, Any], job: AnyJob, decided: Plan
+    ) -> AnyJob | None:
+        """Write what changed. Returns the job with the new status; None when the object has changed
+        meanwhile.
+        """
+        if self._is_due(job, decided):
+            status = decided.status.model_dump(by_alias=True, mode="json", exclude_none=True)
+            try:
+                await self._cluster.replace_status({**document, "status": status})
+            except ConflictError:
+                return None
+            self._written[job.key] = time.monotonic()
+        self._series.observe(job, decided.status, decided.waiting)
+        return replace(job, status=decided.status)
+
+    def _is_due(self, job: AnyJob, decided: Plan) -> bool:
+        if job.unreadable_status or differs(job.status, decided.status, ignoring=THROTTLED):
+            return True
+        return self._owes_progress(job, decided) and self._progress_writes.allows()
+
+    def _owes_progress(self, job: AnyJob, decided: Plan) -> bool:
+        """Whether what changes with every step has not been written for too long."""
+        age = time.monotonic() - self._written.get(job.key, float("-inf"))
+        return age >= PROGRESS_SECONDS and differs(job.status, decided.status)
+
+    # --- execute ----------------------------------------------------------------------------------
+
+    async def _execute(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
+        """Execute the actions in order. The first refusal ends this, and the status of the next
+        round shows it.
+        """
+        try:
+            for action in decided.actions:
+                await self._executor.execute(action, job, observed)
+        except CoordinatorError as error:
+            log.warning("%s/%s: %s", job.namespace, job.name, error)
+        except (ClusterError, TemplateError) as error:
+            self._apply_errors[job.key] = str(error)
+            raise
+        else:
+            self._apply_errors.pop(job.key, None)
+
+    # --- follow and emit --------------------------------------------------------------------------
+
+    def _follow(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
+        target = self._executor.target(job, observed.pods) if decided.follow else None
+        self._coordinators.follow(job.key, target)
+
+    async def _emit(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
+        for event in (*_coordinator_events(observed, _now()), *decided.events):
+            name = names.event(job.name, job.uid, event.reason, event.key)
+            if name in self._emitted:
+                continue
+            await self._cluster.create_event(_event(job, event, name, _now()))
+            self._emitted.add(name)
+
+
+def _is_ours(document: dict[str, Any], job: JobObject) -> bool:
+    owners = document["metadata"].get("ownerReferences", [])
+    return any(owner.get("controller") and owner["uid"] == job.uid for owner in owners)
+
+
+def _pointed_to(pods: tuple[Pod, ...], coordinator_fails: bool, lost: set[str]) -> set[str]:
+    """The nodes to read. Nodes are not polled: only those that something points to are read."""
+    return {
+        pod.node
+        for pod in pods
+        if pod.node
+        and (
+            pod.terminating
+            or pod.uid in lost
+            or (coordinator_fails and pod.role == names.COORDINATOR)
+        )
+    }
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _coordinator_events(observed: Observed, now: datetime) -> list[Event]:
+    answer = observed.coordinator.status
+    if answer is None:
+        return []
+    return [
+        Event(event.type, event.reason, event.message, f"{answer.term}-{event.sequence}")
+        for event in answer.events
+        if event.reason not in _EMITTED_BY_PLANS and now.timestamp() - event.time < EVENT_SECONDS
+    ]
+
+
+def _event(job: JobObject, event: Event, name: str, now: datetime) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": job.namespace},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "namespace": job.namespace,
+            "name": job.name,
+            "uid": job.uid,
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message[:1024],
+        "firstTimestamp": format_time(now),
+        "lastTimestamp": format_time(now),
+        "count": 1,
+        "source": {"component": "regroup-operator"},
+        "reportingComponent": "regroup.dev/operator",
+        "reportingInstance": "regroup-operator",
+    }

@@ -1,0 +1,1 @@
+"""Decisions: from what was observed to a plan and a status. Pure."""

@@ -1,0 +1,112 @@
+"""The parts of the status that the coordinator's report fills. Pure."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+from regroup_operator.api.status import (
+    CheckpointStatus,
+    ProgressStatus,
+    RecoveryStatus,
+    Straggler,
+    TrainingJobStatus,
+)
+from regroup_operator.decide.plan import MESSAGE_LIMIT, RECOVERIES_KEPT
+from regroup_operator.observe.observed import format_time
+from regroup_trainer.protocol.job_status import CoordinatorStatus, Recovery
+
+STRAGGLERS_SHOWN = 64
+
+
+def report_fields(status: TrainingJobStatus, report: CoordinatorStatus | None) -> dict[str, object]:
+    """The fields of the new status; empty without a report, so that the former values stay."""
+    if report is None:
+        return {}
+    return {
+        "recoveries": _merge_recoveries(status.recoveries, report.recoveries),
+        "checkpoint": _checkpoint(report) or status.checkpoint,
+        "progress": _progress(report) or status.progress,
+        "stragglers": tuple(
+            Straggler(rank=slow.rank, node=slow.node, percent=slow.percent)
+            for slow in report.stragglers[:STRAGGLERS_SHOWN]
+        ),
+    }
+
+
+def _progress(report: CoordinatorStatus) -> ProgressStatus | None:
+    progress = report.progress
+    if progress is None:
+        return None
+    total = report.total_steps
+    left = max(0, total - progress.step)
+    return ProgressStatus(
+        step=progress.step,
+        total_steps=total,
+        epoch=_finite(progress.epoch),
+        percentage=min(100, 100 * progress.step // total) if total else 0,
+        remaining_seconds=_remaining(report, left),
+        tokens_per_second=_finite(progress.tokens_per_second),
+        loss=_finite(progress.loss),
+        updated_time=_wall(progress.time),
+    )
+
+
+def _remaining(report: CoordinatorStatus, steps_left: int) -> int | None:
+    progress = report.progress
+    if not progress or not progress.tokens or not progress.step or progress.tokens_per_second <= 0:
+        return None
+    tokens_per_step = progress.tokens / progress.step
+    return min(2**31 - 1, int(steps_left * tokens_per_step / progress.tokens_per_second))
+
+
+def _checkpoint(report: CoordinatorStatus) -> CheckpointStatus | None:
+    saved = report.checkpoint
+    if saved is None:
+        return None
+    return CheckpointStatus(
+        last_step=saved.step,
+        last_time=_wall(saved.time),
+        path=saved.path,
+        size_bytes=saved.size_bytes,
+        seconds=_finite(saved.seconds),
+        verified=True,
+    )
+
+
+def _merge_recoveries(
+    stored: tuple[RecoveryStatus, ...], fresh: tuple[Recovery, ...]
+) -> tuple[RecoveryStatus, ...]:
+    by_generation = {recovery.generation: recovery for recovery in stored}
+    by_generation |= {str(recovery.generation): _recovery(recovery) for recovery in fresh}
+    return tuple(
+        sorted(by_generation.values(), key=lambda recovery: recovery.time)[-RECOVERIES_KEPT:]
+    )
+
+
+def _recovery(recovery: Recovery) -> RecoveryStatus:
+    return RecoveryStatus(
+        time=_wall(recovery.time),
+        cause=recovery.cause,
+        restored_from=recovery.restored_from,
+        generation=str(recovery.generation),
+        pod=recovery.pod,
+        node=recovery.node,
+        exit_code=recovery.exit_code,
+        message=recovery.message[:MESSAGE_LIMIT],
+        lost_steps=recovery.lost_steps,
+        resumed_from_step=recovery.resumed_from_step,
+        detect_seconds=_finite(recovery.detect_seconds),
+        down_seconds=_finite(recovery.down_seconds),
+        world_size_before=recovery.world_size_before,
+        world_size_after=recovery.world_size_after,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    """The API server refuses NaN and infinity."""
+    return round(value, 4) if value is not None and math.isfinite(value) else None
+
+
+def _wall(seconds: float) -> str:
+    return format_time(datetime.fromtimestamp(seconds, UTC))

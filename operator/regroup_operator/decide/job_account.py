@@ -1,0 +1,75 @@
+"""The account of a job's time and losses, which goodput is computed from. Pure."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from regroup_operator.api.status import GoodputStatus, LedgerStatus, Restarts, TrainingJobStatus
+from regroup_trainer.protocol.job_status import CoordinatorStatus
+from regroup_trainer.protocol.ledger import Cause, Ledger
+
+
+def account_fields(ledger: Ledger) -> dict[str, object]:
+    """The fields of the status that the account fills."""
+    return {
+        "ledger": LedgerStatus(
+            seconds={phase: _rounded(value) for phase, value in ledger.seconds.items()},
+            lost_work_seconds=_rounded(ledger.lost_work_seconds),
+        ),
+        "goodput": _goodput(ledger),
+        "restarts": Restarts.model_validate(ledger.restarts),
+        "restart_count": sum(
+            count for cause, count in ledger.restarts.items() if cause != "resize"
+        ),
+    }
+
+
+def merge_ledgers(status: TrainingJobStatus, report: CoordinatorStatus | None) -> Ledger:
+    """The account so far: for each entry the larger one of the status and of the coordinator's
+    report.
+    """
+    stored = Ledger(
+        seconds=dict(status.ledger.seconds),
+        lost_work_seconds=status.ledger.lost_work_seconds,
+        lost_steps=status.goodput.lost_steps,
+        restarts={cause: getattr(status.restarts, cause) for cause in get_args(Cause)},
+    )
+    if report is None:
+        return stored
+    fresh = report.ledger
+    return Ledger(
+        seconds=_larger(stored.seconds, fresh.seconds),
+        lost_work_seconds=max(stored.lost_work_seconds, fresh.lost_work_seconds),
+        lost_steps=max(stored.lost_steps, fresh.lost_steps),
+        restarts={
+            cause: max(count, fresh.restarts.get(cause, 0))
+            for cause, count in stored.restarts.items()
+        },
+    )
+
+
+def _larger(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+    return {key: max(one.get(key, 0.0), other.get(key, 0.0)) for key in sorted({*one, *other})}
+
+
+def _goodput(ledger: Ledger) -> GoodputStatus:
+    seconds = ledger.seconds
+
+    def total(*phases: str) -> float:
+        return _rounded(sum(seconds.get(phase, 0.0) for phase in phases))
+
+    return GoodputStatus(
+        productive_seconds=_rounded(max(0.0, seconds.get("step", 0.0) - ledger.lost_work_seconds)),
+        startup_seconds=total("startup"),
+        recovery_seconds=_rounded(
+            total("rendezvous", "checkpoint_restore", "idle") + ledger.lost_work_seconds
+        ),
+        checkpoint_seconds=total("checkpoint_save"),
+        waiting_seconds=total("pending", "data_wait"),
+        lost_steps=ledger.lost_steps,
+        ratio=round(ledger.goodput_ratio, 4),
+    )
+
+
+def _rounded(value: float) -> float:
+    return round(value, 3)

@@ -1,0 +1,98 @@
+"""Projects what was observed into the status: counts, phase, message, conditions. Pure.
+
+Only what can be derived again is computed here. What the planner must remember (terms,
+incarnations, handled pods, suspects) it changes itself, and the projection passes it on.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from regroup_operator.api import names
+from regroup_operator.api.status import Phase, TrainingJobStatus, WorkerStatus
+from regroup_operator.decide.conditions import conditions
+from regroup_operator.decide.coordinator_projection import report_fields
+from regroup_operator.decide.job_account import account_fields, merge_ledgers
+from regroup_operator.decide.launchers import launcher_of
+from regroup_operator.decide.plan import MESSAGE_LIMIT, PlanContext
+from regroup_operator.decide.waiting import JobView, find_hindrance, find_waiting
+from regroup_operator.observe.observed import AnyJob, Observed, Pod, format_time
+from regroup_trainer.protocol.job_status import CoordinatorStatus
+
+WORKERS_SHOWN = 64
+THROTTLED = frozenset({"progress", "goodput", "ledger", "message"})
+"""Fields that change with every step. A status that differs in these alone is written rarely."""
+
+
+def project(
+    job: AnyJob,
+    observed: Observed,
+    remembered: TrainingJobStatus,
+    context: PlanContext,
+    now: datetime,
+) -> TrainingJobStatus:
+    """The status to write. `remembered` is the former one with what the planner must not forget."""
+    report = observed.coordinator.status
+    changes: dict[str, object] = {
+        "observed_generation": job.generation,
+        "replicas": len([pod for pod in observed.workers if pod.alive]),
+        "selector": names.selector(job.name, names.WORKER),
+        "workers": tuple(_worker(pod, report) for pod in observed.workers[:WORKERS_SHOWN]),
+        **account_fields(merge_ledgers(remembered, report)),
+        **launcher_of(job).group_fields(job, observed, remembered),
+        **report_fields(remembered, report),
+    }
+    if context.outcome is not None and remembered.completion_time is None:
+        changes["completion_time"] = format_time(now)
+    status = remembered.model_copy(update=changes)
+    status = status.model_copy(update={"phase": phase_of(job, status, observed, context)})
+    view = JobView(job, observed, status, context)
+    status = status.model_copy(update={"message": message_of(view)[:MESSAGE_LIMIT]})
+    return status.model_copy(update={"conditions": conditions(view, now)})
+
+
+def phase_of(
+    job: AnyJob, status: TrainingJobStatus, observed: Observed, context: PlanContext
+) -> Phase:
+    """One word for printing. `status` has the new group fields."""
+    if context.outcome is not None:
+        return "Succeeded" if context.outcome.complete else "Failed"
+    if context.suspension == "suspended":
+        return "Suspended"
+    return launcher_of(job).phase(observed, status)
+
+
+def message_of(view: JobView) -> str:
+    """What the job does now, or why it is not ready."""
+    if view.context.outcome is not None:
+        return view.context.outcome.message
+    if view.status.phase == "Running":
+        doing = launcher_of(view.job).progress_message(view.job, view.observed, view.status)
+        hindrance = find_hindrance(view)
+        return f"{doing}; {hindrance.message}" if hindrance else doing
+    waiting = find_waiting(view)
+    return waiting.message if waiting else ""
+
+
+def _worker(pod: Pod, report: CoordinatorStatus | None) -> WorkerStatus:
+    members = report.members if report else ()
+    member = next((m for m in members if m.member == pod.uid and not m.lost), None)
+    training = member is not None and member.rank is not None and pod.phase == "Running"
+    spare = member is not None and member.rank is None and report is not None and report.spares > 0
+    states = {"Terminating": pod.terminating, "Training": training, "Spare": spare}
+    state = next((name for name, holds in states.items() if holds), pod.phase)
+    rank = member.rank if member else None
+    return WorkerStatus(
+        index=max(0, pod.index), pod=pod.name, node=pod.node, state=state, rank=rank
+    )
+
+
+def differs(
+    one: TrainingJobStatus, other: TrainingJobStatus, *, ignoring: frozenset[str] = frozenset()
+) -> bool:
+    """Whether two statuses differ in other fields than those."""
+    return _without(one, ignoring) != _without(other, ignoring)
+
+
+def _without(status: TrainingJobStatus, ignored: frozenset[str]) -> dict[str, object]:
+    return {name: value for name, value in status if name not in ignored}

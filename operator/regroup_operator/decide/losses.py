@@ -1,0 +1,296 @@
+"""Which workers are lost, which nodes are suspected, and which ends have been counted. Pure.
+
+The coordinator notices losses first, because it receives the agents' heartbeats: Kubernetes reports
+a node as Ready for most of a minute after its power is gone. A node is suspected when a worker on
+it stops responding. It is trusted again when it is Ready and its lease changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from datetime import datetime
+
+from regroup_operator.api.policies import NodeFailurePolicy
+from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.decide.failures import classify, describe
+from regroup_operator.decide.plan import DeletePod, Event, Step
+from regroup_operator.observe.observed import (
+    AnyJob,
+    Node,
+    Observed,
+    Pod,
+    format_time,
+    parse_time,
+)
+
+KUBELET_GRACE_SECONDS = 2.0
+"""How long to wait for the kubelet's report on a worker that the coordinator lost: its process may
+have ended although its node is fine.
+"""
+JOIN_SECONDS = 5.0
+"""How long a coordinator must have answered before an unresponsive worker on a suspected node
+counts as lost.
+"""
+
+CALM_SECONDS = 60.0
+"""Earlier failures of pods are forgotten after training this long without another."""
+
+Lost = Mapping[Pod, str]
+"""Live worker pod -> why it counts as lost."""
+
+
+def find_lost(status: TrainingJobStatus, observed: Observed, policy: NodeFailurePolicy) -> Lost:
+    """Worker pods that are lost, or can never run, although Kubernetes still reports them as
+    alive.
+    """
+    suspects = frozenset(_still_suspected(status, observed))
+    avoided = suspects | set(status.excluded_nodes)
+    reasons = {
+        pod: _why_misplaced(pod, suspects, avoided)
+        if pod.phase == "Pending"
+        else _why_unresponsive(pod, suspects, observed, policy)
+        for pod in observed.workers
+        if pod.alive
+    }
+    return {pod: why for pod, why in reasons.items() if why}
+
+
+def _why_misplaced(pod: Pod, suspects: frozenset[str], avoided: frozenset[str]) -> str:
+    """Why a pod that does not run yet must be replaced; empty when it need not. Its affinity was
+    fixed when it was made.
+    """
+    if pod.node in suspects:
+        return "it was placed on an unresponsive node"
+    return "a node that it avoids may be used again" if avoids_in_vain(pod, avoided) else ""
+
+
+def avoids_in_vain(pod: Pod, avoided: Set[str]) -> bool:
+    """Whether a pod that has no node yet excludes one that need no longer be avoided."""
+    return not pod.node and any(name not in avoided for name in pod.excluded_nodes)
+
+
+def _why_unresponsive(
+    pod: Pod, suspects: frozenset[str], observed: Observed, policy: NodeFailurePolicy
+) -> str:
+    """Why a pod counts as lost although Kubernetes reports it as Running; empty when it does
+    not.
+    """
+    view, node = observed.coordinator, observed.nodes.get(pod.node)
+    if view.lost_seconds.get(pod.uid, 0.0) >= KUBELET_GRACE_SECONDS:
+        return "it sends the coordinator no heartbeats"
+    if _sends_heartbeats(pod, observed):
+        return ""
+    if node is not None and not node.exists:
+        return "its node does not exist any more"
+    if node is not None and not node.ready and node.not_ready_seconds >= policy.not_ready_seconds:
+        return "its node is not Ready"
+    if pod.node in suspects and view.answering_seconds >= JOIN_SECONDS:
+        return "its node is unresponsive and it sends the coordinator no heartbeats"
+    return ""
+
+
+def _sends_heartbeats(pod: Pod, observed: Observed) -> bool:
+    answer = observed.coordinator.status
+    fresh = observed.coordinator.failures == 0
+    return (
+        fresh
+        and answer is not None
+        and any(m.member == pod.uid and not m.lost for m in answer.members)
+    )
+
+
+def next_suspects(status: TrainingJobStatus, observed: Observed, lost: Lost) -> tuple[str, ...]:
+    """The nodes to avoid from now on: former suspects that still do not respond, and the nodes of
+    unresponsive workers.
+    """
+    unresponsive = [
+        pod.node
+        for pod in lost
+        if pod.phase == "Running" and can_be_judged(pod.node, observed.nodes)
+    ]
+    return tuple(dict.fromkeys([*_still_suspected(status, observed), *unresponsive]))
+
+
+def _still_suspected(status: TrainingJobStatus, observed: Observed) -> list[str]:
+    return [name for name in status.suspected_nodes if not _is_cleared(name, observed.nodes)]
+
+
+def can_be_judged(name: str, nodes: Mapping[str, Node]) -> bool:
+    """Whether the node was read, and exists. Without the right to read nodes none is suspected,
+    because no suspicion could be cleared.
+    """
+    return name in nodes and nodes[name].exists
+
+
+def _is_cleared(name: str, nodes: Mapping[str, Node]) -> bool:
+    node = nodes.get(name)
+    return node is not None and (not node.exists or (node.ready and node.lease_renewed))
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Account:
+    """The result of counting ended and lost pods."""
+
+    status: TrainingJobStatus
+    failed: bool
+    """Whether a failure that counts was found."""
+    superseded: tuple[Pod, ...]
+    """Ended pods whose successor of the same index has ended too: their logs are no longer needed.
+    """
+    events: tuple[Event, ...]
+
+
+def account_for_ends(
+    status: TrainingJobStatus, observed: Observed, lost: Lost, policy: NodeFailurePolicy
+) -> Account:
+    """Count each ended or lost worker pod exactly once: `handledPods` holds those that have been
+    counted.
+    """
+    ended = [
+        pod
+        for pod in observed.workers
+        if pod.phase in ("Failed", "Succeeded") and not pod.terminating
+    ]
+    known = set(status.handled_pods)
+    fresh = [pod for pod in ended if pod.uid not in known]
+    unresponsive = [pod for pod in lost if pod.phase == "Running" and pod.uid not in known]
+    failed = [pod for pod in fresh if pod.phase == "Failed"]
+    counted = [pod for pod in failed if classify(pod).action == "Restart"]
+    blamed = [
+        *(pod.node for pod in failed if classify(pod).blames_node),
+        *(pod.node for pod in unresponsive),
+    ]
+    node_failures = _count(status.node_failures, blamed)
+    excluded = _excluded(node_failures, policy)
+    present = {pod.uid for pod in observed.workers}
+    handled = [uid for uid in status.handled_pods if uid in present]
+    changed = status.model_copy(
+        update={
+            "handled_pods": (*handled, *(pod.uid for pod in (*fresh, *unresponsive))),
+            "pod_failures": status.pod_failures + len(counted),
+            "node_failures": node_failures,
+            "excluded_nodes": excluded,
+        }
+    )
+    events = [
+        Event("Warning", "WorkerLost", describe(pod, classify(pod)), pod.uid) for pod in failed
+    ]
+    events += [
+        Event(
+            "Warning",
+            "NodeExcluded",
+            f"node {name} failed {node_failures[name]} times: avoided",
+            name,
+        )
+        for name in excluded
+        if name not in status.excluded_nodes
+    ]
+    return Account(changed, bool(counted), _superseded(ended), tuple(events))
+
+
+def _count(former: Mapping[str, int], nodes: list[str]) -> dict[str, int]:
+    counts = dict(former)
+    for name in filter(None, nodes):
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def _excluded(node_failures: Mapping[str, int], policy: NodeFailurePolicy) -> tuple[str, ...]:
+    limit = policy.exclude_after_failures
+    return tuple(sorted(name for name, count in node_failures.items() if 0 < limit <= count))
+
+
+def _superseded(ended: list[Pod]) -> tuple[Pod, ...]:
+    newest: dict[int, Pod] = {}
+    for pod in ended:  # by index, then name: the incarnation at its end decides
+        if pod.index not in newest or _incarnation(pod) > _incarnation(newest[pod.index]):
+            newest[pod.index] = pod
+    return tuple(pod for pod in ended if newest[pod.index] is not pod)
+
+
+def _incarnation(pod: Pod) -> int:
+    return int(pod.name.rsplit("-", 1)[-1])
+
+
+# --- removal --------------------------------------------------------------------------------------
+
+
+def remove_lost(job: AnyJob, observed: Observed, now: datetime, *, training: bool) -> Step:
+    """Count the ends of workers once, suspect nodes that stopped responding, remove what is lost.
+    `training`: whether the job trains now.
+    """
+    policy = job.policies.node_failure
+    remembered = _with_handled_pods(job, observed)
+    if training:
+        remembered = _forgive(remembered, now)
+    lost = find_lost(remembered, observed, policy)
+    account = account_for_ends(remembered, observed, lost, policy)
+    suspects = next_suspects(remembered, observed, lost)
+    status = account.status.model_copy(update={"suspected_nodes": suspects})
+    if account.failed:
+        status = status.model_copy(update={"last_pod_failure_time": format_time(now)})
+    gone = [DeletePod(pod, why) for pod, why in lost.items()]
+    stuck = [DeletePod(pod, "its node is gone", force=True) for pod in _stuck(observed, policy)]
+    superseded = [DeletePod(pod, "superseded") for pod in account.superseded]
+    events = [*account.events, *(_node_lost(pod, why) for pod, why in lost.items() if pod.node)]
+    events += [
+        Event(
+            "Warning",
+            "PodForceDeleted",
+            f"{d.pod.name} was removed by force: its node is gone",
+            d.pod.uid,
+        )
+        for d in stuck
+    ]
+    return Step(status, (*gone, *stuck, *superseded), tuple(events))
+
+
+def _node_lost(pod: Pod, why: str) -> Event:
+    return Event(
+        "Warning", "NodeLost", f"{pod.name} on node {pod.node} counts as lost: {why}", pod.uid
+    )
+
+
+def _with_handled_pods(job: AnyJob, observed: Observed) -> TrainingJobStatus:
+    """Where `handledPods` could not be read, all pods that have ended count as handled."""
+    if not any(path.split(".")[0] == "handledPods" for path in job.unreadable_status):
+        return job.status
+    ended = tuple(pod.uid for pod in observed.workers if pod.phase in ("Failed", "Succeeded"))
+    return job.status.model_copy(update={"handled_pods": ended})
+
+
+def _forgive(status: TrainingJobStatus, now: datetime) -> TrainingJobStatus:
+    """Forget failures of pods in a row once the job has trained for a while without another."""
+    if not status.pod_failures or status.last_pod_failure_time is None:
+        return status
+    calm = (now - parse_time(status.last_pod_failure_time)).total_seconds()
+    return status.model_copy(update={"pod_failures": 0}) if calm >= CALM_SECONDS else status
+
+
+def _stuck(observed: Observed, policy: NodeFailurePolicy) -> list[Pod]:
+    """Pods that wait for a kubelet that is gone, and whose removal cannot lead to two writers on
+    one volume.
+    """
+    return [
+        pod
+        for pod in observed.pods
+        if pod.terminating and pod.node and _may_force(pod, observed, policy)
+    ]
+
+
+def _may_force(pod: Pod, observed: Observed, policy: NodeFailurePolicy) -> bool:
+    node = observed.nodes.get(pod.node)
+    if node is None:
+        return False
+    if not node.exists or node.out_of_service:
+        return True
+    claim = observed.claim
+    shared = pod.only_shared_volumes and all(
+        claim is not None and name == claim.name and "ReadWriteMany" in claim.access_modes
+        for name in pod.claims
+    )
+    return shared and not node.ready and node.not_ready_seconds >= policy.force_delete_seconds

@@ -1,0 +1,157 @@
+"""How a job ends, and what is left of it afterwards. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.decide import failures
+from regroup_operator.decide.launchers import launcher_of
+from regroup_operator.decide.plan import (
+    REQUEUE_SECONDS,
+    Action,
+    Decision,
+    DeleteJob,
+    DeletePod,
+    Event,
+    Outcome,
+    PlanContext,
+)
+from regroup_operator.decide.waiting import image_message
+from regroup_operator.observe.observed import AnyJob, Observed, Pod, parse_time
+
+LEAVE_SECONDS = 10.0
+"""How long the workers of a job that ended may take to end by themselves."""
+IMAGE_PATIENCE_SECONDS = 60.0
+"""How long an image that cannot be pulled is tried before a job that never trained fails."""
+
+
+def written_outcome(status: TrainingJobStatus) -> Outcome | None:
+    """The outcome in the status; None while there is none."""
+    for kind, complete in (("Complete", True), ("Failed", False)):
+        condition = next(
+            (c for c in status.conditions if c.type == kind and c.status == "True"), None
+        )
+        if condition is not None:
+            return Outcome(complete, condition.reason, condition.message)
+    return None
+
+
+def find_outcome(job: AnyJob, observed: Observed, now: datetime) -> Outcome | None:
+    """How the job has just ended; None while it has not."""
+    return (
+        launcher_of(job).find_outcome(job, observed)
+        or _deadline(job, now)
+        or _too_many_losses(job)
+        or _hopeless_worker(job, observed)
+        or _too_many_failures(job, observed)
+        or _hopeless_image(job, observed, now)
+    )
+
+
+def _deadline(job: AnyJob, now: datetime) -> Outcome | None:
+    limit = job.policies.active_deadline_seconds
+    if limit is None or job.suspend or job.status.start_time is None:
+        return None
+    if (now - parse_time(job.status.start_time)).total_seconds() < limit:
+        return None
+    text = f"not done {limit} s after its start (spec.activeDeadlineSeconds)"
+    return Outcome(False, "DeadlineExceeded", text)
+
+
+def _too_many_losses(job: AnyJob) -> Outcome | None:
+    """The limit of restarts after lost pods and nodes; the coordinator counts them."""
+    limit = job.policies.restart.max_infrastructure_restarts
+    lost = job.status.restarts.infrastructure
+    if not 0 <= limit < lost:
+        return None
+    budget = f"spec.restartPolicy.maxInfrastructureRestarts={limit}"
+    text = f"{lost} restarts after lost pods or nodes ({budget})"
+    return Outcome(False, "RestartsExhausted", text)
+
+
+def _hopeless_worker(job: AnyJob, observed: Observed) -> Outcome | None:
+    """A worker that ended in a way that another try cannot mend."""
+    for pod in observed.workers:
+        if pod.phase != "Failed" or pod.terminating or pod.uid in job.status.handled_pods:
+            continue
+        rule = failures.classify(pod)
+        if rule.action == "FailJob":
+            return Outcome(False, "WorkerFailed", failures.describe(pod, rule))
+    return None
+
+
+def _too_many_failures(job: AnyJob, observed: Observed) -> Outcome | None:
+    """Pods that keep failing fail a job, but not one whose other workers train on."""
+    limit, failed = job.policies.restart.max_restarts, job.status.pod_failures
+    if launcher_of(job).is_training(job, observed) or not 0 <= limit < failed:
+        return None
+    text = f"{failed} pods in a row failed without a step in between"
+    return Outcome(False, "RestartsExhausted", f"{text} (spec.restartPolicy.maxRestarts={limit})")
+
+
+def _hopeless_image(job: AnyJob, observed: Observed, now: datetime) -> Outcome | None:
+    """An image that cannot be pulled fails a job that never trained; one that trained waits for
+    the registry.
+    """
+    if job.status.rendezvous_generation is not None or job.status.start_time is None:
+        return None
+    tried = (now - parse_time(job.status.start_time)).total_seconds()
+    reasons = failures.HOPELESS_IMAGE_REASONS
+    if tried > IMAGE_PATIENCE_SECONDS:
+        reasons |= failures.IMAGE_REASONS
+    pods = (pod for pod in observed.workers if pod.alive and pod.waiting_reason in reasons)
+    pod = next(pods, None)
+    return Outcome(False, "ImageError", image_message(pod)) if pod else None
+
+
+def end(job: AnyJob, outcome: Outcome) -> Decision:
+    """Write the outcome. The pods are cleaned up once it is written."""
+    event = (
+        Event("Normal", "Completed", outcome.message, "end")
+        if outcome.complete
+        else Event("Warning", "Failed", outcome.message, "end")
+    )
+    return Decision(
+        job.status, events=(event,), context=PlanContext(outcome=outcome), requeue_after=0.0
+    )
+
+
+def after_the_end(job: AnyJob, observed: Observed, outcome: Outcome, now: datetime) -> Decision:
+    """Give back the pods that `cleanPodPolicy` does not keep; in the end delete the job itself."""
+    leaving = _leaving_by_themselves(job, observed, now)
+    actions: list[Action] = [
+        DeletePod(pod, "the job has ended") for pod in _to_clean(job, observed) if not leaving
+    ]
+    seconds_left = _time_to_live(job, now)
+    if seconds_left is not None and seconds_left <= 0:
+        actions.append(DeleteJob())
+    return Decision(
+        job.status,
+        tuple(actions),
+        context=PlanContext(outcome=outcome),
+        requeue_after=REQUEUE_SECONDS if leaving else seconds_left,
+    )
+
+
+def _leaving_by_themselves(job: AnyJob, observed: Observed, now: datetime) -> bool:
+    """Whether workers still end by themselves, as the coordinator asked: their logs stay
+    readable.
+    """
+    ended = job.status.completion_time
+    if ended is None or not any(pod.alive and pod.phase == "Running" for pod in observed.workers):
+        return False
+    return (now - parse_time(ended)).total_seconds() < LEAVE_SECONDS
+
+
+def _to_clean(job: AnyJob, observed: Observed) -> list[Pod]:
+    policy = job.policies.clean_pods
+    candidates = [pod for pod in observed.pods if not pod.terminating and policy != "None"]
+    return [pod for pod in candidates if policy == "All" or pod.alive]
+
+
+def _time_to_live(job: AnyJob, now: datetime) -> float | None:
+    limit = job.policies.ttl_seconds_after_finished
+    if limit is None or job.status.completion_time is None:
+        return None
+    return limit - (now - parse_time(job.status.completion_time)).total_seconds()

@@ -1,0 +1,176 @@
+"""What a plan consists of: actions, events, the new status, when to reconcile again. Data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.observe.observed import Pod
+from regroup_trainer.protocol.job_status import Waiting
+
+MESSAGE_LIMIT = 1024
+"""Characters of a message in the status."""
+REQUEUE_SECONDS = 2.0
+"""The pause while something is suspected or waited for."""
+RECOVERIES_KEPT = 10
+"""Entries of status.recoveries."""
+
+
+@dataclass(frozen=True)
+class EnsureAccess:
+    """Make the token's Secret, and the NetworkPolicy."""
+
+
+@dataclass(frozen=True)
+class EnsureService:
+    """Make the Service select the coordinator, or store, of this term and no other."""
+
+    term: int
+
+
+@dataclass(frozen=True)
+class EnsureDisruptionBudget:
+    """Make the PodDisruptionBudget keep so many workers."""
+
+    fewest: int
+
+
+@dataclass(frozen=True)
+class CreateClaim:
+    """Make the claim of volumeClaimTemplate."""
+
+
+@dataclass(frozen=True)
+class CreateCoordinator:
+    """Make a coordinator pod. Its term is in the status already."""
+
+    term: int
+    excluded_nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CreateStore:
+    """Make the store pod of an attempt of launcher torchrun. Its term is in the status already."""
+
+    term: int
+    excluded_nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CreateWorker:
+    """Make a worker pod. Its incarnation is used up in the status already."""
+
+    index: int
+    incarnation: int
+    excluded_nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DeletePod:
+    """Delete exactly this pod, by UID."""
+
+    pod: Pod
+    why: str
+    force: bool = False
+    """Without waiting for its kubelet."""
+
+
+@dataclass(frozen=True)
+class PutDesired:
+    """Send the coordinator what the spec asks for now."""
+
+
+@dataclass(frozen=True)
+class PostLost:
+    """Report to the coordinator which members are gone."""
+
+    members: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class DeleteJob:
+    """Delete the TrainingJob itself: its time to live after the end is over."""
+
+
+Action = (
+    EnsureAccess
+    | EnsureService
+    | EnsureDisruptionBudget
+    | CreateClaim
+    | CreateCoordinator
+    | CreateStore
+    | CreateWorker
+    | DeletePod
+    | PutDesired
+    | PostLost
+    | DeleteJob
+)
+
+
+@dataclass(frozen=True)
+class Event:
+    """A Kubernetes Event about the job."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+    key: str
+    """Distinguishes events of one reason. An event of the same reason and key is made once."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the job ended, as the conditions Complete and Failed show it."""
+
+    complete: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class PlanContext:
+    """What the planner found, beyond what can be derived from the observed objects alone."""
+
+    blocker: Waiting | None = None
+    """Why no pod may be made."""
+    suspension: Literal["no", "suspending", "suspended"] = "no"
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one part of the policy adds to the plan."""
+
+    status: TrainingJobStatus
+    actions: tuple[Action, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A plan before its status is projected."""
+
+    status: TrainingJobStatus
+    """The former status with what must be remembered."""
+    actions: tuple[Action, ...] = ()
+    events: tuple[Event, ...] = ()
+    context: PlanContext = PlanContext()
+    requeue_after: float | None = None
+    follow: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do now: write the status, then execute the actions in order, then make the events."""
+
+    status: TrainingJobStatus
+    actions: tuple[Action, ...] = ()
+    events: tuple[Event, ...] = ()
+    requeue_after: float | None = None
+    """Seconds until the next reconcile. None: when something happens."""
+    follow: bool = False
+    """Whether the coordinator is to be polled."""
+    waiting: Waiting | None = None
+    """Why the job is not ready. None while it trains, and after its end."""

@@ -1,0 +1,204 @@
+"""Decides what to do about a job: `plan(job, observed, now) -> Plan`. Pure; reads as the operator's
+policy.
+
+What cannot be derived again (terms, incarnations, ends that are counted, suspects) goes into the
+status of the plan, which is written before the plan's actions. A crash between any two steps
+therefore counts each failure exactly once, and no name is used twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.decide.disruption import keep_budget
+from regroup_operator.decide.job_projection import project
+from regroup_operator.decide.launchers import launcher_of
+from regroup_operator.decide.losses import remove_lost
+from regroup_operator.decide.outcome import after_the_end, end, find_outcome, written_outcome
+from regroup_operator.decide.plan import (
+    REQUEUE_SECONDS,
+    Action,
+    CreateClaim,
+    Decision,
+    DeletePod,
+    Event,
+    Plan,
+    PlanContext,
+    Step,
+)
+from regroup_operator.decide.staffing import backoff_left
+from regroup_operator.decide.straggler_replacement import replace_straggler
+from regroup_operator.decide.succession import report_lost, update_coordinator
+from regroup_operator.decide.suspension import suspend, tear_down, was_suspended
+from regroup_operator.decide.waiting import JobView, find_waiting, waiting_events
+from regroup_operator.observe.observed import AnyJob, InvalidJob, Job, Observed, Pod, format_time
+from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.protocol.message import PROTOCOL_VERSION
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
+
+STEADY_SECONDS = 30.0
+"""The pause when nothing is suspected or waited for. Progress is written this often."""
+
+
+def plan(job: AnyJob, observed: Observed, now: datetime) -> Plan:
+    """What to do about `job` now."""
+    if job.deleting:
+        return Plan(job.status)
+    decision = _decide(job, observed, now)
+    status = project(job, observed, decision.status, decision.context, now)
+    view = JobView(job, observed, status, decision.context)
+    waiting = find_waiting(view)
+    return Plan(
+        status=status,
+        actions=decision.actions,
+        events=(*decision.events, *waiting_events(view, waiting), *_unreadable_event(job)),
+        requeue_after=decision.requeue_after,
+        follow=decision.follow,
+        waiting=waiting,
+    )
+
+
+def _decide(job: AnyJob, observed: Observed, now: datetime) -> Decision:
+    if outcome := written_outcome(job.status):
+        # The outcome stands, whatever was refused before it.
+        return after_the_end(job, observed, outcome, now)
+    if outcome := find_outcome(job, observed, now):
+        return end(job, outcome)
+    if job.suspend:
+        return suspend(job, observed, now)
+    if was_suspended(observed):
+        return tear_down(job, observed)
+    if isinstance(job, InvalidJob):
+        return _hold(job, observed, now)
+    return _run(job, observed, now)
+
+
+def _hold(job: InvalidJob, observed: Observed, now: datetime) -> Decision:
+    """While the spec is invalid: count losses and keep the job reachable, but make no pod."""
+    launcher = launcher_of(job)
+    losses = remove_lost(job, observed, now, training=launcher.is_training(job, observed))
+    rest = _without(observed, losses.actions)
+    leader = launcher.retain_leader(rest, losses.status)
+    return Decision(
+        losses.status,
+        (*losses.actions, *leader, *report_lost(observed)),
+        losses.events,
+        PlanContext(job.problem),
+        requeue_after=REQUEUE_SECONDS,
+        follow=launcher.has_coordinator,
+    )
+
+
+def _run(job: Job, observed: Observed, now: datetime) -> Decision:
+    """Account for losses, keep the leader, keep the workers, inform the coordinator; in this
+    order.
+    """
+    launcher = launcher_of(job)
+    blocker = _blocker(job, observed)
+    losses = remove_lost(job, observed, now, training=launcher.is_training(job, observed))
+    rest = _without(observed, losses.actions)
+    started = _start(job, losses.status, observed, blocker, now)
+    leader = launcher.keep_leader(job, rest, started.status, blocker, now)
+    slow = replace_straggler(job, rest, leader.status)
+    rest = _without(rest, slow.actions)
+    workers = launcher.keep_workers(job, rest, slow.status, blocker, now)
+    steps = (losses, started, leader, slow, workers)
+    informed = (*update_coordinator(job, observed), *report_lost(observed))
+    actions = (
+        *(action for step in steps[:3] for action in step.actions),
+        *informed,
+        *(action for step in steps[3:] for action in step.actions),
+        *keep_budget(job, observed, blocker),
+    )
+    return Decision(
+        workers.status,
+        actions,
+        tuple(event for step in steps for event in step.events),
+        PlanContext(blocker),
+        _requeue_after(job, rest, workers.status, blocker, now),
+        follow=launcher.has_coordinator,
+    )
+
+
+def _without(observed: Observed, actions: Iterable[Action]) -> Observed:
+    """What is left once the pods that these actions delete are gone."""
+    deleted: tuple[Pod, ...] = tuple(a.pod for a in actions if isinstance(a, DeletePod))
+    return replace(observed, pods=tuple(pod for pod in observed.pods if pod not in deleted))
+
+
+def _blocker(job: Job, observed: Observed) -> Waiting | None:
+    """Why no pod may be made although the spec is valid: a claim that is missing or not shared."""
+    storage = job.spec.checkpoint.storage
+    if storage is None or storage.persistent_volume_claim is None:
+        return None
+    name = storage.persistent_volume_claim.claim_name
+    path = "spec.checkpoint.storage.persistentVolumeClaim.claimName"
+    if observed.claim is None:
+        return Waiting.of(
+            WaitingReason.ClaimMissing,
+            f"{path}: there is no PersistentVolumeClaim {name!r} in {job.namespace}: create it",
+        )
+    if observed.claim.deleting:
+        return Waiting.of(
+            WaitingReason.ClaimMissing,
+            f"{path}: PersistentVolumeClaim {name!r} is being deleted: create it again",
+        )
+    if job.spec.max_replicas > 1 and "ReadWriteMany" not in observed.claim.access_modes:
+        modes = ", ".join(observed.claim.access_modes)
+        return Waiting.of(
+            WaitingReason.ClaimNotShared,
+            f"{path}: {name!r} is {modes}: several workers need a ReadWriteMany claim",
+        )
+    return None
+
+
+def _start(
+    job: Job, status: TrainingJobStatus, observed: Observed, blocker: Waiting | None, now: datetime
+) -> Step:
+    """What a start, or a start after a suspension, fixes once: time, images, protocol; and the
+    job's own claim.
+    """
+    if blocker is not None:
+        return Step(status)
+    storage = job.spec.checkpoint.storage
+    makes_claim = storage is not None and storage.volume_claim_template is not None
+    actions = (CreateClaim(),) if makes_claim and observed.claim is None else ()
+    if status.start_time is not None:
+        return Step(status, actions)
+    fixed = {
+        "start_time": format_time(now),
+        "images": status.images or dict(observed.images),
+        "protocol_version": status.protocol_version or PROTOCOL_VERSION,
+    }
+    events: tuple[Event, ...] = ()
+    if job.status.holds("Suspended") and job.status.coordinator_term:
+        events = (Event("Normal", "Resumed", "pods are made again", f"resumed-{job.generation}"),)
+    return Step(status.model_copy(update=fixed), actions, events)
+
+
+def _unreadable_event(job: AnyJob) -> tuple[Event, ...]:
+    if not job.unreadable_status:
+        return ()
+    fields = ", ".join(job.unreadable_status)
+    text = f"status: cannot read {fields} (default values are used; see the operator's log)"
+    return (Event("Warning", "StatusUnreadable", text, fields),)
+
+
+def _requeue_after(
+    job: Job, observed: Observed, status: TrainingJobStatus, blocker: Waiting | None, now: datetime
+) -> float:
+    if observed.service is None and blocker is None:
+        return 0.0
+    view = observed.coordinator
+    waiting = (
+        status.suspected_nodes,
+        view.failures,
+        view.lost_seconds,
+        blocker,
+        any(pod.terminating or pod.phase == "Succeeded" for pod in observed.pods),
+        backoff_left(job, status, now) > 0,
+    )
+    return REQUEUE_SECONDS if any(waiting) else STEADY_SECONDS

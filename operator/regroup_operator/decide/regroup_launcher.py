@@ -1,0 +1,95 @@
+"""Jobs of our own launcher, as their coordinators report them. Pure."""
+
+from __future__ import annotations
+
+from regroup_operator.api import names
+from regroup_operator.api.status import Phase, TrainingJobStatus
+from regroup_operator.decide.launcher_policy import LauncherPolicy
+from regroup_operator.decide.plan import Outcome
+from regroup_operator.decide.staffing import keep_workers
+from regroup_operator.decide.succession import keep_coordinator, retain_coordinator
+from regroup_operator.observe.observed import AnyJob, Observed
+from regroup_trainer.protocol.job_status import CoordinatorPhase
+
+_PHASES: dict[CoordinatorPhase, Phase] = {
+    "starting": "Starting",
+    "running": "Running",
+    "recovering": "Recovering",
+    "resizing": "Resizing",
+    "stopping": "Resizing",
+    "suspended": "Resizing",
+    "completed": "Running",
+    "failed": "Recovering",
+}
+
+
+def find_outcome(_job: AnyJob, observed: Observed) -> Outcome | None:
+    """The outcome that the coordinator reports."""
+    report = observed.coordinator.status
+    outcome = report.outcome if report else None
+    if outcome is None or outcome.result == "suspended":
+        return None
+    if outcome.result == "completed":
+        return Outcome(True, "Completed", outcome.message)
+    return Outcome(False, "TrainingFailed", outcome.message)
+
+
+def is_training(_job: AnyJob, observed: Observed) -> bool:
+    """Whether the coordinator reports that it trains."""
+    report = observed.coordinator.status
+    return report is not None and report.phase == "running"
+
+
+def group_fields(_job: AnyJob, observed: Observed, _status: TrainingJobStatus) -> dict[str, object]:
+    """The group that the coordinator reports. Without a report the ranks train on as before, as
+    long as one of their pods lives.
+    """
+    report = observed.coordinator.status
+    live = {pod.uid for pod in observed.workers if pod.alive}
+    if report is None:
+        return {} if live else {"ready_replicas": 0, "ready_spares": 0, "world_size": 0}
+    ranked = [m for m in report.members if m.rank is not None and not m.lost and m.member in live]
+    generation = {"rendezvous_generation": str(report.generation)} if report.generation else {}
+    return {
+        "ready_replicas": len(ranked),
+        "ready_spares": report.spares,
+        "world_size": report.world_size,
+        **generation,
+    }
+
+
+def phase(observed: Observed, status: TrainingJobStatus) -> Phase:
+    """The coordinator's phase; without a report the former one, as long as there are workers."""
+    report = observed.coordinator.status
+    if report is not None:
+        has_trained = status.rendezvous_generation is not None
+        if report.phase == "waiting":
+            return "Recovering" if has_trained else "Pending"
+        return _PHASES[report.phase]
+    if status.phase in (None, "Suspended") or not status.replicas:
+        return "Pending"
+    return status.phase
+
+
+def progress_message(job: AnyJob, observed: Observed, status: TrainingJobStatus) -> str:
+    """What the coordinator reports, or why it does not."""
+    view = observed.coordinator
+    if view.status is not None:
+        return view.status.message or f"the coordinator is {view.status.phase}"
+    pod = names.coordinator(job.name, status.coordinator_term)
+    if view.error:
+        return f"no answer from coordinator pod {pod}: {view.error} (see kubectl logs {pod})"
+    return f"waiting for coordinator pod {pod} (see kubectl describe pod {pod})"
+
+
+REGROUP = LauncherPolicy(
+    has_coordinator=True,
+    keep_leader=keep_coordinator,
+    retain_leader=retain_coordinator,
+    keep_workers=keep_workers,
+    find_outcome=find_outcome,
+    is_training=is_training,
+    group_fields=group_fields,
+    phase=phase,
+    progress_message=progress_message,
+)

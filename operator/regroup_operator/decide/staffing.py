@@ -1,0 +1,93 @@
+"""Keeps the workers: one live pod per index below `replicas` + `spares`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.decide.plan import CreateWorker, DeletePod, Event, Step
+from regroup_operator.observe.observed import Job, JobObject, Observed, Pod, parse_time
+from regroup_trainer.protocol.backoff import backoff_seconds
+from regroup_trainer.protocol.job_status import Waiting
+
+OUTCOME_SECONDS = 10.0
+"""How long a worker that ended with 0 keeps its place, since the job may have ended."""
+
+
+def keep_workers(
+    job: Job, observed: Observed, status: TrainingJobStatus, blocker: Waiting | None, now: datetime
+) -> Step:
+    """Delete the workers above the wanted number; create those that are missing."""
+    wanted = job.spec.replicas + job.spec.spares
+    live = [pod for pod in observed.workers if pod.alive]
+    extra = surplus(live, wanted)
+    held = {pod.index for pod in (*live, *_just_succeeded(observed, now))}
+    missing = sorted(set(range(wanted)) - held)
+    reachable = observed.service is not None and bool(observed.service.address)
+    if blocker is not None or not reachable or backoff_left(job, status, now) > 0:
+        return Step(status, extra)
+    return hire(status, missing, extra)
+
+
+def surplus(live: Iterable[Pod], wanted: int) -> tuple[DeletePod, ...]:
+    """The deletions of the workers whose index is not below `wanted`."""
+    return tuple(
+        DeletePod(pod, "the job has fewer workers now") for pod in live if pod.index >= wanted
+    )
+
+
+def hire(status: TrainingJobStatus, missing: list[int], extra: Iterable[DeletePod]) -> Step:
+    """Delete `extra` and create a worker for each index in `missing`, under the next incarnation.
+
+    The status uses up the incarnation, and it is written before the pods are made.
+    """
+    if not missing:
+        return Step(status, tuple(extra))
+    incarnation = status.next_incarnation
+    avoided = nodes_to_avoid(status)
+    shown = ", ".join(f"w{index}-{incarnation}" for index in missing[:16])
+    return Step(
+        status.model_copy(update={"next_incarnation": incarnation + 1}),
+        (*extra, *(CreateWorker(index, incarnation, avoided) for index in missing)),
+        (
+            Event(
+                "Normal",
+                "WorkersCreated",
+                f"{len(missing)} worker pods: {shown}",
+                str(incarnation),
+            ),
+        ),
+    )
+
+
+def nodes_to_avoid(status: TrainingJobStatus) -> tuple[str, ...]:
+    """Suspected and excluded nodes, each once."""
+    return tuple(dict.fromkeys((*status.suspected_nodes, *status.excluded_nodes)))
+
+
+def _just_succeeded(observed: Observed, now: datetime) -> list[Pod]:
+    """Workers that ended with 0 a moment ago. Why they did, the coordinator is about to report."""
+    return [
+        pod
+        for pod in observed.workers
+        if pod.phase == "Succeeded"
+        and not pod.terminating
+        and pod.ended
+        and (now - parse_time(pod.ended)).total_seconds() < OUTCOME_SECONDS
+    ]
+
+
+def backoff_end(job: JobObject, status: TrainingJobStatus) -> datetime | None:
+    """When failed pods are replaced; None when no pod has failed."""
+    if not status.pod_failures or status.last_pod_failure_time is None:
+        return None
+    policy = job.policies.restart
+    pause = backoff_seconds(status.pod_failures, policy.backoff_seconds, policy.max_backoff_seconds)
+    return parse_time(status.last_pod_failure_time) + timedelta(seconds=pause)
+
+
+def backoff_left(job: JobObject, status: TrainingJobStatus, now: datetime) -> float:
+    """Seconds until failed pods are replaced; 0 or less when they may be now."""
+    end = backoff_end(job, status)
+    return (end - now).total_seconds() if end is not None else 0.0

@@ -1,0 +1,139 @@
+"""Keeps one coordinator per job, replaces a dead one, and keeps it informed. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.decide.losses import avoids_in_vain, can_be_judged
+from regroup_operator.decide.plan import (
+    Action,
+    CreateCoordinator,
+    DeletePod,
+    EnsureAccess,
+    EnsureService,
+    PostLost,
+    PutDesired,
+    Step,
+)
+from regroup_operator.decide.staffing import nodes_to_avoid
+from regroup_operator.observe.observed import (
+    LEASE_STALE_SECONDS,
+    AnyJob,
+    Job,
+    Observed,
+    Pod,
+)
+from regroup_trainer.protocol.job_status import Waiting
+
+PROBE_FAILURES = 3
+"""Probes in a row, a second apart, after which the coordinator gets a successor."""
+
+
+def current_coordinator(observed: Observed, status: TrainingJobStatus) -> Pod | None:
+    """The coordinator in charge: the live one of the current term, or one that is being deleted
+    and still answers.
+
+    An evicted coordinator stays in charge until the workers that are evicted with it have left. A
+    successor beside it could form a generation of its own with their replacements.
+    """
+    pod = next((pod for pod in observed.coordinators if pod.term == status.coordinator_term), None)
+    return pod if pod is not None and (pod.alive or _still_answers(pod, observed)) else None
+
+
+def _still_answers(pod: Pod, observed: Observed) -> bool:
+    view = observed.coordinator
+    return (
+        pod.terminating
+        and pod.phase == "Running"
+        and view.status is not None
+        and view.failures < PROBE_FAILURES
+    )
+
+
+def retain_coordinator(observed: Observed, status: TrainingJobStatus) -> tuple[Action, ...]:
+    """Remove the coordinators of older terms; let the Service select the current one."""
+    current = current_coordinator(observed, status)
+    old = _older(observed, current)
+    return (*old, *ensure_service(observed, status.coordinator_term)) if current else old
+
+
+def keep_coordinator(
+    _job: Job,
+    observed: Observed,
+    status: TrainingJobStatus,
+    blocker: Waiting | None,
+    _now: datetime,
+) -> Step:
+    """Keep one coordinator. A dead one gets a successor under the next term; a term is never used
+    twice.
+    """
+    current = current_coordinator(observed, status)
+    if blocker is not None or (current is not None and not _is_dead(current, observed, status)):
+        return Step(status, retain_coordinator(observed, status))
+    dead = (DeletePod(current, "it does not answer"),) if current is not None else ()
+    if current is not None:
+        status = _suspect(current.node, observed, status)
+    term = status.coordinator_term + 1
+    create = CreateCoordinator(term, nodes_to_avoid(status))
+    return Step(
+        status.model_copy(update={"coordinator_term": term}),
+        (EnsureAccess(), EnsureService(term), create, *_older(observed, current), *dead),
+    )
+
+
+def _older(observed: Observed, current: Pod | None) -> tuple[DeletePod, ...]:
+    return tuple(
+        DeletePod(pod, "a coordinator of an older term")
+        for pod in observed.coordinators
+        if pod is not current and not pod.terminating
+    )
+
+
+def _suspect(node: str, observed: Observed, status: TrainingJobStatus) -> TrainingJobStatus:
+    """With the node of a dead coordinator among the suspects, where it can be cleared again."""
+    if node in nodes_to_avoid(status) or not can_be_judged(node, observed.nodes):
+        return status
+    return status.model_copy(update={"suspected_nodes": (*status.suspected_nodes, node)})
+
+
+def ensure_service(observed: Observed, term: int) -> tuple[Action, ...]:
+    """What makes the Service select this term, and the NetworkPolicy exist, where they do not."""
+    wrong = observed.service is None or observed.service.term != term
+    return (EnsureAccess(), EnsureService(term)) if wrong or not observed.network_policy else ()
+
+
+def update_coordinator(job: AnyJob, observed: Observed) -> tuple[Action, ...]:
+    """Send the coordinator a newer spec, once that is valid."""
+    report = observed.coordinator.status
+    stale = report is not None and report.revision < job.generation
+    return (PutDesired(),) if stale and isinstance(job, Job) else ()
+
+
+def report_lost(observed: Observed) -> tuple[Action, ...]:
+    """Report to the coordinator the members whose pods have ended, while the job goes on."""
+    report = observed.coordinator.status
+    if report is None or report.outcome is not None or report.phase == "stopping":
+        return ()
+    there = {pod.uid for pod in observed.workers if pod.phase in ("Pending", "Running", "Unknown")}
+    gone = tuple(m.member for m in report.members if not m.lost and m.member not in there)
+    return (PostLost(gone, "Kubernetes reports that the pod has ended"),) if gone else ()
+
+
+def _is_dead(pod: Pod, observed: Observed, status: TrainingJobStatus) -> bool:
+    """Whether the coordinator needs a successor.
+
+    The kubelet restarts a container that ended. A coordinator that never answered is replaced only
+    when its node is bad: perhaps the operator itself cannot reach it.
+    """
+    view = observed.coordinator
+    node = observed.nodes.get(pod.node)
+    node_is_bad = node is not None and (
+        not node.exists or not node.ready or node.lease_unchanged_seconds >= LEASE_STALE_SECONDS
+    )
+    if pod.phase == "Pending":
+        misplaced = pod.node in status.suspected_nodes or bool(pod.node and node_is_bad)
+        return misplaced or avoids_in_vain(pod, {*status.suspected_nodes, *status.excluded_nodes})
+    if view.failures < PROBE_FAILURES:
+        return False
+    return node_is_bad or (view.status is not None and not pod.waiting_reason)

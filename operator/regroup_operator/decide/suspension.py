@@ -1,0 +1,84 @@
+"""Suspending a job: save, give all pods back, wait. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from regroup_operator.decide.plan import REQUEUE_SECONDS, Decision, DeletePod, Event, PlanContext
+from regroup_operator.decide.succession import (
+    PROBE_FAILURES,
+    current_coordinator,
+    update_coordinator,
+)
+from regroup_operator.observe.observed import AnyJob, InvalidJob, Observed, parse_time
+from regroup_trainer.protocol.job_status import Waiting
+
+
+def was_suspended(observed: Observed) -> bool:
+    """Whether the coordinator has ended its generation to suspend the job."""
+    report = observed.coordinator.status
+    outcome = report.outcome if report else None
+    return outcome is not None and outcome.result == "suspended"
+
+
+def suspend(job: AnyJob, observed: Observed, now: datetime) -> Decision:
+    """Let the coordinator save and stop, then give all pods back."""
+    if not observed.pods:
+        return _suspended(job)
+    coordinator = current_coordinator(observed, job.status)
+    running = coordinator is not None and coordinator.phase == "Running"
+    reachable = running and observed.coordinator.failures < PROBE_FAILURES
+    if was_suspended(observed) or not reachable or _suspending_for_too_long(job, now):
+        return tear_down(job, observed)
+    return Decision(
+        job.status,
+        update_coordinator(job, observed),
+        context=PlanContext(_problem(job), "suspending"),
+        requeue_after=REQUEUE_SECONDS,
+        follow=True,
+    )
+
+
+def _suspending_for_too_long(job: AnyJob, now: datetime) -> bool:
+    condition = job.status.condition("Suspended")
+    if condition is None or condition.status != "Unknown":
+        return False
+    age = (now - parse_time(condition.last_transition_time)).total_seconds()
+    return age > job.policies.termination_grace_seconds
+
+
+def tear_down(job: AnyJob, observed: Observed) -> Decision:
+    """Give all pods back. Once they are gone the job is suspended, or it starts again when
+    `suspend` was taken back meanwhile.
+    """
+    actions = tuple(
+        DeletePod(pod, "the job is suspended") for pod in observed.pods if not pod.terminating
+    )
+    context = PlanContext(_problem(job), "suspending")
+    return Decision(job.status, actions, context=context, requeue_after=REQUEUE_SECONDS)
+
+
+def _suspended(job: AnyJob) -> Decision:
+    """What was fixed at the start is forgotten: the next start may use newer images."""
+    forgotten: dict[str, object] = {
+        "images": {},
+        "protocol_version": None,
+        "handled_pods": (),
+        "pod_failures": 0,
+        "start_time": None,
+        "rendezvous_generation": None,
+    }
+    events: tuple[Event, ...] = ()
+    if not job.status.holds("Suspended"):
+        events = (
+            Event("Normal", "Suspended", "all pods are given back", f"suspended-{job.generation}"),
+        )
+    return Decision(
+        job.status.model_copy(update=forgotten),
+        events=events,
+        context=PlanContext(_problem(job), "suspended"),
+    )
+
+
+def _problem(job: AnyJob) -> Waiting | None:
+    return job.problem if isinstance(job, InvalidJob) else None

@@ -1,0 +1,227 @@
+"""Why a job is not ready: one ordered table, from the most to the least specific reason. Pure.
+
+The message of the status, the condition Ready, the metric trainingjob_waiting and the events all
+show what `find_waiting` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from regroup_operator.api.names import COORDINATOR
+from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.decide.attempt import read_attempt
+from regroup_operator.decide.failures import IMAGE_REASONS
+from regroup_operator.decide.launchers import launcher_of
+from regroup_operator.decide.plan import MESSAGE_LIMIT, Event, PlanContext
+from regroup_operator.decide.staffing import backoff_end
+from regroup_operator.observe.observed import AnyJob, Observed, Pod, format_time
+from regroup_trainer.protocol.job_status import CoordinatorPhase, Waiting
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
+
+CRASH_LOOP = "CrashLoopBackOff"
+
+
+@dataclass(frozen=True)
+class JobView:
+    """All that the rows of the table read."""
+
+    job: AnyJob
+    observed: Observed
+    status: TrainingJobStatus
+    """The new one, with its phase."""
+    context: PlanContext
+
+
+@dataclass(frozen=True)
+class Row:
+    """One finding that may keep a job from being ready."""
+
+    find: Callable[[JobView], Waiting | None]
+    kind: Literal["blocks", "hinders", "waits"]
+    """`blocks`: the job is not ready, even while it trains. `hinders`: while it trains, the message
+    names it beside the progress. `waits`: of no interest while it trains.
+    """
+
+
+def find_waiting(view: JobView) -> Waiting | None:
+    """Why the job is not ready; None while it trains undisturbed, and after its end."""
+    if view.context.outcome is not None:
+        return None
+    trains = view.status.phase == "Running"
+    rows = (row for row in TABLE if row.kind == "blocks" or not trains)
+    return next((found for row in rows if (found := row.find(view))), None)
+
+
+def find_hindrance(view: JobView) -> Waiting | None:
+    """What is wrong with a job although it may train; None when nothing is."""
+    rows = (row for row in TABLE if row.kind != "waits")
+    return next((found for row in rows if (found := row.find(view))), None)
+
+
+def waiting_events(view: JobView, waiting: Waiting | None) -> tuple[Event, ...]:
+    """A Warning when somebody has to mend something, once for each new message."""
+    if waiting is None or waiting != find_hindrance(view):
+        return ()
+    former = view.job.status.condition("Ready")
+    if former is not None and former.message == waiting.message[:MESSAGE_LIMIT]:
+        return ()
+    key = f"{view.job.generation}-{waiting.message}"
+    return (Event("Warning", waiting.reason, waiting.message, key),)
+
+
+# --- the rows -------------------------------------------------------------------------------------
+
+
+def _blocker(view: JobView) -> Waiting | None:
+    return view.context.blocker
+
+
+def _refused_request(view: JobView) -> Waiting | None:
+    error = view.observed.apply_error
+    return Waiting.of(WaitingReason.ApiError, error) if error else None
+
+
+def _image(view: JobView) -> Waiting | None:
+    pod = _first_live(view, lambda pod: pod.waiting_reason in IMAGE_REASONS)
+    return Waiting.of(WaitingReason.ImageError, image_message(pod)) if pod else None
+
+
+def image_message(pod: Pod) -> str:
+    """Which image of which pod cannot be pulled, why, and what to check."""
+    where = f" on node {pod.node}" if pod.node else ""
+    why = ": ".join(filter(None, (pod.waiting_reason, pod.waiting_message)))
+    field = "the operator's image" if pod.role == COORDINATOR else "spec.image or spec.template"
+    return f"cannot pull image {pod.image} of pod {pod.name}{where}: {why} (check {field})"
+
+
+def _coordinator_crash(view: JobView) -> Waiting | None:
+    coordinators = {pod.uid for pod in view.observed.coordinators}
+    pod = _first_live(
+        view, lambda pod: pod.uid in coordinators and pod.waiting_reason == CRASH_LOOP
+    )
+    if pod is None:
+        return None
+    end = pod.exit_message.strip() or f"exit code {pod.exit_code}"
+    return Waiting.of(
+        WaitingReason.CoordinatorCrashing,
+        f"coordinator pod {pod.name} fails each time that it is started: {end} (see its log)",
+    )
+
+
+def _suspended(view: JobView) -> Waiting | None:
+    if view.context.suspension != "suspended":
+        return None
+    text = "suspended: no pods are held (set spec.suspend to false)"
+    return Waiting.of(WaitingReason.Suspended, text)
+
+
+def _suspending(view: JobView) -> Waiting | None:
+    if view.context.suspension != "suspending":
+        return None
+    doing = _progress(view)
+    return Waiting.of(WaitingReason.Suspending, f"suspending: {doing}")
+
+
+def _starting(view: JobView) -> Waiting | None:
+    report = view.observed.coordinator.status
+    if report is None or report.phase not in ("starting", "stopping"):
+        return None
+    return _coordinator_report(view)
+
+
+def _unschedulable(view: JobView) -> Waiting | None:
+    text = unschedulable_message(view.observed)
+    return Waiting.of(WaitingReason.Unschedulable, text) if text else None
+
+
+def unschedulable_message(observed: Observed) -> str:
+    """A pod that the scheduler cannot place, and why; empty when there is none."""
+    pod = next((pod for pod in observed.pods if pod.alive and pod.unschedulable), None)
+    return f"pod {pod.name} cannot be scheduled: {pod.unschedulable}" if pod else ""
+
+
+def _backoff(view: JobView) -> Waiting | None:
+    job, status = view.job, view.status
+    replaced = any(pod.alive for pod in view.observed.workers)
+    end = backoff_end(job, status)
+    if end is None or replaced:
+        return None
+    failed = f"{status.pod_failures} pods in a row failed (see their logs)"
+    text = f"{failed}: the next ones are made at {format_time(end)}"
+    return Waiting.of(WaitingReason.BackOff, text)
+
+
+def _coordinator_unreachable(view: JobView) -> Waiting | None:
+    coordinator = view.observed.coordinator
+    if (
+        not launcher_of(view.job).has_coordinator
+        or coordinator.status is not None
+        or not coordinator.error
+    ):
+        return None
+    return Waiting.of(WaitingReason.CoordinatorUnreachable, _progress(view))
+
+
+def _coordinator_pending(view: JobView) -> Waiting | None:
+    if not launcher_of(view.job).has_coordinator or view.observed.coordinator.status is not None:
+        return None
+    return Waiting.of(WaitingReason.CoordinatorPending, _progress(view))
+
+
+_REASONS: dict[CoordinatorPhase, WaitingReason] = {
+    "waiting": WaitingReason.TooFewWorkers,
+    "starting": WaitingReason.GenerationStarting,
+    "recovering": WaitingReason.GenerationFailed,
+    "suspended": WaitingReason.Suspending,
+}
+"""Phase of a coordinator that gives no reason -> the reason. In the other phases its generation
+ends.
+"""
+
+
+def _coordinator_report(view: JobView) -> Waiting | None:
+    report = view.observed.coordinator.status
+    if report is None:
+        return None
+    reason = _REASONS.get(report.phase, WaitingReason.GenerationEnding)
+    return report.waiting or Waiting.of(reason, _progress(view))
+
+
+def _store_pending(view: JobView) -> Waiting | None:
+    attempt = read_attempt(view.observed, view.status.coordinator_term)
+    if attempt.store is not None and attempt.store.phase == "Running":
+        return None
+    return Waiting.of(WaitingReason.StorePending, _progress(view))
+
+
+def _workers_missing(view: JobView) -> Waiting | None:
+    return Waiting.of(WaitingReason.TooFewWorkers, _progress(view))
+
+
+def _progress(view: JobView) -> str:
+    return launcher_of(view.job).progress_message(view.job, view.observed, view.status)
+
+
+def _first_live(view: JobView, matches: Callable[[Pod], bool]) -> Pod | None:
+    return next((pod for pod in view.observed.pods if pod.alive and matches(pod)), None)
+
+
+TABLE = (
+    Row(_blocker, "blocks"),
+    Row(_refused_request, "blocks"),
+    Row(_image, "hinders"),
+    Row(_coordinator_crash, "hinders"),
+    Row(_suspended, "waits"),
+    Row(_suspending, "waits"),
+    Row(_starting, "waits"),
+    Row(_unschedulable, "waits"),
+    Row(_backoff, "waits"),
+    Row(_coordinator_unreachable, "waits"),
+    Row(_coordinator_pending, "waits"),
+    Row(_coordinator_report, "waits"),
+    Row(_store_pending, "waits"),
+    Row(_workers_missing, "waits"),
+)

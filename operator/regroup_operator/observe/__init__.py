@@ -1,0 +1,1 @@
+"""What the operator observes, as immutable values. Pure."""

@@ -1,0 +1,164 @@
+"""Reads Kubernetes objects (plain dicts) into the values of `observed`. Pure; it decides
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+from regroup_operator.api import names
+from regroup_operator.api.resource import Object
+from regroup_operator.api.spec import TrainingJobSpec
+from regroup_operator.api.spec_reader import InvalidSpecError, parse_spec
+from regroup_operator.api.support import unsupported
+from regroup_operator.api.template_merge import check_template
+from regroup_operator.errors import TemplateError
+from regroup_operator.observe.observed import (
+    AnyJob,
+    Claim,
+    InvalidJob,
+    Job,
+    JobObject,
+    Pod,
+    Service,
+)
+from regroup_operator.observe.stored_status import read_status
+from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
+
+
+def read_job(document: Object, now: datetime) -> AnyJob:
+    """The TrainingJob. An InvalidJob when the spec is wrong or asks for what is not supported."""
+    metadata, raw = document["metadata"], document.get("spec", {})
+    status, unreadable = read_status(document.get("status"), now)
+    job = JobObject(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
+        deleting="deletionTimestamp" in metadata,
+        suspend=raw.get("suspend") is True,
+        launcher="torchrun" if raw.get("launcher") == "torchrun" else "regroup",
+        status=status,
+        unreadable_status=unreadable,
+    )
+    shared = {field.name: getattr(job, field.name) for field in fields(job)}
+    spec = _read_spec(raw)
+    if isinstance(spec, Waiting):
+        return InvalidJob(**shared, problem=spec)
+    return Job(**shared, spec=spec)
+
+
+def _read_spec(raw: Object) -> TrainingJobSpec | Waiting:
+    try:
+        spec = parse_spec(raw)
+        check_template(spec.template or {})
+    except (InvalidSpecError, TemplateError) as error:
+        return Waiting.of(WaitingReason.InvalidSpec, str(error))
+    refused = unsupported(spec)
+    return Waiting.of(WaitingReason.NotSupported, "; ".join(refused)) if refused else spec
+
+
+def read_pod(document: Object) -> Pod:
+    """Read a pod that carries our labels."""
+    metadata, spec, status = document["metadata"], document["spec"], document.get("status", {})
+    label = metadata.get("labels", {})
+    conditions = {c["type"]: c for c in status.get("conditions", [])}
+    scheduled = conditions.get("PodScheduled", {})
+    main = _main_status(status, label.get(names.ROLE, ""))
+    state = main.get("state", {})
+    ended = state.get("terminated") or main.get("lastState", {}).get("terminated") or {}
+    annotations = metadata.get("annotations", {})
+    volumes = spec.get("volumes", [])
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        role=label.get(names.ROLE, ""),
+        index=int(label.get(names.INDEX, "-1")),
+        term=int(label.get(names.TERM, "-1")),
+        phase=status.get("phase", "Pending"),
+        terminating="deletionTimestamp" in metadata,
+        node=spec.get("nodeName", ""),
+        ip=status.get("podIP", ""),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        reason=status.get("reason", ""),
+        message=status.get("message", ""),
+        true_conditions=frozenset(
+            kind for kind, c in conditions.items() if c.get("status") == "True"
+        ),
+        unschedulable=scheduled.get("message", "")
+        if scheduled.get("reason") == "Unschedulable"
+        else "",
+        waiting_reason=state.get("waiting", {}).get("reason", ""),
+        waiting_message=state.get("waiting", {}).get("message", ""),
+        exit_code=ended.get("exitCode"),
+        ended=ended.get("finishedAt") or "",
+        exit_reason=ended.get("reason", ""),
+        exit_message=ended.get("message", ""),
+        image=spec["containers"][0].get("image", ""),
+        claims=tuple(
+            v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v
+        ),
+        only_shared_volumes=all(_is_shared(volume) for volume in volumes),
+        excluded_nodes=tuple(filter(None, annotations.get(names.EXCLUDED_NODES, "").split(","))),
+        nnodes=annotations.get(names.NNODES, ""),
+    )
+
+
+_SHARED_VOLUMES = (
+    "persistentVolumeClaim",
+    "emptyDir",
+    "secret",
+    "configMap",
+    "downwardAPI",
+    "projected",
+)
+
+
+def _is_shared(volume: Object) -> bool:
+    return any(kind in volume for kind in _SHARED_VOLUMES)
+
+
+def _main_status(status: Object, role: str) -> Object:
+    name = names.MAIN_CONTAINER if role == names.WORKER else role
+    return next((c for c in status.get("containerStatuses", []) if c["name"] == name), {})
+
+
+def read_claim(document: Object) -> Claim:
+    """Read a PersistentVolumeClaim."""
+    return Claim(
+        name=document["metadata"]["name"],
+        access_modes=tuple(document["spec"].get("accessModes", ())),
+        deleting="deletionTimestamp" in document["metadata"],
+    )
+
+
+def read_service(document: Object) -> Service:
+    """Read our Service."""
+    spec = document["spec"]
+    return Service(
+        term=int(spec.get("selector", {}).get(names.TERM, "-1")), address=spec.get("clusterIP", "")
+    )
+
+
+def read_disruption_budget(document: Object) -> int | None:
+    """How many pods our PodDisruptionBudget protects; None when it was changed to something
+    else.
+    """
+    fewest = document["spec"].get("minAvailable")
+    return fewest if isinstance(fewest, int) else None
+
+
+def read_ready(document: Mapping[str, Any]) -> bool:
+    """Whether a node is Ready."""
+    conditions = document.get("status", {}).get("conditions", [])
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def is_out_of_service(document: Object) -> bool:
+    """Whether a node has the taint of a node that is shut down."""
+    taints = document.get("spec", {}).get("taints", [])
+    return any(taint["key"] == "node.kubernetes.io/out-of-service" for taint in taints)

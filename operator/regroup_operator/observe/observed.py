@@ -1,0 +1,237 @@
+"""What the operator has observed, as immutable values: all that the planner may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from regroup_operator.api import names
+from regroup_operator.api.policies import NodeFailurePolicy, RestartPolicy
+from regroup_operator.api.spec import TrainingJobSpec
+from regroup_operator.api.status import TrainingJobStatus
+from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
+
+Launcher = Literal["regroup", "torchrun"]
+
+
+@dataclass(frozen=True)
+class Policies:
+    """The parts of a spec that decide about pods which exist already. The defaults hold while the
+    spec cannot be read.
+    """
+
+    node_failure: NodeFailurePolicy = field(default_factory=NodeFailurePolicy)
+    restart: RestartPolicy = field(default_factory=RestartPolicy)
+    clean_pods: Literal["Running", "All", "None"] = "Running"
+    termination_grace_seconds: int = 120
+    active_deadline_seconds: int | None = None
+    ttl_seconds_after_finished: int | None = None
+
+
+@dataclass(frozen=True)
+class JobObject:
+    """What is known of a TrainingJob whether its spec is valid or not."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    """metadata.generation, which the API server raises with every change of the spec."""
+    deleting: bool
+    suspend: bool
+    """Read from the raw spec, so that it is known while the spec is invalid."""
+    launcher: Launcher
+    """Read from the raw spec, as `suspend` is."""
+    status: TrainingJobStatus
+    unreadable_status: tuple[str, ...] = ()
+    """Paths of stored status fields that could not be read, such as `recoveries.0.time`."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace, self.name
+
+    @property
+    def policies(self) -> Policies:
+        """What applies to the pods of the job."""
+        return Policies()
+
+
+@dataclass(frozen=True)
+class InvalidJob(JobObject):
+    """A TrainingJob whose spec is wrong or not supported: no pod is made, none is taken away."""
+
+    problem: Waiting = field(kw_only=True)
+    """What is wrong with the spec."""
+
+
+@dataclass(frozen=True)
+class Job(JobObject):
+    """A TrainingJob with a valid spec."""
+
+    spec: TrainingJobSpec = field(kw_only=True)
+
+    @property
+    def policies(self) -> Policies:
+        """As the spec has them."""
+        spec = self.spec
+        return Policies(
+            node_failure=spec.node_failure_policy,
+            restart=spec.restart_policy,
+            clean_pods=spec.clean_pod_policy,
+            termination_grace_seconds=spec.checkpoint.termination_grace_seconds,
+            active_deadline_seconds=spec.active_deadline_seconds,
+            ttl_seconds_after_finished=spec.ttl_seconds_after_finished,
+        )
+
+
+AnyJob = Job | InvalidJob
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod of the job."""
+
+    name: str
+    uid: str
+    role: str
+    index: int
+    term: int
+    phase: str
+    terminating: bool = False
+    node: str = ""
+    ip: str = ""
+    ready: bool = False
+    reason: str = ""
+    """Of the pod: Evicted, NodeLost, ..."""
+    message: str = ""
+    true_conditions: frozenset[str] = frozenset()
+    unschedulable: str = ""
+    """The scheduler's message about a pod that it cannot place."""
+    waiting_reason: str = ""
+    """Why the main container waits, such as ErrImagePull."""
+    waiting_message: str = ""
+    exit_code: int | None = None
+    """Exit code of the main container's last end."""
+    ended: str = ""
+    """Time of that end, by the node's clock."""
+    exit_reason: str = ""
+    exit_message: str = ""
+    image: str = ""
+    claims: tuple[str, ...] = ()
+    only_shared_volumes: bool = True
+    """Whether its volumes are only claims, ephemeral ones and configuration."""
+    excluded_nodes: tuple[str, ...] = ()
+    """The nodes that its affinity excludes."""
+    nnodes: str = ""
+    """The bounds that torchrun was started with."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it may still run."""
+        return self.phase in ("Pending", "Running", "Unknown") and not self.terminating
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node that was read because something suggests that it has failed."""
+
+    name: str
+    exists: bool = True
+    ready: bool = True
+    not_ready_seconds: float = 0.0
+    """Since this operator first saw it not Ready."""
+    out_of_service: bool = False
+    """Whether it has the taint of a node that is shut down."""
+    lease_renewed: bool = False
+    """Whether its lease changed since this operator began to watch it."""
+    lease_unchanged_seconds: float = 0.0
+    """For how long its lease has not changed, by this operator's clock."""
+
+
+LEASE_STALE_SECONDS = 15.0
+"""A lease that is older than this is stale. Kubelets renew it every 10 s."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The PersistentVolumeClaim that holds the checkpoints."""
+
+    name: str
+    access_modes: tuple[str, ...] = ("ReadWriteMany",)
+    deleting: bool = False
+
+
+@dataclass(frozen=True)
+class Service:
+    """The Service in front of the coordinator."""
+
+    term: int
+    """The term that its selector names."""
+    address: str
+    """Cluster IP."""
+
+
+@dataclass(frozen=True)
+class CoordinatorView:
+    """What the coordinator of the current term last reported."""
+
+    status: CoordinatorStatus | None = None
+    failures: int = 0
+    """Probes in a row without an answer."""
+    answering_seconds: float = 0.0
+    """Seconds since its first answer."""
+    lost_seconds: Mapping[str, float] = field(default_factory=dict)
+    """UID of a member that it reports as lost -> for how long it has done so."""
+    error: str = ""
+    """Why the last probe failed."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """All that the planner may look at."""
+
+    pods: tuple[Pod, ...] = ()
+    service: Service | None = None
+    network_policy: bool = False
+    disruption_budget: int | None = None
+    """Workers that the PodDisruptionBudget protects from eviction; None: there is no budget."""
+    claim: Claim | None = None
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    coordinator: CoordinatorView = CoordinatorView()
+    images: Mapping[str, str] = field(default_factory=dict)
+    """The images of `trainer` and `coordinator`, if the job started now."""
+    apply_error: str = ""
+    """Why the API server refused an action of the last plan; empty when it refused none."""
+
+    @property
+    def workers(self) -> tuple[Pod, ...]:
+        """Worker pods, by index."""
+        return tuple(
+            sorted(
+                (pod for pod in self.pods if pod.role == names.WORKER),
+                key=lambda pod: (pod.index, pod.name),
+            )
+        )
+
+    @property
+    def coordinators(self) -> tuple[Pod, ...]:
+        """Coordinator pods of all terms."""
+        return tuple(pod for pod in self.pods if pod.role == names.COORDINATOR)
+
+    @property
+    def stores(self) -> tuple[Pod, ...]:
+        """Store pods of all attempts of launcher torchrun."""
+        return tuple(pod for pod in self.pods if pod.role == names.STORE)
+
+
+def parse_time(text: str) -> datetime:
+    """The time of a Kubernetes timestamp."""
+    return datetime.fromisoformat(text)
+
+
+def format_time(time: datetime) -> str:
+    """A Kubernetes timestamp, in whole seconds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,75 @@
+"""Reads the status that this or an earlier release of the operator stored. Pure.
+
+A part that cannot be read is left out and named; all other parts are kept. What a part that is left
+out becomes:
+
+- `coordinatorTerm` and `nextIncarnation` continue at the seconds since 1970. Counting never comes
+  that far, so that no name of a pod and no term is used twice.
+- An unreadable entry of a list or map is left out alone, an unreadable number becomes its default.
+- `restarts` are then restored from the account of the running coordinator (`merge_ledgers`).
+- `handledPods`: all pods that have ended by now count as handled (`losses`), so that no failure is
+  counted twice.
+"""
+
+from __future__ import annotations
+
+import copy
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from regroup_operator.api.status import RENAMED, RENAMED_IN_RECOVERIES, TrainingJobStatus
+from regroup_trainer.protocol.version_one import RESTORED_FROM
+
+_NEVER_REUSED = ("coordinatorTerm", "nextIncarnation")
+
+
+def read_status(raw: Any, now: datetime) -> tuple[TrainingJobStatus, tuple[str, ...]]:
+    """The status, and the paths of what could not be read, such as `recoveries.0.time`."""
+    document = _renamed(copy.deepcopy(raw)) if isinstance(raw, dict) else {}
+    unreadable: list[str] = [] if isinstance(raw, dict) or raw is None else ["status"]
+    while True:
+        try:
+            status = TrainingJobStatus.model_validate(document)
+        except ValidationError as error:
+            # One at a time: removing an entry of a list moves those behind it.
+            path = error.errors(include_url=False)[0]["loc"]
+            unreadable.append(".".join(map(str, path)))
+            _remove(document, path)
+            fresh = {name: int(now.timestamp()) for name in _NEVER_REUSED if name == path[0]}
+            document |= fresh
+        else:
+            return status, tuple(dict.fromkeys(unreadable))
+
+
+def _renamed(document: dict[str, Any]) -> dict[str, Any]:
+    """With the names of today where only those of release 0.1 are present."""
+    _rename(document, RENAMED)
+    recoveries = document.get("recoveries")
+    for recovery in recoveries if isinstance(recoveries, list) else ():
+        if isinstance(recovery, dict):
+            rung = recovery.get("rung")
+            if isinstance(rung, str):
+                recovery["rung"] = RESTORED_FROM.get(rung, rung)
+            _rename(recovery, RENAMED_IN_RECOVERIES)
+    return document
+
+
+def _rename(document: dict[str, Any], renamed: dict[str, str]) -> None:
+    for former, name in renamed.items():
+        if former in document:
+            document.setdefault(name, document.pop(former))
+
+
+def _remove(document: dict[str, Any], path: tuple[int | str, ...]) -> None:
+    """Remove what is at `path`; where it is not there, the nearest part that contains it."""
+    holder: Any = document
+    found: tuple[Any, int | str] = (document, path[0])
+    for part in path:
+        holds = isinstance(holder, dict) and part in holder
+        if not holds and not (isinstance(holder, list) and isinstance(part, int)):
+            break
+        found = (holder, part)
+        holder = holder[part]
+    del found[0][found[1]]

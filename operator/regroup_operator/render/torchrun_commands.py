@@ -1,0 +1,93 @@
+"""Stock torchrun: the command lines of its agents and of the store where they meet, for pods and
+for local processes.
+
+By default the first worker hosts the store, a dead agent leaves the rendezvous after 15 s, and a
+new process group may read the addresses of the last one. The settings here correct all three.
+bench/recovery.py compares torchrun with and without them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from regroup_operator.api.spec import TrainingJobSpec
+from regroup_operator.api.user_script import Script
+
+STORE_PORT = 29400
+SETTINGS = (
+    "is_host=0,join_timeout=600,last_call_timeout=1,close_timeout=5,"
+    "read_timeout=60,keep_alive_interval=1,keep_alive_max_attempt=3"
+)
+"""Settings of the rendezvous. No worker hosts the store, so that any worker may die. A dead one is
+noticed after 3 s.
+"""
+OWN_STORES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""One store per process group. With a shared store a new group reads the addresses of the last one.
+"""
+UNLIMITED_RESTARTS = 1_000_000
+GAVE_UP = "ChildFailedError"
+"""Printed by an agent whose ranks failed more often than it may start them again."""
+_STORE_PROGRAM = """
+import signal, sys
+ends = {signal.SIGTERM, signal.SIGINT}
+signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+from torch.distributed import TCPStore
+store = TCPStore("localhost", int(sys.argv[1]), is_master=True, wait_for_workers=False)
+print("the store listens on port", store.port, flush=True)
+signal.sigwait(ends)
+""".strip()
+"""Runs in any image with torch. As process 1 of a container it must handle SIGTERM itself."""
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """What an agent needs to know to meet the others."""
+
+    endpoint: str
+    """host:port of the store."""
+    identity: str
+    """Identity of the attempt. Agents of different attempts never meet."""
+    nnodes: str
+    """Fewest and most agents, `min:max`."""
+    ranks: int
+    """Ranks per agent."""
+    max_restarts: int
+    """How often an agent restarts its ranks after one failed; -1: without limit."""
+    address: str
+    """Address under which other agents reach this one."""
+
+
+def nnodes(spec: TrainingJobSpec) -> str:
+    """The bounds of the number of workers, as torchrun takes them: `min:max`."""
+    return f"{spec.min_replicas}:{spec.max_replicas}"
+
+
+def rendezvous_generation(term: int) -> str:
+    """The number for the status, `<attempt>.0`: torchrun does not report how often its agents have
+    met.
+    """
+    return f"{term}.0"
+
+
+def agent_command(script: Script, meeting: Rendezvous) -> list[str]:
+    """The command line of an agent."""
+    restarts = UNLIMITED_RESTARTS if meeting.max_restarts < 0 else meeting.max_restarts
+    return [
+        script.interpreter,
+        "-m",
+        "torch.distributed.run",
+        f"--nnodes={meeting.nnodes}",
+        f"--nproc-per-node={meeting.ranks}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={meeting.endpoint}",
+        f"--rdzv-id={meeting.identity}",
+        f"--rdzv-conf={SETTINGS}",
+        f"--max-restarts={restarts}",
+        f"--local-addr={meeting.address}",
+        *script.arguments,
+    ]
+
+
+def store_command(interpreter: str, port: int = STORE_PORT) -> list[str]:
+    """The command line of the store."""
+    return [interpreter, "-c", _STORE_PROGRAM, str(port)]

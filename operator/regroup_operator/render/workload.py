@@ -1,0 +1,261 @@
+"""Renders the objects of a job (Secret, Service, NetworkPolicy, claim, coordinator, workers) and
+the Desired of its coordinator. Pure. `torchrun_workload` renders the pods of launcher torchrun.
+
+All pods are restricted: non-root, no capabilities, the default seccomp profile, no API credentials.
+`AgentEnvironment` and `CoordinatorEnvironment` describe their environment variables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+
+from regroup_operator.api import names
+from regroup_operator.api.desired_spec import desired_of
+from regroup_operator.api.replica_groups import workers_per_group
+from regroup_operator.api.resource import Object
+from regroup_operator.api.settings import Settings
+from regroup_operator.api.user_script import user_script
+from regroup_operator.observe.observed import Job, JobObject
+from regroup_operator.render import injection
+from regroup_operator.render.pods import (
+    LAUNCHER_OBJECTS,
+    MOUNTS,
+    avoiding,
+    container_security,
+    directory,
+    environment,
+    main_of,
+    metadata,
+    pod_spec,
+    ranks_per_worker,
+    user_image,
+    worker,
+)
+from regroup_trainer.protocol.addresses import (
+    AGENT_METRICS_PORT,
+    COORDINATOR_PORT,
+    DIRECTORY_VARIABLE,
+    TOKEN_FILE,
+)
+from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.environment import AgentEnvironment, CoordinatorEnvironment
+from regroup_trainer.protocol.ledger import Ledger
+from regroup_trainer.protocol.message import PROTOCOL_VERSION
+
+_TOKEN_KEY = TOKEN_FILE.rsplit("/", 1)[1]
+
+
+# --- desired --------------------------------------------------------------------------------------
+
+
+def desired(job: Job, seed: Ledger) -> Desired:
+    """What the coordinator is to achieve. `seed` is the account so far."""
+    wanted = desired_of(
+        job.spec,
+        namespace=job.namespace,
+        job=job.name,
+        directory=directory(job),
+        replica_group_size=workers_per_group(job.spec),
+        revision=job.generation,
+    )
+    return wanted.model_copy(update={"seed": seed})
+
+
+def token(job: JobObject, key: bytes) -> str:
+    """The job's token. It is derived from the operator's key, so that the operator never reads
+    Secrets.
+    """
+    return hmac.new(key, job.uid.encode(), hashlib.sha256).hexdigest()
+
+
+# --- small objects --------------------------------------------------------------------------------
+
+
+def secret(job: JobObject, key: bytes) -> Object:
+    """The Secret with the job's token."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata(job, names.token(job.name, job.uid)),
+        "type": "Opaque",
+        "immutable": True,
+        "stringData": {_TOKEN_KEY: token(job, key)},
+    }
+
+
+def service(job: JobObject, term: int) -> Object:
+    """The Service in front of the coordinator, or store, of this term. It never selects that of an
+    older term.
+    """
+    leading = LAUNCHER_OBJECTS[job.launcher]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(job, names.service(job.name, leading.leading_role)),
+        "spec": {
+            "selector": names.labels(job.name, leading.leading_role, term=term),
+            "ports": [
+                {
+                    "name": "status",
+                    "port": leading.port,
+                    "targetPort": leading.port,
+                    "protocol": "TCP",
+                }
+            ],
+        },
+    }
+
+
+def network_policy(job: Job, settings: Settings) -> Object:
+    """Allows ingress from the job's own pods to all ports, and from operator and scraper to the
+    ports of status and metrics where there are any.
+    """
+    own = {"podSelector": {"matchLabels": {names.JOB: job.name}}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(job, names.network_policy(job.name)),
+        "spec": {
+            "podSelector": {"matchLabels": {names.JOB: job.name}},
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {"from": [own]},
+                *([_from_outside(settings)] if LAUNCHER_OBJECTS[job.launcher].has_token else []),
+            ],
+        },
+    }
+
+
+def _from_outside(settings: Settings) -> Object:
+    rule: Object = {
+        "ports": [
+            {"protocol": "TCP", "port": port} for port in (COORDINATOR_PORT, AGENT_METRICS_PORT)
+        ]
+    }
+    if settings.network_peers:
+        rule["from"] = list(settings.network_peers)
+    return rule
+
+
+def claim(job: Job) -> Object:
+    """The claim of volumeClaimTemplate. It has no owner, so that it outlives the job
+    (retentionPolicy Retain).
+    """
+    storage = job.spec.checkpoint.storage
+    template = storage.volume_claim_template if storage else None
+    if template is None:
+        raise ValueError("spec.checkpoint.storage.volumeClaimTemplate is absent")
+    given = template.metadata.model_dump(by_alias=True, exclude_none=True)
+    labels = {**given.get("labels", {}), names.JOB: job.name}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": names.claim(job.name),
+            "namespace": job.namespace,
+            "labels": labels,
+            "annotations": given.get("annotations", {}),
+        },
+        "spec": template.spec.model_dump(by_alias=True, exclude_none=True, mode="json"),
+    }
+
+
+# --- pods -----------------------------------------------------------------------------------------
+
+
+def protocol_of(job: JobObject) -> int:
+    """The version of the protocol that the pods of the job speak, fixed at the start."""
+    return job.status.protocol_version or PROTOCOL_VERSION
+
+
+def coordinator_image(job: Job, settings: Settings) -> str:
+    """The operator's image when the job was started."""
+    return job.status.images.get("coordinator", settings.coordinator_image)
+
+
+def coordinator_pod(
+    job: Job, settings: Settings, wanted: Desired, term: int, excluded: Iterable[str]
+) -> Object:
+    """The coordinator of a term. The kubelet restarts its container; the pod is never made
+    again.
+    """
+    of = CoordinatorEnvironment.variable
+    variables = {of("term"): str(term), of("desired"): wanted.to_json(protocol_of(job))}
+    probe = {"httpGet": {"path": "/healthz", "port": COORDINATOR_PORT}, "timeoutSeconds": 2}
+    container = {
+        "name": names.COORDINATOR,
+        "image": coordinator_image(job, settings),
+        "imagePullPolicy": settings.image_pull_policy,
+        "command": ["python", "-m", "regroup_trainer.coordinator"],
+        "env": environment(variables, {of("node"): "spec.nodeName"}),
+        "ports": [{"name": "status", "containerPort": COORDINATOR_PORT}],
+        "readinessProbe": {**probe, "periodSeconds": 1},
+        "livenessProbe": {
+            **probe,
+            "periodSeconds": 5,
+            "failureThreshold": 6,
+            "initialDelaySeconds": 10,
+        },
+        "resources": settings.coordinator_resources,
+        "securityContext": container_security(read_only=True),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": list(MOUNTS),
+    }
+    pod = {
+        **pod_spec(job, settings),
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": job.spec.checkpoint.termination_grace_seconds,
+        "containers": [container],
+    }
+    labels = names.labels(job.name, names.COORDINATOR, term=term)
+    described = metadata(job, names.coordinator(job.name, term), labels)
+    return avoiding(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": described, "spec": pod}, excluded
+    )
+
+
+def worker_pod(
+    job: Job, settings: Settings, place: tuple[int, int], address: str, excluded: Iterable[str]
+) -> Object:
+    """A worker. `place` is its index and incarnation, `address` the Service's IP. Raises
+    TemplateError.
+    """
+    of = AgentEnvironment.variable
+    script = user_script(job.spec.template)  # the agent starts it
+    variables = {
+        of("coordinator_url"): f"http://{_bracketed(address)}:{COORDINATOR_PORT}",
+        of("job"): job.name,
+        of("index"): str(place[0]),
+        DIRECTORY_VARIABLE: directory(job),
+    }
+    fields = {
+        of("namespace"): "metadata.namespace",
+        of("member"): "metadata.uid",
+        of("pod"): "metadata.name",
+        of("node"): "spec.nodeName",
+        of("address"): "status.podIP",
+    }
+    injected = user_image(job.spec) is not None
+    if injected:
+        variables[of("start")] = injection.START
+    main = {
+        "command": injection.agent_command(
+            script.interpreter if script else "python", injected=injected
+        ),
+        "env": environment(variables, fields),
+        "ports": [{"name": "metrics", "containerPort": AGENT_METRICS_PORT}],
+        "volumeMounts": list(MOUNTS),
+    }
+    pod = worker(job, settings, place, main)
+    ranks = {"name": of("ranks"), "value": str(ranks_per_worker(job.spec))}
+    container = main_of(pod)
+    container["env"] = [*container["env"], ranks]
+    if injected:
+        injection.inject(pod, coordinator_image(job, settings), settings.image_pull_policy)
+    return avoiding(pod, excluded)
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,58 @@
+"""`regroup run` before anything is started: mistakes are reported, and nothing is made."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from regroup.cli.command_line import main
+from tests.support.specs import VALID_JOB
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    file = tmp_path / "job.yaml"
+    file.write_text(VALID_JOB)
+    return file
+
+
+def run(job: Path, *arguments: str) -> tuple[int, str]:
+    """Exit code and output of `regroup run`, in a folder of its own."""
+    result = CliRunner().invoke(
+        main, ["run", str(job), "--directory", str(job.parent / "run"), *arguments]
+    )
+    assert not (job.parent / "run").exists()
+    return result.exit_code, result.output
+
+
+def test_a_misspelt_fault_is_reported(job: Path) -> None:
+    code, output = run(job, "--kill", "worker=one@step=50")
+    assert code == 2
+    assert "worker=1@step=50, rank=0@step=50 or coordinator@step=50" in " ".join(output.split())
+
+
+def test_an_invalid_job_is_reported_with_its_line(job: Path) -> None:
+    job.write_text(VALID_JOB.replace("steps: 500", "steps: -1"))
+    code, output = run(job)
+    assert code == 1
+    assert "job.yaml:11: spec.trainer.training.steps" in output
+
+
+def test_a_file_of_two_jobs_is_refused(job: Path) -> None:
+    job.write_text(VALID_JOB + "---\n" + VALID_JOB)
+    code, output = run(job)
+    assert code == 1
+    assert "holds 2 jobs; run takes one" in output
+
+
+def test_no_worker_is_no_run(job: Path) -> None:
+    assert run(job, "--workers", "0")[0] == 2
+
+
+def test_the_command_does_not_load_torch() -> None:
+    program = "import sys, regroup.cli.command_line; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,134 @@
+"""`regroup plan` as people use it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from regroup.cli.command_line import main
+from regroup.cli.manifest import read_documents
+from regroup.cli.validation import validate
+from tests.support.specs import VALID_JOB
+
+CASES = [
+    ("--params", "124e6", "--nodes", "1"),
+    ("--params", "100e9", "--nodes", "8", "--gpus-per-node", "8", "--gpu", "a100-80"),
+    ("--params", "100e9", "--nodes", "8", "--gpus-per-node", "8", "--gpu", "a100-40"),
+    ("--model", "llama:8b", "--nodes", "2", "--gpu", "h100-80"),
+    (
+        "--model",
+        "gpt:1m",
+        "--nodes",
+        "2",
+        "--gpu",
+        "cpu",
+        "--global-batch-size",
+        "24",
+        "--sequence-length",
+        "128",
+    ),
+    ("--params", "3e9", "--nodes", "4", "--gpu", "v100-32"),
+]
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["plan", *arguments])
+    return result.exit_code, result.output
+
+
+def answer(*arguments: str) -> dict[str, Any]:
+    code, output = run(*arguments, "--json")
+    assert code == 0, output
+    value: dict[str, Any] = json.loads(output)
+    return value
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    file = tmp_path / "job.yaml"
+    file.write_text(VALID_JOB)
+    return file
+
+
+@pytest.mark.parametrize("arguments", CASES, ids=" ".join)
+def test_the_recommended_job_is_valid(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    file = tmp_path / "planned.yaml"
+    file.write_text(answer(*arguments)["job"])
+    (document,) = read_documents(file)
+    assert validate(document) == []
+
+
+@pytest.mark.parametrize("arguments", CASES, ids=" ".join)
+def test_tables_fit_a_terminal_of_a_hundred_columns_and_cut_nothing_off(
+    arguments: tuple[str, ...],
+) -> None:
+    code, output = run(*arguments)
+    assert code == 0
+    tables = [line for line in output.splitlines() if "─" in line]
+    assert max(map(len, tables)) <= 100
+    assert "…" not in output
+
+
+def test_the_printed_job_can_be_pasted() -> None:
+    _, output = run(*CASES[1])
+    pasted = yaml.safe_load(output[output.index("apiVersion") :])
+    assert pasted["spec"]["replicas"] == 8
+    assert pasted["spec"]["resources"]["limits"] == {"nvidia.com/gpu": 8}
+
+
+@pytest.mark.parametrize("gpu", ["a100-40", "a100-80"])
+def test_the_examples_jobs_are_those_that_are_printed(gpu: str) -> None:
+    arguments = ("--params", "100e9", "--nodes", "8", "--gpus-per-node", "8", "--gpu", gpu)
+    file = Path(__file__).parents[3] / f"examples/5-hundred-billion/planned/{gpu}.yaml"
+    assert (
+        file.read_text()
+        == f"# Printed by: regroup plan {' '.join(arguments)}\n{answer(*arguments)['job']}"
+    )
+
+
+def test_a_jobs_own_layout_is_judged_and_all_else_of_it_stays(job: Path) -> None:
+    found = answer(str(job), "--gpu", "cpu")
+    assert found["asked"]["fits"]
+    planned, given = yaml.safe_load(found["job"])["spec"], yaml.safe_load(VALID_JOB)["spec"]
+    assert planned["checkpoint"] == given["checkpoint"]
+    assert planned["trainer"]["training"]["steps"] == given["trainer"]["training"]["steps"]
+
+
+def test_nothing_fits_is_an_exit_code_with_a_sentence() -> None:
+    code, output = run("--params", "1e12", "--nodes", "1")
+    assert code == 1
+    assert "nothing fits: the smallest" in " ".join(output.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "give one of --params, --model or FILE, got none"),
+        (("--params", "1e9", "--model", "gpt:1m"), "got --params and --model"),
+        (("--params", "1e9"), "--nodes: is missing"),
+        (("--params", "10", "--nodes", "1"), "--params 10: must lie between"),
+        (("--model", "gpt:2t", "--nodes", "1"), "--model gpt:2t: is unknown: use one of gpt:tiny"),
+        (("--model", "resnet:20", "--nodes", "1"), "--model resnet:20: is unknown"),
+        (("--params", "1e9", "--nodes", "1", "--gpu", "tpu"), "'tpu' is not one of"),
+        (
+            ("--params", "1e9", "--nodes", "1", "--gpu", "v100-32", "--precision", "bf16"),
+            "a v100-32 has fp32 only",
+        ),
+    ],
+)
+def test_mistakes_name_the_option_and_what_to_do(arguments: tuple[str, ...], sentence: str) -> None:
+    code, output = run(*arguments)
+    assert code == 2
+    assert sentence in " ".join(output.replace("│", " ").split())
+
+
+def test_an_invalid_file_is_reported_with_its_line(job: Path) -> None:
+    job.write_text(VALID_JOB.replace("steps: 500", "steps: -1"))
+    code, output = run(str(job))
+    assert code == 1
+    assert "job.yaml:11: spec.trainer.training.steps" in output

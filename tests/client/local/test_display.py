@@ -1,0 +1,119 @@
+"""What a run looks like while it goes, and what is left of it in the end."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from regroup.local.display import Display, plain_line
+from regroup.local.local_run import LocalRun, keep_progress
+from regroup.local.summary import sentence, summarize
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.job_status import CoordinatorStatus, Outcome, Recovery
+from regroup_trainer.protocol.ledger import Ledger
+from regroup_trainer.protocol.rank_messages import CheckpointSaved, Progress
+from tests.support.coordinator_simulation import make_desired
+
+NUMBER = GenerationNumber(1, 2)
+
+
+def make_status(step: int, **changes: object) -> CoordinatorStatus:
+    """Two ranks that train."""
+    progress = Progress(
+        generation=NUMBER, rank=0, step=step, time=1.0, loss=2.5, tokens_per_second=12345.6
+    )
+    saved = CheckpointSaved(
+        generation=NUMBER,
+        rank=0,
+        step=40,
+        path="/v/step-40",
+        size_bytes=1,
+        seconds=1,
+        blocking_seconds=0,
+        time=1,
+    )
+    fields = {
+        "term": 1,
+        "sequence": step,
+        "revision": 1,
+        "phase": "running",
+        "message": f"training: step {step} of 100 on 2 workers",
+        "generation": NUMBER,
+        "world_size": 2,
+        "progress": progress,
+        "total_steps": 100,
+        "checkpoint": saved,
+        "ledger": Ledger(
+            seconds={"step": 3.0, "idle": 1.0}, lost_steps=7, restarts={"infrastructure": 1}
+        ),
+    }
+    return CoordinatorStatus.model_validate({**fields, **changes})
+
+
+def test_a_plain_line_has_the_numbers_that_matter() -> None:
+    line = plain_line(make_status(50))
+    assert line.startswith("running: training: step 50 of 100 on 2 workers")
+    for fact in (
+        "step=50/100",
+        "ranks=2",
+        "loss=2.5000",
+        "tokens/s=12,346",
+        "checkpoint=step 40",
+        "goodput=75%",
+    ):
+        assert fact in line
+
+
+def test_without_a_terminal_changes_are_printed_and_steps_only_now_and_then() -> None:
+    out = io.StringIO()
+    with Display(Console(file=out), plain=False) as display:
+        for step in range(1, 50):
+            display.show(make_status(step))
+        display.note("killed worker 1")
+        display.show(make_status(50, phase="recovering", message="worker 1 is lost"))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 3
+    assert "killed worker 1" in lines[1]
+    assert "recovering: worker 1 is lost" in lines[2]
+
+
+def test_a_terminal_shows_the_newest_status() -> None:
+    out = io.StringIO()
+    with Display(Console(file=out, force_terminal=True, width=100), plain=False) as display:
+        display.show(make_status(10))
+        display.show(make_status(99))
+    assert "step 99 of 100" in out.getvalue()
+    assert "99/100" in out.getvalue()
+    assert not [line for line in out.getvalue().splitlines() if "━" in line and "/100" in line]
+
+
+def test_a_coordinator_that_has_just_begun_does_not_set_the_progress_back() -> None:
+    before = make_status(300)
+    begun = make_status(0, term=2, phase="waiting", world_size=0, progress=None, total_steps=0)
+    assert "step=300/100 ranks=0" in plain_line(keep_progress(begun, before))
+    assert keep_progress(make_status(301), before) == make_status(301)
+    assert keep_progress(begun, None) == begun
+
+
+def test_the_summary_counts_what_was_lost() -> None:
+    run = LocalRun(make_desired())
+    run.status = make_status(100)
+    recovery = Recovery(
+        sequence=2,
+        time=1.0,
+        cause="infrastructure",
+        restored_from="Checkpoint",
+        generation=NUMBER,
+        world_size_before=3,
+        world_size_after=2,
+    )
+    run.recoveries[1, 2] = recovery
+    summary = summarize(run, Outcome(result="completed", message="trained 100 steps"), 12.34)
+    assert summary["recoveries"][0]["cause"] == "infrastructure"
+    assert sentence(summary) == (
+        "completed: 100 steps, final loss 2.5000, 1 recovery, 7 lost steps, goodput 75%, 12.3 s"
+    )
+    assert "2 recoveries, 1 lost step, " in sentence(
+        {**summary, "lostSteps": 1, "recoveries": summary["recoveries"] * 2}
+    )

@@ -1,0 +1,156 @@
+"""Memory snapshots in jobs on this machine: real agents hold them, real ranks and workers die."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regroup.local.local_run import LocalRun
+from regroup.local.processes import LocalProcess
+from regroup_trainer.protocol.config import CheckpointPolicy
+from regroup_trainer.protocol.job_status import CoordinatorStatus, Recovery
+from regroup_trainer.snapshots.places import CompletePage
+from tests.support.local_job import (
+    Act,
+    at_step,
+    losses,
+    make_run,
+    make_train,
+    play,
+    require_whole_history,
+)
+from tests.support.processes import open_files, read_proc
+
+pytestmark = pytest.mark.slow
+STEPS = 200
+"""Of the undisturbed run; the others are suspended in the end, however far they came."""
+ENDLESS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float | None]:
+    directory = tmp_path_factory.mktemp("undisturbed")
+    run = make_run(
+        directory, ENDLESS, replicas=1, min_replicas=1
+    )  # as many steps: the learning rate depends on them
+    assert play(run, [(at_step(STEPS), lambda run: run.suspend())]).result == "suspended"
+    return losses(directory)[:STEPS]
+
+
+def fsdp_run(directory: Path, workers: int, ranks: int, **policy: Any) -> LocalRun:
+    policy = {"interval_steps": ENDLESS, "memory_snapshot_steps": 10, **policy}
+    train = make_train(ENDLESS, strategy="fsdp")
+    run = make_run(
+        directory, 1, train=train, replicas=workers, checkpoint=CheckpointPolicy(**policy)
+    )
+    run.ranks = ranks
+    return run
+
+
+def complete_steps(run: LocalRun) -> list[int]:
+    """The newest snapshot that each worker knows to be complete everywhere; 0: none."""
+    return [CompletePage(private_folder(agent) / "snapshots").step for agent in run.agents.values()]
+
+
+def private_folder(agent: LocalProcess) -> Path:
+    """The agent has mapped a page of a file in it."""
+    maps = read_proc(agent.popen.pid, "maps").splitlines()
+    page = next(line.split()[5] for line in maps if line.endswith("/snapshots/complete"))
+    return Path(page).parents[1]
+
+
+class Strike:
+    """Does something to a run as soon as all workers have a complete snapshot that suits; remembers
+    of which step.
+    """
+
+    def __init__(
+        self,
+        strike: Callable[[LocalRun], object],
+        suits: Callable[[CoordinatorStatus, int], bool] = lambda *_: True,
+    ) -> None:
+        self._strike = strike
+        self._suits = suits
+        self.run: LocalRun | None = None
+        self.step = 0
+
+    def is_time(self, status: CoordinatorStatus) -> bool:
+        if not at_step(25)(status) or self.run is None:
+            return False
+        self.step = min(complete_steps(self.run))
+        return self.step > 0 and self._suits(status, self.step)
+
+    def act(self) -> Act:
+        return self.is_time, self._strike
+
+
+def strike_and_end(run: LocalRun, strike: Strike) -> Recovery:
+    """Play a run to its end after the strike; returns the recovery from it."""
+    strike.run = run
+    outcome = play(
+        run,
+        [
+            strike.act(),
+            (has_recovered, lambda _: None),
+            (at_step(STEPS), lambda run: run.suspend()),
+        ],
+    )
+    assert outcome.result == "suspended"
+    return next(recovery for recovery in run.recoveries.values() if recovery.cause != "resize")
+
+
+def has_recovered(status: CoordinatorStatus) -> bool:
+    recoveries = [recovery for recovery in status.recoveries if recovery.cause != "resize"]
+    return bool(recoveries) and recoveries[0].down_seconds is not None
+
+
+def test_ranks_that_died_go_on_from_their_agents_memory(
+    tmp_path: Path, undisturbed: list[float | None]
+) -> None:
+    strike = Strike(lambda run: run.kill_rank(1))
+    recovery = strike_and_end(fsdp_run(tmp_path, workers=2, ranks=2), strike)
+    assert recovery.restored_from == "Snapshot"
+    assert (recovery.resumed_from_step or 0) >= strike.step
+    assert require_whole_history(tmp_path) >= STEPS
+    assert losses(tmp_path)[:STEPS] == pytest.approx(undisturbed, rel=1e-5)
+
+
+def test_a_lost_workers_shards_come_from_its_neighbour(
+    tmp_path: Path, undisturbed: list[float | None]
+) -> None:
+    strike = Strike(lambda run: run.kill_worker(1))
+    recovery = strike_and_end(fsdp_run(tmp_path, workers=3, ranks=1), strike)
+    assert recovery.restored_from == "Snapshot"
+    assert (recovery.resumed_from_step or 0) >= strike.step
+    require_whole_history(tmp_path)
+    assert losses(tmp_path)[:STEPS] == pytest.approx(undisturbed, rel=1e-5)
+
+
+def test_memory_that_was_damaged_leaves_the_state_to_the_checkpoint(tmp_path: Path) -> None:
+    def kill_and_damage(run: LocalRun) -> None:
+        run.kill_rank(1)
+        for agent in run.agents.values():
+            damage_snapshots(agent)
+
+    def follows_a_checkpoint(status: CoordinatorStatus, step: int) -> bool:
+        saved = status.checkpoint.step if status.checkpoint else 0
+        return 0 < saved < step < saved + 40
+
+    run = fsdp_run(tmp_path, workers=2, ranks=1, interval_steps=60)
+    recovery = strike_and_end(run, Strike(kill_and_damage, follows_a_checkpoint))
+    require_whole_history(tmp_path)
+    assert recovery.restored_from == "Checkpoint"
+    assert run.status is not None
+    assert any(event.reason == "SnapshotPassedOver" for event in run.status.events)
+
+
+def damage_snapshots(agent: LocalProcess) -> None:
+    """Flip the bits of all snapshots that an agent holds."""
+    links = open_files(agent.popen.pid, "memfd:snapshot-tensors")
+    assert links
+    for link in links:
+        content = link.read_bytes()
+        link.write_bytes(bytes(255 - byte for byte in content))

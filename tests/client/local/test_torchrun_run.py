@@ -1,0 +1,129 @@
+"""Stock torchrun on this machine, with kills: real agents, a real store, ranks that print their
+world size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from regroup.cli.command_line import main
+from regroup.local.torchrun_run import TorchrunRun, Wanted
+from regroup_operator.api.user_script import Script
+from regroup_trainer.protocol.job_status import Outcome
+
+pytestmark = pytest.mark.timeout(280)
+WAITS = """
+import os, pathlib, time
+rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+print("rank", rank, "of", size, "says", os.environ["GREETING"], flush=True)
+while not pathlib.Path(os.environ["REGROUP_DIRECTORY"], "go").exists():
+    time.sleep(0.02)
+"""
+JOB = """
+apiVersion: regroup.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: mine}
+spec:
+  launcher: torchrun
+  template: {spec: {containers: [{name: trainer, command: [python, train.py]}]}}
+"""
+
+
+def make_run(folder: Path, program: str, replicas: int = 2, max_restarts: int = 10) -> TorchrunRun:
+    (folder / "train.py").write_text(program)
+    return TorchrunRun(
+        Wanted(
+            job="mine",
+            script=Script("python", ("train.py",), {"GREETING": "hello"}),
+            replicas=replicas,
+            nnodes=f"{replicas}:{replicas}",
+            ranks=1,
+            max_restarts=max_restarts,
+            working_directory=folder,
+            directory=folder / "run",
+        ),
+        replace_seconds=0.0,
+    )
+
+
+def play(
+    run: TorchrunRun, acts: list[Callable[[TorchrunRun], object]]
+) -> tuple[Outcome, list[str]]:
+    """Run to the end. Each act follows when all ranks have printed a line since the last one."""
+    lines: list[str] = []
+    printed: set[str] = set()
+
+    def on_line(line: str) -> None:
+        lines.append(line)
+        printed.add(line)
+        if len(printed) == run.wanted.replicas and acts:
+            printed.clear()
+            acts.pop(0)(run)
+
+    async def bounded() -> Outcome:
+        async with asyncio.timeout(240):
+            return await run.run()
+
+    run.on_line = on_line
+    outcome = asyncio.run(bounded())
+    assert not acts, lines
+    return outcome, lines
+
+
+@pytest.mark.slow
+def test_a_killed_worker_rejoins_and_without_its_store_the_next_attempt_begins(
+    tmp_path: Path,
+) -> None:
+    def kill_store(run: TorchrunRun) -> None:
+        assert run.store is not None
+        run.store.kill()
+
+    run = make_run(tmp_path, WAITS)
+    go = run.wanted.directory / "go"
+    outcome, lines = play(run, [lambda run: run.kill_worker(1), kill_store, lambda run: go.touch()])
+    assert outcome.result == "completed"
+    assert run.restarts == 1
+    assert run.attempt == 2
+    assert set(lines) == {"rank 0 of 2 says hello", "rank 1 of 2 says hello"}
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_torchruns_own_matter_and_ctrl_c_stops_all(tmp_path: Path) -> None:
+    run = make_run(tmp_path, WAITS, replicas=1)
+    outcome, lines = play(run, [lambda run: run.kill_rank(0), lambda run: run.suspend()])
+    assert outcome.result == "suspended"
+    assert run.restarts == 0
+    assert lines == ["rank 0 of 1 says hello"] * 2
+
+
+@pytest.mark.slow
+def test_a_program_that_torchrun_gives_up_on_fails_with_its_last_lines(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "raise SystemExit(3)", replicas=1, max_restarts=1)
+    outcome, _ = play(run, [])
+    assert outcome.result == "failed"
+    assert "torchrun gave up (spec.restartPolicy.maxRestarts=1)" in outcome.message
+    assert "exitcode  : 3" in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("worker=1@step=5", "use @seconds= or @line="),
+        ("coordinator@seconds=5", "torchrun has no coordinator"),
+    ],
+)
+def test_faults_that_torchrun_cannot_have_are_refused(
+    tmp_path: Path, fault: str, words: str
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB)
+    done = CliRunner().invoke(
+        main, ["run", str(file), "--directory", str(tmp_path / "run"), "--kill", fault]
+    )
+    assert done.exit_code == 1
+    assert words in done.output

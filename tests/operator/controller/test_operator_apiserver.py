@@ -1,0 +1,601 @@
+"""The whole operator as a process, with the rights that the chart gives it, on a real API server.
+
+There is no kubelet: the tests bind pods and write their statuses, and answer for the coordinator.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from devcluster import binaries
+from regroup.local.processes import free_port
+from regroup_trainer.protocol.job_status import MemberStatus, Outcome
+from tests.support.coordinator_stub import CoordinatorStub, VersionOneStub
+from tests.support.kube_api import ROOT, Api, Json, Namespace
+from tests.support.operator_simulation import make_coordinator_status
+from tests.support.specs import SMALLEST, put
+from tests.support.version_one_records import recorded
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.apiserver
+
+RELEASE = "regroup-system"
+
+
+def apply(api: Api, *arguments: str, stdin: str = "") -> str:
+    """kubectl."""
+    return run("kubectl", "--kubeconfig", str(api.kubeconfig), *arguments, stdin=stdin)
+
+
+def run(program: str, *arguments: str, stdin: str = "") -> str:
+    """One of devcluster's programs; what it prints."""
+    path = str(binaries.build(lambda *_: None) / program)
+    done = subprocess.run(
+        [path, *arguments], input=stdin, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class OperatorProcess:
+    """`python -m regroup_operator`, to be killed and started again."""
+
+    def __init__(self, kubeconfig: Path, folder: Path) -> None:
+        (folder / "key").write_text("0123456789abcdef0123456789abcdef")
+        self.health_port, self.metrics_port = free_port(), free_port()
+        self.log = folder / "operator.log"
+        self._environment = {
+            **os.environ,
+            "KUBECONFIG": str(kubeconfig),
+            "REGROUP_OPERATOR_TRAINER_IMAGE": "example/trainer:1",
+            "REGROUP_OPERATOR_COORDINATOR_IMAGE": "example/operator:1",
+            "REGROUP_OPERATOR_KEY_FILE": str(folder / "key"),
+            "REGROUP_OPERATOR_HEALTH_PORT": str(self.health_port),
+            "REGROUP_OPERATOR_METRICS_PORT": str(self.metrics_port),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it is healthy."""
+        with self.log.open("ab") as log:
+            command = [sys.executable, "-m", "regroup_operator"]
+            self._process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+        wait_until("a healthy operator", self._healthy, seconds=60)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal; its exit code."""
+        assert self._process is not None
+        self._process.send_signal(how)
+        return self._process.wait(timeout=30)
+
+    def metrics(self) -> str:
+        """What a scrape gets."""
+        return _get(f"http://127.0.0.1:{self.metrics_port}/metrics")
+
+    def _healthy(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log.read_text()
+        try:
+            return bool(_get(f"http://127.0.0.1:{self.health_port}/healthz"))
+        except OSError:
+            return False
+
+
+def _get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        return str(answer.read().decode())
+
+
+@pytest.fixture(scope="module")
+def operator(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    """The operator under the chart's service account."""
+    folder = tmp_path_factory.mktemp("operator")
+    apply(api, "create", "namespace", RELEASE)
+    chart, rbac = str(ROOT / "charts/regroup"), "templates/rbac.yaml"
+    rendered = run(
+        "helm", "template", "regroup", chart, "--namespace", RELEASE, "--show-only", rbac
+    )
+    apply(api, "apply", "-f", "-", stdin=rendered)
+    token = apply(api, "create", "token", "regroup", "--namespace", RELEASE).strip()
+    config = yaml.safe_load(api.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token}
+    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    process = OperatorProcess(folder / "kubeconfig", folder)
+    process.start()
+    yield process
+    assert process.stop() == 0
+    assert "Forbidden" not in process.log.read_text()
+    assert "Traceback" not in process.log.read_text()
+
+
+class Kubelets:
+    """Stand in for scheduler and kubelets."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self.namespace = namespace
+
+    def pods(self, role: str = "") -> dict[str, Json]:
+        """Pods that are not being deleted, by name."""
+        found = self.namespace.api.request("GET", self.namespace.core("pods")).body["items"]
+        return {
+            pod["metadata"]["name"]: pod
+            for pod in found
+            if "deletionTimestamp" not in pod["metadata"]
+            and role in pod["metadata"]["labels"]["regroup.dev/role"]
+        }
+
+    def run(self, name: str, node: str, address: str = "198.18.0.9") -> Json:
+        """Bind a pod and call it Running."""
+        api, path = self.namespace.api, self.namespace.core(f"pods/{name}")
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": name},
+            "target": target,
+        }
+        api.request("POST", path + "/binding", binding)
+        self.write(name, {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]})
+        return api.request("GET", path).body
+
+    def write(self, name: str, status: Json) -> None:
+        """Write a pod's status."""
+        path = self.namespace.core(f"pods/{name}/status")
+        answer = self.namespace.api.request(
+            "PATCH", path, {"status": status}, "application/merge-patch+json"
+        )
+        assert answer.status == 200, answer.message
+
+    def remove_deleted(self) -> None:
+        """Confirm deletions, as kubelets do when the containers are gone."""
+        for pod in self.namespace.api.request("GET", self.namespace.core("pods")).body["items"]:
+            if "deletionTimestamp" in pod["metadata"]:
+                path = self.namespace.core(f"pods/{pod['metadata']['name']}")
+                self.namespace.api.request("DELETE", path, {"gracePeriodSeconds": 0})
+
+
+def make_claim(namespace: Namespace, modes: tuple[str, ...] = ("ReadWriteMany",)) -> None:
+    spec = {
+        "accessModes": list(modes),
+        "resources": {"requests": {"storage": "1Gi"}},
+        "storageClassName": "none",
+    }
+    body = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "shared"},
+        "spec": spec,
+    }
+    answer = namespace.api.request("POST", namespace.core("persistentvolumeclaims"), body)
+    assert answer.status == 201, answer.message
+
+
+def make_node(api: Api, name: str) -> None:
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    api.request("POST", "/api/v1/nodes", node)
+    status = {
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True", "reason": "K", "message": ""}]
+        }
+    }
+    api.request("PATCH", f"/api/v1/nodes/{name}/status", status, "application/merge-patch+json")
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-node-lease"}}
+    api.request("POST", "/api/v1/namespaces", namespace)
+    renew(api, name, "2026-01-01T00:00:00.000000Z")
+
+
+def renew(api: Api, name: str, time: str) -> None:
+    """The kubelet shows life."""
+    path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+    lease = {"metadata": {"name": name}, "spec": {"holderIdentity": name, "renewTime": time}}
+    body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **lease}
+    if api.request("POST", path, body).status == 409:
+        api.request(
+            "PATCH", f"{path}/{name}", {"spec": lease["spec"]}, "application/merge-patch+json"
+        )
+
+
+def condition(namespace: Namespace, kind: str) -> Json:
+    conditions = namespace.read().get("status", {}).get("conditions", [])
+    return next((c for c in conditions if c["type"] == kind), {})
+
+
+def member(pod: Json, rank: int | None, lost: str = "") -> MemberStatus:
+    metadata, labels = pod["metadata"], pod["metadata"]["labels"]
+    return MemberStatus(
+        member=metadata["uid"],
+        index=int(labels["regroup.dev/index"]),
+        pod=metadata["name"],
+        node=pod["spec"]["nodeName"],
+        rank=rank,
+        step=1,
+        lost=lost,
+    )
+
+
+NODES = ("n1", "n2", "n3")
+
+
+@pytest.fixture
+def running(
+    operator: OperatorProcess, namespace: Namespace
+) -> Iterator[tuple[Kubelets, CoordinatorStub]]:
+    """A job whose three workers run, as its coordinator reports."""
+    for node in NODES:
+        make_node(namespace.api, node)
+    make_claim(namespace)
+    assert namespace.create(SMALLEST).status == 201
+    kubelets = Kubelets(namespace)
+    wait_until("four pods", lambda: len(kubelets.pods()) == 4)
+    workers = [
+        kubelets.run(name, node)
+        for name, node in zip(sorted(kubelets.pods("worker")), NODES, strict=True)
+    ]
+    members = tuple(member(pod, rank) for rank, pod in enumerate(workers))
+    with CoordinatorStub(make_coordinator_status(members=members)) as stub:
+        kubelets.run("gpt-c1", "n1", stub.address)
+        wait_until("a running job", lambda: namespace.read()["status"].get("phase") == "Running")
+        yield kubelets, stub
+
+
+def test_a_job_gets_its_objects_and_its_status(
+    operator: OperatorProcess, namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
+) -> None:
+    kubelets, stub = running
+    status = namespace.read()["status"]
+    assert status["readyReplicas"] == 3
+    assert status["coordinatorTerm"] == 1
+    assert condition(namespace, "Ready")["status"] == "True"
+    assert {token.split()[0] for token in stub.tokens} == {"Bearer"}
+    service = namespace.api.request("GET", namespace.core("services/gpt-coordinator")).body
+    assert service["spec"]["selector"]["regroup.dev/term"] == "1"
+    secrets = namespace.api.request("GET", namespace.core("secrets")).body["items"]
+    assert [s["metadata"]["name"] for s in secrets] == [
+        f"gpt-token-{namespace.read()['metadata']['uid'][:8]}"
+    ]
+    path = f"/apis/networking.k8s.io/v1/namespaces/{namespace.name}/networkpolicies/gpt-isolated"
+    assert namespace.api.request("GET", path).status == 200
+    for pod in kubelets.pods().values():
+        owner = pod["metadata"]["ownerReferences"][0]
+        assert (owner["controller"], owner["uid"]) == (True, namespace.read()["metadata"]["uid"])
+    assert (
+        "trainingjob_status_phase"
+        f'{{namespace="{namespace.name}",phase="Running",trainingjob="gpt"}} 1.0'
+        in operator.metrics()
+    )
+
+
+def test_an_unresponsive_node_loses_its_pod_and_is_used_again_when_its_lease_changes(
+    namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
+) -> None:
+    kubelets, stub = running
+    workers = sorted(kubelets.pods("worker").values(), key=lambda pod: pod["metadata"]["name"])
+    silent = workers[1]
+    others = [member(pod, rank) for rank, pod in enumerate((workers[0], workers[2]))]
+    stub.report(members=(*others, member(silent, None, "silent for 2.0 s")), world_size=2)
+    wait_until("a replacement", lambda: "gpt-w1-2" in kubelets.pods(), seconds=60)
+    terms = kubelets.pods()["gpt-w1-2"]["spec"]["affinity"]["nodeAffinity"]
+    assert "n2" in str(terms)
+    assert silent["metadata"]["name"] not in kubelets.pods()
+    status = namespace.read()["status"]
+    assert status["suspectedNodes"] == ["n2"]
+    assert status["nodeFailures"] == {"n2": 1}
+    assert status["readyReplicas"] == 2
+    renewals = itertools.count(1)
+
+    def may_use_the_node() -> bool:
+        """The kubelet renews its lease again and again: the operator has to see it move."""
+        renew(namespace.api, "n2", f"2026-01-01T00:00:{next(renewals):02}.000000Z")
+        return "gpt-w1-3" in kubelets.pods()
+
+    wait_until("a pod that may use the node", may_use_the_node, seconds=60, every=1.0)
+    assert "nodeAffinity" not in kubelets.pods()["gpt-w1-3"]["spec"]["affinity"]
+    wait_until("the suspicion to end", lambda: namespace.read()["status"]["suspectedNodes"] == [])
+    events = namespace.api.request("GET", namespace.core("events")).body["items"]
+    assert "NodeLost" in {event["reason"] for event in events}
+
+
+def test_a_failure_is_counted_once_although_the_operator_is_killed_over_and_over(
+    operator: OperatorProcess, namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
+) -> None:
+    kubelets, stub = running
+    ended = {"exitCode": 137, "reason": "OOMKilled", "message": "out of memory"}
+    containers = [
+        {"name": "trainer", "image": "a", "imageID": "", "ready": False, "restartCount": 0}
+    ]
+    containers[0]["state"] = {"terminated": ended}
+    operator.stop(signal.SIGKILL)
+    stub.report(phase="recovering", progress=None)
+    kubelets.write("gpt-w0-1", {"phase": "Failed", "containerStatuses": containers})
+    for _ in range(3):
+        operator.start()
+        wait_until("the replacement", lambda: "gpt-w0-2" in kubelets.pods())
+        operator.stop(signal.SIGKILL)
+    operator.start()
+    status = namespace.read()["status"]
+    assert status["podFailures"] == 1
+    assert len(kubelets.pods("worker")) == 4, "the failed one is kept for its logs"
+    assert status["coordinatorTerm"] == 1
+
+
+def test_a_coordinator_that_does_not_answer_gets_a_successor_under_the_next_term(
+    namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
+) -> None:
+    kubelets, stub = running
+    stub.__exit__(None, None, None)
+    wait_until("the next coordinator", lambda: "gpt-c2" in kubelets.pods(), seconds=60)
+    assert namespace.read()["status"]["coordinatorTerm"] == 2
+    service = namespace.api.request("GET", namespace.core("services/gpt-coordinator")).body
+    assert service["spec"]["selector"]["regroup.dev/term"] == "2"
+    stub._server.server_close = lambda: None  # type: ignore[method-assign]
+    stub._server.shutdown = lambda: None  # type: ignore[method-assign]
+
+
+def test_a_spec_edited_while_running_is_sent_to_the_coordinator_and_a_wrong_one_is_not(
+    namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
+) -> None:
+    kubelets, stub = running
+    namespace.replace_spec(put(SMALLEST, "trainer.training.steps", 900), dry_run=False)
+    sent = wait_until("the newer spec", lambda: stub.desired)
+    assert sent[0].train.training.steps == 900
+    assert sent[0].revision == 2
+    namespace.replace_spec(put(SMALLEST, "trainer.training.stepz", 7), dry_run=False)
+    namespace.replace_spec(
+        put(put(SMALLEST, "trainer.training.steps", 900), "trainer.stepz", 7), dry_run=False
+    )
+    ready = wait_until(
+        "the refusal", lambda: (c := condition(namespace, "Ready"))["reason"] == "InvalidSpec" and c
+    )
+    assert "spec.trainer.stepz: unknown field" in ready["message"]
+    assert namespace.read()["status"]["phase"] == "Running"
+    assert {desired.revision for desired in stub.desired} == {2}
+    assert len(kubelets.pods()) == 4
+
+
+def test_suspending_saves_first_and_resuming_makes_new_pods(
+    namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
+) -> None:
+    kubelets, stub = running
+    namespace.replace_spec({**SMALLEST, "suspend": True}, dry_run=False)
+    assert wait_until("the order to suspend", lambda: stub.desired)[0].suspend
+    assert len(kubelets.pods()) == 4
+    stub.report(phase="suspended", outcome=Outcome(result="suspended", message="saved"))
+    wait_until("all pods to go", lambda: not kubelets.pods())
+    kubelets.remove_deleted()
+    wait_until("the condition", lambda: condition(namespace, "Suspended").get("status") == "True")
+    namespace.replace_spec(SMALLEST, dry_run=False)
+    wait_until(
+        "new pods", lambda: set(kubelets.pods()) == {"gpt-c2", "gpt-w0-2", "gpt-w1-2", "gpt-w2-2"}
+    )
+
+
+def test_a_completed_job_keeps_its_status_and_gives_its_pods_back(
+    namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
+) -> None:
+    kubelets, stub = running
+    stub.report(phase="completed", outcome=Outcome(result="completed", message="trained 500 steps"))
+    wait_until("completion", lambda: condition(namespace, "Complete").get("status") == "True")
+    wait_until("the pods to go", lambda: not kubelets.pods())
+    kubelets.remove_deleted()
+    status = namespace.read()["status"]
+    assert (status["phase"], status["message"]) == ("Succeeded", "trained 500 steps")
+    assert "completionTime" in status
+
+
+def as_release_0_1_stored_it(namespace: Namespace) -> Json:
+    """Replace the status by one that release 0.1 wrote about the same pods."""
+    stored = {**recorded("job_status"), "coordinatorTerm": 1, "nextIncarnation": 2}
+    stored |= {"handledPods": [], "podFailures": 0}
+    assert namespace.write_status(stored).status == 200
+    status: Json = namespace.read()["status"]
+    assert status["worldGeneration"] == "2.4", "the schema keeps the former name"
+    return status
+
+
+def test_a_job_of_release_0_1_trains_on_under_this_operator(
+    operator: OperatorProcess, namespace: Namespace
+) -> None:
+    for node in NODES:
+        make_node(namespace.api, node)
+    make_claim(namespace)
+    assert namespace.create(SMALLEST).status == 201
+    kubelets = Kubelets(namespace)
+    wait_until("four pods", lambda: len(kubelets.pods()) == 4)
+    made = set(kubelets.pods())
+    operator.stop(signal.SIGKILL)
+    as_release_0_1_stored_it(namespace)
+    workers = [
+        kubelets.run(name, node)
+        for name, node in zip(sorted(kubelets.pods("worker")), NODES, strict=True)
+    ]
+    members = tuple(member(pod, rank) for rank, pod in enumerate(workers))
+    with VersionOneStub(make_coordinator_status(members=members)) as stub:
+        kubelets.run("gpt-c1", "n1", stub.address)
+        operator.start()
+        wait_until(
+            "the coordinator's report",
+            lambda: namespace.read()["status"].get("rendezvousGeneration") == "1.1",
+        )
+        status = namespace.read()["status"]
+        assert status["phase"] == "Running"
+        assert "worldGeneration" not in status
+        assert (status["coordinatorTerm"], status["protocolVersion"]) == (1, 1)
+        assert {recovery["restoredFrom"] for recovery in status["recoveries"]} >= {
+            "Peers",
+            "Snapshot",
+            "Checkpoint",
+        }
+        assert not [recovery for recovery in status["recoveries"] if "rung" in recovery]
+        assert set(kubelets.pods()) == made
+        namespace.replace_spec(put(SMALLEST, "trainer.training.steps", 900), dry_run=False)
+        sent = wait_until("the newer spec", lambda: stub.desired)
+        assert sent[0].train.training.steps == 900
+        stub.report(members=members[:2])
+        namespace.api.request("DELETE", namespace.core("pods/gpt-w2-1"), {"gracePeriodSeconds": 0})
+        wait_until("a replacement", lambda: "gpt-w2-2" in kubelets.pods("worker"))
+        container = kubelets.pods()["gpt-w2-2"]["spec"]["containers"][0]
+        assert container["image"] == "trainer:0.1"
+
+
+REFUSALS: dict[str, tuple[Callable[[Json], Json], str, str]] = {
+    "an unknown field": (
+        lambda s: put(s, "trainer.training.stepz", 7),
+        "InvalidSpec",
+        "did you mean 'steps'?",
+    ),
+    "what is not supported": (
+        lambda s: put(s, "scheduling.gang", "PodGroup"),
+        "NotSupported",
+        "not supported yet",
+    ),
+    "torchrun": (
+        lambda s: put(s, "launcher", "torchrun"),
+        "NotSupported",
+        "containers[trainer].command is missing",
+    ),
+    "a reserved field": (
+        lambda s: put(s, "template.spec.restartPolicy", "Always"),
+        "InvalidSpec",
+        "spec.template.spec.restartPolicy",
+    ),
+    "no storage for two workers": (
+        lambda s: {"replicas": 2, "trainer": {}}, "InvalidSpec", "checkpoint.storage",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_a_job_with_what_the_api_server_cannot_judge_is_refused_by_a_condition(
+    operator: OperatorProcess, namespace: Namespace, what: str
+) -> None:
+    change, reason, words = REFUSALS[what]
+    assert namespace.create(change(SMALLEST)).status == 201
+    ready = wait_until("the refusal", lambda: condition(namespace, "Ready"))
+    assert (ready["status"], ready["reason"]) == ("False", reason)
+    assert words in ready["message"]
+    assert Kubelets(namespace).pods() == {}
+
+
+def test_a_job_of_another_controller_is_left_alone(
+    operator: OperatorProcess, namespace: Namespace
+) -> None:
+    namespace.create(put(SMALLEST, "managedBy", "example.com/other"), "theirs")
+    namespace.create(SMALLEST, "ours")
+    wait_until("a status of ours", lambda: namespace.read("ours").get("status"))
+    assert "status" not in namespace.read("theirs")
+
+
+def test_a_missing_claim_is_named_and_waited_for(
+    operator: OperatorProcess, namespace: Namespace
+) -> None:
+    namespace.create(SMALLEST)
+    ready = wait_until("the complaint", lambda: condition(namespace, "Ready"))
+    assert ready["reason"] == "ClaimMissing"
+    assert "'shared'" in ready["message"]
+    make_claim(namespace)
+    wait_until("pods", lambda: len(Kubelets(namespace).pods()) == 4, seconds=60)
+
+
+def test_a_claim_of_the_jobs_own_is_made_and_outlives_it(
+    operator: OperatorProcess, namespace: Namespace
+) -> None:
+    template = {"spec": {"resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "none"}}
+    namespace.create(put(SMALLEST, "checkpoint.storage", {"volumeClaimTemplate": template}))
+    path = namespace.core("persistentvolumeclaims/gpt-checkpoints")
+    wait_until("the claim", lambda: namespace.api.request("GET", path).status == 200)
+    claim = namespace.api.request("GET", path).body
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert "ownerReferences" not in claim["metadata"]
+
+
+def test_a_refused_pod_shows_in_the_status(operator: OperatorProcess, namespace: Namespace) -> None:
+    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    body = {"apiVersion": "v1", "kind": "ResourceQuota", **quota}
+    namespace.api.request("POST", namespace.core("resourcequotas"), body)
+    status: Json = {"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}}
+    namespace.api.request(
+        "PATCH",
+        namespace.core("resourcequotas/none/status"),
+        status,
+        "application/merge-patch+json",
+    )
+    make_claim(namespace)
+    namespace.create(SMALLEST)
+    wait_until("the refusal", lambda: condition(namespace, "Ready").get("reason") == "ApiError")
+    assert "exceeded quota" in condition(namespace, "Ready")["message"]
+    first = time.monotonic()
+    wait_until("another five attempts", lambda: namespace.read()["status"]["coordinatorTerm"] >= 6)
+    assert time.monotonic() - first > 3, "later each time, although each attempt writes the status"
+
+
+def test_settings_that_are_wrong_are_named(tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "REGROUP_OPERATOR_TRAINER_IMAGE": "a",
+        "REGROUP_OPERATOR_METRICS_PORT": "many",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "regroup_operator"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "REGROUP_OPERATOR_COORDINATOR_IMAGE" in done.stderr
+    assert "REGROUP_OPERATOR_METRICS_PORT" in done.stderr
+
+
+STOCK = {
+    "launcher": "torchrun",
+    "replicas": 2,
+    "template": {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}},
+}
+
+
+def test_a_torchrun_job_gets_its_store_first_and_completes_when_its_workers_end_well(
+    operator: OperatorProcess, namespace: Namespace
+) -> None:
+    for node in NODES:
+        make_node(namespace.api, node)
+    assert namespace.create(STOCK).status == 201
+    kubelets = Kubelets(namespace)
+    wait_until("the store", lambda: set(kubelets.pods()) == {"gpt-s1"})
+    kubelets.run("gpt-s1", "n1")
+    wait_until("two workers", lambda: set(kubelets.pods("worker")) == {"gpt-w0-1", "gpt-w1-1"})
+    service = namespace.api.request("GET", namespace.core("services/gpt-store")).body
+    command = kubelets.pods()["gpt-w0-1"]["spec"]["containers"][0]["command"]
+    assert f"--rdzv-endpoint={service['spec']['clusterIP']}:29400" in command
+    assert namespace.api.request("GET", namespace.core("secrets")).body["items"] == []
+    for name, node in (("gpt-w0-1", "n2"), ("gpt-w1-1", "n3")):
+        kubelets.run(name, node)
+    wait_until("a running job", lambda: namespace.read()["status"].get("phase") == "Running")
+    assert namespace.read()["status"]["worldSize"] == 2
+
+    namespace.api.request("DELETE", namespace.core("pods/gpt-w1-1"), {"gracePeriodSeconds": 0})
+    wait_until("a replacement", lambda: "gpt-w1-2" in kubelets.pods("worker"))
+    kubelets.run("gpt-w1-2", "n3")
+    for name in ("gpt-w0-1", "gpt-w1-2"):
+        ended = {"exitCode": 0, "reason": "Completed", "finishedAt": "2026-01-01T00:00:00Z"}
+        main = {"name": "trainer", "ready": False, "restartCount": 0, "image": "a", "imageID": "a"}
+        kubelets.write(
+            name,
+            {"phase": "Succeeded", "containerStatuses": [{**main, "state": {"terminated": ended}}]},
+        )
+    wait_until("the end", lambda: condition(namespace, "Complete").get("status") == "True")
+    wait_until("the store to go", lambda: "gpt-s1" not in kubelets.pods())
+    restarts = namespace.read()["status"]["restarts"]
+    # What a deleted pod counts as depends on whether the operator saw it go, or only that it is
+    # gone.
+    assert restarts["infrastructure"] + restarts["preemption"] == 1

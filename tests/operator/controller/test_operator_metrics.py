@@ -1,0 +1,68 @@
+"""The series that a scrape gets about each job."""
+
+from __future__ import annotations
+
+from regroup_operator.api.status import RecoveryStatus, TrainingJobStatus
+from regroup_operator.controller.operator_metrics import JobSeries, recovery_seconds
+from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
+from tests.support.operator_simulation import Simulation
+
+JOB = Simulation().job()
+
+
+def samples(series: JobSeries, name: str) -> list[dict[str, str]]:
+    """The labels of the samples of one series."""
+    found = [sample for metric in series.collect() for sample in metric.samples]
+    return [dict(sample.labels) for sample in found if sample.name == name]
+
+
+def make_recovery(generation: str, down_seconds: float | None) -> RecoveryStatus:
+    return RecoveryStatus(
+        time="2026-01-01T00:00:00Z",
+        cause="hang",
+        restored_from="Peers",
+        generation=generation,
+        down_seconds=down_seconds,
+    )
+
+
+def count_of_recoveries() -> float:
+    labels = {"namespace": "default", "trainingjob": "gpt", "cause": "hang"}
+    return sum(
+        sample.value
+        for metric in recovery_seconds.collect()
+        for sample in metric.samples
+        if sample.name.endswith("_count") and labels.items() <= sample.labels.items()
+    )
+
+
+def test_the_reason_why_a_job_waits_is_a_series_until_it_trains() -> None:
+    series = JobSeries()
+    series.observe(JOB, JOB.status, Waiting.of(WaitingReason.Unschedulable, "no node fits"))
+    assert samples(series, "trainingjob_waiting") == [
+        {"namespace": "default", "trainingjob": "gpt", "reason": "Unschedulable"}
+    ]
+    series.observe(JOB, JOB.status, None)
+    assert samples(series, "trainingjob_waiting") == []
+
+
+def test_a_job_that_is_gone_has_no_series() -> None:
+    series = JobSeries()
+    series.observe(JOB, JOB.status, None)
+    assert samples(series, "trainingjob_status_phase")
+    series.forget(JOB.key)
+    assert samples(series, "trainingjob_status_phase") == []
+
+
+def test_each_recovery_is_observed_once_when_it_is_complete() -> None:
+    series, before = JobSeries(), count_of_recoveries()
+
+    def observe(*recoveries: RecoveryStatus) -> float:
+        series.observe(JOB, TrainingJobStatus(recoveries=recoveries), None)
+        return count_of_recoveries() - before
+
+    assert observe(make_recovery("1.2", None)) == 0
+    assert observe(make_recovery("1.2", 3.5)) == 1
+    assert observe(make_recovery("1.2", 3.5)) == 1
+    assert observe(make_recovery("1.2", 3.5), make_recovery("1.3", 0.5)) == 2

@@ -1,0 +1,85 @@
+"""The work queue: one key at a time, later after failures, never lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from regroup_operator.controller.work_queue import WorkQueue
+
+
+async def test_a_key_that_waits_is_handed_out_once() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a")
+    queue.add("a")
+    assert (await queue.take())[0] == "a"
+    assert len(queue) == 0
+
+
+async def test_a_key_added_while_it_is_worked_on_runs_again_afterwards() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a")
+    await queue.take()
+    queue.add("a")
+    assert len(queue) == 0, "two workers never have one key"
+    queue.done("a")
+    assert (await queue.take())[0] == "a"
+
+
+async def test_a_failed_key_comes_back_later_each_time_and_a_success_forgets() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    pauses = []
+    loop = asyncio.get_running_loop()
+    for _ in range(3):
+        queue.add("a")
+        await queue.take()
+        queue.done("a", failed=True)
+        pauses.append(queue._timers["a"].when() - loop.time())
+    assert pauses == pytest.approx([0.2, 0.4, 0.8], abs=0.05)
+    queue.add("a")
+    await queue.take()
+    queue.done("a")
+    assert queue._failures == {}
+    queue.close()
+
+
+@pytest.mark.parametrize("when", ["while it is worked on", "afterwards"])
+async def test_only_a_patient_addition_waits_for_the_end_of_the_back_off(when: str) -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    for patient in (True, False):
+        queue.add("a")
+        await queue.take()
+        if when == "afterwards":
+            queue.done("a", failed=True)
+        queue.add("a", patient=patient)
+        if when != "afterwards":
+            queue.done("a", failed=True)
+        assert len(queue) == (not patient)
+    queue.close()
+
+
+async def test_a_patient_addition_runs_after_a_success() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a")
+    await queue.take()
+    queue.add("a", patient=True)
+    queue.done("a")
+    assert len(queue) == 1
+
+
+async def test_the_sooner_of_two_times_counts() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add_after("a", 100)
+    queue.add_after("a", 0.01)
+    queue.add_after("a", 50)
+    key, _ = await asyncio.wait_for(queue.take(), 5)
+    assert key == "a"
+
+
+async def test_a_forgotten_key_does_not_come_back() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add_after("a", 0.01)
+    queue.forget("a")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(queue.take(), 0.1)

@@ -1,0 +1,202 @@
+"""What is written into the status."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.decide.job_account import merge_ledgers
+from regroup_operator.decide.job_projection import THROTTLED, differs, project
+from regroup_operator.decide.plan import PlanContext
+from regroup_operator.observe.observed import CoordinatorView, Observed
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.job_status import JobEvent, MemberStatus, Recovery
+from regroup_trainer.protocol.ledger import Ledger
+from regroup_trainer.protocol.rank_messages import CheckpointSaved, Progress
+from tests.support.operator_simulation import Simulation, make_coordinator_status
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+FIRST = GenerationNumber(1, 1)
+
+
+def projected(simulation: Simulation, **answer: object) -> TrainingJobStatus:
+    view = CoordinatorView(make_coordinator_status(**answer))
+    observed = replace(simulation.observed(), coordinator=view)
+    return project(simulation.job(), observed, simulation.status, PlanContext(), NOW)
+
+
+def make_progress(**fields: object) -> Progress:
+    given = {
+        "generation": FIRST,
+        "rank": 0,
+        "step": 250,
+        "time": 0.0,
+        "tokens": 1000,
+        "tokens_per_second": 8.0,
+    }
+    return Progress.model_validate({**given, **fields})
+
+
+def test_progress_shows_the_step_and_the_remaining_time() -> None:
+    progress = projected(Simulation(), progress=make_progress(), total_steps=500).progress
+    assert (progress.step, progress.total_steps, progress.percentage) == (250, 500, 50)
+    assert progress.remaining_seconds == 125
+    assert progress.updated_time == "1970-01-01T00:00:00Z"
+
+
+def test_a_number_that_the_api_server_would_refuse_is_left_out() -> None:
+    progress = projected(
+        Simulation(), progress=make_progress(loss=float("nan"), epoch=float("inf"))
+    ).progress
+    assert progress.loss is None
+    assert progress.epoch is None
+
+
+def test_the_account_never_falls_when_a_coordinator_starts_from_less() -> None:
+    ledger = Ledger(
+        seconds={"step": 90.0, "idle": 10.0},
+        lost_work_seconds=10.0,
+        lost_steps=5,
+        restarts={"hang": 2},
+    )
+    simulation = Simulation()
+    simulation.status = projected(simulation, ledger=ledger)
+    assert simulation.status.goodput.ratio == 0.8
+    after = projected(simulation, ledger=Ledger(seconds={"step": 1.0}))
+    assert after.goodput == simulation.status.goodput
+    assert after.restart_count == after.restarts.hang == 2
+    assert merge_ledgers(after, None).seconds == ledger.seconds
+
+
+def test_planned_resizes_are_no_restarts() -> None:
+    ledger = Ledger(restarts={"resize": 3, "infrastructure": 1})
+    status = projected(Simulation(), ledger=ledger)
+    assert (status.restarts.resize, status.restart_count) == (3, 1)
+
+
+def test_spares_are_distinguished_from_workers_that_train() -> None:
+    simulation = Simulation()
+    simulation.settle(4)
+    members = tuple(
+        MemberStatus(
+            member=pod.uid, index=pod.index, pod=pod.name, node=pod.node, rank=rank, step=1
+        )
+        for pod, rank in zip(simulation.workers(), (0, 1, None), strict=True)
+    )
+    status = projected(simulation, members=members, spares=1, world_size=2)
+    assert (status.ready_replicas, status.ready_spares) == (2, 1)
+    assert [worker.state for worker in status.workers] == ["Training", "Training", "Spare"]
+
+
+def make_recovery(term: int, n: int, time: float) -> Recovery:
+    return Recovery(
+        sequence=n,
+        time=time,
+        cause="infrastructure",
+        restored_from="Checkpoint",
+        generation=GenerationNumber(term, n),
+
+        world_size_before=3, world_size_after=2, down_seconds=2.5,
+    )  # fmt: skip
+
+
+def test_the_last_ten_recoveries_are_kept_over_coordinators() -> None:
+    simulation = Simulation()
+    simulation.status = projected(
+        simulation, recoveries=tuple(make_recovery(1, n, n) for n in range(2, 10))
+    )
+    later = projected(
+        simulation, recoveries=tuple(make_recovery(2, n, 100 + n) for n in range(1, 5))
+    )
+    assert len(later.recoveries) == 10
+    assert later.recoveries[-1].generation == "2.4"
+    assert later.recoveries[0].generation == "1.4"
+    assert later.recoveries[-1].down_seconds == 2.5
+
+
+def test_the_newest_checkpoint_outlives_its_coordinator() -> None:
+    saved = CheckpointSaved(
+        generation=FIRST,
+        rank=0,
+        step=50,
+        path="/c/step-50",
+        size_bytes=7,
+        seconds=0.5,
+        blocking_seconds=0.1,
+        time=0.0,
+    )
+    simulation = Simulation()
+    simulation.status = projected(simulation, checkpoint=saved)
+    assert simulation.status.holds("Checkpointed")
+    assert projected(simulation).checkpoint.last_step == 50
+
+
+def test_a_failed_save_is_reported_until_one_succeeds() -> None:
+    failed = JobEvent(
+        sequence=1,
+        time=10.0,
+        type="Warning",
+        reason="CheckpointFailed",
+        message="step 20: no space left on device",
+    )
+    simulation = Simulation()
+    simulation.status = projected(simulation, events=(failed,))
+    condition = simulation.status.condition("Checkpointed")
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("False", "SaveFailed")
+    assert "no space left" in condition.message
+    saved = CheckpointSaved(
+        generation=FIRST,
+        rank=0,
+        step=50,
+        path="/c",
+        size_bytes=7,
+        seconds=0.5,
+        blocking_seconds=0.1,
+        time=20.0,
+    )
+    assert projected(simulation, events=(failed,), checkpoint=saved).holds("Checkpointed")
+
+
+def test_a_step_alone_is_no_reason_to_write() -> None:
+    simulation = Simulation()
+    one = projected(simulation, progress=make_progress(step=1))
+    simulation.status = one
+    other = projected(simulation, progress=make_progress(step=2), message="training: step 2")
+    assert differs(one, other)
+    assert not differs(one, other, ignoring=THROTTLED)
+
+
+def test_a_condition_keeps_the_time_of_its_last_change() -> None:
+    simulation = Simulation()
+    simulation.settle(4)
+    ready = simulation.status.condition("Ready")
+    simulation.settle(4)
+    again = simulation.status.condition("Ready")
+    assert ready is not None
+    assert again is not None
+    assert ready.last_transition_time == again.last_transition_time
+
+
+def test_without_an_answer_the_ranks_train_on_as_before() -> None:
+    simulation = Simulation()
+    simulation.settle(4)
+    observed = replace(simulation.observed(), coordinator=CoordinatorView(failures=1))
+    status = project(simulation.job(), observed, simulation.status, PlanContext(), NOW)
+    assert (status.phase, status.world_size, status.ready_replicas) == ("Running", 3, 3)
+
+
+def test_a_coordinator_that_refuses_us_is_quoted() -> None:
+    observed = Observed(
+        coordinator=CoordinatorView(failures=1, error="GET http://198.18.0.1:8471: 401 wrong token")
+    )
+    status = project(Simulation().job(), observed, TrainingJobStatus(), PlanContext(), NOW)
+    assert "401 wrong token" in status.message
+
+
+def test_a_job_of_which_nothing_is_known_waits() -> None:
+    remembered = TrainingJobStatus(coordinator_term=1)
+    status = project(Simulation().job(), Observed(), remembered, PlanContext(), NOW)
+    assert status.phase == "Pending"
+    assert status.message == "waiting for coordinator pod gpt-c1 (see kubectl describe pod gpt-c1)"

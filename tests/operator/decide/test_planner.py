@@ -1,0 +1,574 @@
+"""The operator's policy, as sequences in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regroup_operator.decide.plan import (
+    CreateCoordinator,
+    CreateWorker,
+    DeleteJob,
+    DeletePod,
+    EnsureService,
+    PutDesired,
+)
+from regroup_operator.decide.planner import plan
+from regroup_operator.observe.observed import Claim
+from regroup_trainer.protocol.job_status import Outcome
+from regroup_trainer.protocol.message import PROTOCOL_VERSION
+from tests.support.operator_simulation import (
+    NODES,
+    Simulation,
+    make_invalid_job,
+    make_spec,
+    names_of,
+)
+
+
+@pytest.fixture
+def job() -> Simulation:
+    """A job whose three workers train."""
+    simulation = Simulation()
+    simulation.settle(4)
+    assert len(simulation.workers()) == 3
+    return simulation
+
+
+# --- start ----------------------------------------------------------------------------------------
+
+
+def test_a_new_job_gets_its_coordinator_first_under_a_term_that_is_written_before() -> None:
+    simulation = Simulation()
+    what = simulation.round()
+    assert what.status.coordinator_term == 1
+    assert [type(a) for a in what.actions[-2:]] == [EnsureService, CreateCoordinator]
+    assert not any(isinstance(action, CreateWorker) for action in what.actions)
+    assert what.requeue_after == 0.0
+
+
+def test_workers_are_made_when_the_service_has_an_address(job: Simulation) -> None:
+    assert names_of(job) == ["gpt-w0-1", "gpt-w1-1", "gpt-w2-1"]
+    assert job.status.next_incarnation == 2
+    assert job.status.phase == "Running"
+    assert job.status.holds("Ready")
+    assert job.status.ready_replicas == 3
+
+
+def test_a_steady_job_is_left_alone(job: Simulation) -> None:
+    what = job.round()
+    assert what.actions == ()
+    assert what.events == ()
+
+
+def test_images_and_protocol_are_fixed_at_the_start(job: Simulation) -> None:
+    assert job.status.images == {"trainer": "trainer:1", "coordinator": "operator:1"}
+    assert job.status.protocol_version == PROTOCOL_VERSION
+
+
+# --- losses ---------------------------------------------------------------------------------------
+
+
+def test_a_failed_worker_is_counted_once_and_replaced_by_the_next_incarnation(
+    job: Simulation,
+) -> None:
+    job.fail(job.workers()[1], exit_code=1, exit_message="boom")
+    what = job.round()
+    assert what.status.pod_failures == 1
+    assert [e.reason for e in what.events] == ["WorkerLost", "WorkersCreated"]
+    assert "boom" in what.events[0].message
+    assert names_of(job) == ["gpt-w0-1", "gpt-w1-2", "gpt-w2-1"]
+    job.round()
+    assert len(job.status.handled_pods) == 1
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_an_operator_that_dies_after_writing_counts_a_failure_once(
+    job: Simulation, done: int
+) -> None:
+    job.fail(job.workers()[0], exit_code=137, exit_reason="OOMKilled")
+    job.round(crash_after=done)
+    handled = job.status.handled_pods
+    job.settle(4)
+    assert len(job.workers()) == 3
+    assert job.status.handled_pods == handled
+
+
+def test_a_deleted_worker_is_replaced_and_not_counted(job: Simulation) -> None:
+    job.pods[job.workers()[0].name] = replace(job.workers()[0], terminating=True)
+    what = job.round()
+    assert what.status.pod_failures == 0
+    assert [a.index for a in what.actions if isinstance(a, CreateWorker)] == [0]
+
+
+def test_repeated_failures_wait_longer_each_time() -> None:
+    simulation = Simulation(spec=make_spec(restartPolicy={"backoffSeconds": 10}))
+    simulation.settle(4)
+    simulation.status = simulation.status.model_copy(update={"pod_failures": 1})
+    for pod in simulation.workers():
+        simulation.fail(pod, exit_code=1)
+    what = simulation.round()
+    assert what.status.pod_failures == 4
+    assert not simulation.workers()
+    simulation.tick(39)
+    simulation.round()
+    assert not simulation.workers()
+    simulation.tick(2)
+    simulation.round()
+    assert len(simulation.workers()) == 3
+
+
+def test_a_worker_that_keeps_failing_beside_two_that_train_waits_longer_and_fails_nothing() -> None:
+    simulation = Simulation(spec=make_spec(restartPolicy={"maxRestarts": 2}))
+    simulation.settle(4)
+    for _ in range(6):
+        for pod in simulation.workers():
+            if pod.index == 2:
+                simulation.fail(pod, exit_code=1)
+        simulation.settle(10)
+    assert simulation.status.phase == "Running"
+    assert simulation.status.pod_failures >= 3
+    simulation.settle(40)
+    assert simulation.status.pod_failures == 0
+    assert len(simulation.workers()) == 3
+
+
+def test_workers_that_keep_failing_without_a_step_fail_the_job() -> None:
+    simulation = Simulation(spec=make_spec(restartPolicy={"maxRestarts": 2, "backoffSeconds": 0}))
+    simulation.settle(2)
+    for _ in range(6):
+        for pod in simulation.workers():
+            simulation.fail(pod, exit_code=1)
+        simulation.round()
+    assert simulation.status.phase == "Failed"
+    assert "spec.restartPolicy.maxRestarts=2" in simulation.status.message
+
+
+@pytest.mark.parametrize(("lost", "phase"), [(2, "Running"), (3, "Failed")])
+def test_more_losses_of_pods_and_nodes_than_the_budget_fail_the_job(lost: int, phase: str) -> None:
+    simulation = Simulation(spec=make_spec(restartPolicy={"maxInfrastructureRestarts": 2}))
+    simulation.settle(4)
+    restarts = simulation.status.restarts.model_copy(update={"infrastructure": lost})
+    simulation.status = simulation.status.model_copy(update={"restarts": restarts})
+    simulation.round()
+    assert simulation.status.phase == phase
+    assert ("maxInfrastructureRestarts=2" in simulation.status.message) == (phase == "Failed")
+
+
+@pytest.mark.parametrize("code", [2, 126, 127])
+def test_an_exit_code_that_no_retry_mends_fails_the_job(job: Simulation, code: int) -> None:
+    job.fail(job.workers()[0], exit_code=code)
+    job.round()
+    assert job.status.phase == "Failed"
+    assert f"exit code {code}" in job.status.message
+
+
+def test_the_logs_of_the_last_failed_worker_of_each_index_are_kept(job: Simulation) -> None:
+    for _ in range(3):
+        job.fail(next(pod for pod in job.workers() if pod.index == 0), exit_code=143)
+        job.settle(2)
+    ended = [pod for pod in job.pods.values() if pod.phase == "Failed"]
+    assert [pod.name for pod in ended] == ["gpt-w0-3"]
+
+
+# --- unresponsive nodes ---------------------------------------------------------------------------
+
+
+def test_an_unresponsive_node_is_avoided_by_the_replacement_and_its_pod_is_deleted(
+    job: Simulation,
+) -> None:
+    victim = job.kill_node("n2")[0]
+    assert job.round().actions == (), "its kubelet may still report that only the process ended"
+    job.tick(2)
+    what = job.round()
+    assert [a.pod.name for a in what.actions if isinstance(a, DeletePod)] == [victim.name]
+    assert [a.excluded_nodes for a in what.actions if isinstance(a, CreateWorker)] == [("n2",)]
+    assert what.status.suspected_nodes == ("n2",)
+    assert what.status.node_failures == {"n2": 1}
+    assert [e.reason for e in what.events] == ["NodeLost", "WorkersCreated"]
+
+
+def test_training_goes_on_with_two_while_no_other_node_fits_and_with_three_when_the_node_is_back(
+    job: Simulation,
+) -> None:
+    job.kill_node("n2")
+    job.settle(6)
+    assert job.status.phase == "Running"
+    assert job.status.world_size == 2
+    assert job.status.holds("Degraded")
+    assert "no node fits" in (job.status.condition("Degraded") or pytest.fail("missing")).message
+    made = len(job.created)
+    job.settle(6)
+    assert len(job.created) == made, "a pod that waits for a node is not made again and again"
+    job.start_node("n2")
+    job.settle(6)
+    assert job.status.world_size == 3
+    assert job.status.suspected_nodes == ()
+    assert job.status.node_failures == {"n2": 1}
+
+
+def test_a_node_that_failed_twice_is_excluded_and_its_replacement_is_not_made_again_and_again(
+    job: Simulation,
+) -> None:
+    for _ in range(2):
+        job.kill_node("n2")
+        job.settle(4)
+        job.start_node("n2")
+        job.settle(6)
+    assert job.status.excluded_nodes == ("n2",)
+    made = len(job.created)
+    job.settle(6)
+    assert len(job.created) == made
+    assert job.status.world_size == 2
+
+
+def test_a_pod_stuck_on_a_dead_node_is_forced_only_when_its_volumes_allow_it(
+    job: Simulation,
+) -> None:
+    victim = replace(job.kill_node("n2")[0], terminating=True)
+    job.pods[victim.name] = victim
+    observed = job.observed()
+    not_ready = replace(observed.nodes["n2"], ready=False, not_ready_seconds=31)
+    safe = replace(observed, nodes={"n2": not_ready})
+    forced = [
+        a for a in plan(job.job(), safe, job.now).actions if isinstance(a, DeletePod) and a.force
+    ]
+    assert [a.pod.name for a in forced] == [victim.name]
+    block_volume = replace(safe, claim=Claim("shared", ("ReadWriteOnce",)))
+    assert not [
+        a
+        for a in plan(job.job(), block_volume, job.now).actions
+        if isinstance(a, DeletePod) and a.force
+    ]
+
+
+def test_a_worker_that_sends_heartbeats_is_kept_although_its_node_is_not_ready(
+    job: Simulation,
+) -> None:
+    observed = job.observed()
+    nodes = {"n2": replace(job._node("n2"), ready=False, not_ready_seconds=100)}
+    assert plan(job.job(), replace(observed, nodes=nodes), job.now).actions == ()
+    unreported = replace(observed.coordinator, status=None)
+    actions = plan(
+        job.job(), replace(observed, nodes=nodes, coordinator=unreported), job.now
+    ).actions
+    assert any(isinstance(a, DeletePod) and a.pod.node == "n2" for a in actions)
+
+
+# --- the coordinator ------------------------------------------------------------------------------
+
+
+def test_three_failed_probes_make_the_next_coordinator_under_a_higher_term(job: Simulation) -> None:
+    job.failures = 2
+    assert not [a for a in job.round().actions if isinstance(a, CreateCoordinator)]
+    job.failures = 3
+    what = job.round()
+    assert what.status.coordinator_term == 2
+    created = next(a for a in what.actions if isinstance(a, CreateCoordinator))
+    assert created.term == 2
+    assert created.excluded_nodes == ("n1",)
+    assert EnsureService(2) in what.actions
+    assert len(job.workers()) == 3, "the ranks go on training"
+
+
+def test_a_coordinator_whose_container_is_restarted_by_its_kubelet_is_kept(job: Simulation) -> None:
+    pod = job.coordinator()
+    assert pod is not None
+    job.pods[pod.name] = replace(
+        pod, waiting_reason="CrashLoopBackOff", exit_message="volume is not writable"
+    )
+    job.failures = 5
+    what = job.round()
+    assert not [a for a in what.actions if isinstance(a, CreateCoordinator)]
+    assert "volume is not writable" in what.status.message
+
+
+def test_a_term_is_never_used_twice_even_if_the_operator_dies_before_making_the_pod(
+    job: Simulation,
+) -> None:
+    job.failures = 3
+    job.round(crash_after=0)
+    pod = job.coordinator()
+    assert pod is not None
+    job.settle(4)
+    after = job.coordinator()
+    assert after is not None
+    assert after.term == job.status.coordinator_term == 3
+
+
+# --- spec edits -----------------------------------------------------------------------------------
+
+
+def test_a_newer_spec_is_sent_to_the_coordinator(job: Simulation) -> None:
+    job.spec = make_spec(trainer={"training": {"steps": 900}})
+    job.generation = 2
+    assert PutDesired() in job.round().actions
+    assert job.round().actions == ()
+
+
+def test_fewer_replicas_remove_the_highest_indexes(job: Simulation) -> None:
+    job.spec, job.generation = make_spec(replicas=2), 2
+    job.settle(3)
+    assert names_of(job) == ["gpt-w0-1", "gpt-w1-1"]
+
+
+def test_spares_have_the_indexes_above_the_replicas_and_are_replaced_like_them() -> None:
+    simulation = Simulation(spec=make_spec(replicas=2, spares=1))
+    simulation.settle(4)
+    assert names_of(simulation) == ["gpt-w0-1", "gpt-w1-1", "gpt-w2-1"]
+    simulation.fail(simulation.workers()[2], exit_code=143)
+    simulation.settle(2)
+    assert names_of(simulation) == ["gpt-w0-1", "gpt-w1-1", "gpt-w2-2"]
+    simulation.spec, simulation.generation = make_spec(replicas=2), 2
+    simulation.settle(3)
+    assert names_of(simulation) == ["gpt-w0-1", "gpt-w1-1"]
+
+
+def test_an_invalid_edit_makes_no_pods_and_takes_none_away(job: Simulation) -> None:
+    broken = make_invalid_job(job.job())
+    job.fail(job.workers()[0], exit_code=143)
+    what = plan(broken, job.observed(), job.now)
+    assert what.actions == ()
+    assert what.status.phase == "Running"
+    ready = what.status.condition("Ready")
+    assert ready is not None
+    assert (ready.status, ready.reason) == ("False", "InvalidSpec")
+
+
+@pytest.mark.parametrize(
+    ("claim", "reason"),
+    [
+        (None, "ClaimMissing"),
+        (Claim("shared", ("ReadWriteOnce",)), "ClaimNotShared"),
+        (Claim("shared", deleting=True), "ClaimMissing"),
+    ],
+)
+def test_a_claim_that_is_of_no_use_is_named_and_waited_for(
+    claim: Claim | None, reason: str
+) -> None:
+    simulation = Simulation(claim=claim)
+    what = simulation.round()
+    assert what.actions == ()
+    ready = what.status.condition("Ready")
+    assert ready is not None
+    assert ready.reason == reason
+    assert "'shared'" in ready.message
+    simulation.claim = Claim("shared")
+    simulation.settle(3)
+    assert simulation.status.phase == "Running"
+
+
+# --- suspension -----------------------------------------------------------------------------------
+
+
+def test_suspending_lets_the_coordinator_save_and_then_gives_all_pods_back(job: Simulation) -> None:
+    job.spec, job.generation = make_spec(suspend=True), 2
+    what = job.round()
+    assert what.actions == (PutDesired(),)
+    assert not what.status.holds("Suspended")
+    job.outcome = Outcome(result="suspended", message="saved")
+    job.settle(4)
+    assert job.pods == {}
+    assert job.status.holds("Suspended")
+    assert job.status.phase == "Suspended"
+
+
+def test_a_suspended_job_resumes_under_a_higher_term_with_new_pods(job: Simulation) -> None:
+    job.spec, job.generation = make_spec(suspend=True), 2
+    job.outcome = Outcome(result="suspended", message="saved")
+    job.settle(4)
+    job.spec, job.generation = make_spec(), 3
+    job.settle(4)
+    assert names_of(job) == ["gpt-w0-2", "gpt-w1-2", "gpt-w2-2"]
+    assert job.status.coordinator_term == 2
+    assert job.status.phase == "Running"
+    assert not job.status.holds("Suspended")
+
+
+def test_a_job_that_is_made_suspended_gets_no_pods() -> None:
+    simulation = Simulation(spec=make_spec(suspend=True))
+    simulation.settle(2)
+    assert simulation.created == []
+    assert simulation.status.holds("Suspended")
+
+
+def test_suspending_does_not_wait_for_a_coordinator_that_is_gone(job: Simulation) -> None:
+    job.spec, job.generation, job.failures = make_spec(suspend=True), 2, 3
+    job.settle(3)
+    assert job.status.holds("Suspended")
+
+
+def test_a_suspension_taken_back_in_the_middle_starts_anew(job: Simulation) -> None:
+    job.outcome = Outcome(result="suspended", message="saved")
+    job.settle(6)
+    assert len(job.workers()) == 3
+    assert job.status.coordinator_term == 2
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def test_completion_is_written_before_the_pods_are_removed(job: Simulation) -> None:
+    job.outcome = Outcome(result="completed", message="trained 500 steps")
+    what = job.round()
+    assert what.actions == ()
+    assert what.status.holds("Complete")
+    assert what.status.phase == "Succeeded"
+    assert what.status.completion_time is not None
+    assert [e.reason for e in what.events] == ["Completed"]
+    job.settle(7)
+    assert job.pods == {}
+    assert job.status.holds("Complete")
+
+
+def test_workers_end_by_themselves_and_keep_their_logs(job: Simulation) -> None:
+    job.outcome = Outcome(result="completed", message="trained 500 steps")
+    job.round()
+    assert job.round().actions == ()
+    for pod in job.workers():
+        job.pods[pod.name] = replace(pod, phase="Succeeded", exit_code=0)
+    job.settle(3)
+    assert sorted(job.pods) == ["gpt-w0-1", "gpt-w1-1", "gpt-w2-1"]
+
+
+def test_a_worker_that_ended_well_is_not_replaced_before_the_outcome_is_known(
+    job: Simulation,
+) -> None:
+    for pod in job.workers():
+        job.pods[pod.name] = replace(pod, phase="Succeeded", exit_code=0, ended=job.now.isoformat())
+    assert not [a for a in job.round().actions if isinstance(a, CreateWorker)]
+    job.tick(11)
+    assert [a.index for a in job.round().actions if isinstance(a, CreateWorker)] == [0, 1, 2]
+
+
+def test_a_failed_outcome_fails_the_job_with_its_message(job: Simulation) -> None:
+    job.outcome = Outcome(result="failed", message="all checkpoints are corrupt", exit_code=1)
+    job.settle(3)
+    assert job.status.holds("Failed")
+    assert job.status.message == "all checkpoints are corrupt"
+
+
+def test_clean_pod_policy_none_keeps_the_pods() -> None:
+    simulation = Simulation(spec=make_spec(cleanPodPolicy="None"))
+    simulation.settle(4)
+    simulation.outcome = Outcome(result="completed", message="done")
+    simulation.settle(3)
+    assert len(simulation.pods) == 4
+
+
+def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
+    simulation = Simulation(spec=make_spec(ttlSecondsAfterFinished=100))
+    simulation.settle(4)
+    simulation.outcome = Outcome(result="completed", message="done")
+    simulation.round()
+    simulation.tick(20)
+    what = simulation.round()
+    assert what.requeue_after == 80
+    simulation.tick(101)
+    assert DeleteJob() in simulation.round().actions
+    assert simulation.deleted
+
+
+def test_a_job_past_its_deadline_fails() -> None:
+    simulation = Simulation(spec=make_spec(activeDeadlineSeconds=60))
+    simulation.settle(4)
+    simulation.tick(60)
+    simulation.round()
+    condition = simulation.status.condition("Failed")
+    assert condition is not None
+    assert (condition.status, condition.reason) == ("True", "DeadlineExceeded")
+
+
+def test_an_image_that_cannot_be_had_is_named_at_once_and_fails_a_job_that_never_trained() -> None:
+    simulation = Simulation()
+    simulation.round()
+    simulation.round()
+    for pod in simulation.workers():
+        waiting = replace(
+            pod, waiting_reason="ErrImagePull", waiting_message="not found", image="nowhere/x:1"
+        )
+        simulation.pods[pod.name] = waiting
+    what = simulation.round()
+    running = what.status.condition("Running")
+    assert running is not None
+    assert running.reason == "ImageError"
+    assert "nowhere/x:1" in running.message
+    simulation.tick(61)
+    simulation.round()
+    assert simulation.status.phase == "Failed"
+
+
+def test_a_registry_that_is_away_does_not_fail_a_job_that_trains(job: Simulation) -> None:
+    job.fail(job.workers()[0], exit_code=143)
+    job.round()
+    new = next(pod for pod in job.workers() if pod.index == 0)
+    job.pods[new.name] = replace(new, waiting_reason="ErrImagePull", image="trainer:1")
+    job.tick(1000)
+    job.round()
+    assert job.status.phase == "Running"
+    assert "trainer:1" in job.status.message
+
+
+# --- any sequence ---------------------------------------------------------------------------------
+
+FAULTS = st.one_of(
+    st.tuples(st.just("kill"), st.sampled_from(NODES)),
+    st.tuples(st.just("start"), st.sampled_from(NODES)),
+    st.tuples(st.just("fail"), st.integers(0, 2)),
+    st.tuples(st.just("delete"), st.integers(0, 2)),
+    st.tuples(st.just("unreachable"), st.just(0)),
+    st.tuples(st.just("crash"), st.integers(0, 6)),
+    st.tuples(st.just("round"), st.integers(1, 3)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(FAULTS, max_size=25))
+def test_whatever_happens_names_are_used_once_terms_rise_and_in_the_end_all_train(
+    faults: list[tuple[str, int | str]],
+) -> None:
+    policy = {"excludeAfterFailures": 0}
+    spec = make_spec(
+        nodeFailurePolicy=policy, restartPolicy={"maxRestarts": -1, "backoffSeconds": 0}
+    )
+    simulation = Simulation(spec=spec)
+    simulation.settle(3)
+    terms = [simulation.status.coordinator_term]
+    for kind, value in faults:
+        _inject(simulation, kind, value)
+        simulation.run_pods()
+        simulation.tick(1)
+        terms.append(simulation.status.coordinator_term)
+        assert len({pod.index for pod in simulation.workers()}) == len(simulation.workers())
+    for node in NODES:
+        simulation.start_node(node)
+    simulation.failures = 0
+    simulation.silent_since = {}
+    simulation.settle(20)
+    assert terms == sorted(terms)
+    assert [pod.index for pod in simulation.workers()] == [0, 1, 2]
+    assert {pod.phase for pod in simulation.workers()} == {"Running"}
+    assert simulation.status.phase == "Running"
+    assert simulation.round().actions == ()
+
+
+def _inject(simulation: Simulation, kind: str, value: int | str) -> None:
+    workers = {pod.index: pod for pod in simulation.workers()}
+    match kind, value:
+        case "kill", str(node):
+            simulation.kill_node(node)
+        case "start", str(node):
+            simulation.start_node(node)
+        case "fail", int(index) if index in workers and workers[index].phase == "Running":
+            simulation.fail(workers[index])
+        case "delete", int(index) if index in workers:
+            simulation.pods[workers[index].name] = replace(workers[index], terminating=True)
+        case "unreachable", _:
+            simulation.failures = 3
+        case "crash", int(done):
+            simulation.round(crash_after=done)
+        case "round", int(count):
+            simulation.settle(count)

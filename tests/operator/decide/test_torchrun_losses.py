@@ -1,0 +1,104 @@
+"""Why the pods of a torchrun job were lost, as sequences in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from regroup_operator.observe.observed import Pod
+from tests.support.operator_simulation import Simulation, make_torchrun_spec, names_of
+
+
+@pytest.fixture
+def job() -> Simulation:
+    """A job whose three workers run."""
+    simulation = Simulation(spec=make_torchrun_spec())
+    simulation.settle(4)
+    return simulation
+
+
+def evict(simulation: Simulation, pod: Pod) -> None:
+    """What the eviction API does: the pod is asked to end, and gone a moment later."""
+    simulation.pods[pod.name] = replace(
+        pod, terminating=True, true_conditions=frozenset({"DisruptionTarget"})
+    )
+
+
+def test_an_evicted_worker_counts_as_preempted_and_is_reported(job: Simulation) -> None:
+    evict(job, job.workers()[1])
+    job.settle(3)
+    assert names_of(job) == ["gpt-w0-1", "gpt-w1-2", "gpt-w2-1"]
+    assert job.status.restarts.model_dump() == dict.fromkeys(
+        job.status.restarts.model_dump(), 0
+    ) | {"preemption": 1}
+    (recovery,) = job.status.recoveries
+    assert (recovery.cause, recovery.restored_from, recovery.pod, recovery.node) == (
+        "preemption",
+        "Script",
+        "gpt-w1-1",
+        "n2",
+    )
+    assert (recovery.generation, recovery.world_size_before) == ("1.0", 3)
+
+
+def test_a_worker_that_the_kubelet_evicted_counts_as_preempted(job: Simulation) -> None:
+    job.fail(job.workers()[1], exit_code=1, reason="Evicted")
+    job.settle(2)
+    assert (job.status.restarts.preemption, job.status.restart_count) == (1, 1)
+    assert job.status.pod_failures == 0
+
+
+def test_an_evicted_store_takes_its_attempt_along_and_counts_as_preempted(job: Simulation) -> None:
+    evict(job, job.pods["gpt-s1"])
+    job.settle(5)
+    assert names_of(job) == ["gpt-w0-2", "gpt-w1-2", "gpt-w2-2"]
+    assert (job.status.restarts.preemption, job.status.restart_count) == (1, 1)
+    assert [recovery.generation for recovery in job.status.recoveries] == ["2.0"]
+
+
+def test_a_worker_out_of_memory_counts_against_the_program(job: Simulation) -> None:
+    job.fail(job.workers()[0], exit_code=137, exit_reason="OOMKilled")
+    job.settle(2)
+    assert (job.status.restarts.application, job.status.pod_failures) == (1, 1)
+    assert job.status.recoveries[0].exit_code == 137
+
+
+def test_a_worker_on_a_node_that_is_not_ready_counts_as_infrastructure(job: Simulation) -> None:
+    victim = job.workers()[1]
+    job.unready_nodes.add(victim.node)
+    job.dead_nodes.add(victim.node)
+    job.settle(4)
+    assert (job.status.restarts.infrastructure, job.status.restart_count) == (1, 1)
+    assert job.pods[victim.name].terminating, "its kubelet cannot end it"
+    assert [pod.index for pod in job.workers()] == [0, 1, 2]
+    assert victim.node not in {pod.node for pod in job.workers()}
+
+
+def test_two_workers_that_are_lost_at_once_are_counted_one_by_one_and_reported_together(
+    job: Simulation,
+) -> None:
+    first, second, _ = job.workers()
+    job.fail(first, exit_code=1, exit_message="ValueError: no")
+    evict(job, second)
+    job.settle(3)
+    assert (job.status.restarts.application, job.status.restarts.preemption) == (1, 1)
+    (recovery,) = job.status.recoveries
+    assert recovery.cause == "application"
+    assert recovery.message == (
+        "worker pod gpt-w0-1 ended with exit code 1 (program failed): ValueError: no; "
+        "worker pod gpt-w1-1 was asked to end"
+    )
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_an_operator_that_dies_after_writing_counts_a_loss_once(job: Simulation, done: int) -> None:
+    job.fail(job.workers()[0], exit_code=1)
+    job.round(crash_after=done)
+    job.settle(4)
+    assert len(job.workers()) == 3
+    assert (
+        job.status.restarts.application,
+        job.status.restart_count,
+        len(job.status.recoveries),
+    ) == (1, 1, 1)

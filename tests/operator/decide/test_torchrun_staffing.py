@@ -1,0 +1,229 @@
+"""The policy of launcher torchrun, as sequences in virtual time. Only the pods show the state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from regroup_operator.decide.plan import CreateStore, CreateWorker, DeletePod, EnsureService
+from regroup_operator.decide.planner import plan
+from regroup_operator.observe.observed import Pod
+from tests.support.operator_simulation import Simulation, make_torchrun_spec, names_of
+
+
+@pytest.fixture
+def job() -> Simulation:
+    """A job whose three workers run."""
+    simulation = Simulation(spec=make_torchrun_spec())
+    simulation.settle(4)
+    assert names_of(simulation) == ["gpt-w0-1", "gpt-w1-1", "gpt-w2-1"]
+    return simulation
+
+
+def succeed(simulation: Simulation, *pods: Pod) -> None:
+    for pod in pods:
+        simulation.pods[pod.name] = replace(
+            pod, phase="Succeeded", exit_code=0, ended=simulation.now.isoformat()
+        )
+
+
+def test_the_store_comes_first_and_workers_when_it_runs() -> None:
+    simulation = Simulation(spec=make_torchrun_spec())
+    what = simulation.round()
+    assert what.status.coordinator_term == 1
+    assert [type(action) for action in what.actions[-2:]] == [EnsureService, CreateStore]
+    assert not [action for action in simulation.round().actions if isinstance(action, CreateWorker)]
+    simulation.run_pods()
+    made = [action for action in simulation.round().actions if isinstance(action, CreateWorker)]
+    assert [action.index for action in made] == [0, 1, 2]
+
+
+def test_the_pods_alone_show_that_it_trains(job: Simulation) -> None:
+    assert job.status.phase == "Running"
+    assert (job.status.ready_replicas, job.status.world_size) == (3, 3)
+    assert job.status.rendezvous_generation == "1.0"
+    assert job.status.holds("Ready")
+    assert "torchrun runs 3 workers" in job.status.message
+    checkpointed = job.status.condition("Checkpointed")
+    assert checkpointed is not None
+    assert checkpointed.reason == "NotManaged"
+    assert not job.round().follow
+    assert job.round().actions == ()
+
+
+def test_ranks_of_several_processes_a_worker_are_counted() -> None:
+    simulation = Simulation(spec=make_torchrun_spec(nprocPerNode=2))
+    simulation.settle(4)
+    assert (simulation.status.ready_replicas, simulation.status.world_size) == (3, 6)
+
+
+def test_a_killed_worker_is_replaced_and_counted_once(job: Simulation) -> None:
+    del job.pods["gpt-w1-1"]
+    what = job.round()
+    assert [action.index for action in what.actions if isinstance(action, CreateWorker)] == [1]
+    job.settle(3)
+    assert names_of(job) == ["gpt-w0-1", "gpt-w1-2", "gpt-w2-1"]
+    assert (job.status.restarts.infrastructure, job.status.restarts.application) == (1, 0)
+    assert job.status.coordinator_term == 1, "the others keep their store"
+
+
+def test_a_worker_whose_program_failed_is_replaced_and_counted_against_the_program(
+    job: Simulation,
+) -> None:
+    job.fail(job.workers()[0], exit_code=1, exit_message="ModuleNotFoundError")
+    job.settle(2)
+    assert (job.status.restarts.infrastructure, job.status.restarts.application) == (0, 1)
+    assert job.status.restart_count == 1
+
+
+def test_below_the_fewest_workers_it_recovers_and_shows_what_it_waits_for(job: Simulation) -> None:
+    for name in ("gpt-w1-1", "gpt-w2-1"):
+        job.pods[name] = replace(job.pods[name], terminating=True)
+    job.round()
+    assert job.status.phase == "Recovering"
+    assert job.status.message == "waiting for workers: 1 run, at least 2 are needed"
+
+
+@pytest.mark.parametrize("how", ["gone", "failed"])
+def test_without_its_store_the_next_attempt_begins_with_new_workers(
+    job: Simulation, how: str
+) -> None:
+    if how == "gone":
+        del job.pods["gpt-s1"]
+    else:
+        job.fail(job.pods["gpt-s1"])
+    what = job.round()
+    assert what.status.coordinator_term == 2
+    assert EnsureService(2) in what.actions
+    assert {action.pod.name for action in what.actions if isinstance(action, DeletePod)} >= {
+        "gpt-w0-1",
+        "gpt-w1-1",
+        "gpt-w2-1",
+    }
+    job.settle(5)
+    assert names_of(job) == ["gpt-w0-2", "gpt-w1-2", "gpt-w2-2"]
+    assert job.status.phase == "Running"
+    assert job.status.pod_failures == (how == "failed"), "another one would have to wait"
+    assert job.status.restart_count == job.status.restarts.infrastructure == 1
+
+
+def test_a_store_that_keeps_failing_is_made_ever_less_often_and_fails_the_job_in_the_end() -> None:
+    simulation = Simulation(
+        spec=make_torchrun_spec(restartPolicy={"maxRestarts": 5, "backoffSeconds": 10})
+    )
+    for _ in range(60):
+        simulation.round()
+        for pod in list(simulation.pods.values()):
+            if pod.role == "store" and pod.phase == "Pending":
+                simulation.fail(pod, exit_message="ModuleNotFoundError: No module named 'torch'")
+        simulation.tick(2)
+    assert simulation.status.coordinator_term <= 6, "10, 20, 40, 80 s of pauses after the third"
+    for _ in range(300):
+        simulation.round()
+        for pod in list(simulation.pods.values()):
+            if pod.role == "store" and pod.phase == "Pending":
+                simulation.fail(pod)
+        simulation.tick(2)
+    assert simulation.status.phase == "Failed"
+    assert "6 pods in a row failed" in simulation.status.message
+
+
+def test_a_store_on_a_node_that_is_not_ready_is_given_up(job: Simulation) -> None:
+    observed = job.observed()
+    node = job.pods["gpt-s1"].node
+    bad = replace(job._node(node), ready=False, not_ready_seconds=10)
+    actions = plan(job.job(), replace(observed, nodes={node: bad}), job.now).actions
+    assert any(isinstance(action, CreateStore) for action in actions)
+
+
+def test_workers_that_all_end_well_complete_the_job_and_the_store_goes(job: Simulation) -> None:
+    succeed(job, *job.workers())
+    what = job.round()
+    assert what.status.phase == "Succeeded"
+    assert what.status.holds("Complete")
+    job.settle(8)
+    assert "gpt-s1" not in job.pods
+    assert len(job.pods) == 3, "their logs stay"
+
+
+def test_while_others_still_run_no_worker_is_replaced_and_the_attempt_goes_on(
+    job: Simulation,
+) -> None:
+    first, second, third = job.workers()
+    succeed(job, first)
+    del job.pods[second.name]
+    what = job.round()
+    assert not [action for action in what.actions if isinstance(action, CreateWorker)]
+    assert what.status.phase == "Running"
+    succeed(job, third)
+    job.round()
+    assert job.status.phase == "Succeeded", "two are enough for a process group"
+
+
+def test_too_few_that_ended_well_begin_the_next_attempt(job: Simulation) -> None:
+    first, second, third = job.workers()
+    succeed(job, first)
+    job.fail(second, exit_code=137)
+    job.fail(third, exit_code=137)
+    job.round()
+    assert job.status.coordinator_term == 2
+    job.settle(5)
+    assert len(job.workers()) == 3
+    assert job.status.phase == "Running"
+
+
+def test_a_program_that_torchrun_gave_up_on_fails_the_job(job: Simulation) -> None:
+    message = (
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n=====\ntrain.py FAILED"
+    )
+    job.fail(job.workers()[0], exit_code=1, exit_message=message)
+    job.round()
+    assert job.status.phase == "Failed"
+    assert (
+        job.status.message
+        == "torchrun gave up (spec.restartPolicy.maxRestarts=10): see the log of gpt-w0-1"
+    )
+
+
+def test_restarts_that_were_spent_on_lost_peers_do_not_fail_the_job(job: Simulation) -> None:
+    del job.pods["gpt-w1-1"]
+    job.settle(3)
+    job.fail(job.workers()[0], exit_code=1, exit_message="ChildFailedError")
+    job.settle(3)
+    assert job.status.phase == "Running"
+    assert len(job.workers()) == 3
+
+
+def test_a_scaled_job_keeps_its_attempt_within_its_bounds(job: Simulation) -> None:
+    job.spec, job.generation = make_torchrun_spec(replicas=2), 2
+    job.settle(4)
+    assert names_of(job) == ["gpt-w0-1", "gpt-w1-1"]
+    assert job.status.coordinator_term == 1
+    assert job.status.restart_count == 0
+
+
+def test_other_bounds_begin_the_next_attempt_since_torchrun_cannot_change_them() -> None:
+    fixed: dict[str, Any] = {"elasticPolicy": None, "replicas": 2}
+    simulation = Simulation(spec=make_torchrun_spec(**fixed))
+    simulation.settle(5)
+    simulation.spec, simulation.generation = make_torchrun_spec(**{**fixed, "replicas": 3}), 2
+    simulation.settle(6)
+    assert names_of(simulation) == ["gpt-w0-2", "gpt-w1-2", "gpt-w2-2"]
+    assert simulation.status.coordinator_term == 2
+    assert (simulation.status.restarts.resize, simulation.status.restart_count) == (1, 0)
+
+
+def test_suspending_gives_all_pods_back_and_resuming_begins_the_next_attempt(
+    job: Simulation,
+) -> None:
+    job.spec, job.generation = make_torchrun_spec(suspend=True), 2
+    job.settle(3)
+    assert job.pods == {}
+    assert job.status.holds("Suspended")
+    job.spec, job.generation = make_torchrun_spec(), 3
+    job.settle(5)
+    assert job.status.phase == "Running"
+    assert job.status.coordinator_term == 2
+    assert job.status.restart_count == 0

@@ -1,0 +1,70 @@
+"""What becomes of a job of whose stored status a part could not be read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from regroup_operator.decide.plan import CreateCoordinator, CreateWorker, Plan
+from regroup_operator.decide.planner import plan
+from regroup_operator.observe.observed import CoordinatorView
+from regroup_operator.observe.stored_status import read_status
+from regroup_trainer.protocol.ledger import Ledger
+from tests.support.operator_simulation import Simulation, make_coordinator_status, training
+
+LATER = datetime(2026, 2, 1, tzinfo=UTC)
+
+
+def planned_after(simulation: Simulation, **odd: Any) -> Plan:
+    """The plan once these fields of the stored status were replaced by what cannot be read."""
+    stored = {**simulation.status.model_dump(by_alias=True, mode="json"), **odd}
+    status, unreadable = read_status(stored, LATER)
+    assert unreadable
+    job = replace(simulation.job(), status=status, unreadable_status=unreadable)
+    return plan(job, simulation.observed(), simulation.now)
+
+
+def test_it_is_named_in_an_event() -> None:
+    what = planned_after(training(), nextIncarnation="many", progress=7)
+    (event,) = what.events
+    assert (event.type, event.reason) == ("Warning", "StatusUnreadable")
+    assert "nextIncarnation" in event.message
+    assert "progress" in event.message
+
+
+def test_new_workers_get_a_number_that_no_worker_had() -> None:
+    simulation = training()
+    simulation.fail(simulation.workers()[0], exit_code=143)
+    what = planned_after(simulation, nextIncarnation="many")
+    (made,) = [action for action in what.actions if isinstance(action, CreateWorker)]
+    assert made.incarnation == int(LATER.timestamp())
+    assert what.status.next_incarnation == made.incarnation + 1
+
+
+def test_the_next_coordinator_gets_a_term_that_no_coordinator_had() -> None:
+    what = planned_after(training(), coordinatorTerm=None)
+    (made,) = [action for action in what.actions if isinstance(action, CreateCoordinator)]
+    assert made.term == what.status.coordinator_term == int(LATER.timestamp()) + 1
+
+
+def test_failures_that_may_have_been_counted_are_not_counted_again() -> None:
+    simulation = training()
+    for pod in simulation.workers():
+        simulation.fail(pod, exit_code=1)
+    simulation.round(crash_after=0)
+    assert simulation.status.pod_failures == 3
+    what = planned_after(simulation, handledPods=7)
+    assert what.status.pod_failures == 3
+    assert len(what.status.handled_pods) == 3
+
+
+def test_restarts_are_restored_from_the_account_of_the_coordinator() -> None:
+    simulation = training()
+    report = make_coordinator_status(ledger=Ledger(restarts={"infrastructure": 4}))
+    stored = {**simulation.status.model_dump(by_alias=True, mode="json"), "restarts": "many"}
+    status, unreadable = read_status(stored, LATER)
+    assert status.restarts.infrastructure == 0
+    job = replace(simulation.job(), status=status, unreadable_status=unreadable)
+    observed = replace(simulation.observed(), coordinator=CoordinatorView(report))
+    assert plan(job, observed, simulation.now).status.restarts.infrastructure == 4

@@ -1,0 +1,244 @@
+"""Why a job is not ready: the same reason in message, condition, plan and events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from regroup_operator.decide.plan import Plan
+from regroup_operator.decide.planner import plan
+from regroup_operator.observe.observed import Claim, CoordinatorView, Observed
+from regroup_trainer.protocol.job_status import CoordinatorPhase, Outcome, Waiting
+from tests.support.operator_simulation import (
+    Simulation,
+    assert_explained,
+    make_coordinator_status,
+    make_invalid_job,
+    make_spec,
+    make_torchrun_spec,
+    training,
+)
+
+
+def planned(simulation: Simulation, observed: Observed | None = None) -> Plan:
+    """A plan whose conditions all say why they are False."""
+    what = plan(simulation.job(), observed or simulation.observed(), simulation.now)
+    assert_explained(what)
+    return what
+
+
+def started() -> Simulation:
+    """Its pods are made, and none runs."""
+    simulation = Simulation()
+    simulation.round()
+    simulation.round()
+    return simulation
+
+
+def without_a_claim() -> Plan:
+    return planned(Simulation(claim=None))
+
+
+def with_a_claim_of_one_node() -> Plan:
+    return planned(Simulation(claim=Claim("shared", ("ReadWriteOnce",))))
+
+
+def with_an_invalid_spec() -> Plan:
+    simulation = training()
+    what = plan(make_invalid_job(simulation.job()), simulation.observed(), simulation.now)
+    assert_explained(what)
+    return what
+
+
+def with_a_refused_request() -> Plan:
+    simulation = training()
+    return planned(simulation, replace(simulation.observed(), apply_error="403 exceeded quota"))
+
+
+def with_an_image_that_cannot_be_pulled() -> Plan:
+    simulation = started()
+    for pod in simulation.workers():
+        simulation.pods[pod.name] = replace(
+            pod,
+            node="n2",
+            image="x:1",
+            waiting_reason="ErrImagePull",
+            waiting_message="not found",
+        )
+    return planned(simulation)
+
+
+def with_a_coordinator_that_crashes() -> Plan:
+    simulation = started()
+    pod = next(pod for pod in simulation.pods.values() if pod.role == "coordinator")
+    simulation.pods[pod.name] = replace(
+        pod, waiting_reason="CrashLoopBackOff", exit_message="volume is not writable"
+    )
+    return planned(simulation)
+
+
+def with_a_pod_that_fits_nowhere() -> Plan:
+    simulation = started()
+    pod = simulation.workers()[0]
+    simulation.pods[pod.name] = replace(pod, unschedulable="0/3 nodes: too little memory")
+    return planned(simulation)
+
+
+def with_pods_that_failed_twice() -> Plan:
+    simulation = Simulation(spec=make_spec(restartPolicy={"backoffSeconds": 10}))
+    simulation.settle(4)
+    for pod in simulation.workers():
+        simulation.fail(pod, exit_code=1)
+    return simulation.round()
+
+
+def without_a_coordinator() -> Plan:
+    return planned(started())
+
+
+def with_a_coordinator_that_refuses() -> Plan:
+    simulation = started()
+    view = CoordinatorView(failures=1, error="http://198.18.0.1:8471: 401 wrong token")
+    return planned(simulation, replace(simulation.observed(), coordinator=view))
+
+
+def while_suspending() -> Plan:
+    simulation = training()
+    simulation.spec, simulation.generation = make_spec(suspend=True), 2
+    simulation.outcome = Outcome(result="suspended", message="saved")
+    return simulation.round()
+
+
+def while_suspended() -> Plan:
+    simulation = Simulation(spec=make_spec(suspend=True))
+    simulation.settle(2)
+    return simulation.round()
+
+
+def without_a_store() -> Plan:
+    return planned(Simulation(spec=make_torchrun_spec()))
+
+
+def with_too_few_workers_of_torchrun() -> Plan:
+    simulation = Simulation(spec=make_torchrun_spec())
+    simulation.settle(4)
+    for name in ("gpt-w1-1", "gpt-w2-1"):
+        simulation.pods[name] = replace(simulation.pods[name], terminating=True)
+    return simulation.round()
+
+
+@pytest.mark.parametrize(
+    ("make", "reason", "words"),
+    [
+        (with_an_invalid_spec, "InvalidSpec", "spec.trainer.x: unknown field"),
+        (without_a_claim, "ClaimMissing", "'shared' in default: create it"),
+        (with_a_claim_of_one_node, "ClaimNotShared", "need a ReadWriteMany claim"),
+        (with_a_refused_request, "ApiError", "403 exceeded quota"),
+        (
+            with_an_image_that_cannot_be_pulled,
+            "ImageError",
+            "cannot pull image x:1 of pod gpt-w0-1 on node n2: ErrImagePull: not found",
+        ),
+        (with_a_coordinator_that_crashes, "CoordinatorCrashing", "volume is not writable"),
+        (with_a_pod_that_fits_nowhere, "Unschedulable", "0/3 nodes: too little memory"),
+        (
+            with_pods_that_failed_twice,
+            "BackOff",
+            "3 pods in a row failed (see their logs): the next ones",
+        ),
+        (without_a_coordinator, "CoordinatorPending", "see kubectl describe pod gpt-c1"),
+        (
+            with_a_coordinator_that_refuses,
+            "CoordinatorUnreachable",
+            "401 wrong token (see kubectl logs gpt-c1)",
+        ),
+        (while_suspending, "Suspending", "suspending: "),
+        (while_suspended, "Suspended", "no pods are held"),
+        (without_a_store, "StorePending", "see kubectl describe pod gpt-s1"),
+        (with_too_few_workers_of_torchrun, "TooFewWorkers", "1 run, at least 2 are needed"),
+    ],
+)
+def test_the_reason_stands_in_the_message_the_condition_and_the_plan(
+    make: Callable[[], Plan], reason: str, words: str
+) -> None:
+    what = make()
+    assert what.waiting is not None
+    assert what.waiting.reason == reason
+    assert words in what.waiting.message
+    if what.status.phase != "Running":
+        assert what.status.message == what.waiting.message
+    assert words in what.status.message
+    assert not what.status.holds("Ready")
+
+
+@pytest.mark.parametrize(
+    ("phase", "reason"),
+    [
+        ("waiting", "TooFewWorkers"),
+        ("starting", "GenerationStarting"),
+        ("recovering", "GenerationFailed"),
+        ("resizing", "GenerationEnding"),
+        ("stopping", "GenerationEnding"),
+    ],
+)
+@pytest.mark.parametrize("message", ["", "two workers are missing"])
+def test_the_phase_of_a_coordinator_that_gives_no_reason_is_the_reason(
+    phase: CoordinatorPhase, reason: str, message: str
+) -> None:
+    simulation = training()
+    report = make_coordinator_status(phase=phase, message=message)
+    view = CoordinatorView(report, answering_seconds=60)
+    what = planned(simulation, replace(simulation.observed(), coordinator=view))
+    assert what.waiting is not None
+    assert (what.waiting.reason, what.status.message) == (
+        reason,
+        message or f"the coordinator is {phase}",
+    )
+
+
+def test_the_reason_that_a_coordinator_gives_is_shown_as_it_is() -> None:
+    simulation = training()
+    given = Waiting(reason="VolumeFull", message="no space on the volume: free some")
+    report = make_coordinator_status(phase="waiting", message="waiting", waiting=given)
+    view = CoordinatorView(report, answering_seconds=60)
+    what = planned(simulation, replace(simulation.observed(), coordinator=view))
+    assert what.waiting == given
+    assert what.status.message == given.message
+
+
+def test_a_job_that_trains_waits_for_nothing() -> None:
+    what = training().round()
+    assert what.waiting is None
+    assert what.status.holds("Ready")
+
+
+@pytest.mark.parametrize("result", ["completed", "failed"])
+def test_a_job_that_has_ended_waits_for_nothing(result: str) -> None:
+    simulation = training()
+    simulation.outcome = Outcome(result=result, message="the end")  # type: ignore[arg-type]
+    what = simulation.round()
+    assert (what.waiting, what.status.message) == (None, "the end")
+    ready = what.status.condition("Ready")
+    assert ready is not None
+    assert (ready.status, ready.reason) == ("False", "Finished")
+
+
+def test_an_image_problem_of_a_replacement_is_named_while_the_others_train() -> None:
+    simulation = training()
+    simulation.fail(simulation.workers()[0], exit_code=143)
+    simulation.round()
+    new = next(pod for pod in simulation.workers() if pod.index == 0)
+    simulation.pods[new.name] = replace(new, waiting_reason="ErrImagePull", image="x:1")
+    what = simulation.round()
+    assert what.waiting is None
+    assert what.status.message.startswith("training; cannot pull image x:1")
+
+
+def test_what_somebody_must_mend_is_an_event_once() -> None:
+    simulation = Simulation(claim=None)
+    first = simulation.round()
+    assert [(event.type, event.reason) for event in first.events] == [("Warning", "ClaimMissing")]
+    assert simulation.round().events == ()
+    assert [event.reason for event in started().round().events] == []

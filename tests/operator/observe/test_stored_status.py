@@ -1,0 +1,143 @@
+"""A stored status is always read, also one of an earlier release or one edited by hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regroup_operator.observe.stored_status import read_status
+from tests.support.version_one_records import recorded
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def test_the_status_of_release_0_1_is_read_under_the_names_of_today() -> None:
+    status, unreadable = read_status(recorded("job_status"), NOW)
+    assert unreadable == ()
+    assert status.rendezvous_generation == "2.4"
+    assert [recovery.restored_from for recovery in status.recoveries] == [
+        "Nothing",
+        "Peers",
+        "Snapshot",
+        "Checkpoint",
+        "Script",
+    ]
+    assert (status.recoveries[1].world_size_before, status.recoveries[1].world_size_after) == (3, 2)
+    assert (status.coordinator_term, status.next_incarnation, status.restart_count) == (2, 5, 2)
+    assert (status.handled_pods, status.protocol_version) == (("uid-9",), 1)
+
+
+def test_former_names_are_never_written() -> None:
+    status, _ = read_status(recorded("job_status"), NOW)
+    written = status.model_dump(by_alias=True, mode="json", exclude_none=True)
+    assert "worldGeneration" not in written
+    assert not {"rung", "worldBefore", "worldAfter"} & set(written["recoveries"][0])
+
+
+def test_a_name_of_today_wins_over_the_former_one() -> None:
+    both = {"worldGeneration": "1.1", "rendezvousGeneration": "2.2"}
+    assert read_status(both, NOW)[0].rendezvous_generation == "2.2"
+
+
+@pytest.mark.parametrize("raw", [None, {}])
+def test_a_new_job_has_the_defaults(raw: Any) -> None:
+    status, unreadable = read_status(raw, NOW)
+    assert (status.coordinator_term, status.next_incarnation, unreadable) == (0, 1, ())
+
+
+@pytest.mark.parametrize("field", ["coordinatorTerm", "nextIncarnation"])
+@pytest.mark.parametrize("value", [-1, "many", None, [], 2**40])
+def test_a_number_that_cannot_be_read_continues_above_all_that_were_counted(
+    field: str, value: Any
+) -> None:
+    status, unreadable = read_status({**recorded("job_status"), field: value}, NOW)
+    numbers = {
+        "coordinatorTerm": status.coordinator_term,
+        "nextIncarnation": status.next_incarnation,
+    }
+    assert numbers[field] == int(NOW.timestamp())
+    assert unreadable == (field,)
+
+
+def test_one_bad_entry_costs_no_other_one() -> None:
+    stored = recorded("job_status")
+    stored["recoveries"][1]["time"] = 7
+    stored["handledPods"] = ["uid-1", 7, "uid-2"]
+    stored["restarts"]["hang"] = "often"
+    stored["conditions"][0]["lastTransitionTime"] = {}
+    stored["progress"] = "far"
+    status, unreadable = read_status(stored, NOW)
+    assert len(status.recoveries) == 4
+    assert status.handled_pods == ("uid-1", "uid-2")
+    assert (status.restarts.hang, status.restarts.infrastructure) == (0, 1)
+    assert status.holds("Ready")
+    assert status.progress.step == 0
+    assert set(unreadable) == {
+        "recoveries.1.time",
+        "handledPods.1",
+        "restarts.hang",
+        "conditions.0.lastTransitionTime",
+        "progress",
+    }
+
+
+def test_a_job_that_has_ended_stays_ended_whatever_else_is_odd_about_the_condition() -> None:
+    condition = {"type": "Complete", "status": "True", "reason": 7, "message": [], "extra": 1}
+    status, _ = read_status({"conditions": [condition]}, NOW)
+    assert status.holds("Complete")
+
+
+def test_a_status_that_is_no_object_is_named() -> None:
+    assert read_status(["x"], NOW)[1] == ("status",)
+
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=50),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.text(max_size=5), st.integers(), max_size=2),
+)
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths of all parts of a JSON value."""
+    if not isinstance(value, dict | list):
+        return [path]
+    parts = value.items() if isinstance(value, dict) else enumerate(value)
+    return [path, *(found for key, part in parts for found in paths(part, (*path, key)))]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(paths(recorded("job_status"))[1:]), JUNK), max_size=5))
+def test_no_status_is_refused_and_no_number_is_used_again(changes: list[tuple[Any, Any]]) -> None:
+    stored = recorded("job_status")
+    for path, junk in changes:
+        _put(stored, path, junk)
+    status, unreadable = read_status(stored, NOW)
+    for name, number, counted in (
+        ("coordinatorTerm", status.coordinator_term, 2),
+        ("nextIncarnation", status.next_incarnation, 5),
+    ):
+        assert number >= counted or stored[name] == number
+        assert name not in unreadable or number == int(NOW.timestamp())
+
+
+def _put(document: Any, path: tuple[Any, ...], value: Any) -> None:
+    """Replace the part at `path`, where an earlier change has left something there."""
+    for part in path[:-1]:
+        document = document[part] if _holds(document, part) else None
+    if _holds(document, path[-1]):
+        document[path[-1]] = value
+
+
+def _holds(document: Any, part: Any) -> bool:
+    if isinstance(document, list):
+        return isinstance(part, int) and part < len(document)
+    return isinstance(document, dict) and part in document

@@ -1,0 +1,58 @@
+"""A replacement in a job of release 0.1 starts as its other pods did."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from regroup_operator.render import workload
+from regroup_trainer.protocol.ledger import Cause, Ledger
+from tests.support.operator_simulation import make_spec
+from tests.support.rendering import SETTINGS, job_of
+from tests.support.version_one_records import recorded
+
+STATUS = {
+    "coordinatorTerm": 2,
+    "images": {"trainer": "trainer:0.1", "coordinator": "operator:0.1"},
+    "protocolVersion": 1,
+}
+OWN_IMAGE = {
+    "spec": {
+        "containers": [
+            {"name": "trainer", "image": "my/image:1", "command": ["python3", "train.py"]}
+        ]
+    }
+}
+
+
+def started_by(pod: dict[str, Any]) -> dict[str, Any]:
+    """What decides which processes run in a pod, and what they read."""
+    main, spec = pod["spec"]["containers"][0], pod["spec"]
+    injectors = spec.get("initContainers", [])
+    return {
+        **{key: main[key] for key in ("image", "command", "env", "volumeMounts")},
+        "volumes": spec["volumes"],
+        "initContainers": [
+            {key: one[key] for key in ("image", "command", "volumeMounts")} for one in injectors
+        ],
+    }
+
+
+def worker(spec: dict[str, Any]) -> dict[str, Any]:
+    return workload.worker_pod(job_of(spec, STATUS), SETTINGS, (1, 4), "198.19.0.1", ())
+
+
+def test_a_worker_runs_the_image_the_module_and_the_variables_of_release_0_1() -> None:
+    assert started_by(worker(make_spec())) == recorded("pods")["worker"]
+
+
+def test_a_worker_of_its_own_image_gets_the_agent_of_release_0_1() -> None:
+    spec = make_spec(template=OWN_IMAGE)
+    del spec["trainer"]
+    assert started_by(worker(spec)) == recorded("pods")["worker with its own image"]
+
+
+def test_a_successor_of_the_coordinator_gets_a_spec_that_release_0_1_reads() -> None:
+    job = job_of(make_spec(), STATUS)
+    wanted = workload.desired(job, Ledger(restarts=dict.fromkeys(get_args(Cause), 0)))
+    pod = workload.coordinator_pod(job, SETTINGS, wanted, 2, ())
+    assert started_by(pod) == recorded("pods")["coordinator"]

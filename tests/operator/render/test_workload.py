@@ -1,0 +1,169 @@
+"""The objects that are made of a job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from regroup_operator.decide.job_account import merge_ledgers
+from regroup_operator.errors import TemplateError
+from regroup_operator.render import pods, workload
+from regroup_trainer.protocol.environment import AgentEnvironment, CoordinatorEnvironment
+from regroup_trainer.protocol.ledger import Ledger
+from tests.support.operator_simulation import make_coordinator_status
+from tests.support.rendering import SETTINGS, main_of, make_valid_job, make_worker, values_of
+
+KEY = b"0123456789abcdef"
+
+
+def test_a_worker_gets_all_that_its_agent_reads_from_the_environment() -> None:
+    agent = AgentEnvironment.read(values_of(main_of(make_worker())))
+    assert agent.index == 1
+    assert agent.coordinator_url == "http://198.19.0.1:8471"
+    assert agent.job == "gpt"
+    assert agent.ranks == 1
+
+
+def test_a_coordinator_gets_the_job_as_it_should_be() -> None:
+    job = make_valid_job()
+    wanted = workload.desired(job, Ledger())
+    pod = workload.coordinator_pod(job, SETTINGS, wanted, 3, ())
+    environment = CoordinatorEnvironment.read(values_of(pod["spec"]["containers"][0]))
+    assert environment.term == 3
+    assert environment.first_desired() == wanted
+    assert (wanted.revision, wanted.min_replicas, wanted.replicas, wanted.max_replicas) == (
+        7,
+        2,
+        3,
+        4,
+    )
+    assert wanted.directory == "/regroup/volume/team/gpt-4322f31b"
+    assert pod["spec"]["restartPolicy"] == "Always"
+
+
+def test_the_folder_lies_below_the_sub_path() -> None:
+    job = make_valid_job(
+        checkpoint={
+            "storage": {"persistentVolumeClaim": {"claimName": "shared", "subPath": "a/b/"}}
+        }
+    )
+    assert pods.directory(job) == "/regroup/volume/a/b/team/gpt-4322f31b"
+
+
+def test_a_new_coordinator_is_seeded_with_the_larger_of_written_and_reported() -> None:
+    job = make_valid_job()
+    ledger = {"seconds": {"step": 5.0, "idle": 9.0}, "restarts": {"infrastructure": 2}}
+    stored = job.status.model_copy(
+        update={"ledger": job.status.ledger.model_copy(update={"seconds": {"step": 8.0}})}
+    )
+    job = replace(job, status=stored)
+    seed = merge_ledgers(job.status, make_coordinator_status(ledger=ledger))
+    assert seed.seconds == {"idle": 9.0, "step": 8.0}
+    assert seed.restarts["infrastructure"] == 2
+
+
+@pytest.mark.parametrize("pod", ["worker", "coordinator"])
+def test_every_pod_is_restricted(pod: str) -> None:
+    job = make_valid_job()
+    made = (
+        make_worker()
+        if pod == "worker"
+        else workload.coordinator_pod(job, SETTINGS, workload.desired(job, Ledger()), 1, ())
+    )
+    spec = made["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in spec["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        }
+
+
+def test_the_root_file_system_of_an_image_of_ones_own_stays_writable() -> None:
+    main = main_of(make_worker(image="mine:1"))
+    assert main["image"] == "mine:1"
+    assert main["securityContext"]["readOnlyRootFilesystem"] is False
+
+
+def test_the_template_wins_where_nothing_is_reserved() -> None:
+    template = {
+        "metadata": {"labels": {"team": "a"}},
+        "spec": {"containers": [{"name": "trainer", "env": [{"name": "HOME", "value": "/data"}]}]},
+    }
+    pod = make_worker(template=template)
+    assert pod["metadata"]["labels"]["team"] == "a"
+    assert pod["metadata"]["labels"]["regroup.dev/index"] == "1"
+    assert values_of(main_of(pod))["HOME"] == "/data"
+    assert main_of(pod)["command"] == ["python", "-P", "-m", "regroup_trainer.agent"]
+
+
+def test_ranks_come_from_the_limit_of_gpus_wherever_it_is_given() -> None:
+    in_template = {
+        "spec": {
+            "containers": [{"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": "4"}}}]
+        }
+    }
+    assert values_of(main_of(make_worker(template=in_template)))["REGROUP_RANKS"] == "4"
+    assert (
+        values_of(main_of(make_worker(resources={"limits": {"nvidia.com/gpu": 2}})))[
+            "REGROUP_RANKS"
+        ]
+        == "2"
+    )
+    assert values_of(main_of(make_worker(nprocPerNode=3)))["REGROUP_RANKS"] == "3"
+
+
+def test_a_limit_of_gpus_that_is_no_number_is_refused() -> None:
+    with pytest.raises(TemplateError, match=r"nvidia\.com/gpu='half'"):
+        make_worker(resources={"limits": {"nvidia.com/gpu": "half"}})
+
+
+def test_excluded_nodes_are_excluded_in_every_term_one_requirement_each() -> None:
+    terms = [{"matchExpressions": [{"key": zone, "operator": "Exists"}]} for zone in ("a", "b")]
+    affinity = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
+        }
+    }
+    pod = make_worker(("n2", "n1"), template={"spec": {"affinity": affinity}})
+    found = pod["spec"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
+    fields = [
+        {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]},
+        {"key": "metadata.name", "operator": "NotIn", "values": ["n2"]},
+    ]
+    assert [term["matchFields"] for term in found["nodeSelectorTerms"]] == [fields, fields]
+    assert [term["matchExpressions"][0]["key"] for term in found["nodeSelectorTerms"]] == ["a", "b"]
+    assert pod["metadata"]["annotations"]["regroup.dev/excluded-nodes"] == "n1,n2"
+
+
+def test_the_token_differs_by_job_and_needs_the_key() -> None:
+    job = make_valid_job()
+    other = replace(job, uid="other")
+    assert workload.token(job, KEY) == workload.token(job, KEY)
+    assert (
+        len({workload.token(job, KEY), workload.token(other, KEY), workload.token(job, b"f" * 16)})
+        == 3
+    )
+
+
+def test_an_isolated_job_lets_in_its_own_pods_and_the_peers_of_the_settings() -> None:
+    peers = ({"namespaceSelector": {"matchLabels": {"name": "monitoring"}}},)
+    settings = SETTINGS.model_copy(update={"network_peers": peers})
+    own, outside = workload.network_policy(make_valid_job(), settings)["spec"]["ingress"]
+    assert own == {"from": [{"podSelector": {"matchLabels": {"regroup.dev/job": "gpt"}}}]}
+    assert outside["from"] == list(peers)
+    assert [port["port"] for port in outside["ports"]] == [8471, 8472]
+
+
+def test_a_single_worker_may_keep_its_checkpoints_in_its_pod() -> None:
+    job = make_valid_job(
+        replicas=1, elasticPolicy=None, checkpoint={"storage": {"emptyDir": {"sizeLimit": "1Gi"}}}
+    )
+    pod = workload.worker_pod(job, SETTINGS, (0, 1), "198.19.0.1", ())
+    assert {"name": "checkpoints", "emptyDir": {"sizeLimit": "1Gi"}} in pod["spec"]["volumes"]

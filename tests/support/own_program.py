@@ -1,0 +1,112 @@
+"""A user's program with a custom loop that can go wrong in several ways."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
+from torch import Tensor, nn
+
+from regroup_trainer import Session
+
+
+class Points:
+    """Points of two clouds."""
+
+    def __init__(self, count: int) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.labels = torch.randint(2, (count,), generator=generator)
+        self.points = torch.randn(count, 8, generator=generator) + self.labels[:, None]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.points[index], self.labels[index]
+
+
+class Count:
+    """Counts steps, in a state whose structure changes."""
+
+    value = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value, "values": list(range(self.value % 3))}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.value = state_dict["value"]
+
+
+class Net(nn.Module):
+    """A stack and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for block in self.blocks:
+            inputs = torch.relu(block(inputs))
+        return self.head(inputs)  # type: ignore[no-any-return]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--strategy", default="ddp")
+    parser.add_argument("--micro-batch", type=int)
+    parser.add_argument("--points", type=int, default=50)
+    parser.add_argument("--directory")
+    parser.add_argument("--count-file", type=Path)
+    parser.add_argument("--fail", default="")
+    parser.add_argument("--step-seconds", type=float, default=0.0)
+    options = parser.parse_args()
+    session = Session(
+        seed=3,
+        directory=options.directory,
+        save_every_steps=4,
+        non_finite="stop" if options.fail == "not-finite" else "skip",
+    )
+    model = session.prepare(Net(), strategy=options.strategy)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    count = Count()
+    if options.fail != "no-optimizer":
+        session.attach(optimizer, scheduler, gradient_clip=0.5, count=count)
+
+    def measure(batch: list[Tensor]) -> dict[str, Tensor]:
+        return {"loss": F.cross_entropy(model(batch[0]), batch[1])}
+
+    for inputs, labels in session.batches(
+        Points(options.points), options.steps, 10, options.micro_batch
+    ):
+        if options.fail == "slow" and session.rank == 1:
+            time.sleep(0.05)
+        bad = options.fail == "not-finite" and session.steps == 2
+        session.backward(F.cross_entropy(model(inputs), labels) * (float("inf") if bad else 1.0))
+        if options.fail == "twice":
+            session.backward(F.cross_entropy(model(inputs), labels))
+        if options.fail == "no-step":
+            continue
+        time.sleep(options.step_seconds)
+        if session.step():
+            count.value += 1
+            if session.steps % 3 == 0 and options.steps < 100:
+                session.log(loss=session.evaluate(Points(7), measure, batch_size=2)["loss"])
+            if options.fail == "raise":
+                raise ValueError("a bug of the user's own")
+            if options.fail == "exit":
+                sys.exit(3)
+    if options.count_file:
+        options.count_file.write_text(json.dumps(count.value))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""A rank for the tests of template and agent: the name of its job says what it does."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+from regroup_trainer.protocol.channel import Channel
+from regroup_trainer.protocol.generation import Assignment
+from regroup_trainer.protocol.rank_messages import Finished, Progress, Restored
+
+
+def run(assignment: Assignment, channel: Channel) -> int:
+    """Send the first report, then do what the job's name says."""
+    number, rank = assignment.record.number, assignment.rank
+    channel.send(Restored(generation=number, rank=rank, step=0))
+    match assignment.record.desired.job:
+        case "finish":
+            channel.send(Finished(generation=number, rank=rank, step=0, reason="completed"))
+        case "raise":
+            raise ValueError("the data is upside down")
+        case "complain":
+            print("ConfigError: the data is upside down", file=sys.stderr)
+            return 3
+        case "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "crash":
+            ctypes.string_at(0)
+        case "hang":
+            signal.pause()
+        case "stall":
+            channel.send(Progress(generation=number, rank=rank, step=1, time=time.time()))
+            wait_for_ever()
+    return 0
+
+
+def wait_for_ever() -> None:
+    """Stall. The stack of the rank shows this function."""
+    while True:  # it returns after every signal
+        signal.pause()

@@ -1,0 +1,102 @@
+"""What a test that fails names: its folders, those of the fixtures that it shares, and its seed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FAILING = """
+import pytest
+from hypothesis import given, strategies
+
+@pytest.fixture(scope="session")
+def logs(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("logs"))
+
+@pytest.fixture(scope="module")
+def run(logs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    return ["no folder"]
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory):
+    tmp_path_factory.mktemp("broken")
+    raise OSError("in the fixture")
+
+def test_own(tmp_path):
+    raise AssertionError
+
+def test_own_too(tmp_path):
+    raise AssertionError
+
+def test_shared(run):
+    raise AssertionError
+
+def test_broken(broken):
+    pass
+
+def test_none():
+    raise AssertionError
+
+@pytest.mark.parametrize("seed", [7])
+def test_seed(seed):
+    raise AssertionError
+
+@given(seed=strategies.just(11))
+def test_drawn_seed(seed):
+    raise AssertionError
+"""
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What pytest prints about the tests of FAILING, with our hooks."""
+    folder = tmp_path_factory.mktemp("failing")
+    (folder / "test_it.py").write_text(FAILING)
+    options = ["-c", "/dev/null", "--rootdir", str(folder), "-p", "tests.conftest", "--tb=short"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "--basetemp", str(folder / "made"), str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stdout
+
+
+def section(output: str, test: str, title: str) -> list[str]:
+    """The lines of a section of a test's report."""
+    (report,) = re.findall(
+        rf"^_+ (?:ERROR at setup of )?{test} _+$(.*?)^[_=]+ ", output, re.M | re.S
+    )
+    found = re.search(rf"^-+ {title} -+$\n(.*?)(?:^-+ |\Z)", report, re.M | re.S)
+    return found[1].split() if found else []
+
+
+@pytest.mark.parametrize(
+    ("test", "folders"),
+    [
+        ("test_own", ["test_own0"]),
+        ("test_own_too", ["test_own_too0"]),
+        ("test_shared", ["logs0", "run0"]),
+        ("test_broken", ["broken0"]),
+        ("test_none", []),
+    ],
+)
+def test_a_failing_test_names_its_folders_and_those_that_it_shares(
+    output: str, test: str, folders: list[str]
+) -> None:
+    assert [Path(line).name for line in section(output, test, "Files and logs")] == folders
+
+
+@pytest.mark.parametrize(
+    ("test", "seed"), [(r"test_seed\[7\]", ["7"]), ("test_drawn_seed", ["11"]), ("test_none", [])]
+)
+def test_a_failing_test_names_its_seed(output: str, test: str, seed: list[str]) -> None:
+    assert section(output, test, "Seed") == seed

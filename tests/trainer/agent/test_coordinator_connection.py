@@ -1,0 +1,139 @@
+"""The agent's line to a coordinator that comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from regroup_trainer.agent.coordinator_connection import CoordinatorConnection
+from regroup_trainer.protocol.agent_messages import Hello, Leaving, agent_message
+from regroup_trainer.protocol.coordinator_messages import CoordinatorMessage, Refused, Welcome
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.message import Message
+from regroup_trainer.protocol.rank_messages import Finished
+from tests.support.generations import make_hello
+from tests.support.waiting import wait_until
+
+NUMBER = GenerationNumber(1, 1)
+FINISHED = Finished(generation=NUMBER, rank=0, step=3, reason="leave")
+
+
+class Peer:
+    """A coordinator that sends given answers, connection by connection."""
+
+    def __init__(self, *answers: Message, then: Callable[[int], bool] = lambda count: True) -> None:
+        self._answers = answers
+        self._then = then
+        self.received: list[list[Message]] = []
+        self.news = asyncio.Event()
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        received: list[Message] = []
+        self.received.append(received)
+        async for text in socket:
+            received.append(agent_message.validate_json(text.data))
+            self.news.set()
+            if isinstance(received[-1], Hello):
+                await socket.send_str(
+                    self._answers[min(len(self.received), len(self._answers)) - 1].model_dump_json()
+                )
+            elif not self._then(len(self.received)):
+                await socket.close()
+        return socket
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                self.news.clear()
+                with contextlib.suppress(
+                    TimeoutError
+                ):  # the connection changes its own state without an event here
+                    await asyncio.wait_for(self.news.wait(), 0.05)
+
+
+@contextlib.asynccontextmanager
+async def connected(peer: Peer) -> AsyncIterator[CoordinatorConnection]:
+    """A connection to the peer that keeps itself up."""
+    app = web.Application()
+    app.router.add_get("/v1/agent", peer.serve)
+    server = TestServer(app)
+    await server.start_server()
+    reported: list[CoordinatorMessage] = []
+    connection = CoordinatorConnection(
+        f"http://{server.host}:{server.port}/", "token", make_hello, reported.append
+    )
+    running = asyncio.create_task(connection.run())
+    try:
+        yield connection
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        await server.close()
+
+
+async def test_a_connection_to_a_coordinator_that_is_gone_is_closed_at_once() -> None:
+    peer = Peer(Welcome(term=1), Welcome(term=2))
+    async with connected(peer) as connection:
+        await peer.until(lambda: len(peer.received) == 1 and connection.welcomed)
+        connection.reconnect()
+        await peer.until(lambda: len(peer.received) == 2 and connection.welcomed)
+
+
+async def test_messages_sent_while_the_connection_was_down_go_out_after_the_next_hello() -> None:
+    peer = Peer(Welcome(term=1))
+    async with connected(peer) as connection:
+        connection.send(FINISHED)
+        await peer.until(lambda: bool(peer.received) and len(peer.received[-1]) == 2)
+    assert isinstance(peer.received[0][0], Hello)
+    assert peer.received[0][1] == FINISHED
+
+
+async def test_a_lost_connection_is_made_anew_with_a_hello() -> None:
+    peer = Peer(Welcome(term=1), then=lambda count: count > 1)
+    async with connected(peer) as connection:
+        connection.send(FINISHED)
+        await peer.until(lambda: len(peer.received) == 2 and len(peer.received[1]) == 1)
+        connection.send(Leaving(reason="SIGTERM"))
+        await peer.until(lambda: len(peer.received[1]) == 2)
+    assert peer.received[1][1] == Leaving(reason="SIGTERM")
+
+
+async def test_a_refusal_that_may_pass_is_tried_again() -> None:
+    peer = Peer(Refused(reason="another term has begun", final=False), Welcome(term=2))
+    async with connected(peer) as connection:
+        connection.send(FINISHED)
+        await peer.until(lambda: len(peer.received) == 2 and len(peer.received[1]) == 2)
+    assert [type(message) for message in peer.received[0]] == [Hello]
+
+
+async def test_a_coordinator_that_cannot_be_reached_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    connection = CoordinatorConnection("http://127.0.0.1:9", "token", make_hello, lambda _: None)
+    running = asyncio.create_task(connection.run())
+    await asyncio.to_thread(wait_until, "a warning", lambda: caplog.messages)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    (reported,) = caplog.messages
+    assert reported.startswith(
+        "cannot connect to the coordinator at http://127.0.0.1:9/v1/agent: Cannot connect"
+    )
+
+
+async def test_a_new_generation_drops_old_reports_but_not_the_request_to_leave() -> None:
+    peer = Peer(Welcome(term=1))
+    async with connected(peer) as connection:
+        connection.send(FINISHED)
+        connection.send(Leaving(reason="SIGTERM"))
+        connection.drop_unsent_reports()
+        await peer.until(lambda: bool(peer.received) and len(peer.received[-1]) == 2)
+    assert peer.received[0][1:] == [Leaving(reason="SIGTERM")]

@@ -1,0 +1,100 @@
+"""What `regroup checkpoint` shows, and what it exits with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from regroup_trainer.checkpoint import catalog
+from regroup_trainer.checkpoint.__main__ import main
+from regroup_trainer.checkpoint.layout import Layout
+from regroup_trainer.protocol.generation import GenerationNumber
+from tests.support.checkpoints import begin, write_checkpoint
+
+
+@pytest.fixture
+def layout(layout: Layout) -> Layout:
+    """Checkpoints of steps 2, 4, 6 and 8, of which 8 is of an abandoned line."""
+    first = begin(layout, 1)
+    begin(layout, 2, resumed=6, parent=1)
+    for step in (2, 4, 6, 8):
+        write_checkpoint(layout, step, first)
+    return layout
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def test_the_list_shows_which_checkpoints_can_be_resumed(layout: Layout) -> None:
+    shown = run("list", layout.directory)
+    assert shown.exit_code == 0
+    rows = [line.split() for line in shown.output.splitlines()]
+    assert [row[0] for row in rows] == ["step", "8", "6", "4", "2"]
+    assert "abandoned" in rows[1]
+    assert rows[2][-1] == "resumable"
+    facts = json.loads(run("list", layout.directory, "--json").output)
+    assert [(fact["step"], fact["resumable"]) for fact in facts] == [
+        (8, False),
+        (6, True),
+        (4, True),
+        (2, True),
+    ]
+
+
+def test_verify_names_what_is_damaged_and_fails(layout: Layout) -> None:
+    assert run("verify", layout.directory).exit_code == 0
+    (layout.published(4) / "__0_0.distcp").write_bytes(b"shark")
+    found = run("verify", layout.directory)
+    assert found.exit_code == 1
+    assert "step 4: damaged: __0_0.distcp has checksum" in found.output
+    assert run("verify", layout.directory, "--step", 6).exit_code == 0
+    missing = run("verify", layout.directory, "--step", 5)
+    assert "--step 5: not in" in missing.output
+    assert "choose one of 8, 6, 4, 2" in missing.output
+
+
+def test_prune_keeps_what_the_options_say(layout: Layout) -> None:
+    tried = run("prune", layout.directory, "--keep-last", 1, "--keep-every-steps", 4, "--dry-run")
+    assert "step 2: would go" in tried.output
+    assert layout.published(2).exists()
+    run("prune", layout.directory, "--keep-last", 1, "--keep-every-steps", 4)
+    assert sorted(path.name for path in layout.checkpoints.iterdir()) == [
+        "step-4",
+        "step-6",
+        "step-8",
+    ]
+
+
+def test_prune_leaves_what_a_generation_that_begins_meanwhile_resumes_from(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = catalog.removable
+
+    def choose_and_dally(*arguments: Any) -> list[int]:
+        chosen = choose(*arguments)
+        begin(layout, 3, resumed=2, parent=2)
+        return chosen
+
+    monkeypatch.setattr(catalog, "removable", choose_and_dally)
+    failed = run("prune", layout.directory, "--keep-last", 1)
+    assert failed.exit_code == 1
+    assert f"generation {GenerationNumber(1, 3)} has begun" in failed.output
+    assert layout.published(2).exists()
+
+
+def test_a_damaged_checkpoint_is_not_exported(layout: Layout) -> None:
+    (layout.published(6) / "__0_0.distcp").write_bytes(b"shark")
+    failed = run("export", layout.directory, "--out", layout.directory / "out")
+    assert failed.exit_code == 1
+    assert "step-6 is damaged: __0_0.distcp has checksum" in failed.output
+
+
+def test_a_folder_that_is_no_job_directory_is_refused_with_what_to_name(tmp_path: Path) -> None:
+    failed = run("list", tmp_path)
+    assert failed.exit_code == 1
+    assert "is no job's directory" in failed.output

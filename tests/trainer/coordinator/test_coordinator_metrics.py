@@ -1,0 +1,61 @@
+"""The metrics of a coordinator, in virtual time."""
+
+from __future__ import annotations
+
+from regroup_trainer.coordinator.coordinator_metrics import make_registry
+from tests.support.coordinator_simulation import Job, start_job
+
+LABELS = {"namespace": "default", "trainingjob": "gpt"}
+
+
+def value(job: Job, name: str, **labels: str) -> float | None:
+    return make_registry(job.core.state).get_sample_value(name, {**LABELS, **labels})
+
+
+def test_before_the_first_generation_there_are_no_ranks() -> None:
+    job = Job()
+    assert value(job, "trainingjob_generation") == 0
+    assert value(job, "trainingjob_world_size") == 0
+
+
+def test_the_generation_and_its_ranks_are_those_that_train() -> None:
+    job, agents = start_job()
+    assert value(job, "trainingjob_generation") == job.record.number.n == 1
+    assert value(job, "trainingjob_world_size") == 3
+    job.crash(agents[1])
+    job.wait(3.0)
+    assert value(job, "trainingjob_generation") == job.record.number.n == 2
+    assert value(job, "trainingjob_world_size") == 2
+
+
+def test_a_generation_that_has_ended_keeps_its_number_and_has_no_ranks() -> None:
+    job, agents = start_job(workers=2, replicas=2)
+    job.crash(agents[0])
+    job.wait(3.0)
+    assert value(job, "trainingjob_generation") == 1
+    assert value(job, "trainingjob_world_size") == 0
+
+
+def test_the_time_of_the_job_is_counted_by_phase() -> None:
+    job, _ = start_job()
+    job.wait(5.0)
+    spent = value(job, "trainingjob_time_seconds_total", phase="step")
+    assert spent is not None
+    assert spent > 0
+    assert value(job, "trainingjob_time_seconds_total", phase="checkpoint_restore") is not None
+    assert value(job, "trainingjob_lost_work_seconds_total") == 0
+
+
+def test_losses_are_counted_by_cause_with_the_time_to_their_detection() -> None:
+    job, agents = start_job()
+    assert value(job, "trainingjob_detection_seconds_count", cause="infrastructure") is None
+    job.silence(agents[1])
+    job.wait(3.0)
+    assert value(job, "trainingjob_detection_seconds_count", cause="infrastructure") == 1
+    within_one = value(
+        job, "trainingjob_detection_seconds_bucket", cause="infrastructure", le="1.0"
+    )
+    within_three = value(
+        job, "trainingjob_detection_seconds_bucket", cause="infrastructure", le="3.0"
+    )
+    assert (within_one, within_three) == (0, 1)

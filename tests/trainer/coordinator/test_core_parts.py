@@ -1,0 +1,145 @@
+"""The small pure parts of the coordinator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regroup_trainer.coordinator.accounting import Account
+from regroup_trainer.coordinator.formation import choose, make_record
+from regroup_trainer.coordinator.journal import Journal
+from regroup_trainer.coordinator.number_files import reserve
+from regroup_trainer.coordinator.restart_budget import RestartBackoff, describe
+from regroup_trainer.protocol.agent_messages import RankExit
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.ledger import Ledger
+from tests.support.coordinator_simulation import make_desired
+from tests.support.generations import make_hello
+
+HELLOS = [make_hello(index) for index in range(6)]
+
+
+@given(
+    st.lists(st.sampled_from(HELLOS), unique_by=lambda hello: hello.index),
+    st.integers(1, 4),
+    st.integers(1, 2),
+)
+def test_a_choice_is_whole_groups_within_bounds(
+    hellos: list[object], replicas: int, group: int
+) -> None:
+    desired = make_desired(replicas=replicas, min_replicas=1, replica_group_size=group)
+    chosen = choose(hellos, None, desired, "nowhere")  # type: ignore[arg-type]
+    assert len(chosen) % group == 0
+    assert len(chosen) <= min(replicas, 4)
+    assert all(hello.index < replicas for hello in chosen)
+
+
+def test_survivors_keep_their_order_and_joiners_follow() -> None:
+    desired = make_desired(replicas=4)
+    old = make_record(
+        GenerationNumber(1, 1), (HELLOS[2], HELLOS[0], HELLOS[1]), desired, ("Nothing", "")
+    )
+    chosen = choose([HELLOS[3], HELLOS[1], HELLOS[2]], old, desired, "nowhere")
+    assert [hello.index for hello in chosen] == [2, 1, 3]
+
+
+def test_survivors_keep_their_place_within_a_replica_group() -> None:
+    desired = make_desired(replicas=4, replica_group_size=2)
+    old = make_record(GenerationNumber(1, 1), HELLOS[:4], desired, ("Nothing", ""))
+    assert [hello.index for hello in choose(HELLOS[1:4], old, desired, "nowhere")] == [2, 1]
+    back = make_hello(0, member="another")
+    assert [hello.index for hello in choose([back, *HELLOS[1:4]], old, desired, "nowhere")] == [
+        2,
+        1,
+        0,
+        3,
+    ]
+
+
+def test_rank_zero_stays_when_every_node_is_the_coordinators() -> None:
+    here = [make_hello(index, node="n") for index in range(3)]
+    assert [hello.index for hello in choose(here, None, make_desired(), "n")] == [0, 1, 2]
+
+
+def test_reservations_are_unique_and_return_the_newest_lineage_record(tmp_path: Path) -> None:
+    first = reserve(tmp_path / "job", GenerationNumber(2, 1))
+    assert first == (GenerationNumber(2, 1), None)
+    (tmp_path / "job/lineage/1-9.json").write_text("{}")
+    (tmp_path / "job/lineage/1-10.json").write_text("{}")
+    assert reserve(tmp_path / "job", GenerationNumber(2, 1)) == (
+        GenerationNumber(2, 2),
+        GenerationNumber(1, 10),
+    )
+
+
+def test_backoff_doubles_without_progress_and_starts_again_after_it() -> None:
+    restarts, desired = RestartBackoff(), make_desired(backoff_seconds=1.0, max_backoff_seconds=3.0)
+    assert [restarts.pause(5, desired) for _ in range(5)] == [0.0, 1.0, 2.0, 3.0, 3.0]
+    assert restarts.pause(6, desired) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("end", "sentence"),
+    [
+        (
+            {"cause": "oom", "exit_code": 137, "signal": 9},
+            "rank 1 on p ran out of memory and was killed",
+        ),
+        ({"cause": "signal", "exit_code": 139, "signal": 11}, "rank 1 on p was ended by signal 11"),
+        (
+            {"cause": "error", "exit_code": 1, "message": "x\nValueError: y\n"},
+            "rank 1 on p ended with exit code 1: ValueError: y",
+        ),
+    ],
+)
+def test_the_end_of_a_rank_is_described_in_a_sentence(
+    end: dict[str, object], sentence: str
+) -> None:
+    report = RankExit.model_validate({"generation": GenerationNumber(1, 1), "rank": 1, **end})
+    assert describe(report, "p") == sentence
+
+
+def test_the_account_splits_the_time_and_never_falls() -> None:
+    account = Account(Ledger(seconds={"step": 5.0}, lost_steps=2), 0.0)
+    account.spend("pending", 3.0)
+    account.restored(first=True, restore_seconds=1.5, now=5.0)
+    account.progress({"step": 4.0, "data_wait": 0.5}, 9.5)
+    account.progress({"step": 6.0, "data_wait": 0.5}, 11.5)
+    account.spend("idle", 12.0)
+    account.restored(first=False, restore_seconds=9.0, now=13.0)
+    account.progress({"step": 1.0}, 14.0)
+    assert account.ledger().seconds == {
+        "step": 12.0,
+        "pending": 3.0,
+        "checkpoint_restore": 2.5,
+        "startup": 0.5,
+        "data_wait": 0.5,
+        "idle": 0.5,
+        "rendezvous": 0.0,
+    }
+    account.merge(
+        Ledger(seconds={"step": 1.0, "evaluation": 2.0}, lost_steps=1, restarts={"resize": 2})
+    )
+    ledger = account.ledger()
+    assert (ledger.seconds["step"], ledger.seconds["evaluation"], ledger.lost_steps) == (
+        12.0,
+        2.0,
+        2,
+    )
+    assert ledger.restarts == {"resize": 2}
+
+
+def test_checkpoint_events_are_rare_and_the_journal_is_bounded() -> None:
+    journal = Journal(1000.0)
+    for second in range(200):
+        journal.emit_rarely(1000.0 + second, "CheckpointSaved", "saved")
+    assert len(journal.events()) == 4
+    for _ in range(100):
+        journal.emit(2000.0, "WorkerLost", "x" * 5000, "Warning")
+    assert len(journal.events()) == 50
+    sequences = [event.sequence for event in journal.events()]
+    assert sequences == sorted(set(sequences))
+    assert len(journal.events()[-1].message) == 1024

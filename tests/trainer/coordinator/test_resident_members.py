@@ -1,0 +1,198 @@
+"""Recovery from peers in the coordinator: whom it aborts, whom it waits for, what it restores."""
+
+from __future__ import annotations
+
+import pytest
+
+from regroup_trainer.coordinator.current_generation import LastCommit
+from regroup_trainer.coordinator.generation_end import abort_seconds
+from regroup_trainer.protocol.agent_messages import RankExit
+from regroup_trainer.protocol.rank_messages import Parked, Retained
+from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired
+
+
+def start(workers: int = 3, **desired: object) -> tuple[Job, list[SimulatedAgent]]:
+    """A job whose workers have trained for more than a second, and saved step 10."""
+    job = Job(make_desired(**desired))
+    agents = [job.add_agent(index) for index in range(workers)]
+    while job.step <= 12:
+        job.wait(0.1)
+    return job, agents
+
+
+def last_recovery(job: Job) -> tuple[str, int | None]:
+    """Where the last recovery restored the state from, and its lost steps."""
+    recovery = job.core.state.recoveries.records()[-1]
+    return recovery.restored_from, recovery.lost_steps
+
+
+def test_a_lost_worker_costs_no_step_where_others_hold_the_state() -> None:
+    job, agents = start()
+    job.crash(agents[1])
+    job.wait(0.5)
+    assert job.indices == [0, 2]
+    assert last_recovery(job) == ("Peers", 0)
+
+
+def test_a_lost_worker_costs_the_steps_since_the_checkpoint_where_each_holds_its_own_part() -> None:
+    job, agents = start(strategy="fsdp")
+    at = job.step
+    job.crash(agents[1])
+    job.wait(0.5)
+    assert last_recovery(job) == ("Checkpoint", at - 10)
+
+
+def test_ranks_that_wait_for_a_silent_peer_are_aborted_as_soon_as_it_is_lost() -> None:
+    job, agents = start()
+    job.silence(agents[0])
+    job.wait(2.3)
+    assert job.indices == [1, 2]
+    assert last_recovery(job) == ("Peers", 0)
+
+
+def test_a_rank_that_cannot_leave_is_forked_again_and_restored_from_its_peers() -> None:
+    job, agents = start()
+    job.hang(agents[2])
+    job.crash(agents[1])
+    job.wait(0.5)
+    assert job.indices == [0, 2]
+    assert last_recovery(job) == ("Peers", 0)
+
+
+def test_a_rank_that_reports_nothing_is_waited_for_only_for_a_moment() -> None:
+    job, agents = start()
+    agents[2].ranks_run = False  # it neither parks nor ends
+    job.crash(agents[1])
+    job.wait(1.0)
+    assert job.record.number.n == 1
+    assert job.core.state.waiting is not None
+    assert "waiting for rank 2 to leave generation 1.1" in job.core.state.waiting.message
+    job.wait(1.0)
+    assert job.indices == [0, 2]
+    assert last_recovery(job) == ("Peers", 0)
+
+
+def test_a_joiner_costs_neither_a_save_nor_a_step() -> None:
+    job, _ = start(workers=2)
+    job.wait(3.0)
+    saved, at = job.saved_step, job.step
+    job.save_every = 1000
+    job.add_agent(2)
+    job.wait(1.0)
+    assert job.indices == [0, 1, 2]
+    assert job.resumed[job.record.number] >= at
+    assert job.saved_step == saved
+    assert last_recovery(job) == ("Peers", 0)
+
+
+def test_a_worker_that_leaves_costs_neither_a_save_nor_a_step() -> None:
+    job, agents = start()
+    job.save_every = 1000
+    saved = job.saved_step
+    job.ask_to_leave(agents[0])
+    job.wait(1.0)
+    assert job.indices == [1, 2]
+    assert job.saved_step == saved
+    assert last_recovery(job) == ("Peers", 0)
+
+
+def test_a_changed_configuration_is_begun_from_a_checkpoint() -> None:
+    job, _ = start()
+    job.save_every = 1000
+    job.update_desired(train=make_desired(steps=200).train)
+    job.wait(1.0)
+    assert job.saved_step == job.resumed[job.record.number]
+
+
+def test_a_new_coordinator_learns_of_parked_ranks_and_uses_their_state() -> None:
+    job, agents = start()
+    at = job.step
+    agents[1].alive = False
+    job.start_coordinator(2)
+    job.wait(4.0)
+    assert job.indices == [0, 2]
+    assert job.resumed[job.record.number] >= at
+    assert job.core.state.current is not None
+    assert job.core.state.current.record.restored_from == "Peers"
+
+
+def test_when_all_holders_of_the_state_are_gone_the_checkpoint_serves() -> None:
+    job, agents = start()
+    for agent in agents:
+        job.crash(agent)
+    for index in range(3):
+        job.add_agent(index)
+    job.wait(3.0)
+    assert job.record.restored_from == "Checkpoint"
+    assert job.resumed[job.record.number] == 10
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_parked_rank_ends_the_generation_for_all(strategy: str) -> None:
+    job, agents = start(strategy=strategy)
+    number = job.record.number
+    agents[0].ranks_run = False
+    job.send(agents[0], Parked(generation=number, rank=0, retained=Retained(step=job.step)))
+    job.wait(2.5)
+    assert job.record.number > number
+    assert job.indices == [0, 1, 2]
+    assert job.core.state.account.used("infrastructure") == 1
+
+
+def test_a_worker_whose_pod_has_ended_is_no_member_again_although_its_process_lives_on() -> None:
+    job, agents = start()
+    number = job.record.number
+    job.report_lost(agents[2], "Kubernetes reports that the pod has ended")
+    job.wait(3.0)
+    assert job.indices == [0, 1]
+    assert job.record.number.n == number.n + 1
+    assert agents[2].exit_code == 0
+
+
+def test_a_killed_rank_is_the_cause_although_its_peers_report_long_before_its_agent() -> None:
+    job, agents = start()
+    number, rank = job.record.number, agents[1].state.local_ranks()[0]
+    agents[1].ranks_run = False  # it is dead, and its agent is too busy to see it
+    for agent in (agents[0], agents[2]):
+        job.leave_generation(agent)
+    job.wait(2 * job.desired.heartbeat_milliseconds / 1000)
+    job.send(agents[1], RankExit(generation=number, rank=rank, exit_code=-9, cause="error"))
+    job.wait(0.2)
+    assert (job.indices, last_recovery(job)) == ([0, 1, 2], ("Peers", 0))
+    account = job.core.state.account
+    assert (account.used("application"), account.used("infrastructure")) == (1, 0)
+
+
+def test_a_rank_whose_agent_was_unreachable_is_aborted_when_the_agent_is_back() -> None:
+    job, agents = start(workers=2, replicas=2, min_replicas=1)
+    agents[0].connects = False
+    job.disconnect(agents[0])
+    job.silence(agents[1])
+    while job.core.state.current is not None and job.core.state.current.alive:
+        job.wait(0.02)
+    job.wait(0.3)
+    agents[0].connects = True
+    before = agents[0].is_parked
+    job.wait(0.1)
+    assert (before, agents[0].is_parked) == (False, True)
+    job.wait(job.desired.start_grace_seconds + 0.5)
+    assert job.indices == [0]
+    assert last_recovery(job) == ("Peers", 0)
+
+
+def test_a_rank_gets_the_time_of_its_steps_to_leave_a_generation() -> None:
+    job, _ = start()
+    current = job.core.state.current
+    assert current is not None
+    assert current.progress is not None
+    assert abort_seconds(current) == 1.0
+    current.progress = current.progress.model_copy(
+        update={"seconds": {"step": 5.0 * current.progress.step}}
+    )
+    assert abort_seconds(current) == 10.0
+    current.progress = current.progress.model_copy(
+        update={"seconds": {"step": 500.0 * current.progress.step}}
+    )
+    assert abort_seconds(current) == 60.0
+    current.progress, current.before = None, LastCommit(10, 0.0, step_seconds=2.0)
+    assert abort_seconds(current) == 4.0

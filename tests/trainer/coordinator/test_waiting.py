@@ -1,0 +1,149 @@
+"""Why no generation trains: every reason, in virtual time."""
+
+from __future__ import annotations
+
+from regroup_trainer.coordinator.coordinator_status import make_status
+from regroup_trainer.coordinator.core import Coordinator
+from regroup_trainer.coordinator.waiting import REASONS
+from regroup_trainer.protocol.job_status import CoordinatorStatus
+from tests.support.coordinator_simulation import Job, make_desired, start_job
+from tests.support.generations import make_hello
+
+
+def status(job: Job) -> CoordinatorStatus:
+    return make_status(job.core.state, 1)
+
+
+def reason(job: Job) -> str | None:
+    waiting = status(job).waiting
+    return waiting.reason if waiting is not None else None
+
+
+def test_each_reason_is_checked_once() -> None:
+    reasons = [reason for reason, _ in REASONS]
+    assert len(set(reasons)) == len(reasons)
+
+
+def test_a_job_that_trains_waits_for_nothing() -> None:
+    job, _ = start_job()
+    assert status(job).phase == "running"
+    assert reason(job) is None
+
+
+def test_a_job_that_has_ended_waits_for_nothing() -> None:
+    job, _ = start_job(steps=5)
+    job.wait(2.0)
+    assert status(job).phase == "completed"
+    assert reason(job) is None
+
+
+def test_no_workers_have_come_yet() -> None:
+    assert reason(Job()) == "NoWorkersYet"
+
+
+def test_too_few_workers_have_come() -> None:
+    job = Job()
+    job.add_agent(0)
+    job.wait(0.1)
+    assert reason(job) == "TooFewWorkers"
+
+
+def test_more_workers_than_the_least_are_waited_for_a_while() -> None:
+    job = Job(make_desired(start_grace_seconds=10.0))
+    job.add_agent(0)
+    job.add_agent(1)
+    job.wait(3.0)
+    assert reason(job) == "GatheringWorkers"
+
+
+def test_a_generation_starts_before_it_trains() -> None:
+    job = Job()
+    for index in range(3):
+        job.add_agent(index)
+    assert reason(job) == "GenerationStarting"
+
+
+def test_a_new_coordinator_waits_for_the_workers_of_a_former_one() -> None:
+    job, agents = start_job()
+    agents[2].connects = False
+    job.start_coordinator(2)
+    job.wait(0.5)
+    waiting = status(job).waiting
+    assert waiting is not None
+    assert waiting.reason == "FormerWorkersAwaited"
+    assert (
+        waiting.message
+        == f"waiting for {agents[2].state.hello().pod} to connect to the new coordinator"
+    )
+
+
+def test_the_first_coordinator_has_no_former_workers_to_wait_for() -> None:
+    job = Job()
+    job.add_agent(0)
+    job.add_agent(1)
+    job.wait(0.5)
+    assert reason(job) == "GatheringWorkers"
+
+
+def test_a_volume_that_refuses_comes_before_missing_workers() -> None:
+    job = Job()
+    job.core.on_reservation_failed("No space left on device (/volume/gpt)", job.now)
+    waiting = status(job).waiting
+    assert waiting is not None
+    assert waiting.reason == "VolumeUnavailable"
+    assert "No space left on device (/volume/gpt)" in waiting.message
+
+
+def test_a_volume_that_answers_late_is_waited_for() -> None:
+    core = Coordinator(1, "node-c", make_desired(replicas=2), 100.0, 0.0)
+    for index in range(2):
+        core.on_message(make_hello(index), f"uid-{index}", 103.0)
+    waiting = make_status(core.state, 1).waiting
+    assert waiting is not None
+    assert waiting.reason == "ReservingNumber"
+
+
+def test_a_suspect_worker_is_waited_for() -> None:
+    job, agents = start_job()
+    job.silence(agents[2])
+    job.fail_rank(agents[1])
+    job.wait(1.3)
+    assert reason(job) == "WorkerSuspect"
+
+
+def test_the_message_names_the_failure_and_what_is_waited_for() -> None:
+    job, agents = start_job(workers=2, replicas=2)
+    job.crash(agents[0])
+    job.wait(3.0)
+    waiting = status(job).waiting
+    assert waiting is not None
+    assert waiting.reason == "TooFewWorkers"
+    assert "is lost" in waiting.message
+    assert waiting.message.endswith(
+        "; waiting for 1 more worker: have 1 of at least 2 (see the pods of gpt-w0)"
+    )
+    assert status(job).message == waiting.message
+
+
+def test_the_pause_after_failures_without_progress_is_waited_for() -> None:
+    job, agents = start_job(strategy="fsdp", backoff_seconds=5.0, max_restarts=-1)
+    for _ in range(3):
+        job.fail_rank(agents[1])
+        job.wait(0.5)
+    assert reason(job) == "BackOff"
+
+
+def test_ranks_that_may_keep_their_state_get_the_time_to_leave() -> None:
+    job, agents = start_job()
+    job.hang(agents[1])
+    job.silence(agents[0])
+    job.wait(2.3)
+    assert reason(job) == "RanksLeaving"
+
+
+def test_a_generation_that_is_to_end_before_its_first_step_is_leaving() -> None:
+    job = Job()
+    for index in range(3):
+        job.add_agent(index)
+    job.update_desired(suspend=True)
+    assert reason(job) == "GenerationEnding"

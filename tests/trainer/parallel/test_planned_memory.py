@@ -1,0 +1,86 @@
+"""What `regroup plan` says of memory is what a training step takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from regroup.planning.layouts import Batch, Checkpointing, Grid, Layout
+from regroup.planning.memory_estimate import estimate
+from regroup.planning.transformer import of_model
+from tests.support.peak_memory import ENTRY, STEPS
+from tests.support.ranks import Template, generation, succeeded, train_config
+
+RANKS = 2
+TOLERANCE = 0.15
+LENGTH, ELEMENT = 128, {"fp32": 4, "bf16": 2}
+GPT = {"preset": None, "dimensions": {"layers": 4, "heads": 4, "width": 256}}
+LLAMA = {
+    "preset": None,
+    "name": "llama",
+    "dimensions": {
+        "layers": 4,
+        "heads": 4,
+        "keyValueHeads": 2,
+        "width": 256,
+        "feedForwardWidth": 768,
+    },
+}
+DDP, ZERO, FSDP = (
+    Grid("ddp", 1, 1, 1, RANKS),
+    Grid("zero", 1, 1, 1, RANKS),
+    Grid("fsdp", 1, 1, RANKS, 1),
+)
+Precision = Literal["fp32", "bf16"]
+
+
+@pytest.mark.long  # how far FSDP's collectives overlap, and so the peak, depends on the load
+@pytest.mark.parametrize(
+    ("model", "grid", "micro_batch", "samples", "checkpointing", "precision"),
+    [
+        pytest.param(GPT, DDP, 4, 16, "none", "fp32", id="ddp, accumulating"),
+        pytest.param(GPT, DDP, 8, 16, "none", "bf16", id="ddp, bf16"),
+        pytest.param(GPT, DDP, 16, 32, "selective", "fp32", id="ddp, cheap parts recomputed"),
+        pytest.param(GPT, ZERO, 4, 8, "none", "fp32", id="zero"),
+        pytest.param(GPT, FSDP, 8, 32, "none", "fp32", id="fsdp, accumulating"),
+        pytest.param(GPT, FSDP, 8, 16, "none", "bf16", id="fsdp, bf16"),
+        pytest.param(GPT, FSDP, 16, 32, "full", "fp32", id="fsdp, all recomputed"),
+        pytest.param(LLAMA, FSDP, 8, 16, "none", "fp32", id="llama, fsdp"),
+    ],
+)
+def test_the_peak_of_a_step_is_as_planned(
+    template: Template,
+    tmp_path: Path,
+    model: dict[str, Any],
+    grid: Grid,
+    micro_batch: int,
+    samples: int,
+    checkpointing: Checkpointing,
+    precision: Precision,
+) -> None:
+    config = train_config(
+        model=model,
+        parallelism={"strategy": grid.strategy},
+        data={"source": "synthetic"},
+        training={
+            "steps": STEPS,
+            "global_batch_size": samples,
+            "micro_batch_size": micro_batch,
+            "sequence_length": LENGTH,
+            "activation_checkpointing": checkpointing,
+            "precision": precision,
+        },
+    )
+    outcomes = template.run(
+        generation(tmp_path / "job", RANKS, config), entry=ENTRY, options={"folder": str(tmp_path)}
+    )
+    succeeded(outcomes)
+    measured = max(int((tmp_path / str(rank)).read_text()) for rank in range(RANKS))
+    shape, layout = of_model(config.model, 256), Layout(grid, micro_batch, checkpointing)
+    planned = estimate(shape, layout, Batch(samples, LENGTH), ELEMENT[precision])
+    print(f"planned / measured: {planned.total / measured:.3f} of {measured / 1e6:.1f} MB")
+    assert planned.total == pytest.approx(measured, rel=TOLERANCE), (
+        f"measured {measured / 1e6:.1f} MB, {planned}"
+    )

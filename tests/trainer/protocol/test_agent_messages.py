@@ -1,0 +1,39 @@
+"""What agents and ranks send: it arrives equal, and what is wrong is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from regroup_trainer.protocol.agent_messages import Hello, RankExit, agent_message
+from regroup_trainer.protocol.rank_messages import Finished, Progress, Restored, rank_report
+from tests.support.generations import make_generation, make_hello
+
+RECORD = make_generation(2, 7)
+NUMBER = RECORD.number
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        make_hello(record=RECORD, highest=NUMBER),
+        Progress(generation=NUMBER, rank=0, step=3, time=1.5, loss=None),
+        RankExit(generation=NUMBER, rank=1, exit_code=137, signal=9, cause="oom"),
+        Finished(generation=NUMBER, rank=1, step=3, reason="leave"),
+    ],
+)
+def test_an_agents_messages_survive_the_wire(message: Hello) -> None:
+    assert agent_message.validate_json(message.model_dump_json()) == message
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValidationError, match="kind"):
+        agent_message.validate_json('{"kind": "gossip"}')
+
+
+def test_an_unknown_field_is_refused() -> None:
+    text = (
+        Restored(generation=NUMBER, rank=0, step=0).model_dump_json().replace("}", ', "stepp": 1}')
+    )
+    with pytest.raises(ValidationError, match="stepp"):
+        rank_report.validate_json(text)

@@ -1,0 +1,85 @@
+"""Values made ahead in a thread: the right ones, so many and no more, and errors come out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from regroup_trainer.errors import DataError
+from regroup_trainer.rank.prefetch import Prefetch
+from tests.support.waiting import wait_until
+
+
+class Source:
+    """Doubles positions and notes them; waits for permission where there is a gate."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def make(self, position: int) -> int:
+        self.gate.wait(10)
+        self.made.append(position)
+        if position == 13:
+            raise DataError("sample 13 is broken")
+        return 2 * position
+
+
+@pytest.fixture
+def source() -> Iterator[Source]:
+    source = Source()
+    yield source
+    source.gate.set()
+
+
+def prefetch_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
+
+
+def test_the_following_positions_are_made_before_they_are_asked_for(source: Source) -> None:
+    with closing(Prefetch(source.make, stride=5, ahead=2)) as values:
+        assert values.at(10) == 20
+        wait_until("two positions ahead", lambda: len(source.made) == 3)
+        assert source.made == [10, 15, 20]
+        source.gate.clear()
+        assert values.at(15) == 30  # needs nothing that is not there
+        source.gate.set()
+
+
+def test_no_more_is_made_than_was_agreed(source: Source) -> None:
+    with closing(Prefetch(source.make, stride=1, ahead=2)) as values:
+        assert [values.at(position) for position in (0, 1)] == [0, 2]
+    assert source.made in ([0, 1, 2], [0, 1, 2, 3], [0, 1])
+
+
+def test_any_position_may_be_asked_for(source: Source) -> None:
+    with closing(Prefetch(source.make, stride=1, ahead=2)) as values:
+        assert [values.at(position) for position in (0, 1, 100, 101, 3, 5)] == [
+            0,
+            2,
+            200,
+            202,
+            6,
+            10,
+        ]
+
+
+def test_errors_come_out_where_their_position_is_asked_for(source: Source) -> None:
+    with closing(Prefetch(source.make, stride=1, ahead=2)) as values:
+        assert values.at(12) == 24
+        with pytest.raises(DataError, match="sample 13 is broken"):
+            values.at(13)
+        assert values.at(14) == 28
+
+
+def test_the_thread_ends(source: Source) -> None:
+    before = prefetch_threads()
+    values = Prefetch(source.make, stride=1, ahead=2)
+    values.at(0)
+    assert len(prefetch_threads()) == len(before) + 1
+    values.close()
+    assert prefetch_threads() == before

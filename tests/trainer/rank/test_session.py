@@ -1,0 +1,212 @@
+"""A custom loop, alone and with any world size: the same steps, the same samples, the same end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regroup_trainer.checkpoint.history import audit, committed
+from regroup_trainer.protocol.exit_codes import PEER_LOST_EXIT_CODE
+from regroup_trainer.protocol.generation import Decision, GenerationNumber, GenerationRecord
+from tests.support.ranks import RankOutcome, Template, generation, succeeded, train_config
+from tests.support.waiting import wait_until
+
+FP32_ROUNDING = 1e-5
+PROGRAM = Path(__file__).parents[2] / "support" / "own_program.py"
+STEPS = 6
+
+
+def record(
+    directory: Path, world_size: int, *arguments: str, n: int = 1, **changes: Any
+) -> GenerationRecord:
+    made = generation(
+        directory, world_size, train_config(), number=GenerationNumber(1, n), **changes
+    )
+    script = (str(PROGRAM), f"--steps={STEPS}", *arguments)
+    return made.model_copy(update={"desired": made.desired.model_copy(update={"script": script})})
+
+
+@pytest.fixture(scope="module")
+def reference(template: Template, tmp_path_factory: pytest.TempPathFactory) -> RankOutcome:
+    """The program in one process, never disturbed."""
+    return succeeded(template.run(record(tmp_path_factory.mktemp("reference"), 1)))[0]
+
+
+@pytest.mark.parametrize(
+    ("world_size", "arguments"),
+    [
+        (2, []),
+        (3, ["--micro-batch=2"]),
+        (2, ["--strategy=fsdp", "--micro-batch=3"]),
+        (12, ["--strategy=fsdp"]),
+    ],
+    ids=["ddp", "ddp accumulating", "fsdp accumulating", "more ranks than samples"],
+)
+def test_any_world_size_trains_as_one_process_does(
+    template: Template,
+    tmp_path: Path,
+    reference: RankOutcome,
+    world_size: int,
+    arguments: list[str],
+) -> None:
+    leader = succeeded(template.run(record(tmp_path, world_size, *arguments)))[0]
+    assert leader.losses == pytest.approx(reference.losses, rel=FP32_ROUNDING)
+    assert [e.loss for e in leader.evaluated] == pytest.approx(
+        [e.loss for e in reference.evaluated], rel=FP32_ROUNDING
+    )
+    assert audit(tmp_path) == []
+
+
+def test_a_program_that_no_longer_fits_its_checkpoint_is_refused_by_its_argument(
+    template: Template, tmp_path: Path
+) -> None:
+    succeeded(template.run(record(tmp_path, 1)))
+    changed = template.run(record(tmp_path, 1, "--points=60", n=2))[0]
+    assert changed.exit_code == 2
+    assert "session.batches: dataset: Points of 60 differs from Points of 50" in changed.stderr
+    assert "or give Session another directory if you started it yourself" in changed.stderr
+
+
+def test_losses_fall_and_the_end_is_reported(reference: RankOutcome) -> None:
+    assert reference.losses[-1] < reference.losses[0]  # type: ignore[operator]
+    assert reference.finished
+    assert (reference.finished.step, reference.finished.reason) == (STEPS, "completed")
+    assert reference.restored.total_steps == STEPS
+    assert [saved.step for saved in reference.saved] == [STEPS]
+
+
+def test_resizes_leave_no_trace_in_losses_rates_and_samples(
+    template: Template, tmp_path: Path, reference: RankOutcome
+) -> None:
+    losses: list[float | None] = []
+    rates: list[float] = []
+    for n, (world_size, strategy) in enumerate([(3, "ddp"), (2, "fsdp"), (1, "ddp")], start=1):
+        leave = {2 * n: Decision.LEAVE} if n < 3 else {}
+        leader = succeeded(
+            template.run(
+                record(tmp_path, world_size, f"--strategy={strategy}", n=n), decisions=leave
+            )
+        )[0]
+        losses += leader.losses
+        rates += [progress.learning_rate for progress in leader.progress]
+    assert losses == pytest.approx(reference.losses, rel=FP32_ROUNDING)
+    assert rates == pytest.approx([progress.learning_rate for progress in reference.progress])
+    assert [step.world for step in committed(tmp_path)] == [3, 3, 2, 2, 1, 1]
+    assert audit(tmp_path) == []
+
+
+def test_other_objects_of_the_program_are_restored(template: Template, tmp_path: Path) -> None:
+    succeeded(template.run(record(tmp_path, 2), decisions={4: Decision.STOP}))
+    leader = succeeded(
+        template.run(record(tmp_path, 2, "--count-file=" + str(tmp_path / "counts"), n=2))
+    )[0]
+    assert leader.restored.step == 4
+    assert json.loads((tmp_path / "counts").read_text()) == STEPS
+
+
+def test_a_lost_rank_is_a_lost_peer_to_the_others(template: Template, tmp_path: Path) -> None:
+    lost = template.run(
+        record(tmp_path, 3),
+        entry="tests.support.rank_faults:die_after_step",
+        options={"rank": 1, "step": 3},
+    )
+    assert [outcome.exit_code for outcome in lost] == [
+        PEER_LOST_EXIT_CODE,
+        137,
+        PEER_LOST_EXIT_CODE,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--fail=raise"], 1, "ValueError: a bug of the user's own"),
+        (["--fail=exit"], 3, ""),
+        (
+            ["--fail=not-finite"],
+            2,
+            "NonFiniteError: step 3: the loss or its gradients are not finite",
+        ),
+        (["--fail=no-step"], 2, "call session.step() after each backward"),
+        (["--fail=twice"], 2, "session.backward: called twice for one batch"),
+        (["--fail=no-optimizer"], 2, "call session.attach(optimizer) first"),
+    ],
+)
+def test_a_program_that_fails_ends_as_python_would(
+    template: Template, tmp_path: Path, arguments: list[str], code: int, words: str
+) -> None:
+    (outcome,) = template.run(record(tmp_path, 1, *arguments))
+    assert outcome.exit_code == code
+    assert words in outcome.stderr
+    assert outcome.finished is None
+
+
+def test_a_rank_whose_own_code_is_slow_stands_out(template: Template, tmp_path: Path) -> None:
+    outcomes = succeeded(template.run(record(tmp_path, 2, "--fail=slow")))
+    usual, slow = (
+        statistics.median(report.compute_seconds for report in o.progress) for o in outcomes
+    )
+    assert 0 < 2 * usual < slow
+
+
+def test_a_script_that_is_not_there_is_named(template: Template, tmp_path: Path) -> None:
+    made = record(tmp_path, 1)
+    made = made.model_copy(
+        update={"desired": made.desired.model_copy(update={"script": ("nowhere.py",)})}
+    )
+    (outcome,) = template.run(made)
+    assert outcome.exit_code == 2
+    assert "nowhere.py is no file on this worker" in outcome.stderr
+
+
+def test_a_plain_program_gets_what_torchrun_gives(template: Template, tmp_path: Path) -> None:
+    made = record(tmp_path, 2)
+    script = (str(PROGRAM.with_name("plain_program.py")), str(tmp_path))
+    made = made.model_copy(update={"desired": made.desired.model_copy(update={"script": script})})
+    outcomes = succeeded(template.run(made))
+    assert [(end.step, end.reason) for o in outcomes if (end := o.finished)] == [
+        (0, "completed")
+    ] * 2
+    written = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    assert written == [
+        {"rank": rank, "size": 2, "sum": 3.0, "name": "__main__"} for rank in range(2)
+    ]
+
+
+@contextlib.contextmanager
+def start(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The program, until the block ends."""
+    command = [sys.executable, str(PROGRAM), f"--directory={directory}", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_without_an_agent_a_signal_saves_and_the_next_start_resumes(tmp_path: Path) -> None:
+    with start(tmp_path, "--steps=1000000") as first:
+        # Any one will do: the first may be pruned before it is seen here.
+        wait_until("a checkpoint", lambda: list(tmp_path.glob("checkpoints/step-*")), seconds=100)
+        first.send_signal(signal.SIGTERM)
+        first.communicate(timeout=60)
+    assert first.returncode == 143
+    done = committed(tmp_path)[-1].step
+    with start(tmp_path, f"--steps={done + 5}") as second:
+        output, _ = second.communicate(timeout=100)
+    assert second.returncode == 0
+    assert f"resumed from step {done}" in output
+    assert [step.step for step in committed(tmp_path)] == list(range(1, done + 6))
+    assert audit(tmp_path) == []

@@ -1,0 +1,117 @@
+"""What ranks agree upon when they meet with states in their memories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from regroup_trainer.protocol.generation import Decision, GenerationNumber
+from regroup_trainer.recovery.inventory import Agreement, StateInventory, agree
+from regroup_trainer.step.commit import Commit
+
+OLD, NEW = GenerationNumber(1, 1), GenerationNumber(1, 2)
+COMMIT = Commit(tokens=10, loss=1.0, gradient_norm=1.0, digest=7, decision=Decision.CONTINUE)
+
+
+def holds(
+    step: int, *, shard: int = 0, prepared: bool = False, generation: GenerationNumber = NEW
+) -> StateInventory:
+    """A rank that made `step` itself."""
+    return StateInventory(shard, generation, step, prepared, COMMIT)
+
+
+def test_equal_states_need_no_copy() -> None:
+    assert agree([holds(5), holds(5)]) == Agreement(NEW, 5, COMMIT, frozenset(), ())
+
+
+def test_a_joiner_gets_the_state_of_a_peer() -> None:
+    agreed = agree([holds(5), holds(5), StateInventory(0), StateInventory(0)])
+    assert agreed is not None
+    assert agreed.transfers == ((0, 2), (1, 3))
+
+
+def test_who_was_prepared_completes_the_step_that_another_saw_committed() -> None:
+    agreed = agree([holds(5), holds(6), holds(5, prepared=True)])
+    assert agreed is not None
+    assert agreed.step == 6
+    assert agreed.completing == {2}
+    assert agreed.transfers == ((1, 0),)
+
+
+def test_a_step_that_nobody_saw_committed_is_not_made() -> None:
+    agreed = agree([holds(5, prepared=True), holds(5, prepared=True)])
+    assert agreed is not None
+    assert (agreed.step, agreed.completing) == (5, frozenset())
+
+
+def test_a_part_of_the_state_that_lives_nowhere_is_not_made_up() -> None:
+    assert (
+        agree([holds(5, shard=0), StateInventory(1), holds(5, shard=0), StateInventory(1)]) is None
+    )
+    assert agree([holds(6, shard=0), holds(5, shard=1)]) is None
+    assert agree([StateInventory(0), StateInventory(0)]) is None
+
+
+def test_a_prepared_part_completes_the_state() -> None:
+    agreed = agree([holds(6, shard=0), holds(5, shard=1, prepared=True)])
+    assert agreed is not None
+    assert (agreed.step, agreed.completing, agreed.transfers) == (6, frozenset({1}), ())
+
+
+def test_the_state_of_an_abandoned_generation_does_not_count_however_far_it_came() -> None:
+    agreed = agree([holds(90, generation=OLD), holds(5)])
+    assert agreed is not None
+    assert (agreed.generation, agreed.step, agreed.transfers) == (NEW, 5, ((1, 0),))
+
+
+def test_generations_that_a_rank_never_trained_in_are_unused_for_all() -> None:
+    third, fourth = GenerationNumber(1, 3), GenerationNumber(1, 4)
+    agreed = agree(
+        [
+            replace(holds(5), unused=frozenset({third})),
+            replace(holds(5), unused=frozenset({fourth})),
+            StateInventory(0),
+        ]
+    )
+    assert agreed is not None
+    assert agreed.unused == {third, fourth}
+    trained = agree(
+        [replace(holds(5), unused=frozenset({third, fourth})), holds(5, generation=third)]
+    )
+    assert trained is not None
+    assert (trained.generation, trained.unused) == (third, frozenset({fourth}))
+
+
+INVENTORIES = st.builds(
+    StateInventory,
+    shard=st.integers(0, 1),
+    generation=st.sampled_from([None, OLD, NEW]),
+    step=st.integers(4, 6),
+    prepared=st.booleans(),
+    commit=st.sampled_from([None, COMMIT]),
+)
+
+
+@given(st.lists(INVENTORIES, min_size=1, max_size=8))
+def test_afterwards_all_hold_the_same_step(inventories: list[StateInventory]) -> None:
+    agreed = agree(inventories)
+    if agreed is None:
+        return
+    steps = {
+        rank: one.step + (rank in agreed.completing)
+        for rank, one in enumerate(inventories)
+        if one.generation == agreed.generation
+    }
+    assert agreed.step == max(
+        one.step for one in inventories if one.generation == agreed.generation
+    )
+    for source, destination in agreed.transfers:
+        assert steps[source] == agreed.step
+        assert inventories[source].shard == inventories[destination].shard
+        assert destination not in agreed.completing
+        steps[destination] = agreed.step
+    assert steps == dict.fromkeys(range(len(inventories)), agreed.step)
+    assert all(inventories[rank].prepared for rank in agreed.completing)
+    assert not agreed.completing or agreed.commit is not None

@@ -1,0 +1,363 @@
+"""When a rank copies its state, into which of its slots, what waits for the copy, and what happens
+before its report; in one process.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import xxhash
+from torch import nn
+
+from regroup_trainer.agent.snapshot_store import SnapshotStore
+from regroup_trainer.checkpoint import lineage
+from regroup_trainer.checkpoint import staging as copies
+from regroup_trainer.checkpoint.checkpointer import Checkpointer
+from regroup_trainer.checkpoint.export import read_model
+from regroup_trainer.checkpoint.image import allocated, size_of
+from regroup_trainer.checkpoint.layout import DataIdentity, Layout, RunIdentity
+from regroup_trainer.checkpoint.save import Saver
+from regroup_trainer.checkpoint.state_plan import StatePlan
+from regroup_trainer.parallel.process_group import GenerationGroup
+from regroup_trainer.protocol.config import CheckpointPolicy, ResumePolicy
+from regroup_trainer.protocol.generation import Assignment, GenerationRecord
+from regroup_trainer.protocol.rank_messages import (
+    CheckpointSaved,
+    RankReport,
+    SnapshotsOff,
+    SnapshotTaken,
+)
+from regroup_trainer.snapshots import snapshot_schedule, snapshot_writer
+from regroup_trainer.snapshots.places import FILES, SLOTS, TENSORS
+from regroup_trainer.snapshots.snapshot_writer import MemorySnapshots
+from regroup_trainer.step.state import Position, TrainState
+from tests.support.generations import make_places
+from tests.support.ranks import FIRST, generation, train_config
+
+DEADLINE = 60.0
+DATA = DataIdentity(fingerprint="f", samples=1, seed=1, global_batch_size=1, sequence_length=1)
+IDENTITY = RunIdentity({"name": "tiny"}, "ddp", DATA)
+
+
+@pytest.fixture(autouse=True)
+def group(monkeypatch: pytest.MonkeyPatch, group_of_one: GenerationGroup) -> GenerationGroup:
+    """A process group of one rank, in which snapshots may follow each other at once."""
+    monkeypatch.setattr(snapshot_schedule, "LEAST_SECONDS", 0.0)
+    return group_of_one
+
+
+@dataclass
+class Reports:
+    """Stands for the agent: the reports that it received, and their place among `events`."""
+
+    events: list[str] = field(default_factory=list)
+    received: queue.Queue[RankReport] = field(default_factory=queue.Queue)
+
+    def send(self, report: RankReport) -> None:
+        self.events.append(report.kind)
+        self.received.put(report)
+
+    def next(self, kind: type[Any]) -> Any:
+        report = self.received.get(timeout=DEADLINE)
+        assert isinstance(report, kind)
+        return report
+
+
+class Rank:
+    """A rank that makes steps, and its agent's memory."""
+
+    def __init__(
+        self, folder: Path, group: GenerationGroup, settle: Callable[[], None] = lambda: None
+    ) -> None:
+        self.reports = Reports()
+        model = nn.Linear(3, 2)
+        self.state = TrainState(
+            model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), Position()
+        )
+        self.store = SnapshotStore(folder / "snapshots", ranks=1)
+        self.layout = Layout(folder)
+        self.layout.lineage.mkdir()
+        self.layout.checkpoints.mkdir()
+        begun = {
+            "generation": FIRST,
+            "parent": None,
+            "resumed_from_step": 0,
+            "resume": ResumePolicy(),
+            "data": DATA,
+        }
+        lineage.begin(self.layout, lineage.LineageRecord.model_validate(begun))
+        self.saver = Saver(self.layout, FIRST, group, IDENTITY, settle)
+        self.record = generation(folder, 1, train_config(), checkpoint={"memory_snapshot_steps": 1})
+
+    def snapshots(
+        self, record: GenerationRecord | None = None, rank: int = 0, free_slot: int = 0
+    ) -> MemorySnapshots:
+        """The memory snapshots of the rank with this number."""
+        assignment = Assignment(
+            record=record or self.record,
+            rank=rank,
+            local_rank=0,
+            channel="",
+            snapshots=str(self.store.folder),
+            free_slot=free_slot,
+        )
+        return MemorySnapshots(assignment, self.saver, self.state, lambda: self.plan, self.reports)
+
+    def checkpointer(self) -> Checkpointer:
+        return Checkpointer(self.saver, self.state, CheckpointPolicy(), self.reports, None)
+
+    @property
+    def plan(self) -> StatePlan:
+        """Made after the first step."""
+        if not hasattr(self, "_plan"):
+            self._plan = StatePlan(self.state)
+        return self._plan
+
+    def step(self) -> None:
+        """As training does."""
+        self.state.optimizer.zero_grad()
+        self.state.model(torch.ones(3)).sum().backward()
+        self.state.optimizer.step()
+        self.state.position = Position(self.state.position.step + 1, 0, 0)
+
+    def take(self, snapshots: MemorySnapshots) -> SnapshotTaken:
+        """Make a step, after which a snapshot is taken, and have the agent hold it."""
+        self.step()
+        snapshots.after_step()
+        snapshots.begin()
+        report: SnapshotTaken = self.reports.next(SnapshotTaken)
+        self.store.take(report, 0)
+        return report
+
+    def holds(self, report: SnapshotTaken) -> bool:
+        """Whether the agent has all files of the snapshot, as reported."""
+        held = self.store.get(report.number, report.shard)
+        assert held is not None
+        contents = {
+            name: held.slot.path(name).read_bytes()[: report.files[name].size] for name in FILES
+        }
+        return all(
+            xxhash.xxh3_64(contents[name]).hexdigest() == report.files[name].checksum
+            for name in FILES
+        )
+
+
+def test_no_snapshot_is_due_before_the_last_one_is_complete_everywhere(
+    tmp_path: Path, group: GenerationGroup
+) -> None:
+    rank = Rank(tmp_path, group)
+    snapshots = rank.snapshots()
+    first = rank.take(snapshots)
+    rank.store.complete(first.number)
+    rank.step()
+    snapshots.after_step()
+    assert snapshots.due()
+    second = rank.take(snapshots)
+    for _ in range(3):
+        rank.step()
+        snapshots.after_step()
+        assert not snapshots.due()  # all that is known to be complete is the first
+    rank.store.complete(second.number)
+    rank.step()
+    snapshots.after_step()
+    assert snapshots.due()
+    snapshots.close(wait=True)
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_slots_are_written_in_turn_beginning_with_the_free_one(
+    tmp_path: Path, group: GenerationGroup, free: int
+) -> None:
+    rank = Rank(tmp_path, group)
+    snapshots = rank.snapshots(free_slot=free)
+    used = []
+    last: SnapshotTaken | None = None
+    for _ in range(3):
+        report = rank.take(snapshots)
+        assert rank.holds(report)
+        assert last is None or rank.holds(
+            last
+        )  # until the newer one is complete the older one must serve
+        used.append(report.slot)
+        rank.store.complete(report.number)
+        last = report
+    assert used == [free, 1 - free, free]
+    snapshots.close(wait=True)
+
+
+def test_of_a_state_that_all_have_copies_are_kept_on_two_nodes(
+    tmp_path: Path, group: GenerationGroup
+) -> None:
+    members = make_places("aabb", ranks=2)
+    writing = []
+    for number in range(2 * len(members)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        rank = Rank(folder, group)
+        snapshots = rank.snapshots(rank.record.model_copy(update={"members": members}), number)
+        rank.step()
+        snapshots.after_step()
+        snapshots.begin()
+        snapshots.close(wait=True)
+        if rank.reports.events:
+            writing.append(number)
+    assert writing == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shards"),
+    [
+        pytest.param("abc", [2, 2, 2], id="each keeps another's"),
+        pytest.param("aab", [1, 2, 3], id="the lonely one keeps those of both others"),
+    ],
+)
+def test_the_memory_that_is_wanted_is_for_the_shards_of_others_too(
+    tmp_path: Path,
+    group: GenerationGroup,
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: str,
+    shards: list[int],
+) -> None:
+    monkeypatch.setattr(snapshot_writer, "available_bytes", lambda: -1)
+    for number, count in enumerate(shards):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        rank = Rank(folder, group)
+        rank.plan.replicated = False
+        snapshots = rank.snapshots(
+            rank.record.model_copy(update={"members": make_places(nodes)}), number
+        )
+        rank.step()
+        snapshots.after_step()
+        snapshots.close(wait=True)
+        bytes_wanted = (SLOTS * count + 1) * allocated(
+            size_of(rank.plan.spans)
+        )  # and a checkpoint's copy
+        assert f"need {bytes_wanted} bytes more on p{number}" in rank.reports.next(SnapshotsOff).why
+
+
+def test_the_history_is_flushed_before_a_snapshot_is_reported(
+    tmp_path: Path, group: GenerationGroup
+) -> None:
+    rank = Rank(tmp_path, group, settle=lambda: rank.reports.events.append("flushed"))
+    snapshots = rank.snapshots()
+    rank.take(snapshots)
+    assert rank.reports.events == ["flushed", "snapshot_taken"]
+    snapshots.close(wait=True)
+
+
+def test_a_snapshot_is_not_reported_when_the_history_cannot_be_flushed(
+    tmp_path: Path, group: GenerationGroup
+) -> None:
+    def fail() -> None:
+        raise OSError(28, "No space left on device", "/volume/history")
+
+    rank = Rank(tmp_path, group, settle=fail)
+    snapshots = rank.snapshots()
+    rank.step()
+    snapshots.begin()
+    assert (
+        rank.reports.next(SnapshotsOff).why
+        == "memory snapshot of step 1: /volume/history: No space left on device"
+    )
+    snapshots.close(wait=True)
+    assert rank.reports.events == ["snapshots_off"]
+
+
+def test_the_history_is_flushed_before_a_save_is_published_and_reported(
+    tmp_path: Path, group: GenerationGroup
+) -> None:
+    def flush() -> None:
+        rank.reports.events.append("flushed")
+        rank.reports.events += [path.name for path in rank.layout.checkpoints.glob("step-1")]
+
+    rank = Rank(tmp_path, group, settle=flush)
+    checkpointer = rank.checkpointer()
+    rank.step()
+    assert checkpointer.save_durably()
+    checkpointer.finish()
+    assert rank.reports.events == ["flushed", "checkpoint_saved"]
+
+
+@dataclass
+class HeldBack:
+    """A copy beside the training that does not begin before somebody waits for its end."""
+
+    may_begin: threading.Event = field(default_factory=threading.Event)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        plain, may_begin = copies._copy, self.may_begin
+
+        def copy(slots: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+            if threading.current_thread() is not threading.main_thread():
+                assert may_begin.wait(DEADLINE)
+            plain(slots, sources)
+
+        class Awaited(threading.Event):
+            def wait(self, timeout: float | None = None) -> bool:
+                may_begin.set()
+                return super().wait(timeout)
+
+        monkeypatch.setattr(copies, "_copy", copy)
+        monkeypatch.setattr(copies, "threading", SimpleNamespace(Event=Awaited))
+
+
+@pytest.fixture
+def held_back(monkeypatch: pytest.MonkeyPatch) -> HeldBack:
+    held = HeldBack()
+    held.install(monkeypatch)
+    return held
+
+
+def test_the_optimizer_waits_for_the_copy_of_a_snapshot(
+    tmp_path: Path, group: GenerationGroup, held_back: HeldBack
+) -> None:
+    rank = Rank(tmp_path, group)
+    snapshots = rank.snapshots()
+    rank.step()
+    snapshots.after_step()
+    before = weight(rank.state)
+    snapshots.begin()
+    rank.step()
+    held_back.may_begin.set()  # if nobody has waited, the copy finds the new state
+    report = rank.reports.next(SnapshotTaken)
+    rank.store.take(report, 0)
+    held = rank.store.get(report.number, 0)
+    assert held is not None
+    assert before in held.slot.path(TENSORS).read_bytes()
+    assert weight(rank.state) != before
+    snapshots.close(wait=True)
+
+
+def test_the_optimizer_waits_for_the_copy_of_a_save(
+    tmp_path: Path, group: GenerationGroup, held_back: HeldBack
+) -> None:
+    rank = Rank(tmp_path, group)
+    checkpointer = rank.checkpointer()
+    rank.step()
+    before = weight(rank.state)
+    checkpointer.begin()
+    rank.step()
+    held_back.may_begin.set()
+    checkpointer.finish()
+    assert rank.reports.next(CheckpointSaved).step == 1
+    assert bytes_of(read_model(rank.layout.published(1))["weight"]) == before
+    assert weight(rank.state) != before
+
+
+def weight(state: TrainState) -> bytes:
+    """The bytes of a parameter."""
+    assert isinstance(state.model, nn.Linear)
+    return bytes_of(state.model.weight)
+
+
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().numpy().tobytes()

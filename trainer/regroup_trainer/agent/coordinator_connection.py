@@ -1,0 +1,168 @@
+"""The agent's WebSocket to the coordinator. It reconnects for ever; ranks train on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import NoReturn
+
+import aiohttp
+from pydantic import BaseModel, ValidationError
+
+from regroup_trainer.protocol.agent_messages import Hello
+from regroup_trainer.protocol.coordinator_messages import (
+    CoordinatorMessage,
+    Refused,
+    Welcome,
+    coordinator_message,
+)
+from regroup_trainer.protocol.rank_messages import Report
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 1.0
+ATTEMPTS_BEFORE_WARNING = 10
+"""Attempts in a row that fail before the log reports it."""
+CONNECT_SECONDS = 2.0
+CLOSE_SECONDS = 0.2
+"""For the closing handshake: a coordinator that is gone does not answer it."""
+PING_SECONDS = 2.0
+"""Between pings. A coordinator that does not answer within half of it counts as gone."""
+QUEUE_MESSAGES = 1000
+log = logging.getLogger(__name__)
+
+
+class RejectedError(Exception):
+    """The coordinator will never accept this agent: a wrong token or another protocol version."""
+
+
+class CoordinatorConnection:
+    """One agent's connection to its coordinator.
+
+    Messages that are sent while it is down go out after the next hello.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        hello: Callable[[], Hello],
+        on_message: Callable[[CoordinatorMessage], None],
+    ) -> None:
+        self._url = f"{url.rstrip('/')}/v1/agent"
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._hello = hello
+        self._on_message = on_message
+        self._outbox: deque[BaseModel] = deque(maxlen=QUEUE_MESSAGES)
+        self._filled = asyncio.Event()
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._closing: asyncio.Task[bool] | None = None
+        self._problem = ""
+        """Why the last attempt to connect failed."""
+        self.welcomed = False
+        """Whether a coordinator has answered the hello of this connection."""
+
+    def send(self, message: BaseModel) -> None:
+        """Queue a message."""
+        self._outbox.append(message)
+        self._filled.set()
+
+    def drop_unsent_reports(self) -> None:
+        """Forget the unsent reports of a generation that is over."""
+        kept = [message for message in self._outbox if not isinstance(message, Report)]
+        self._outbox.clear()
+        self._outbox.extend(kept)
+
+    def resend_hello(self) -> None:
+        """Send another hello, since this member's addresses have changed."""
+        if self.welcomed:
+            self.send(self._hello())
+
+    def reconnect(self) -> None:
+        """Close a connection to a coordinator that is gone: a new one does not know this member."""
+        if self.welcomed and self._socket is not None:
+            self._closing = asyncio.ensure_future(self._socket.close())
+
+    async def run(self) -> NoReturn:
+        """Keep the connection up until cancelled. Raises RejectedError."""
+        pause, attempts = FIRST_PAUSE_SECONDS, 0
+        # A Service's address may change with its pods: every attempt looks the name up anew.
+        connector = aiohttp.TCPConnector(use_dns_cache=False, force_close=True)
+        async with aiohttp.ClientSession(connector=connector, headers=self._headers) as session:
+            while True:
+                if await self._connect_once(session):
+                    pause, attempts = FIRST_PAUSE_SECONDS, 0
+                attempts += 1
+                if attempts == ATTEMPTS_BEFORE_WARNING:
+                    log.warning(
+                        "cannot connect to the coordinator at %s: %s; trying again",
+                        self._url,
+                        self._problem,
+                    )
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    async def _connect_once(self, session: aiohttp.ClientSession) -> bool:
+        """Serve one connection from its start to its end; returns whether it was welcomed."""
+        self.welcomed = False
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                patience = aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS)
+                socket = await session.ws_connect(
+                    self._url, heartbeat=PING_SECONDS, timeout=patience
+                )
+            async with socket:
+                self._socket = socket
+                await self._talk(socket)
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status == 401:
+                raise RejectedError(
+                    "the coordinator refused the token (HTTP 401): mount this job's own Secret"
+                ) from None
+            self._problem = f"HTTP {error.status}"
+        except (aiohttp.ClientError, OSError, TimeoutError, ValidationError) as error:
+            self._problem = str(error) or type(error).__name__
+        welcomed, self.welcomed = self.welcomed, False
+        return welcomed
+
+    async def _talk(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        await socket.send_str(self._hello().model_dump_json())
+        sending: asyncio.Task[None] | None = None
+        try:
+            async for message in socket:
+                if message.type is not aiohttp.WSMsgType.TEXT:
+                    continue
+                parsed = coordinator_message.validate_json(message.data)
+                if isinstance(parsed, Refused):
+                    self._refused(parsed)
+                    return
+                if isinstance(parsed, Welcome) and sending is None:
+                    self.welcomed = True
+                    sending = asyncio.create_task(self._flush(socket))
+                self._on_message(parsed)
+        finally:
+            if sending is not None:
+                sending.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await sending
+
+    def _refused(self, message: Refused) -> None:
+        """Give up after a final refusal. Another coordinator may accept what this one refused."""
+        if message.final:
+            raise RejectedError(f"the coordinator refused this agent: {message.reason}")
+        self._problem = message.reason
+        log.warning("the coordinator refused this agent for now: %s", message.reason)
+
+    async def _flush(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        while True:
+            while self._outbox:
+                message = self._outbox.popleft()
+                try:
+                    await socket.send_str(message.model_dump_json())
+                except (aiohttp.ClientError, ConnectionError):
+                    self._outbox.appendleft(message)
+                    return
+            self._filled.clear()
+            await self._filled.wait()

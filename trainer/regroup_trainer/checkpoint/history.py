@@ -1,0 +1,190 @@
+"""The steps that a run committed, one JSON line each, and the audit that replays them. Torch-free.
+
+Rank 0 of each generation appends to a file of its own. Steps beyond the one that the next
+generation resumed from are lost, so the lineage decides which lines count. A generation that
+continues a state in memory first repeats the lines that the former rank 0 may not have written.
+Repeated lines count where the original is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from regroup_trainer.checkpoint import lineage
+from regroup_trainer.checkpoint.layout import DataIdentity, Layout, Record
+from regroup_trainer.data.order import SampleOrder, digest
+from regroup_trainer.errors import StorageError
+from regroup_trainer.protocol.generation import GenerationNumber
+
+_TAIL_BYTES = 4096
+"""So many bytes at the end of a file contain the last whole line."""
+
+
+class CommittedStep(Record):
+    """One optimizer step of all ranks."""
+
+    generation: GenerationNumber
+    """The generation that made it, also where another one repeats the line."""
+    step: int
+    """Counted from 1."""
+    world: int
+    """The number of ranks that took part."""
+    epoch: int
+    """The epoch of the first sample."""
+    first: int
+    """Position of the first sample in the stream of samples."""
+    count: int
+    """The number of samples."""
+    hash: int
+    """`order.digest` of the sample ids."""
+    loss: float | None
+    """Mean loss per token in nats, in full precision; None when it was not finite and the update
+    was skipped.
+    """
+
+
+class History:
+    """The file of one generation, written by its rank 0. When the disk is full, lines wait in
+    memory and training goes on.
+
+    Raises StorageError when the file cannot be created.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            problem = f"history file {path} cannot be made ({error.strerror})"
+            raise StorageError(f"{problem}: free or repair the volume") from error
+        # A save may still flush it after its generation has ended.
+        weakref.finalize(self, os.close, self._descriptor)
+        self._waiting = b""
+        self._lock = threading.Lock()
+
+    def append(self, step: CommittedStep) -> None:
+        """Append a committed step. It outlives this process, and after `sync` also the machine."""
+        with self._lock, contextlib.suppress(OSError):
+            self._waiting += step.model_dump_json().encode() + b"\n"
+            self._write()
+
+    def sync(self) -> None:
+        """Flush to the device. Another thread may append meanwhile. Raises OSError."""
+        with self._lock:
+            self._write()
+        os.fsync(self._descriptor)
+
+    def _write(self) -> None:
+        while self._waiting:
+            self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
+
+
+def last_step(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> int:
+    """The newest step in the history of these generations, which are given oldest first; 0: none.
+    Raises OSError.
+    """
+    end = math.inf
+    for link in reversed(links):
+        line = _last_line(layout.history_file(link.generation))
+        if line is not None:
+            return int(min(line.step, end))
+        end = min(end, link.resumed_from_step)
+    return 0
+
+
+def _last_line(path: Path) -> CommittedStep | None:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return None
+    for line in reversed(lines):
+        with contextlib.suppress(ValidationError):  # half written, or its start was not read
+            return CommittedStep.model_validate_json(line)
+    return None
+
+
+def committed(directory: Path) -> list[CommittedStep]:
+    """The steps that led to the current state of the run, in order. Raises OSError and
+    pydantic.ValidationError.
+    """
+    layout = Layout(directory)
+    records = lineage.read(layout)
+    return _committed(layout, lineage.chain(records, max(records, default=None)))
+
+
+def audit(directory: Path) -> list[str]:
+    """Replay the committed steps; returns a sentence for each gap, repetition, wrong range or wrong
+    set of samples.
+    """
+    layout = Layout(directory)
+    records = lineage.read(layout)
+    links = lineage.chain(records, max(records, default=None))
+    identities = {link.generation: link.data for link in links}
+    steps = _committed(layout, links)
+    samples = (
+        problem for step in steps for problem in _sample_problems(step, identities[step.generation])
+    )
+    return [*_order_problems(steps), *samples]
+
+
+def _committed(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> list[CommittedStep]:
+    steps: list[CommittedStep] = []
+    for number, link in enumerate(links):
+        end = min((later.resumed_from_step for later in links[number + 1 :]), default=None)
+        lines = [
+            step
+            for step in _read(layout.history_file(link.generation))
+            if end is None or step.step <= end
+        ]
+        known = steps[-1].step if steps else 0
+        steps += [step for step in lines if step.generation == link.generation or step.step > known]
+    return steps
+
+
+def _read(path: Path) -> Iterator[CommittedStep]:
+    if not path.exists():  # the generation ended before its first step
+        return
+    lines = path.read_text().splitlines()
+    for number, line in enumerate(lines):
+        try:
+            yield CommittedStep.model_validate_json(line)
+        except ValidationError:
+            if number != len(lines) - 1:  # only the last line can be half-written
+                raise
+
+
+def _order_problems(steps: list[CommittedStep]) -> Iterator[str]:
+    step, position = 0, 0
+    for found in steps:
+        if found.step != step + 1:
+            yield (
+                f"step {step} of the lineage is followed by step {found.step} "
+                f"of generation {found.generation}"
+            )
+        if found.first != position:
+            yield f"step {found.step} begins with sample {found.first} instead of {position}"
+        step, position = found.step, found.first + found.count
+
+
+def _sample_problems(step: CommittedStep, data: DataIdentity) -> Iterator[str]:
+    if step.count != data.global_batch_size:
+        yield (
+            f"step {step.step} trained on {step.count} samples instead of {data.global_batch_size}"
+        )
+    expected = digest(
+        SampleOrder(data.samples, data.seed).ids(range(step.first, step.first + step.count))
+    )
+    if step.hash != expected:
+        yield (
+            f"step {step.step} trained on other samples "
+            f"than {step.first}..{step.first + step.count - 1}"
+        )

@@ -1,0 +1,114 @@
+"""What a coordinator knows, and the few changes that several of its decisions share. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from regroup_trainer.coordinator.accounting import Account, Recoveries
+from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure, LastCommit
+from regroup_trainer.coordinator.effects import Close, Effect, Send
+from regroup_trainer.coordinator.journal import Journal
+from regroup_trainer.coordinator.membership import Member
+from regroup_trainer.protocol.agent_messages import Hello
+from regroup_trainer.protocol.coordinator_messages import CoordinatorMessage, Exit
+from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.job_status import Outcome, Waiting
+from regroup_trainer.protocol.ledger import Cause
+from regroup_trainer.protocol.rank_messages import CheckpointSaved, Evaluated, Progress
+
+
+class State:
+    """The state of one coordinator process. Times are monotonic seconds."""
+
+    def __init__(
+        self, term: int, node: str, desired: Desired, now: float, wall_offset: float
+    ) -> None:
+        self._wall_offset = wall_offset
+        self.term = term
+        self.node = node
+        self.desired = desired
+        self.members: dict[str, Member] = {}
+        self.unknown_members: dict[str, float] = {}
+        """Name -> last heartbeat of members that are lost, or have not said hello here yet."""
+        self.lost_members: dict[int, tuple[Hello, str]] = {}
+        """Index -> the member lost there and why, until a replacement says hello."""
+        self.ended_pods: set[str] = set()
+        """Members whose pods have ended, as the operator reports: a process that lives on in such a
+        pod is never a member again.
+        """
+        self.replaced: set[str] = set()
+        """Members whose place another has taken: they are released when they return."""
+        self.current: CurrentGeneration | None = None
+        self.outcome: Outcome | None = None
+        self.waiting: Waiting | None = None
+        """Why no generation trains; None while one does."""
+        self.started = False
+        """Whether the state of any generation has ever been in place."""
+        self.committed: LastCommit | None = None
+        self.progress: Progress | None = None
+        self.checkpoint: CheckpointSaved | None = None
+        self.resumed: list[tuple[GenerationNumber, int]] = []
+        """Generations and the steps from which they resumed, as far as this process knows."""
+        self.failed_save = ""
+        """What went wrong with the last save; empty when it succeeded."""
+        self.evaluation: Evaluated | None = None
+        self.detections: list[tuple[Cause, float]] = []
+        """Cause and seconds to detection of every unplanned loss."""
+        self.account = Account(desired.seed, now)
+        self.recoveries = Recoveries()
+        self.journal = Journal(self.wall(now))
+        self._effects: list[Effect] = []
+
+    def wall(self, now: float) -> float:
+        """Wall clock at monotonic time `now`."""
+        return now + self._wall_offset
+
+    def emit(
+        self, now: float, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"
+    ) -> None:
+        """Keep an event."""
+        self.journal.emit(self.wall(now), reason, message, kind)
+
+    def send(self, name: str, message: CoordinatorMessage) -> None:
+        """Send a message to an agent."""
+        self._effects.append(Send(name, message))
+
+    def require(self, effect: Effect) -> None:
+        """Have the server do something."""
+        self._effects.append(effect)
+
+    def drain(self) -> list[Effect]:
+        """The effects since the last call."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def conclude(self, outcome: Outcome) -> None:
+        """The job has ended: all agents exit."""
+        self.outcome = outcome
+        for name in self.members:
+            self.send(name, Exit(code=outcome.exit_code, reason=outcome.message))
+        self.members.clear()
+
+    def lose(self, member: Member, why: str, now: float, detect_seconds: float = 0.0) -> None:
+        """Remove a member that is gone. The current generation fails if it needs that member."""
+        if self.members.pop(member.name, None) is None:
+            return
+        self.require(Close(member.name))
+        self.lost_members[member.hello.index] = (member.hello, why)
+        self.detections.append(("infrastructure", detect_seconds))
+        self.emit(now, "WorkerLost", f"worker {member.hello.pod} is lost: {why}", "Warning")
+        current = self.current
+        place = current.record.place_of(member.name) if current else None
+        if current is None or place is None or current.over:
+            return
+        known = current.failure
+        if known is None or known.provisional or known.exit is not None:
+            cause: Cause = "preemption" if member.leaving else "infrastructure"
+            message = f"worker {member.hello.pod} on {member.hello.node} is lost: {why}"
+            current.failure = Failure(now, cause, message, place, detect_seconds=detect_seconds)
+
+    def lose_disconnected(self, now: float) -> None:
+        """Ranks lost a peer: every member whose connection is closed is that peer, and lost."""
+        for member in [m for m in self.members.values() if m.closed_at is not None]:
+            self.lose(member, "its connection closed and its peers lost it", now)

@@ -1,0 +1,151 @@
+"""The status that a coordinator reports: phase, message and the rest, read from its state. Pure."""
+
+from __future__ import annotations
+
+from regroup_trainer.coordinator.coordinator_state import State
+from regroup_trainer.coordinator.current_generation import CurrentGeneration
+from regroup_trainer.coordinator.formation import wanted_workers
+from regroup_trainer.coordinator.straggler_reports import stragglers_of
+from regroup_trainer.coordinator.waiting import count_of_workers, ending_message
+from regroup_trainer.protocol.agent_messages import Hello
+from regroup_trainer.protocol.generation import Decision, GenerationRecord
+from regroup_trainer.protocol.job_status import CoordinatorPhase, CoordinatorStatus, MemberStatus
+
+
+def make_status(state: State, sequence: int) -> CoordinatorStatus:
+    """The answer to GET /v1/status."""
+    current = state.current
+    record = current.record if current else None
+    return CoordinatorStatus(
+        term=state.term,
+        sequence=sequence,
+        revision=state.desired.revision,
+        phase=phase_of(state),
+        message=message_of(state),
+        waiting=state.waiting if state.outcome is None else None,
+        generation=record.number if record else None,
+        world_size=record.world_size if record and current and current.alive else 0,
+        spares=spares_of(state),
+        members=(*_here(state, record), *_lost(state)),
+        progress=state.progress,
+        total_steps=_total_steps(state),
+        evaluation=state.evaluation,
+        checkpoint=state.checkpoint,
+        ledger=state.account.ledger(),
+        stragglers=stragglers_of(current) if current and current.alive else (),
+        recoveries=state.recoveries.records(),
+        events=state.journal.events(),
+        outcome=state.outcome,
+    )
+
+
+def _total_steps(state: State) -> int:
+    if state.desired.script:
+        return state.current.total_steps if state.current else 0
+    return state.desired.train.training.steps  # which may grow within a generation
+
+
+def phase_of(state: State) -> CoordinatorPhase:
+    """The phase of the job."""
+    if state.outcome is not None:
+        return state.outcome.result
+    current = state.current
+    if current is None:
+        return "waiting"
+    if not current.alive:
+        return "resizing" if current.failure is None else "recovering"
+    if current.decision is not None:
+        return "stopping" if current.decision == Decision.STOP else "resizing"
+    if current.running or current.non_reporting:
+        return "running"
+    if current.previous_end is None:
+        return "starting"
+    return "resizing" if current.previous_end.cause == "resize" else "recovering"
+
+
+def message_of(state: State) -> str:
+    """One sentence: what the job does now, or why it does not train."""
+    if state.outcome is not None:
+        return state.outcome.message
+    if state.waiting is not None:
+        return state.waiting.message
+    return _doing(state, state.current) if state.current is not None else ""
+
+
+def _doing(state: State, current: CurrentGeneration) -> str:
+    ending = ending_message(current)
+    if ending is not None:
+        return ending
+    if current.non_reporting:
+        return f"running {state.desired.script[0]} on {_workers(state, current)}"
+    return _training(state, current)
+
+
+def _training(state: State, current: CurrentGeneration) -> str:
+    step, steps = current.progress.step if current.progress else 0, _total_steps(state)
+    whole = f" of {steps}" if steps else ""
+    doing = (
+        f"training: step {step}{whole}"
+        if step < steps or not steps
+        else f"saving the result of {steps} steps"
+    )
+    failed_save = f"; {state.failed_save}" if state.failed_save else ""
+    return f"{doing} on {_workers(state, current)}{_waiting_spares(state)}{failed_save}"
+
+
+def _workers(state: State, current: CurrentGeneration) -> str:
+    return f"{count_of_workers(len(current.record.members))}{_missing(state, current)}"
+
+
+def _missing(state: State, current: CurrentGeneration) -> str:
+    wanted = wanted_workers(state.desired)
+    if len(current.record.members) >= wanted:
+        return ""
+    reasons = [f"{hello.pod} was lost: {why}" for hello, why in state.lost_members.values()]
+    if state.desired.replica_group_size > 1 and (idle := _without_rank(state, current)):
+        reasons.append(f"{', '.join(idle)} without a rank: its replica group is not whole")
+    return f" of {wanted} wanted" + (f" ({'; '.join(reasons)})" if reasons else "")
+
+
+def spares_of(state: State) -> int:
+    """How many warm workers wait for a place; none while the generation lacks members."""
+    current = state.current
+    if current is None or not current.alive:
+        return 0
+    if len(current.record.members) < wanted_workers(state.desired):
+        return 0
+    return len(_without_rank(state, current))
+
+
+def _waiting_spares(state: State) -> str:
+    count = spares_of(state)
+    return f", {count} spare{'s' if count > 1 else ''}" if count else ""
+
+
+def _without_rank(state: State, current: CurrentGeneration) -> list[str]:
+    members = sorted(state.members.values(), key=lambda member: member.hello.index)
+    return [member.hello.pod for member in members if current.record.place_of(member.name) is None]
+
+
+def _here(state: State, record: GenerationRecord | None) -> list[MemberStatus]:
+    members = sorted(state.members.values(), key=lambda member: member.hello.index)
+    return [_member(m.hello, record, m.step, "") for m in members]
+
+
+def _lost(state: State) -> list[MemberStatus]:
+    return [
+        _member(hello, None, 0, why) for _index, (hello, why) in sorted(state.lost_members.items())
+    ]
+
+
+def _member(hello: Hello, record: GenerationRecord | None, step: int, lost: str) -> MemberStatus:
+    place = record.place_of(hello.member) if record else None
+    return MemberStatus(
+        member=hello.member,
+        index=hello.index,
+        pod=hello.pod,
+        node=hello.node,
+        rank=place.first_rank if place else None,
+        step=step,
+        lost=lost,
+    )

@@ -1,0 +1,161 @@
+"""The current generation as the coordinator knows it: what its ranks reported, and how it ended.
+Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from regroup_trainer.coordinator.pace import Pace
+from regroup_trainer.protocol.agent_messages import RankExit, Stack
+from regroup_trainer.protocol.generation import (
+    Decision,
+    GenerationNumber,
+    GenerationRecord,
+    MemberRecord,
+    SnapshotNumber,
+)
+from regroup_trainer.protocol.ledger import Cause
+from regroup_trainer.protocol.rank_messages import Finished, Progress, Restored, Retained
+
+
+@dataclass(frozen=True)
+class GenerationEnd:
+    """Why a generation ended, planned or not."""
+
+    time: float
+    """Monotonic time of the detection."""
+    cause: Cause
+    message: str
+    place: MemberRecord | None = None
+    """The member where it began."""
+    exit: RankExit | None = None
+    """The first rank that failed; None when a whole member was lost."""
+    detect_seconds: float = 0.0
+    """From the last sign of life to the detection."""
+
+
+@dataclass(frozen=True)
+class Failure(GenerationEnd):
+    """An unplanned end, by its first cause."""
+
+    stuck: int | None = None
+    """The rank that hangs, if one stands out."""
+    provisional: bool = False
+    """Only ranks that lost a peer have reported so far: the first cause may still arrive."""
+
+
+@dataclass(frozen=True)
+class Transition:
+    """A planned end: the ranks agree on the step after which they end the generation."""
+
+    decision: Decision
+    cause: Cause
+    reason: str
+    place: MemberRecord | None = None
+
+
+@dataclass(frozen=True)
+class LastCommit:
+    """The highest step whose commit is part of the state."""
+
+    step: int
+    time: float
+    """Wall clock of its commit."""
+    step_seconds: float = 0.0
+    """Mean time of a step in its generation."""
+
+
+@dataclass
+class CurrentGeneration:
+    """One generation, from its Begin to its end. Times are monotonic seconds."""
+
+    record: GenerationRecord
+    begun: float
+    restored: dict[int, Restored] = field(default_factory=dict)
+    finished: dict[int, Finished] = field(default_factory=dict)
+    exits: dict[int, RankExit] = field(default_factory=dict)
+    retained: dict[int, Retained] = field(default_factory=dict)
+    """The state that parked ranks keep in memory for the next generation."""
+    progress: Progress | None = None
+    """The newest report of rank 0."""
+    last_report: float = 0.0
+    """When a rank last reported anything."""
+    first_commit: Progress | None = None
+    """The first report of a committed step, by any rank."""
+    before: LastCommit | None = None
+    """What was committed when the generation began."""
+    previous_end: GenerationEnd | None = None
+    """The end of the generation before it; None for the first."""
+    decision: Decision | None = None
+    """The planned end that rank 0 was asked for."""
+    transition: Transition | None = None
+    """The reason for that decision."""
+    decided_at: float = 0.0
+    last_activity: float = 0.0
+    """When a rank last reported work that was done: a state in place, a step, a checkpoint. At
+    first the begin.
+    """
+    diagnosed_at: float | None = None
+    """When the ranks were asked for their stacks, since no work was done for too long."""
+    stacks: dict[int, Stack] = field(default_factory=dict)
+    """The stacks that have arrived since then."""
+    stragglers_checked_at: float = 0.0
+    snapshot: SnapshotNumber | None = None
+    """The newest of its memory snapshots that was announced as complete."""
+    failure: Failure | None = None
+    aborted_at: float | None = None
+    """When its ranks were last asked to leave it after a failure."""
+    finalized: bool = False
+    """The first cause of its failure is certain, and the restart is counted."""
+    pace: Pace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pace = Pace(self.record.world_size)
+
+    @property
+    def number(self) -> GenerationNumber:
+        """The generation's number."""
+        return self.record.number
+
+    @property
+    def running(self) -> bool:
+        """Whether it has committed a step."""
+        return self.progress is not None
+
+    @property
+    def non_reporting(self) -> bool:
+        """Whether it runs a user's program that has reported nothing, and may never do so."""
+        return bool(self.record.desired.script) and not self.restored
+
+    @property
+    def total_steps(self) -> int:
+        """The number of steps that a user's program reported; 0 where it reported none."""
+        reported = self.restored[0].total_steps if 0 in self.restored else None
+        return reported or 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether all its ranks have finished by agreement."""
+        return len(self.finished) == self.record.world_size
+
+    @property
+    def alive(self) -> bool:
+        """Whether it trains, or is about to."""
+        return self.failure is None and not self.ended
+
+    @property
+    def over(self) -> bool:
+        """Whether the next generation may be formed."""
+        return self.finalized or self.ended
+
+    def step_seconds(self, report: Progress) -> float:
+        """Mean time of a committed step as rank 0 reported it; 0 when unknown."""
+        restored = self.restored.get(0)
+        steps = report.step - restored.step if restored and report.rank == 0 else 0
+        return report.seconds.get("step", 0.0) / steps if steps > 0 else 0.0
+
+    def usual_step_seconds(self) -> float:
+        """Mean time of its steps, or of those of the generation before; 0 when unknown."""
+        own = self.step_seconds(self.progress) if self.progress else 0.0
+        return own or (self.before.step_seconds if self.before else 0.0)

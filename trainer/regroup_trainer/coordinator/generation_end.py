@@ -1,0 +1,187 @@
+"""How generations end: by an agreed transition, or by a failure whose cause is counted once. Pure.
+
+Both ways lead to the next generation. A transition asks rank 0 for a last step that all ranks
+commit. A failure aborts the collectives of the ranks that are left, and is finalized when its first
+cause is certain.
+"""
+
+from __future__ import annotations
+
+from regroup_trainer.coordinator.coordinator_state import State
+from regroup_trainer.coordinator.current_generation import (
+    CurrentGeneration,
+    Failure,
+    GenerationEnd,
+)
+from regroup_trainer.coordinator.restart_budget import RestartBackoff, refusal
+from regroup_trainer.coordinator.transitions import (
+    AGREE_SECONDS,
+    NON_REPORTING_SECONDS,
+    planned_transition,
+)
+from regroup_trainer.protocol.coordinator_messages import Decide, Exit, LeaveGeneration
+from regroup_trainer.protocol.job_status import Outcome
+from regroup_trainer.protocol.message import TEXT_LIMIT
+from regroup_trainer.protocol.strategies import STRATEGIES
+
+ABORT_SECONDS, LONGEST_ABORT_SECONDS = 1.0, 60.0
+"""For the ranks of a failed generation to leave it. They get longer where a step takes longer,
+since a rank that computes notices the end only afterwards.
+"""
+ABORT_STEPS = 2
+"""The time of so many steps is what they get."""
+KILL_SECONDS = 0.5
+"""For the agents to kill the ranks that are stuck."""
+FINALIZE_SECONDS = 0.02
+"""After a rank's end, for the ends of its peers to arrive before the next generation is formed."""
+
+
+def apply_transition(state: State, current: CurrentGeneration, now: float) -> None:
+    """Ask the ranks for an agreed end when another generation is wanted.
+
+    The generation fails when the ranks do not agree in time, so that they are ended by force.
+    """
+    wanted = planned_transition(current, state.members, state.desired, state.node)
+    if wanted is not None and (current.decision is None or wanted.decision > current.decision):
+        current.decision, current.transition, current.decided_at = wanted.decision, wanted, now
+        state.send(
+            current.record.members[0].member,
+            Decide(generation=current.number, decision=wanted.decision),
+        )
+    agreed = current.transition
+    patience = NON_REPORTING_SECONDS if current.non_reporting else AGREE_SECONDS
+    if agreed is not None and now - max(current.decided_at, current.last_report) > patience:
+        message = f"{agreed.reason}, but the ranks did not agree on an end within {patience:.0f} s"
+        current.failure = Failure(now, agreed.cause, message, agreed.place)
+
+
+def abort(state: State, current: CurrentGeneration, now: float) -> None:
+    """Have all ranks of a failed generation leave it.
+
+    Without that, ranks that wait for a frozen peer would wait for ever.
+    """
+    current.aborted_at = now
+    for place in current.record.members:
+        if place.member in state.members:
+            abort_member(state, current, place.member, now)
+
+
+def abort_member(state: State, current: CurrentGeneration, member: str, now: float) -> None:
+    """Have the ranks of one member leave a failed generation."""
+    current.aborted_at = now
+    stuck = current.failure.stuck if current.failure else None
+    seconds = abort_seconds(current)
+    state.send(member, LeaveGeneration(generation=current.number, seconds=seconds, stuck=stuck))
+
+
+def abort_seconds(current: CurrentGeneration) -> float:
+    """How long a rank may take to leave this generation, which has failed.
+
+    A program that receives no decisions gets a signal instead. Where that signal stands for a
+    planned decision, the program gets as long as ranks that agree.
+    """
+    if current.non_reporting and current.transition is not None:
+        return AGREE_SECONDS
+    return min(
+        LONGEST_ABORT_SECONDS, max(ABORT_SECONDS, ABORT_STEPS * current.usual_step_seconds())
+    )
+
+
+def rank_not_out(state: State, current: CurrentGeneration, now: float) -> int | None:
+    """A rank that may keep its state, but has not left its failed generation yet; None: all have.
+
+    The wait ends after the time that ranks get to leave, and their agents to kill them.
+    """
+    if current.aborted_at is None or not _may_retain_state(current):
+        return None
+    if now >= current.aborted_at + abort_seconds(current) + KILL_SECONDS:
+        return None
+    out = current.retained.keys() | current.exits.keys() | current.finished.keys()
+    here = [place for place in current.record.members if place.member in state.members]
+    ranks = [rank for place in here for rank in place.own_ranks]
+    return next((rank for rank in ranks if rank not in out), None)
+
+
+def _may_retain_state(current: CurrentGeneration) -> bool:
+    """Whether ranks may keep their state in memory; those of a user's script do with a Session."""
+    desired = current.record.desired
+    strategy = STRATEGIES[desired.train.parallelism.strategy]
+    return bool(desired.script) or strategy.recoverable_in_place
+
+
+def finalize(
+    state: State, current: CurrentGeneration, failure: Failure, backoff: RestartBackoff, now: float
+) -> float:
+    """Count a failure once its first cause is certain, and fail the job if a budget is used up.
+
+    Returns the seconds to wait before the next generation.
+    """
+    if not _is_certain(state, current, failure, now):
+        return 0.0
+    current.finalized = True
+    state.account.restart(failure.cause)
+    if failure.cause == "hang":
+        used, budget = state.account.used("hang") - 1, state.desired.max_hang_restarts
+        if 0 <= budget <= used:
+            spent = f"the budget of {budget} restarts after hangs is used up"
+            _fail(state, failure, f"{spent} (restartPolicy.maxHangRestarts)", now)
+    elif failure.exit is None and not failure.provisional:
+        return 0.0
+    elif failure.cause == "application" and failure.exit is not None:
+        state.detections.append(("application", 0.0))
+        state.emit(now, "RankFailed", failure.message, "Warning")
+        why = refusal(failure.exit, state.account.used("application") - 1, state.desired)
+        if why is not None:
+            _fail(state, failure, why, now)
+    return backoff.pause(state.committed.step if state.committed else 0, state.desired)
+
+
+def _is_certain(state: State, current: CurrentGeneration, failure: Failure, now: float) -> bool:
+    """A lost connection is the first cause only if no member was lost, and no rank ended by itself.
+
+    On a busy machine an agent can report its rank's end long after the peers of that rank.
+    """
+    if not failure.provisional:
+        return failure.exit is None or now >= failure.time + FINALIZE_SECONDS
+    if rank_not_out(state, current, now) is not None:
+        return False
+    suspect = any(member.is_suspect(state.desired, now) for member in state.members.values())
+    return not suspect and now >= failure.time + state.desired.heartbeat_milliseconds / 1000
+
+
+def _fail(state: State, failure: Failure, why: str, now: float) -> None:
+    state.emit(now, "Failed", f"{failure.message}; {why}", "Warning")
+    traceback, code = (failure.exit.message, failure.exit.exit_code) if failure.exit else ("", 1)
+    message = f"{failure.message}; {why}\n{traceback}".strip()[:TEXT_LIMIT]
+    state.conclude(Outcome(result="failed", message=message, exit_code=code or 1))
+
+
+def end_of(state: State, current: CurrentGeneration | None, now: float) -> GenerationEnd | None:
+    """Why the last generation ended; None when there was none. A transition is counted here."""
+    if current is None or current.failure is not None:
+        return current.failure if current else None
+    done = current.transition
+    if done is None:
+        return GenerationEnd(now, "resize", "the ranks ended the generation by agreement")
+    state.account.restart(done.cause)
+    return GenerationEnd(now, done.cause, done.reason, done.place)
+
+
+def release(state: State, now: float) -> None:
+    """Release members that asked to leave, or are too many.
+
+    A member is needed as long as its generation lives, or its ranks are still leaving it.
+    """
+    current = state.current
+    leaving = (
+        current is not None and not current.alive and rank_not_out(state, current, now) is not None
+    )
+    needed = current.record if current is not None and (current.alive or leaving) else None
+    for name, member in list(state.members.items()):
+        surplus = member.hello.index >= state.desired.workers and needed is not None
+        if (member.leaving is None and not surplus) or (
+            needed is not None and needed.place_of(name) is not None
+        ):
+            continue
+        state.send(name, Exit(code=0, reason=member.leaving or "the job was scaled down"))
+        del state.members[name]

@@ -1,0 +1,102 @@
+"""Registers agents that say hello: who is refused, who takes a place, what the hello adds. Pure."""
+
+from __future__ import annotations
+
+from regroup_trainer.coordinator.coordinator_state import State
+from regroup_trainer.coordinator.generation_end import abort_member
+from regroup_trainer.coordinator.membership import Member
+from regroup_trainer.coordinator.reports import on_report
+from regroup_trainer.coordinator.reserved_numbers import ReservedNumbers
+from regroup_trainer.protocol.agent_messages import Hello
+from regroup_trainer.protocol.coordinator_messages import Begin, Decide, Exit, Refused, Welcome
+
+
+def register(state: State, numbers: ReservedNumbers, hello: Hello, now: float) -> None:
+    """Answer a hello, and make its agent a member unless it is refused or released."""
+    if hello.highest is not None and hello.highest.term > state.term:
+        reason = (
+            f"this is the coordinator of term {state.term}, but term {hello.highest.term} has begun"
+        )
+        state.send(hello.member, Refused(reason=reason, final=False))
+        return
+    state.send(hello.member, Welcome(term=state.term))
+    exit_order = _exit_order(state, hello)
+    if exit_order is not None:
+        state.send(hello.member, exit_order)
+        return
+    _enroll(state, hello, now)
+    _learn(state, numbers, hello)
+    _bring_up_to_date(state, hello, now)
+
+
+def resync(state: State, hello: Hello, now: float) -> None:
+    """A member of the current generation is back: repeat what the old connection may have lost."""
+    member = state.members[hello.member]
+    if hello.progress is not None:
+        on_report(state, hello.progress, member, now)
+    for end in hello.ended:
+        on_report(state, end, member, now)
+    current = state.current
+    if current is None:
+        return
+    if current.aborted_at is not None:
+        abort_member(state, current, hello.member, now)
+    elif current.decision is not None and current.record.members[0].member == hello.member:
+        state.send(hello.member, Decide(generation=current.number, decision=current.decision))
+
+
+def _exit_order(state: State, hello: Hello) -> Exit | None:
+    if state.outcome is not None:
+        return Exit(code=state.outcome.exit_code, reason=state.outcome.message)
+    if hello.member in state.ended_pods:
+        return Exit(code=0, reason="Kubernetes reports that its pod has ended")
+    holder = next(
+        (member for member in state.members.values() if member.hello.index == hello.index), None
+    )
+    if hello.member in state.replaced and holder is not None and holder.name != hello.member:
+        return Exit(code=0, reason=f"replaced by {holder.hello.pod}")
+    return None
+
+
+def _enroll(state: State, hello: Hello, now: float) -> None:
+    """Give the index to its newest agent.
+
+    The operator makes a replacement only for an agent that is gone, or leaving. One that is leaving
+    is still needed for the agreed end of its generation; it is released after that.
+    """
+    same = [
+        m for m in state.members.values() if m.hello.index == hello.index and m.name != hello.member
+    ]
+    for rival in [m for m in same if m.leaving is None]:
+        state.replaced.add(rival.name)
+        state.lose(rival, f"replaced by {hello.pod}", now)
+    known = state.members.get(hello.member)
+    member = Member(hello=hello, last_seen=now, snapshots=hello.snapshots)
+    if known is not None:
+        member.leaving, member.step = known.leaving, known.step
+    state.members[hello.member] = member
+    former = state.lost_members.pop(hello.index, None)
+    if former is not None and former[0].member != hello.member:
+        state.replaced.add(former[0].member)
+
+
+def _learn(state: State, numbers: ReservedNumbers, hello: Hello) -> None:
+    """Take over what an agent knows better than a coordinator that has just started."""
+    numbers.on_seen(hello.highest)
+    if hello.record is not None and hello.record.desired.revision > state.desired.revision:
+        state.desired = hello.record.desired
+        state.account.merge(state.desired.seed)
+    if hello.checkpoint is not None and (
+        state.checkpoint is None or hello.checkpoint.time > state.checkpoint.time
+    ):
+        state.checkpoint = hello.checkpoint
+
+
+def _bring_up_to_date(state: State, hello: Hello, now: float) -> None:
+    """Resync a member of the current generation; begin it where ranks of another may still run."""
+    if state.current is None:
+        return
+    if hello.record is not None and hello.record.number == state.current.number:
+        resync(state, hello, now)
+    elif state.current.record.place_of(hello.member) is not None or hello.record is not None:
+        state.send(hello.member, Begin(record=state.current.record))

@@ -1,0 +1,227 @@
+"""Why no generation trains: one ordered table, read by the status and by the core. Pure.
+
+The core forms the next generation as soon as nothing in the table holds. The status shows the same
+reason and message to the operator and the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from regroup_trainer.coordinator.adoption import missing_members
+from regroup_trainer.coordinator.coordinator_state import State
+from regroup_trainer.coordinator.current_generation import CurrentGeneration
+from regroup_trainer.coordinator.formation import least_workers, wanted_workers
+from regroup_trainer.coordinator.generation_end import rank_not_out
+from regroup_trainer.coordinator.reserved_numbers import ReservedNumbers
+from regroup_trainer.protocol.agent_messages import Hello
+from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
+
+PODS_NAMED = 3
+"""Pods that a message names at most."""
+
+
+@dataclass
+class FormationTimers:
+    """When the next generation may be formed. Times are monotonic seconds."""
+
+    adopt_until: float
+    """Until then the members of a former coordinator's generation may come back."""
+    not_before: float
+    """The end of the pause after a failure."""
+    adopting: bool = False
+    """A former coordinator's generation is waited for."""
+    gathering: bool = True
+    """Wait a little for more than the least workers: none trained before, or too few are left."""
+    gather_until: float | None = None
+    """The end of that wait; None until the least workers are here."""
+
+    def note_chosen(self, chosen: Sequence[Hello], gather_until: float) -> None:
+        """The wait for more workers begins when there are enough for a generation."""
+        if not chosen:
+            self.gathering, self.gather_until = True, None
+        elif self.gather_until is None:
+            self.gather_until = gather_until
+
+
+@dataclass(frozen=True)
+class WaitingContext:
+    """What the reasons look at."""
+
+    state: State
+    timers: FormationTimers
+    numbers: ReservedNumbers
+    candidates: int
+    """Members that may take part in the next generation."""
+    chosen: Sequence[Hello]
+    """The members of the next generation in rank order; empty when there are too few."""
+    now: float
+
+    @property
+    def missing(self) -> int:
+        """Workers that the next generation lacks to be full."""
+        return wanted_workers(self.state.desired) - len(self.chosen)
+
+
+ReasonCheck = Callable[[WaitingContext], str | None]
+"""What is waited for, in one sentence; None where the reason does not hold."""
+
+
+def _failed(context: WaitingContext) -> str | None:
+    current = context.state.current
+    if current is None or current.failure is None or current.finalized:
+        return None
+    return current.failure.message
+
+
+def _ending(context: WaitingContext) -> str | None:
+    current = context.state.current
+    return ending_message(current) if current is not None and current.alive else None
+
+
+def ending_message(current: CurrentGeneration) -> str | None:
+    """What a generation does that ends by agreement; None for another."""
+    if current.transition is None:
+        return None
+    reason = current.transition.reason
+    return f"leaving generation {current.number} together, at the next step: {reason}"
+
+
+def _starting(context: WaitingContext) -> str | None:
+    current = context.state.current
+    if current is None or not current.alive:
+        return None
+    workers = count_of_workers(len(current.record.members))
+    return f"generation {current.number} is starting on {workers}"
+
+
+def count_of_workers(count: int) -> str:
+    """A number of workers in words."""
+    return f"{count} worker{'s' if count != 1 else ''}"
+
+
+def _volume_refuses(context: WaitingContext) -> str | None:
+    refusal = context.numbers.refusal
+    if not refusal:
+        return None
+    return f"cannot reserve a generation number on the volume: {refusal} (is it full or read-only?)"
+
+
+def _former_workers(context: WaitingContext) -> str | None:
+    """A new coordinator gives the workers of a former one the time to come back."""
+    state, timers = context.state, context.timers
+    if timers.adopting:
+        late = ", ".join(place.pod for place in missing_members(state)[:PODS_NAMED])
+        return f"waiting for {late} to connect to the new coordinator"
+    successor = state.term > 1 and state.current is None
+    may_come = successor and context.now < timers.adopt_until
+    wanted = context.missing > 0 or state.desired.suspend
+    if not context.chosen or not may_come or not wanted:
+        return None
+    return "waiting for more workers of the former coordinator to connect"
+
+
+def _nobody_yet(context: WaitingContext) -> str | None:
+    """A successor must be found first; the workers may well train meanwhile."""
+    early = context.now < context.timers.adopt_until
+    if context.candidates or not early:
+        return None
+    return "waiting for workers: none has connected yet (see the logs of their pods)"
+
+
+def _too_few_workers(context: WaitingContext) -> str | None:
+    if context.chosen:
+        return None
+    state = context.state
+    least, have = least_workers(state.desired), context.candidates
+    missing = max(1, least - have)
+    more = f"{missing} more worker{'s' if missing > 1 else ''}"
+    advice = f" (see the pods of {absent})" if (absent := _absent(state)) else ""
+    return f"waiting for {more}: have {have} of at least {least}{advice}"
+
+
+def _absent(state: State) -> str:
+    """The first workers that are not here, as their pods' names begin; empty when all are."""
+    here = {member.hello.index for member in state.members.values() if member.leaving is None}
+    absent = (index for index in range(state.desired.workers) if index not in here)
+    return ", ".join(f"{state.desired.job}-w{index}" for index in islice(absent, PODS_NAMED))
+
+
+def _worker_is_suspect(context: WaitingContext) -> str | None:
+    desired = context.state.desired
+    for member in context.state.members.values():
+        if member.is_suspect(desired, context.now):
+            return f"waiting for a sign of life of {member.hello.pod}"
+    return None
+
+
+def _backing_off(context: WaitingContext) -> str | None:
+    left = context.timers.not_before - context.now
+    return f"waiting {left:.0f} s before the next try after a failure" if left > 0 else None
+
+
+def _rank_leaves(context: WaitingContext) -> str | None:
+    current = context.state.current
+    rank = rank_not_out(context.state, current, context.now) if current is not None else None
+    if current is None or rank is None:
+        return None
+    place = current.record.place_of_rank(rank)
+    pod = f" (pod {place.pod})" if place is not None else ""
+    return f"waiting for rank {rank} to leave generation {current.number}{pod}"
+
+
+def _gathering(context: WaitingContext) -> str | None:
+    until = context.timers.gather_until
+    if not context.timers.gathering or context.missing <= 0 or until is None:
+        return None
+    wanted = wanted_workers(context.state.desired)
+    grace = context.state.desired.start_grace_seconds
+    text = f"waiting up to {grace:.0f} s for {context.missing} more of {wanted} workers"
+    return text if context.now < until else None
+
+
+def _reserving(context: WaitingContext) -> str | None:
+    if context.numbers.reserved is not None:
+        return None
+    return "reserving a number for the next generation on the volume"
+
+
+REASONS: tuple[tuple[WaitingReason, ReasonCheck], ...] = (
+    (WaitingReason.GenerationFailed, _failed),
+    (WaitingReason.GenerationEnding, _ending),
+    (WaitingReason.GenerationStarting, _starting),
+    (WaitingReason.VolumeUnavailable, _volume_refuses),
+    (WaitingReason.FormerWorkersAwaited, _former_workers),
+    (WaitingReason.NoWorkersYet, _nobody_yet),
+    (WaitingReason.TooFewWorkers, _too_few_workers),
+    (WaitingReason.WorkerSuspect, _worker_is_suspect),
+    (WaitingReason.BackOff, _backing_off),
+    (WaitingReason.RanksLeaving, _rank_leaves),
+    (WaitingReason.GatheringWorkers, _gathering),
+    (WaitingReason.ReservingNumber, _reserving),
+)
+"""The first reason that holds is taken.
+
+The reasons from VolumeUnavailable on are those why no next generation is formed yet.
+"""
+
+
+def find_waiting(context: WaitingContext) -> Waiting | None:
+    """Why no generation trains; None while one does, or when the next can be formed."""
+    current = context.state.current
+    if current is not None and current.alive and (current.running or current.non_reporting):
+        return None
+    for reason, check in REASONS:
+        text = check(context)
+        if text is not None:
+            return Waiting.of(reason, _after_failure(current, text))
+    return None
+
+
+def _after_failure(current: CurrentGeneration | None, text: str) -> str:
+    """The failure that led here comes first."""
+    failure = current.failure if current is not None and current.finalized else None
+    return f"{failure.message}; {text}" if failure is not None else text

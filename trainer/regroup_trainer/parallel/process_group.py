@@ -1,0 +1,209 @@
+"""c10d's process group of a generation: joining it, leaving it, and breaking its connections.
+
+The generation's record has the address of its store. A prefix keeps the keys of generations apart,
+so that an aborted start leaves nothing that a later one could read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import os
+import socket
+import struct
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from regroup_trainer.errors import GenerationOverError
+from regroup_trainer.protocol.generation import Assignment
+
+_JOIN_TIMEOUT = timedelta(seconds=60)
+_COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+"""The last resort when nobody notices that a peer hangs; the coordinator notices lost peers within
+seconds. It must be longer than the longest wait for a peer's checkpoint writes.
+"""
+_NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+"""The watchdog aborts collectives that hang and ends no process: the agent ends processes, and a
+rank may go on.
+"""
+_SIOCGIFADDR = 0x8915
+_held: list[socket.socket] = []
+"""Connections of the process group that this process has left."""
+_CONNECTION_PHRASES = (
+    "connection closed by peer",
+    "connection reset",
+    "broken pipe",
+    "connect timeout",
+    "timed out",
+)
+
+
+@dataclass(frozen=True)
+class GenerationGroup:
+    """A rank's place in the process group of its generation."""
+
+    rank: int
+    size: int
+    local_rank: int
+    device: torch.device
+
+    @property
+    def is_rank0(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+
+def join(assignment: Assignment) -> GenerationGroup:
+    """Join the generation's process group: nccl for CUDA tensors where there are GPUs, gloo for
+    tensors on the CPU.
+
+    Raises what `is_peer_loss` recognises when the others do not come.
+    """
+    host, port = assignment.record.store.rsplit(":", 1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(host))
+    for name, value in _NCCL.items():
+        os.environ.setdefault(name, value)
+    store = TCPStore(host, int(port), is_master=False, timeout=_JOIN_TIMEOUT)
+    return meet(assignment, PrefixStore(str(assignment.record.number), store))
+
+
+def meet(assignment: Assignment, store: Store) -> GenerationGroup:
+    """As `join`, with a store that no other generation has used."""
+    while _held:
+        _held.pop().close()
+    device = _device(assignment.local_rank)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+        store=store,
+        rank=assignment.rank,
+        world_size=assignment.record.world_size,
+        timeout=_COLLECTIVE_TIMEOUT,
+        device_id=device if device.type == "cuda" else None,
+    )
+    return GenerationGroup(
+        assignment.rank, assignment.record.world_size, assignment.local_rank, device
+    )
+
+
+def leave() -> None:
+    """Wait for the others, then close the process group."""
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def abandon() -> None:
+    """Close the process group of a broken generation without waiting for anybody."""
+    if dist.is_initialized():
+        with contextlib.suppress(RuntimeError):  # the other ranks do not answer
+            dist.destroy_process_group()
+
+
+def cut_off(addresses: Collection[str]) -> None:
+    """Break this process's connections to those IP addresses, so that a collective which waits for
+    a peer raises.
+
+    Call it in another thread than the one that waits. c10d's own abort leaves gloo's callers
+    blocked when a peer is frozen or its network is gone (torch 2.15).
+    """
+    for connection in hold(addresses):
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RD)  # only the reading end, see `hold`
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        dist.distributed_c10d._abort_process_group()
+
+
+def hold(addresses: Collection[str]) -> list[socket.socket]:
+    """Keep this process's connections to those IP addresses open until it joins the next process
+    group, whoever closes them.
+
+    When a connection breaks, gloo drops the sends that the connection has not taken. Whoever waits
+    for one of them waits for ever (torch 2.15: `Pair::signalException` passes over them). So peers
+    must find a connection that is silent, and not one that is closed.
+    """
+    found = []
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            connection = stack.enter_context(_stream_socket(int(name)))
+            if _plain(connection.getpeername()[0]) in addresses:
+                found.append(connection)
+                stack.pop_all()
+    _held.extend(found)
+    return found
+
+
+def _stream_socket(descriptor: int) -> socket.socket:
+    """A second handle of a TCP socket of this process. Raises OSError for anything else."""
+    copy = os.dup(descriptor)
+    try:
+        found = socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+    if found.family not in (socket.AF_INET, socket.AF_INET6) or found.type != socket.SOCK_STREAM:
+        found.close()
+        raise OSError(f"descriptor {descriptor} is no TCP socket")
+    return found
+
+
+def _plain(address: str) -> str:
+    """The address; IPv4 addresses in IPv6 notation are converted."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return str(mapped or parsed)
+
+
+def report_loss(rank: int, error: BaseException) -> None:
+    """Print why a rank lost its process group. Only the first line: c10d's own frames follow it."""
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
+    print(f"rank {rank} lost its process group: {reason}", file=sys.stderr, flush=True)
+
+
+def is_peer_loss(error: BaseException) -> bool:
+    """Whether an error means that another rank or the store went away, and not that this rank did
+    wrong.
+    """
+    if isinstance(error, GenerationOverError | dist.DistNetworkError | dist.DistStoreError):
+        return True
+    text = str(error).lower()
+    if isinstance(error, dist.DistBackendError):
+        return "out of memory" not in text
+    return isinstance(error, RuntimeError) and any(phrase in text for phrase in _CONNECTION_PHRASES)
+
+
+def interface_towards(host: str) -> str:
+    """The network interface by which `host` is reached; gloo has to listen there.
+
+    By default gloo resolves its own host name, which in a pod may give nothing or take seconds.
+    Raises OSError when there is no route.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # a datagram socket: this chooses the route and sends nothing
+        own_address = probe.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            if _address_of(probe, name) == own_address:
+                return name
+    raise OSError(f"no interface has address {own_address}, from which {host} is reached")
+
+
+def _address_of(probe: socket.socket, interface: str) -> str | None:
+    request = struct.pack("256s", interface.encode())
+    try:
+        answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+    except OSError:  # an interface without an address
+        return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _device(local_rank: int) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device

@@ -1,0 +1,1 @@
+"""What operator, coordinator, agents and ranks send each other. Free of torch."""

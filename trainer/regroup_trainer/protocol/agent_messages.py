@@ -1,0 +1,113 @@
+"""What agents send to the coordinator: their own messages, and the reports of their ranks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, SnapshotNumber
+from regroup_trainer.protocol.message import Message, Name, Text
+from regroup_trainer.protocol.rank_messages import (
+    Busy,
+    CheckpointFailed,
+    CheckpointSaved,
+    Evaluated,
+    Finished,
+    Parked,
+    Progress,
+    Report,
+    Restored,
+    SnapshotsOff,
+)
+
+
+class RankExit(Report):
+    """A rank process ended, other than by the agent's order for a new generation."""
+
+    kind: Literal["rank_exit"] = "rank_exit"
+    exit_code: int
+    """128 + signal when a signal ended it."""
+    signal: int | None = None
+    cause: Literal["error", "signal", "oom", "peer"]
+    """`peer`: a collective failed because a peer went away; never the first cause."""
+    message: Text = ""
+    """The end of the traceback."""
+
+
+class Stack(Report):
+    """The stacks of a rank, sent by its agent in answer to Diagnose."""
+
+    kind: Literal["stack"] = "stack"
+    text: Annotated[str, Field(max_length=16384)] = ""
+    """As faulthandler writes it: all threads, innermost call first. Empty: the rank did not answer.
+    """
+
+
+class HeldSnapshot(Message):
+    """The shards that an agent holds of one memory snapshot, whole and with verified checksums."""
+
+    number: SnapshotNumber
+    shards: tuple[int, ...]
+
+
+class HeldSnapshots(Message):
+    """All snapshots that an agent holds now; sent when they change."""
+
+    kind: Literal["held_snapshots"] = "held_snapshots"
+    snapshots: tuple[HeldSnapshot, ...]
+
+
+class Hello(Message):
+    """An agent's first message on every connection."""
+
+    kind: Literal["hello"] = "hello"
+    protocol: int
+    member: Name
+    index: int
+    pod: Name
+    node: Name
+    ranks: int
+    """Rank processes that it runs."""
+    store: Name
+    """host:port of its c10d store."""
+    record: GenerationRecord | None = None
+    """Its current generation. Its ranks train on while no coordinator is connected."""
+    highest: GenerationNumber | None = None
+    """The highest generation it has ever seen. It refuses all lower ones."""
+    restored: Restored | None = None
+    """The report of its first rank in that generation."""
+    progress: Progress | None = None
+    checkpoint: CheckpointSaved | None = None
+    ended: tuple[RankExit | Finished | Parked, ...] = ()
+    """How its ranks ended in the current generation."""
+    endpoint: Name = ""
+    """host:port of its HTTP endpoint."""
+    snapshots: tuple[HeldSnapshot, ...] = ()
+
+
+class Leaving(Message):
+    """The agent got SIGTERM. It asks for an agreed last step, and a generation without it."""
+
+    kind: Literal["leaving"] = "leaving"
+    reason: Text
+
+
+AgentMessage = Annotated[
+    Hello
+    | Leaving
+    | RankExit
+    | Stack
+    | HeldSnapshots
+    | Restored
+    | Progress
+    | Evaluated
+    | Busy
+    | SnapshotsOff
+    | CheckpointSaved
+    | CheckpointFailed
+    | Parked
+    | Finished,
+    Field(discriminator="kind"),
+]
+agent_message: TypeAdapter[AgentMessage] = TypeAdapter(AgentMessage)

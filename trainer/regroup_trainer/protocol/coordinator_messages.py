@@ -1,0 +1,99 @@
+"""What the coordinator sends to agents, and agents pass on to their ranks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from regroup_trainer.protocol.generation import (
+    Assignment,
+    Decision,
+    GenerationNumber,
+    GenerationRecord,
+    SnapshotNumber,
+)
+from regroup_trainer.protocol.message import Message, Text
+
+
+class Welcome(Message):
+    """The hello was accepted."""
+
+    kind: Literal["welcome"] = "welcome"
+    term: int
+
+
+class Refused(Message):
+    """The hello was not accepted; `final` says that trying again is of no use."""
+
+    kind: Literal["refused"] = "refused"
+    reason: Text
+    final: bool
+
+
+class Begin(Message):
+    """Begin this generation; ranks of older ones are killed.
+
+    Parked ranks enter it if its state is restored from peers. All others are forked. A member
+    without a place waits.
+    """
+
+    kind: Literal["begin"] = "begin"
+    record: GenerationRecord
+
+
+class Decide(Message):
+    """A decision for rank 0, which puts it into the next commit vector."""
+
+    kind: Literal["decide"] = "decide"
+    generation: GenerationNumber
+    decision: Decision
+
+
+class LeaveGeneration(Message):
+    """The generation is over. Its ranks leave their collectives, and may park with their state."""
+
+    kind: Literal["leave_generation"] = "leave_generation"
+    generation: GenerationNumber
+    seconds: float = 1.0
+    """A rank that needs longer is killed."""
+    stuck: int | None = None
+    """A rank that hangs. It is killed at once."""
+
+
+class Enter(Message):
+    """The place of a parked rank in the next generation."""
+
+    kind: Literal["enter"] = "enter"
+    assignment: Assignment
+
+
+class Diagnose(Message):
+    """No step comes: send a Stack for each rank."""
+
+    kind: Literal["diagnose"] = "diagnose"
+    generation: GenerationNumber
+
+
+class SnapshotComplete(Message):
+    """Enough members hold every shard of this snapshot, so that older ones may go."""
+
+    kind: Literal["snapshot_complete"] = "snapshot_complete"
+    number: SnapshotNumber
+
+
+class Exit(Message):
+    """Exit with this code: the job has ended, or goes on without this agent."""
+
+    kind: Literal["exit"] = "exit"
+    code: int
+    reason: Text
+
+
+CoordinatorMessage = Annotated[
+    Welcome | Refused | Begin | Decide | LeaveGeneration | Diagnose | SnapshotComplete | Exit,
+    Field(discriminator="kind"),
+]
+coordinator_message: TypeAdapter[CoordinatorMessage] = TypeAdapter(CoordinatorMessage)
+RankMessage = Annotated[Decide | LeaveGeneration | Enter, Field(discriminator="kind")]
+rank_message: TypeAdapter[RankMessage] = TypeAdapter(RankMessage)

@@ -1,0 +1,68 @@
+"""What the operator (or the local mode) sends to a coordinator."""
+
+from __future__ import annotations
+
+from regroup_trainer.protocol import version_one
+from regroup_trainer.protocol.config import CheckpointPolicy, ResumePolicy, TrainConfig
+from regroup_trainer.protocol.ledger import Ledger
+from regroup_trainer.protocol.message import Message, Name, Text
+
+
+class Desired(Message):
+    """What the job should be, as the operator last read its spec. The highest revision wins."""
+
+    revision: int
+    """metadata.generation of the TrainingJob."""
+    namespace: Name
+    job: Name
+    replicas: int
+    """Workers wanted now."""
+    min_replicas: int
+    max_replicas: int
+    replica_group_size: int = 1
+    spares: int = 0
+    """Warm workers beyond `replicas` that wait for the place of a lost one."""
+    suspend: bool = False
+    heartbeat_milliseconds: int = 500
+    timeout_milliseconds: int = 2000
+    start_grace_seconds: float = 3.0
+    """How long to wait for `replicas` once `min_replicas` are there."""
+    max_restarts: int = 10
+    """Budget for application failures; -1: no limit."""
+    backoff_seconds: float = 1.0
+    """Pause before the second application restart in a row without progress. Later ones double it.
+    """
+    max_backoff_seconds: float = 300.0
+    progress_timeout_seconds: int = 0
+    """A generation hangs after so long without a step; 0: ten times its mean step, at least 60 s.
+    """
+    max_hang_restarts: int = 3
+    """Budget for hangs; -1: no limit."""
+    straggler_percent: int = 30
+    """A rank that computes so much longer than the median rank is a straggler."""
+    train: TrainConfig
+    script: tuple[Text, ...] = ()
+    """A user's program with its arguments. The ranks run it instead of the built-in trainer."""
+    checkpoint: CheckpointPolicy = CheckpointPolicy()
+    resume: ResumePolicy = ResumePolicy()
+    directory: Text
+    """The job's own folder on the volume, as coordinator and ranks see it."""
+    seed: Ledger = Ledger()
+    """The ledger so far, for a coordinator that takes over."""
+
+    def to_json(self, protocol: int) -> str:
+        """The JSON that a coordinator of this version of the protocol understands."""
+        is_old = protocol == version_one.VERSION
+        return self.model_dump_json(include=set(version_one.DESIRED_FIELDS) if is_old else None)
+
+    @property
+    def workers(self) -> int:
+        """Workers wanted, including spares. Their indices are below it."""
+        return self.replicas + self.spares
+
+
+class Lost(Message):
+    """Members that the operator knows to be gone: pod deleted, evicted, or its node NotReady."""
+
+    members: tuple[Name, ...]
+    reason: Text

@@ -1,0 +1,26 @@
+"""Exit codes of processes and containers that have a meaning."""
+
+from __future__ import annotations
+
+WRONG_USAGE = 2
+"""A command line or a configuration is wrong: another try ends the same way."""
+PEER_LOST_EXIT_CODE = 75
+"""A rank ends with it when a collective failed because a peer went away (EX_TEMPFAIL of
+sysexits.h).
+"""
+TEMPLATE_LOST = 70
+"""The template process of an agent ended, and all its ranks with it (EX_SOFTWARE of sysexits.h)."""
+NOT_EXECUTABLE = 126
+"""A shell or a container runtime cannot execute the command."""
+NOT_FOUND = 127
+"""A shell or a container runtime cannot find the command."""
+KILLED = 137
+"""128 + SIGKILL."""
+TERMINATED = 143
+"""128 + SIGTERM."""
+HOPELESS_EXIT_CODES = {
+    WRONG_USAGE: "an error that would come again",
+    NOT_EXECUTABLE: "the command cannot be executed",
+    NOT_FOUND: "the command was not found",
+}
+"""Exit codes that another try cannot mend, and why: the job fails at once."""

@@ -1,0 +1,152 @@
+"""A generation: one agreed membership, its number, and the place of each member and rank."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Literal, NamedTuple, Self
+
+from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.message import Message, Name, Text
+
+
+class GenerationNumber(NamedTuple):
+    """The number of a generation, compared by term first. On the wire: a list of two numbers."""
+
+    term: int
+    """The operator raises it before it makes a coordinator."""
+    n: int
+    """Counted by that coordinator."""
+
+    def __str__(self) -> str:
+        return f"{self.term}.{self.n}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what `str` wrote. Raises ValueError when `text` is not like "2.7"."""
+        term, n = text.split(".")
+        return cls(int(term), int(n))
+
+
+class SnapshotNumber(NamedTuple):
+    """One memory snapshot of the whole state; the newest compares highest."""
+
+    step: int
+    generation: GenerationNumber
+    """The generation that took it: two generations' snapshots of one step differ."""
+    shards: int
+    """The number of parts that it consists of."""
+
+    def __str__(self) -> str:
+        return f"{self.step}-{self.generation.term}-{self.generation.n}-{self.shards}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what `str` wrote. Raises ValueError when `text` is not like "40-2-7-3"."""
+        step, term, n, shards = map(int, text.split("-"))
+        return cls(step, GenerationNumber(term, n), shards)
+
+
+RestoredFrom = Literal["Nothing", "Peers", "Snapshot", "Checkpoint"]
+"""Where a generation's state comes from: nowhere yet, live peers, memory snapshots, a verified
+checkpoint.
+"""
+
+
+class Decision(IntEnum):
+    """What all ranks do at the start of the next step. The commit vector carries it as a number."""
+
+    CONTINUE = 0
+    SNAPSHOT = 1
+    """Copy the state into memory that outlives the ranks, and go on."""
+    SAVE = 2
+    """Save a checkpoint and go on."""
+    LEAVE = 3
+    """End this generation; another follows. The state stays in memory if it can, else it is saved.
+    """
+    RELOAD = 4
+    """Save and end this generation; another follows, from the checkpoint."""
+    STOP = 5
+    """Save, if the policy says so, and end this generation; none follows."""
+
+
+class MemberRecord(Message):
+    """A member's place in a generation."""
+
+    member: Name
+    """The pod's UID (local mode: a UID of the process)."""
+    index: int
+    """The worker's index in the job, kept by its replacement."""
+    pod: Name
+    node: Name
+    first_rank: int
+    ranks: int
+    """Rank processes of this member: first_rank, first_rank + 1, ..."""
+    address: Name = ""
+    """The address of its ranks for other ranks."""
+    endpoint: Name = ""
+    """host:port of its agent, where others store and fetch snapshots."""
+
+    @property
+    def own_ranks(self) -> range:
+        """The ranks of this member."""
+        return range(self.first_rank, self.first_rank + self.ranks)
+
+
+class SnapshotSource(Message):
+    """A memory snapshot, and the agents that hold it."""
+
+    number: SnapshotNumber
+    places: tuple[Name, ...]
+    """host:port of an agent for each shard, in order of the shards."""
+
+
+class GenerationRecord(Message):
+    """One agreed membership: who takes part, with which ranks, and where the state comes from."""
+
+    number: GenerationNumber
+    reason: Text
+    restored_from: RestoredFrom
+    members: tuple[MemberRecord, ...]
+    """In rank order."""
+    store: Name
+    """host:port of the c10d store in the pod of rank 0, used by this generation only."""
+    desired: Desired
+    snapshot: SnapshotSource | None = None
+    """The newest whole memory snapshot, held until a newer one is complete.
+
+    The state comes from it where `restored_from` is Snapshot.
+    """
+
+    @property
+    def world_size(self) -> int:
+        """Ranks over all members."""
+        return sum(member.ranks for member in self.members)
+
+    def place_of(self, member: str) -> MemberRecord | None:
+        """The member's place, None if it is not part of this generation."""
+        return next((place for place in self.members if place.member == member), None)
+
+    def place_of_rank(self, rank: int) -> MemberRecord | None:
+        """The place of the member that runs this rank, None if there is no such rank."""
+        return next((place for place in self.members if rank in place.own_ranks), None)
+
+
+class Assignment(Message):
+    """The place of a rank process in a generation."""
+
+    record: GenerationRecord
+    rank: int
+    local_rank: int
+    channel: Text
+    """Path of its agent's Unix socket."""
+    snapshots: Text = ""
+    """Folder through which it shares snapshots with its agent; empty where there is none."""
+    free_slot: int = 0
+    """The one of its two slots there that it may write first."""
+
+    @property
+    def place(self) -> MemberRecord:
+        """The place of its member."""
+        place = self.record.place_of_rank(self.rank)
+        assert place is not None, f"generation {self.record.number} has no rank {self.rank}"
+        return place

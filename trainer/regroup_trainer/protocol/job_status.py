@@ -1,0 +1,166 @@
+"""The status of a job that its coordinator serves to the operator and to the local mode."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, ValidationError
+from pydantic_core import from_json
+
+from regroup_trainer.protocol import version_one
+from regroup_trainer.protocol.generation import GenerationNumber, RestoredFrom
+from regroup_trainer.protocol.ledger import Cause, Ledger
+from regroup_trainer.protocol.message import PROTOCOL_VERSION, TEXT_LIMIT, Message, Name, Text
+from regroup_trainer.protocol.rank_messages import CheckpointSaved, Evaluated, Progress
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
+
+
+class MemberStatus(Message):
+    """A connected, or just lost, member."""
+
+    member: Name
+    index: int
+    pod: Name
+    node: Name
+    rank: int | None
+    """Its first rank in the current generation."""
+    step: int
+    lost: Text = ""
+    """Why it was declared lost; empty while it is here.
+
+    A lost member is listed until a replacement with its index says hello.
+    """
+
+
+class Straggler(Message):
+    """A rank that all others wait for in every step."""
+
+    rank: int
+    member: Name
+    pod: Name
+    node: Name
+    percent: int
+    """How much longer than the median rank it computed when it was found."""
+
+
+class Recovery(Message):
+    """The way from the end of a generation, planned or not, to the first step of the next."""
+
+    sequence: int
+    """The n of the following generation: unique and rising within a term."""
+    time: float
+    """Wall clock of the detection."""
+    cause: Cause
+    restored_from: RestoredFrom
+    generation: GenerationNumber
+    """The generation that followed."""
+    member: Name = ""
+    pod: Name = ""
+    node: Name = ""
+    exit_code: int | None = None
+    message: Text = ""
+    lost_steps: int | None = None
+    """None until the state is restored."""
+    resumed_from_step: int | None = None
+    detect_seconds: float = 0.0
+    """From the last sign of life to the detection; 0 when the loss was reported."""
+    down_seconds: float | None = None
+    """From the last committed step before it to the first after it; None until then."""
+    world_size_before: int
+    world_size_after: int
+
+
+class JobEvent(Message):
+    """An event for the user. The operator makes a Kubernetes Event of it."""
+
+    sequence: int
+    time: float
+    type: Literal["Normal", "Warning"]
+    reason: Name
+    message: Text
+
+
+class Waiting(Message):
+    """Why a job does not train at the moment. The coordinator and the operator both use it."""
+
+    reason: Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9]*$", max_length=64)]
+    """The name of a WaitingReason; from a newer coordinator perhaps one that is unknown here."""
+    message: Annotated[str, Field(min_length=1, max_length=TEXT_LIMIT)]
+    """One sentence: what is missing, where, and what to do about it."""
+
+    @classmethod
+    def of(cls, reason: WaitingReason, message: str) -> Self:
+        """The value, with `message` cut to what the field may hold."""
+        return cls(reason=reason.name, message=message[:TEXT_LIMIT])
+
+
+class Outcome(Message):
+    """How the job ended."""
+
+    result: Literal["completed", "failed", "suspended"]
+    message: Text
+    exit_code: int = 0
+
+
+CoordinatorPhase = Literal[
+    "waiting",
+    "starting",
+    "running",
+    "recovering",
+    "resizing",
+    "stopping",
+    "suspended",
+    "completed",
+    "failed",
+]
+
+
+class CoordinatorStatus(Message):
+    """Answer of GET /v1/status?after=SEQUENCE&wait=SECONDS: returns at once when `sequence` is
+    above `after`.
+    """
+
+    protocol: int = PROTOCOL_VERSION
+    term: int
+    sequence: int
+    """Raised by every change."""
+    revision: int
+    """The revision of the Desired in force."""
+    phase: CoordinatorPhase
+    message: Text
+    waiting: Waiting | None = None
+    """Why no generation trains; None while one does, and from a coordinator that does not say."""
+    generation: GenerationNumber | None = None
+    world_size: int = 0
+    spares: int = 0
+    """Warm workers without a rank, beside a full generation."""
+    members: tuple[MemberStatus, ...] = ()
+    progress: Progress | None = None
+    total_steps: int = 0
+    evaluation: Evaluated | None = None
+    checkpoint: CheckpointSaved | None = None
+    ledger: Ledger = Ledger()
+    recoveries: tuple[Recovery, ...] = ()
+    """The newest ten."""
+    stragglers: tuple[Straggler, ...] = ()
+    """The stragglers of the current generation, the slowest first."""
+    events: tuple[JobEvent, ...] = ()
+    """The newest fifty."""
+    outcome: Outcome | None = None
+    """How the job ended; None while it has not."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read an answer of any version of the protocol that is still spoken. Raises ValueError,
+        which names the version.
+        """
+        document = from_json(text)
+        version = document.get("protocol") if isinstance(document, dict) else None
+        if version == version_one.VERSION:
+            document = version_one.upgrade_status(document)
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            where = ".".join(map(str, problem["loc"]))
+            raise ValueError(f"protocol {version}: {where}: {problem['msg']}") from error

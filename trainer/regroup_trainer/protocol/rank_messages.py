@@ -1,0 +1,189 @@
+"""What ranks report to their agent, which passes it on to the coordinator."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field, TypeAdapter
+
+from regroup_trainer.protocol.generation import GenerationNumber, RestoredFrom, SnapshotNumber
+from regroup_trainer.protocol.message import Message, Name, Text
+
+
+class Report(Message):
+    """Base of the reports of a rank. A report of another generation than the current is dropped."""
+
+    generation: GenerationNumber
+    rank: int
+
+
+class SkippedCheckpoint(Message):
+    """A checkpoint that was passed over on the way back to a whole one."""
+
+    path: Text
+    why: Text
+
+
+class Restored(Report):
+    """Every rank sends it once its state is in place, before its first step.
+
+    Rank 0 adds where the state comes from.
+    """
+
+    kind: Literal["restored"] = "restored"
+    step: int
+    """The step that the state has completed; 0 at the very start."""
+    restored_from: RestoredFrom | None = None
+    """The source that served, which may differ from that of the generation's record."""
+    path: Text | None = None
+    """The checkpoint, None when started from scratch."""
+    skipped: tuple[SkippedCheckpoint, ...] = ()
+    seconds: float = 0.0
+    parameters: int = 0
+    attention: str = ""
+    """The kernel that computes the attention, as `model.attention` names it; else empty."""
+    total_steps: int | None = None
+    """Steps in all, where a user's script sets them; None where the configuration does."""
+    fallback_reason: Text = ""
+    """Why the memory snapshot could not be used; empty when it was, or none was meant to be."""
+
+
+class Progress(Report):
+    """Every rank sends it after committed steps. Only rank 0 fills loss and rates."""
+
+    kind: Literal["progress"] = "progress"
+    step: int
+    """Steps committed."""
+    time: float
+    """Wall clock of the commit, seconds since the epoch."""
+    seconds: dict[str, float] = Field(default_factory=dict)
+    """Time of this generation by ledger phase, cumulative since `Restored`."""
+    epoch: float = 0.0
+    loss: float | None = None
+    """Mean loss per token in nats; None when not finite."""
+    gradient_norm: float | None = None
+    learning_rate: float = 0.0
+    tokens: int = 0
+    """Tokens trained on in steps 1..step."""
+    compute_seconds: float = 0.0
+    """Mean own time of the steps since the last report, without waits for others; 0: not measured.
+    """
+    skipped: int = 0
+    """Steps of this generation without an update, since loss or gradients were not finite."""
+    tokens_per_second: float = 0.0
+
+
+class Evaluated(Report):
+    """Loss on the held-out part."""
+
+    kind: Literal["evaluated"] = "evaluated"
+    step: int
+    loss: float
+    accuracy: float | None = None
+    """Share of images that were classified right; None for text."""
+
+
+class Busy(Report):
+    """No step comes for now. A rank repeats this every few seconds, so as not to seem to hang."""
+
+    kind: Literal["busy"] = "busy"
+    doing: Literal["save", "evaluation"]
+    step: int
+
+
+class SnapshotFile(NamedTuple):
+    """One file of a shard of a memory snapshot."""
+
+    size: int
+    checksum: str
+    """xxh3_64, hexadecimal."""
+
+
+class SnapshotTaken(Report):
+    """A rank has copied its shard of a memory snapshot. Its agent does not pass it on."""
+
+    kind: Literal["snapshot_taken"] = "snapshot_taken"
+    number: SnapshotNumber
+    shard: int
+    slot: int
+    files: dict[Name, SnapshotFile]
+
+
+class SnapshotsOff(Report):
+    """This generation takes no memory snapshots."""
+
+    kind: Literal["snapshots_off"] = "snapshots_off"
+    why: Text
+
+
+class CheckpointSaved(Report):
+    """A checkpoint was published."""
+
+    kind: Literal["checkpoint_saved"] = "checkpoint_saved"
+    step: int
+    path: Text
+    size_bytes: int
+    seconds: float
+    """From the decision to the rename."""
+    blocking_seconds: float
+    """Time for which the save blocked the training."""
+    time: float
+
+
+class CheckpointFailed(Report):
+    """A save failed. Training goes on, and the next interval tries again."""
+
+    kind: Literal["checkpoint_failed"] = "checkpoint_failed"
+    step: int
+    stage: Literal["write", "publish", "prune"]
+    error: Text
+
+
+class Retained(Message):
+    """The state that a rank process keeps after its generation has ended."""
+
+    step: int
+    """Steps applied completely."""
+    prepared: bool = False
+    """Whether it can also apply the next one: it holds that step's reduced gradients."""
+    shard: int = 0
+    """Which part of the whole state it is."""
+    shards: int = 1
+    """The number of parts of the whole state."""
+
+
+class Parked(Report):
+    """The rank has left a generation that failed. Its process waits for the next one."""
+
+    kind: Literal["parked"] = "parked"
+    retained: Retained
+
+
+GenerationOutcome = Literal["completed", "leave", "stop"]
+"""How a generation ends by agreement: all steps are done; another generation follows; none does."""
+
+
+class Finished(Report):
+    """The rank ends by agreement after `step`. Its process exits unless it keeps its state."""
+
+    kind: Literal["finished"] = "finished"
+    step: int
+    reason: GenerationOutcome
+    retained: Retained | None = None
+    """The state that its process keeps while it waits for the next generation."""
+
+
+RankReport = Annotated[
+    Restored
+    | Progress
+    | Evaluated
+    | Busy
+    | SnapshotTaken
+    | SnapshotsOff
+    | CheckpointSaved
+    | CheckpointFailed
+    | Parked
+    | Finished,
+    Field(discriminator="kind"),
+]
+rank_report: TypeAdapter[RankReport] = TypeAdapter(RankReport)

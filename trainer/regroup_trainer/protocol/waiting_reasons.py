@@ -1,0 +1,41 @@
+"""The reasons why a job waits: one table for the operator and the coordinators.
+
+docs/concepts/waiting.md says what to do about each.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, unique
+
+
+@unique
+class WaitingReason(Enum):
+    """The name is the word that the condition Ready, the metric trainingjob_waiting and the events
+    show. The value says what it means.
+    """
+
+    InvalidSpec = "a field of the spec has a value that is not allowed"
+    NotSupported = "the spec uses a field that is documented but not built yet"
+    ClaimMissing = "the claim for the checkpoints does not exist, or is being deleted"
+    ClaimNotShared = "several workers need the claim, and it is not ReadWriteMany"
+    ApiError = "the API server refused a request of the operator"
+    ImageError = "the image of a pod cannot be pulled"
+    CoordinatorCrashing = "the coordinator's container fails each time that it is started"
+    Suspended = "the job is suspended and holds no pods"
+    Suspending = "the ranks save their state, then the pods are given back"
+    Unschedulable = "the scheduler finds no node for a pod"
+    BackOff = "failure follows failure without a step in between, so that the next try waits"
+    CoordinatorUnreachable = "the coordinator does not answer the operator"
+    CoordinatorPending = "the coordinator's pod does not run, or has not answered yet"
+    StorePending = "the pod of torchrun's store does not run yet"
+    GenerationFailed = "a generation has failed, and its ranks are being stopped"
+    GenerationEnding = "the ranks end a generation together, after a step that they agree on"
+    GenerationStarting = "the ranks of a generation load their state or compute the first step"
+    VolumeUnavailable = "the volume refuses to reserve a number for the next generation"
+    FormerWorkersAwaited = "a new coordinator gives the workers time to connect to it"
+    NoWorkersYet = "no worker has connected to the coordinator yet"
+    TooFewWorkers = "fewer workers are here than the smallest generation needs"
+    WorkerSuspect = "the heartbeats of a worker are late, so that it may be lost"
+    RanksLeaving = "ranks have not left a failed generation yet"
+    GatheringWorkers = "there are enough workers, and more of them may come at any moment"
+    ReservingNumber = "the volume has not confirmed the number of the next generation yet"

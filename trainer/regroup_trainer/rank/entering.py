@@ -1,0 +1,177 @@
+"""Entering a generation: from the joined process group to a generation that trains.
+
+The steps, and who decides what, are in docs/design/0006-entering-a-generation.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from regroup_trainer.checkpoint import lineage
+from regroup_trainer.checkpoint.history import History, last_step
+from regroup_trainer.checkpoint.layout import Layout, RunIdentity
+from regroup_trainer.errors import ProgramRestartError
+from regroup_trainer.parallel.process_group import report_loss
+from regroup_trainer.protocol.channel import Channel
+from regroup_trainer.protocol.generation import Assignment, RestoredFrom
+from regroup_trainer.protocol.message import TEXT_LIMIT
+from regroup_trainer.protocol.rank_messages import Restored
+from regroup_trainer.rank.joining import (
+    JoinedGeneration,
+    await_commit_before_cut_off,
+    is_generation_lost,
+    join,
+    park,
+)
+from regroup_trainer.rank.program import Program
+from regroup_trainer.rank.running_generation import RunningGeneration, Start
+from regroup_trainer.recovery.live_state import LiveState, continue_live_state
+from regroup_trainer.recovery.resident_state import ResidentState
+from regroup_trainer.recovery.restorer import Restorer
+from regroup_trainer.recovery.step_log import StepLog
+from regroup_trainer.snapshots.snapshot_reader import MemoryReader
+from regroup_trainer.step.state import TrainState
+from regroup_trainer.step.stepper import Stepper
+
+
+def enter_generation(
+    joined: JoinedGeneration, program: Program, resident: ResidentState | None = None
+) -> RunningGeneration:
+    """Bring the state to where the run stands, record that the generation begins, and report it.
+
+    `resident` is what this process kept of its last generation. All ranks call it. Raises
+    TrainingError; FencedError when a newer generation has begun; ProgramRestartError when this
+    process cannot go on and a new one can; c10d's errors when a peer is lost.
+    """
+    attention = program.choose_attention(joined.group.device)
+    restorer = _restorer(joined, program.identity)
+    live = continue_live_state(
+        restorer, program.config, resident, program.rebuild, program.after_update
+    )
+    if live is not None:
+        start, report = _start_live(joined, restorer, live, resident)
+    elif resident is not None and not program.can_rewind:
+        raise ProgramRestartError("no peer has the newest state: the program has to begin anew")
+    else:
+        start, report = _start_restored(joined, restorer, program)
+    joined.channel.send(_with_description(report, start.state, program, attention))
+    history = _open_history(restorer, start.log) if joined.group.is_rank0 else None
+    stepper = Stepper(start.state, program.config, joined.group, program.targets_per_sample)
+    generation = RunningGeneration(joined, program, stepper, start, history)
+    if generation.retains_state:
+        await_commit_before_cut_off(joined, stepper)
+    return generation
+
+
+def enter_next_generation(
+    channel: Channel, program_of: Callable[[Assignment], Program], resident: ResidentState
+) -> RunningGeneration:
+    """Wait for the next generation and enter it with the resident state; where that generation
+    breaks first, wait for the one after it.
+
+    Raises as `enter_generation` does where the state cannot wait any longer.
+    """
+    while True:
+        assignment = channel.next_assignment()
+        try:
+            return enter_generation(join(assignment, channel), program_of(assignment), resident)
+        except ProgramRestartError:
+            raise
+        except Exception as error:
+            if not resident.whole or not is_generation_lost(error, channel):
+                raise
+            report_loss(assignment.rank, error)
+        park(assignment, channel, resident)
+
+
+def _restorer(joined: JoinedGeneration, identity: RunIdentity) -> Restorer:
+    record = joined.assignment.record
+    memory = MemoryReader(joined.assignment, record.snapshot) if record.snapshot else None
+    return Restorer(Layout(Path(record.desired.directory)), record, joined.group, identity, memory)
+
+
+def _start_live(
+    joined: JoinedGeneration, restorer: Restorer, live: LiveState, resident: ResidentState | None
+) -> tuple[Start, Restored]:
+    restorer.begin_from_live(live.agreement)
+    last_save = resident.last_save if resident else None
+    start = Start(live.state, live.log, in_place=True, last_save=last_save)
+    return start, _report(joined, start.state, "Peers")
+
+
+def _start_restored(
+    joined: JoinedGeneration, restorer: Restorer, program: Program
+) -> tuple[Start, Restored]:
+    state = program.build(joined.group)
+    choice = restorer.restore(state)
+    start = Start(
+        state,
+        StepLog(),
+        in_place=False,
+        saved_step=choice.manifest.step if choice.manifest and choice.path else None,
+        last_save=_monotonic(choice.saved.time) if choice.saved else None,
+    )
+    report = _report(
+        joined,
+        state,
+        choice.restored_from,
+        fallback_reason=choice.fallback_reason[:TEXT_LIMIT],
+    )
+    if not joined.group.is_rank0:
+        return start, report
+    path = str(choice.path) if choice.path else None
+    return start, report.model_copy(update={"path": path, "skipped": choice.skipped})
+
+
+def _report(
+    joined: JoinedGeneration,
+    state: TrainState,
+    restored_from: RestoredFrom,
+    fallback_reason: str = "",
+) -> Restored:
+    return Restored(
+        generation=joined.assignment.record.number,
+        rank=joined.group.rank,
+        step=state.position.step,
+        restored_from=restored_from,
+        seconds=time.monotonic() - joined.began,
+        fallback_reason=fallback_reason,
+    )
+
+
+def _with_description(
+    report: Restored, state: TrainState, program: Program, attention: str
+) -> Restored:
+    """The report; on rank 0 with what is trained."""
+    if report.rank != 0:
+        return report
+    parameters = sum(parameter.numel() for parameter in state.model.parameters())
+    return report.model_copy(
+        update={
+            "parameters": parameters,
+            "total_steps": program.total_steps,
+            "attention": attention,
+        }
+    )
+
+
+def _open_history(restorer: Restorer, log: StepLog) -> History:
+    """The generation's history, with the steps that a former rank 0 may not have written. Raises
+    StorageError.
+    """
+    layout, number = restorer.layout, restorer.record.number
+    history = History(layout.history_file(number))
+    if log.steps:
+        records = lineage.read(layout)
+        written = last_step(layout, lineage.chain(records, records[number].parent))
+        for step in log.steps:
+            if step.result.position.step > written:
+                history.append(step.history_line(restorer.identity.data))
+    return history
+
+
+def _monotonic(wall_clock: float) -> float:
+    """A past time of the wall clock, by the monotonic clock."""
+    return time.monotonic() - max(0.0, time.time() - wall_clock)

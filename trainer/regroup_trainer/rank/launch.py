@@ -1,0 +1,40 @@
+"""How the process of a user's program was started: its place in a generation and its channel to the
+agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from regroup_trainer.protocol.channel import Channel
+from regroup_trainer.protocol.generation import Assignment
+from regroup_trainer.protocol.rank_messages import Finished, GenerationOutcome
+
+
+@dataclass
+class Launch:
+    """How the rank that runs the program was started."""
+
+    assignment: Assignment
+    channel: Channel
+    finish: Callable[[], None] | None = None
+    """Called when the program has ended well. A Session sets it."""
+
+    def report_end(self, reason: GenerationOutcome) -> None:
+        """Report that this rank's part of the generation has ended."""
+        number, rank = self.assignment.record.number, self.assignment.rank
+        self.channel.send(Finished(generation=number, rank=rank, step=0, reason=reason))
+
+
+_present: list[Launch] = []
+
+
+def announce(launch: Launch) -> None:
+    """Make known how this process was started, before the program runs."""
+    _present[:] = [launch]
+
+
+def present() -> Launch | None:
+    """How this process was started; None when no agent started it."""
+    return _present[0] if _present else None

@@ -1,0 +1,96 @@
+"""Reads samples and brings them to the device.
+
+A thread reads the batches of the next steps while a step trains. A resumed run asks for the
+position that was committed, so what was read ahead of it is dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regroup_trainer.data import Arrays, Dataset, order_arrays
+from regroup_trainer.data.batch import BatchPlanner, MicroBatch, micro_batches
+from regroup_trainer.data.dataset import Array
+from regroup_trainer.parallel.process_group import GenerationGroup
+from regroup_trainer.rank.prefetch import Prefetch
+from regroup_trainer.step.rank_batch import DeviceBatch, RankBatch
+
+_AHEAD = 2
+"""Steps that are read ahead: one hides reading behind training, one more evens out slow reads."""
+
+
+@dataclass(frozen=True)
+class _HostBatch:
+    """A step's batch before it goes to the device; in page-locked memory where that is a GPU."""
+
+    micro_batches: list[DeviceBatch]
+    samples: int
+    digest: int
+
+
+class Loader:
+    """Reads this rank's samples. Close it in the end: it has a thread."""
+
+    def __init__(
+        self,
+        data: Dataset,
+        planner: BatchPlanner,
+        group: GenerationGroup,
+        sequence_slice: slice | None = None,
+    ) -> None:
+        """`sequence_slice`: the positions of each sequence that this rank works on; None: all."""
+        self.data = data
+        self.planner = planner
+        self._device = group.device
+        self._cut = (slice(None), sequence_slice) if sequence_slice else slice(None)
+        self._ahead = Prefetch(self._read, stride=planner.global_batch_size, ahead=_AHEAD)
+
+    def training(self, first: int) -> RankBatch:
+        """The rank's share of the global batch that begins at position `first`. Raises
+        DataError.
+        """
+        batch = self._ahead.at(first)
+        return RankBatch(
+            [self._on_device(part) for part in batch.micro_batches], batch.samples, batch.digest
+        )
+
+    def held_out(self, count: int) -> list[DeviceBatch]:
+        """The rank's share of the first `count` held-out samples, or of all where there are fewer.
+        Raises DataError.
+        """
+        ids = np.arange(min(count, self.data.held_out_samples))
+        planner = self.planner
+        parts = micro_batches(
+            ids, planner.rank, planner.world_size, planner.micro_batch_size, planner.multiple
+        )
+        return [
+            self._on_device(self._tensors(part, self.data.read_held_out(part.ids)))
+            for part in parts
+        ]
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ahead.close()
+
+    def _read(self, first: int) -> _HostBatch:
+        plan = self.planner.plan(first)
+        parts = [
+            self._tensors(part, self.data.read_training(part.ids)) for part in plan.micro_batches
+        ]
+        return _HostBatch(parts, len(plan.own_ids), order_arrays.digest(plan.own_ids))
+
+    def _tensors(self, part: MicroBatch, arrays: Arrays) -> DeviceBatch:
+        inputs, targets = arrays.inputs[self._cut], arrays.targets[self._cut]
+        return DeviceBatch(self._tensor(inputs), self._tensor(targets), self._tensor(part.weights))
+
+    def _tensor(self, array: Array) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory() if self._device.type == "cuda" else tensor
+
+    def _on_device(self, batch: DeviceBatch) -> DeviceBatch:
+        tensors = (batch.inputs, batch.targets, batch.weights)
+        return DeviceBatch(*(tensor.to(self._device, non_blocking=True) for tensor in tensors))

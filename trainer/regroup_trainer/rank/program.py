@@ -1,0 +1,60 @@
+"""What a rank trains, as `enter_generation` needs to know it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from regroup_trainer.checkpoint.layout import RunIdentity
+from regroup_trainer.parallel.process_group import GenerationGroup
+from regroup_trainer.protocol.config import TrainConfig
+from regroup_trainer.recovery.resident_state import ResidentState
+from regroup_trainer.step.state import TrainState
+from regroup_trainer.step.updater import StepResult
+
+
+class Program(Protocol):
+    """A configuration of the built-in trainer, or the objects of a user's own program."""
+
+    @property
+    def config(self) -> TrainConfig:
+        """How it is trained."""
+
+    @property
+    def identity(self) -> RunIdentity:
+        """What a checkpoint must have been written by to fit."""
+
+    @property
+    def targets_per_sample(self) -> int:
+        """Predictions that a sample asks for; each counts as a token."""
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps in all, where the configuration does not say."""
+
+    @property
+    def retains_state(self) -> bool:
+        """Whether the state is worth keeping when a generation ends."""
+
+    @property
+    def can_rewind(self) -> bool:
+        """Whether a process that has trained can go back to an older state."""
+
+    def choose_attention(self, device: torch.device) -> str:
+        """Choose the attention kernel; returns its name, empty where there is none.
+
+        Raises ConfigurationError.
+        """
+
+    def build(self, group: GenerationGroup) -> TrainState:
+        """The state before the first step, equal on all ranks. Raises ConfigurationError."""
+
+    def rebuild(self, group: GenerationGroup, resident: ResidentState | None) -> TrainState:
+        """The resident state, wrapped for a new group; without one, a state that a peer will fill.
+
+        The process group of the resident state is gone.
+        """
+
+    def after_update(self, result: StepResult) -> None:
+        """Called after a step that was applied outside of the program's own loop."""

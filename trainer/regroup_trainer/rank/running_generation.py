@@ -1,0 +1,281 @@
+"""A generation that this rank trains in: decide, commit, record, report, save, end.
+
+The built-in trainer's loop and a user's own loop drive it alike. Neither knows of lineage, history
+or the protocol of checkpoints.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from itertools import chain, repeat
+from pathlib import Path
+
+from regroup_trainer.checkpoint.checkpointer import Checkpointer
+from regroup_trainer.checkpoint.history import History
+from regroup_trainer.checkpoint.layout import Layout
+from regroup_trainer.checkpoint.save import Saver
+from regroup_trainer.errors import GenerationOverError
+from regroup_trainer.parallel import process_group
+from regroup_trainer.parallel.mesh import arrange
+from regroup_trainer.parallel.process_group import report_loss
+from regroup_trainer.protocol.generation import Decision
+from regroup_trainer.protocol.rank_messages import Busy, Evaluated, Finished, GenerationOutcome
+from regroup_trainer.rank.joining import JoinedGeneration, is_generation_lost, park
+from regroup_trainer.rank.program import Program
+from regroup_trainer.rank.reporting import Reporter
+from regroup_trainer.recovery.resident_state import ResidentState
+from regroup_trainer.recovery.step_log import LoggedStep, StepLog
+from regroup_trainer.snapshots.snapshot_writer import MemorySnapshots
+from regroup_trainer.step.agreement import broadcast_from_rank0
+from regroup_trainer.step.state import TrainState
+from regroup_trainer.step.stepper import Stepper
+from regroup_trainer.step.updater import StepResult
+from regroup_trainer.system.phase_clock import PhaseClock
+
+_BUSY_SECONDS = 1.0
+"""Between reports that an evaluation goes on."""
+_POLL_SECONDS = 0.1
+_SAVE_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds between attempts to save the last step."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a generation starts with on this rank."""
+
+    state: TrainState
+    log: StepLog
+    in_place: bool
+    """Whether the state went on in the memory of the ranks."""
+    saved_step: int | None = None
+    """The step whose checkpoint is on the volume already."""
+    last_save: float | None = None
+    """When (monotonic) the last save was begun, if that is known."""
+
+
+class RunningGeneration:
+    """One rank's part of a generation. All ranks call its methods after the same steps.
+
+    End it by `finish`; after an error by `break_off`, or by `give_up` where the process ends.
+    """
+
+    def __init__(
+        self,
+        joined: JoinedGeneration,
+        program: Program,
+        stepper: Stepper,
+        start: Start,
+        history: History | None,
+    ) -> None:
+        """`history` is the generation's file of committed steps; rank 0 has it, no other rank."""
+        record, identity = joined.assignment.record, program.identity
+        self.number = record.number
+        self.group = joined.group
+        self.stepper = stepper
+        self.state = start.state
+        self.in_place = start.in_place
+        self.clock = PhaseClock()
+        self.reporter = Reporter(
+            joined.channel, self.number, self.group.rank, identity.data.samples, self._seconds
+        )
+        self._joined = joined
+        self._channel = joined.channel
+        self._data = identity.data
+        self._log = start.log
+        self._history = history
+        self._policy = record.desired.checkpoint
+        self._retains = joined.channel.lasting and program.retains_state
+        self._decision = Decision.CONTINUE
+        """Rank 0: how the generation shall end, as soon as it can."""
+        self._busy_at = 0.0
+        layout = Layout(Path(record.desired.directory))
+        saver = Saver(layout, self.number, self.group, identity, self._settle)
+        self._checkpointer = Checkpointer(
+            saver, self.state, self._policy, self.reporter, start.saved_step, start.last_save
+        )
+        self._snapshots = MemorySnapshots(
+            joined.assignment, saver, self.state, self._checkpointer.plan, joined.channel
+        )
+
+    @property
+    def retains_state(self) -> bool:
+        """Whether this rank's state stays in memory when the generation ends."""
+        return self._retains
+
+    def decide(self) -> Decision:
+        """What to do after the step that is about to be committed, as far as this rank knows.
+
+        Rank 0 knows what the coordinator and the clock say; the commit brings it to the others.
+        """
+        if not self.group.is_rank0:
+            return Decision.CONTINUE
+        received = [
+            message.decision
+            for message in self._channel.poll()
+            if message.generation == self.number
+        ]
+        ending = [decision for decision in received if decision >= Decision.LEAVE]
+        self._decision = max([self._decision, *ending])
+        if self._decision == Decision.LEAVE and self._retains and self._checkpointer.saving:
+            # Go on until the save has ended, so that members need not wait for the volume.
+            return Decision.CONTINUE
+        return max([self._decision, self._due(), *received])
+
+    def _due(self) -> Decision:
+        if self._checkpointer.due():
+            return Decision.SAVE
+        return Decision.SNAPSHOT if self._snapshots.due() else Decision.CONTINUE
+
+    def record(self, result: StepResult, rate: float) -> None:
+        """Record and report a committed step that was made with learning rate `rate`."""
+        step = LoggedStep(self.number, self.group.size, result)
+        self._log.append(step)
+        if self._history is not None:
+            self._history.append(step.history_line(self._data))
+            if not result.updated:
+                print(
+                    f"step {result.position.step}: loss or gradients are not finite, the update "
+                    "was skipped",
+                    file=sys.stderr,
+                )
+        self.reporter.step(result, rate)
+        self._checkpointer.after_step()
+        self._snapshots.after_step()
+
+    def report_evaluating(self) -> None:
+        """Call it at each batch of an evaluation, so that a long one does not look like a hang.
+
+        Raises GenerationOverError when the generation is over.
+        """
+        if self._channel.is_over():
+            raise GenerationOverError(f"generation {self.number} is over")
+        now = time.monotonic()
+        if now - self._busy_at < _BUSY_SECONDS:
+            return
+        self._busy_at = now
+        number, rank, step = self.number, self.group.rank, self.state.position.step
+        self.reporter.send(Busy(generation=number, rank=rank, doing="evaluation", step=step))
+
+    def report_evaluation(self, loss: float, accuracy: float | None = None) -> None:
+        """Report the loss on held-out samples after the present step, and the share of images that
+        were classified right.
+        """
+        number, step = self.number, self.state.position.step
+        if self.group.is_rank0:
+            self.reporter.send(
+                Evaluated(generation=number, rank=0, step=step, loss=loss, accuracy=accuracy)
+            )
+
+    def act(self, decision: Decision) -> GenerationOutcome | None:
+        """Do what a commit decided for all ranks; returns how the generation ends, None if it goes
+        on.
+        """
+        match decision:
+            case Decision.LEAVE | Decision.RELOAD:
+                if decision == Decision.RELOAD:
+                    self._retains = False  # the next generation starts from the checkpoint
+                if not self._retains:
+                    self._checkpointer.save_durably()  # else the next one resumes from an older one
+                return "leave"
+            case Decision.STOP:
+                if self._policy.on_termination == "Save":
+                    self._checkpointer.save_durably()
+                return "stop"
+            case Decision.SAVE:
+                self._checkpointer.begin()
+            case Decision.SNAPSHOT:
+                self._snapshots.begin()
+            case Decision.CONTINUE:
+                pass
+        return None
+
+    def save_result(self) -> GenerationOutcome:
+        """Save the last step, however often it takes; only a decision to end stops the attempts.
+
+        The result exists in memory only, and a full disk can be freed.
+        """
+        for pause in chain(_SAVE_PAUSES, repeat(_SAVE_PAUSES[-1])):
+            if self._checkpointer.save_durably():
+                break
+            decision = self._wait(pause)
+            if outcome := self.act(decision) if decision >= Decision.LEAVE else None:
+                return outcome
+        return "completed"
+
+    def _wait(self, seconds: float) -> Decision:
+        """Wait on all ranks, no longer than until a decision ends the generation; returns it."""
+        until = time.monotonic() + seconds
+        while True:
+            decision, over = broadcast_from_rank0(
+                lambda: (self.decide(), time.monotonic() >= until)
+            )
+            if over or decision >= Decision.LEAVE:
+                return decision
+            time.sleep(_POLL_SECONDS)
+
+    def finish(self, outcome: GenerationOutcome) -> ResidentState | None:
+        """End by agreement: leave the process group in order and report the outcome.
+
+        Returns the state that stays in memory for the next generation. None: this process ends.
+        """
+        self._checkpointer.finish()
+        self._snapshots.close(wait=True)
+        resident = self._resident() if outcome == "leave" else None
+        process_group.leave()
+        number, step = self.number, self.state.position.step
+        kept = resident.retained() if resident else None
+        self.reporter.send(
+            Finished(
+                generation=number, rank=self.group.rank, step=step, reason=outcome, retained=kept
+            )
+        )
+        return resident
+
+    def break_off(self, error: Exception) -> ResidentState | None:
+        """End after an error that means that the generation is over.
+
+        Returns the state that stays in memory, to be parked. None, and nothing is ended, when the
+        error is this rank's own or the state is not whole.
+        """
+        resident = self._resident() if is_generation_lost(error, self._channel) else None
+        if resident is not None:
+            report_loss(self.group.rank, error)
+            self.give_up()
+            self.stepper.drop_proposal()
+        return resident
+
+    def give_up(self) -> None:
+        """End saves and snapshots without the other ranks."""
+        self._checkpointer.give_up(state_lives_on=self._retains)
+        self._snapshots.close(wait=not self._retains)
+
+    def park(self, resident: ResidentState) -> None:
+        """Leave the broken process group and wait; see `joining.park`."""
+        park(self._joined.assignment, self._channel, resident)
+
+    def _resident(self) -> ResidentState | None:
+        """The state, if it is whole and worth keeping."""
+        if not self._retains or not self.stepper.updater.whole:
+            return None
+        mesh = arrange(self.stepper.config.parallelism, self.group)
+        return ResidentState(
+            generation=self.number,
+            world_size=self.group.size,
+            updater=self.stepper.updater,
+            log=self._log,
+            shard=mesh.part,
+            shards=mesh.parts,
+            last_save=self._checkpointer.last_save,
+        )
+
+    def _seconds(self) -> dict[str, float]:
+        """Seconds by phase of the ledger; waiting for a save within a step counts as saving."""
+        own = self.clock.seconds()
+        own["step"] = own.get("step", 0.0) - self._checkpointer.seconds_within_steps
+        return {**own, **self._checkpointer.seconds}
+
+    def _settle(self) -> None:
+        if self._history is not None:
+            self._history.sync()

@@ -1,0 +1,175 @@
+"""Restoring a state from a memory snapshot, or from the newest whole checkpoint of the lineage.
+
+World size and strategy may differ from those that wrote it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from regroup_trainer.checkpoint import catalog, lineage
+from regroup_trainer.checkpoint.catalog import Candidate
+from regroup_trainer.checkpoint.layout import Layout, Manifest, RunIdentity
+from regroup_trainer.checkpoint.load import (
+    load,
+    require_fitting,
+    require_unchanged,
+    require_writable,
+)
+from regroup_trainer.checkpoint.selection import Selection, nothing_whole, select
+from regroup_trainer.errors import StorageError
+from regroup_trainer.parallel.process_group import GenerationGroup
+from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, RestoredFrom
+from regroup_trainer.protocol.rank_messages import SkippedCheckpoint
+from regroup_trainer.recovery.inventory import Agreement
+from regroup_trainer.snapshots.snapshot_reader import MemoryReader
+from regroup_trainer.step.agreement import all_gather, broadcast_from_rank0
+from regroup_trainer.step.state import TrainState
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was restored; the same on all ranks."""
+
+    parent: GenerationNumber | None
+    """The generation that it continues."""
+    path: Path | None
+    """The checkpoint; None: from scratch, or from a memory snapshot."""
+    manifest: Manifest | None
+    skipped: tuple[SkippedCheckpoint, ...]
+    """Newer checkpoints that were not whole; on rank 0 with their present paths."""
+    restored_from: RestoredFrom = "Checkpoint"
+    fallback_reason: str = ""
+    """Why the memory snapshot that was chosen could not be used."""
+    saved: Manifest | None = None
+    """Manifest of the newest checkpoint on the volume."""
+
+
+@dataclass(frozen=True)
+class Restorer:
+    """Restores the state of one generation, and records on the volume that it begins."""
+
+    layout: Layout
+    record: GenerationRecord
+    group: GenerationGroup
+    identity: RunIdentity
+    memory: MemoryReader | None = None
+    """Reads the memory snapshot that the coordinator chose, if it chose one."""
+
+    def restore(self, state: TrainState) -> Choice:
+        """Load the memory snapshot or a checkpoint into `state`, then record on the volume that the
+        generation begins. All ranks call it.
+
+        Raises StorageError, CheckpointError, ConfigurationError; FencedError when a newer
+        generation has begun; c10d's errors when a peer is lost.
+        """
+        require_writable(self.layout, f"{self.record.number}-{self.group.rank}")
+        selection = broadcast_from_rank0(lambda: select(self.layout, self.record))
+        found = self._from_memory(state, selection)
+        choice = self._from_volume(state, selection, found) if isinstance(found, str) else found
+        broadcast_from_rank0(lambda: self._begin_with(choice))
+        return choice
+
+    def is_newest(self, agreement: Agreement) -> bool:
+        """Whether the live state that the ranks agreed on is the newest of the run. All ranks call
+        it.
+
+        Raises StorageError; FencedError when a newer generation than this one has begun.
+        """
+        return broadcast_from_rank0(
+            lambda: (
+                lineage.newest_committing(self.layout, self.record.number, agreement.unused)
+                == agreement.generation
+            )
+        )
+
+    def begin_from_live(self, agreement: Agreement) -> None:
+        """Record on the volume that the generation begins with the live state. All ranks call it.
+
+        Raises StorageError; FencedError when a newer generation has begun.
+        """
+        broadcast_from_rank0(
+            lambda: self._begin(agreement.generation, agreement.step, from_checkpoint=False)
+        )
+
+    def _from_memory(self, state: TrainState, selection: Selection) -> Choice | str:
+        """The choice, or why the snapshot is not used; empty where none was chosen."""
+        if self.memory is None or selection.without_memory:
+            return selection.without_memory if self.memory else ""
+        contents = self.memory.open()
+        if isinstance(contents, str):
+            return contents
+        require_fitting(contents.manifest, self.identity)
+        saved = next((found.manifest for found in selection.candidates if found.manifest), None)
+        problem = self.memory.load(state, contents)
+        return problem or Choice(
+            selection.parent, None, contents.manifest, (), "Snapshot", saved=saved
+        )
+
+    def _from_volume(self, state: TrainState, selection: Selection, fallback_reason: str) -> Choice:
+        choice = replace(self._choose(selection), fallback_reason=fallback_reason)
+        if choice.manifest and choice.path:
+            require_fitting(choice.manifest, self.identity)
+            load(state, choice.path, choice.manifest)
+        return choice
+
+    def _choose(self, selection: Selection) -> Choice:
+        """The newest whole checkpoint of the lineage; damaged ones are set aside."""
+        skipped: list[SkippedCheckpoint] = []
+        for candidate in selection.candidates:
+            problem = candidate.problem or self._verify(candidate)
+            if not problem:
+                manifest = candidate.manifest
+                return Choice(
+                    selection.parent, candidate.path, manifest, tuple(skipped), saved=manifest
+                )
+            skipped.append(SkippedCheckpoint(path=str(self._set_aside(candidate)), why=problem))
+        if not selection.scratch:
+            raise nothing_whole(self.layout)
+        return Choice(selection.parent, None, None, (), "Nothing")
+
+    def _verify(self, candidate: Candidate) -> str:
+        """Compare the files with the manifest, each rank some of them; empty when all are whole."""
+        assert candidate.manifest is not None, "a candidate without a problem has a manifest"
+        mine = sorted(candidate.manifest.files)[self.group.rank :: self.group.size]
+        problems = all_gather(catalog.verify(candidate.path, candidate.manifest, mine))
+        return next((problem for problem in problems if problem), "")
+
+    def _set_aside(self, candidate: Candidate) -> Path:
+        """Rename a damaged checkpoint; returns its path, the old one where it cannot be renamed."""
+
+        def act() -> Path:
+            try:
+                return catalog.set_aside(
+                    candidate.path, self.layout.corrupt(candidate.step, self.record.number)
+                )
+            except OSError:
+                return candidate.path
+
+        return broadcast_from_rank0(act)
+
+    def _begin_with(self, choice: Choice) -> None:
+        if choice.manifest and choice.path:
+            require_unchanged(self.layout, choice.manifest)
+        self._begin(
+            choice.parent, choice.manifest.step if choice.manifest else 0, choice.path is not None
+        )
+
+    def _begin(self, parent: GenerationNumber | None, step: int, from_checkpoint: bool) -> None:
+        record = lineage.LineageRecord(
+            generation=self.record.number,
+            parent=parent,
+            resumed_from_step=step,
+            from_checkpoint=from_checkpoint,
+            resume=self.record.desired.resume,
+            data=self.identity.data,
+        )
+        try:
+            # Begin first: a generation that is fenced must sweep nothing.
+            lineage.begin(self.layout, record)
+            catalog.sweep(self.layout, self.record.number)
+        except OSError as error:
+            raise StorageError(
+                f"the job's directory {self.layout.directory} cannot be used: {error}"
+            ) from error

@@ -1,0 +1,1 @@
+"""One optimizer step: accumulate gradients, reduce them, commit, clip, update."""

@@ -1,0 +1,1 @@
+"""The machine: durable files, memory limits, clocks, threads, child processes. Torch-free."""

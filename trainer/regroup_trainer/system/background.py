@@ -1,0 +1,42 @@
+"""Runs a function in a thread that does not keep the process alive."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Background(Generic[T]):
+    """Runs `function` at once in a thread of its own. It should release the interpreter's lock.
+
+    An executor does not serve: Python joins its threads at exit, so that a hung volume would keep
+    the process from ending.
+    """
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._future: Future[T] = Future()
+        threading.Thread(target=self._run, args=(function,), daemon=True).start()
+
+    @property
+    def done(self) -> bool:
+        """Whether the function has returned or raised."""
+        return self._future.done()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end, at most so long; returns whether the function has ended."""
+        wait([self._future], seconds)
+        return self.done
+
+    def result(self) -> T:
+        """Wait for the end; raises what the function raised."""
+        return self._future.result()
+
+    def _run(self, function: Callable[[], T]) -> None:
+        try:
+            self._future.set_result(function())
+        except BaseException as error:
+            self._future.set_exception(error)

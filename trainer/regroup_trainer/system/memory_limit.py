@@ -1,0 +1,45 @@
+"""How much memory is left to this container."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+_LIMITS = (
+    (
+        Path("/sys/fs/cgroup/memory.max"),
+        Path("/sys/fs/cgroup/memory.current"),
+        Path("/sys/fs/cgroup/memory.stat"),
+    ),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.stat"),
+    ),
+)
+"""The limit, the use and its composition by cgroup v2 and v1, as a container sees its own."""
+_RECLAIMABLE = ("inactive_file", "total_inactive_file")
+"""The page cache counts as use, but the kernel frees it when memory is short."""
+
+
+def available_bytes(
+    limits: Sequence[tuple[Path, Path, Path]] = _LIMITS, machine: Path = Path("/proc/meminfo")
+) -> int:
+    """Bytes that can still be allocated, by the container's limit and on the machine."""
+    found = [_numbers(machine).get("MemAvailable:", 0) * 1024]
+    for limit, used, composition in limits:
+        try:
+            most, now = int(limit.read_text()), int(used.read_text())
+        except (OSError, ValueError):  # not this version, or "max"
+            continue
+        parts = _numbers(composition)
+        found.append(most - now + max(parts.get(name, 0) for name in _RECLAIMABLE))
+    return max(0, min(found))
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    try:
+        rows = [line.split() for line in path.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
