@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ _SHARED = {
 """Beginning of a path -> what its tests share, what takes longest first. Other tests share what
 their file makes.
 """
+_LINES = 20
+"""How many lines of each log a failing test shows: those of the last generations."""
 _FOLDERS = pytest.StashKey[dict[tuple[str, str], list[Path]]]()
 """Node (a test, a module, the session) and fixture -> the folders that the fixture made for it."""
 
@@ -116,14 +118,26 @@ def pytest_fixture_setup(
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that fails names the folders of its files and logs, and its seed."""
+    """A test that fails names the folders of its files and logs, and its seed. It shows the ends of
+    the logs, because the folders of a continuous integration are gone when somebody reads this.
+    """
     report = yield
     if report.failed and call.excinfo is not None:
         if folders := folders_of(item):
             report.sections.append(("Files and logs", "\n".join(map(str, folders))))
+            report.sections.extend(ends_of_logs(folders))
         if (seed := seed_of(call.excinfo)) is not None:
             report.sections.append(("Seed", str(seed)))
     return report
+
+
+def ends_of_logs(folders: Iterable[Path]) -> list[tuple[str, str]]:
+    """Name and last lines of each log in the folders."""
+    logs = sorted(log for folder in folders for log in folder.rglob("*.log"))
+    return [
+        (f"The end of {log.name}", "\n".join(log.read_text(errors="replace").splitlines()[-_LINES:]))
+        for log in logs
+    ]
 
 
 def folders_of(item: pytest.Item) -> list[Path]:

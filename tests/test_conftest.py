@@ -1,4 +1,6 @@
-"""What a test that fails names: its folders, those of the fixtures that it shares, and its seed."""
+"""What a test that fails shows: its folders, those of the fixtures that it shares, the ends of the
+logs in them, and its seed.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +31,7 @@ def broken(tmp_path_factory):
     raise OSError("in the fixture")
 
 def test_own(tmp_path):
+    (tmp_path / "worker-0.log").write_text("\\n".join(map(str, range(100))))
     raise AssertionError
 
 def test_own_too(tmp_path):
@@ -93,6 +96,10 @@ def test_a_failing_test_names_its_folders_and_those_that_it_shares(
     output: str, test: str, folders: list[str]
 ) -> None:
     assert [Path(line).name for line in section(output, test, "Files and logs")] == folders
+
+
+def test_a_failing_test_shows_the_ends_of_its_logs(output: str) -> None:
+    assert section(output, "test_own", "The end of worker-0.log") == list(map(str, range(80, 100)))
 
 
 @pytest.mark.parametrize(

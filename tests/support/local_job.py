@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from regroup.local.faults import Fault
 from regroup.local.local_run import LocalRun
 from regroup_trainer.checkpoint import history
@@ -71,7 +73,10 @@ def play(run: LocalRun, acts: Sequence[Act] = ()) -> Outcome:
             return await run.run()
 
     run.on_status = on_status
-    outcome = asyncio.run(bounded())
+    try:
+        outcome = asyncio.run(bounded())
+    except TimeoutError:
+        pytest.fail(f"no end, with {len(waiting)} of {len(acts)} acts to come, at {run.status}")
     assert not waiting, "the run ended before all was done to it"
     return outcome
 
