@@ -8,6 +8,7 @@ gives to a process that it starts; only the imports are shared.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -67,9 +68,10 @@ class WarmProcess:
         self.send_signal(signal.SIGTERM)
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal; nothing happens when it has ended."""
+        """Send a signal; nothing happens when it has ended, whether or not its exit code is here."""
         if self.poll() is None:
-            signal.pidfd_send_signal(self._descriptor, number)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._descriptor, number)
 
     def _read(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self._ended], [], [], timeout)[0]:
