@@ -68,7 +68,7 @@ class WarmProcess:
         self.send_signal(signal.SIGTERM)
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal; nothing happens when it has ended, whether or not its exit code is here."""
+        """Send a signal; nothing happens when it has ended, its exit code read or not."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._descriptor, number)
