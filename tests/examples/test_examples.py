@@ -73,6 +73,7 @@ def test_an_example_runs_here(row: LocalCommand, tmp_path: Path) -> None:
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
+        "PYTHONFAULTHANDLER": "1",
     }
     done = subprocess.run(
         shlex.split(row.command.format(tmp=tmp_path)),

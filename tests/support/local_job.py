@@ -106,6 +106,15 @@ def release_replacements(run: LocalRun) -> None:
     run.replace_seconds = 0.0
 
 
+def late_workers(run: LocalRun) -> set[str]:
+    """The workers whose ranks were killed because they did not leave a broken generation in time.
+
+    Now and then gloo does not wake who sends to a dead rank: docs/design/0004.
+    """
+    logs = Path(run.desired.directory, "logs").glob("*.log")
+    return {log.stem for log in logs if "did not leave its generation" in log.read_text()}
+
+
 def losses(directory: Path) -> list[float | None]:
     """The losses of the committed steps, in order."""
     return [record.loss for record in history.committed(directory)]
