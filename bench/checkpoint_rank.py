@@ -93,7 +93,7 @@ class Regroup:
             lineage.begin(layout, begun)
         dist.barrier()
         identity = RunIdentity({}, "ddp", data)
-        saver = Saver(layout, _GENERATION, self.group, identity, settle=lambda: None)
+        saver = Saver(layout, _GENERATION, self.group, identity, sync_history=lambda: None)
         self.checkpointer = Checkpointer(
             saver, self.state, CheckpointPolicy(keep_last=1), self, None
         )

@@ -132,10 +132,10 @@ def pytest_runtest_makereport(
 
 
 def ends_of_logs(folders: Iterable[Path]) -> list[tuple[str, str]]:
-    """Name and last lines of each log in the folders."""
+    """Path and last lines of each log in the folders."""
     logs = sorted(log for folder in folders for log in folder.rglob("*.log"))
-    texts = {log.name: log.read_text(errors="replace").splitlines() for log in logs}
-    return [(f"The end of {name}", "\n".join(text[-_LINES:])) for name, text in texts.items()]
+    texts = [log.read_text(errors="replace").splitlines()[-_LINES:] for log in logs]
+    return [(f"The end of {log}", "\n".join(text)) for log, text in zip(logs, texts, strict=True)]
 
 
 def folders_of(item: pytest.Item) -> list[Path]:

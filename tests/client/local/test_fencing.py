@@ -60,14 +60,14 @@ class Freezer:
         return trains_with(3)(status) and places.get(self.member) is not None
 
 
-def test_a_leader_that_is_frozen_within_a_save_replaces_none_of_the_others(tmp_path: Path) -> None:
+def test_a_rank_0_that_is_frozen_within_a_save_replaces_none_of_the_others(tmp_path: Path) -> None:
     """It has seen that no generation is newer, and wakes when one has published the same step, of
     another state.
     """
     policy = CheckpointPolicy(interval_steps=2, keep_last=1000, memory_snapshot_steps=0)
     train = make_train(
         ENDLESS, strategy="fsdp"
-    )  # no copy of what the leader holds, so the others go back
+    )  # no copy of what rank 0 holds, so the others go back
     run = make_run(tmp_path, ENDLESS, checkpoint=policy, timeout_milliseconds=5000, train=train)
     run.entry = "tests.support.held_save"
     freezer, layout = Freezer(), Layout(tmp_path)
@@ -101,7 +101,7 @@ def test_a_leader_that_is_frozen_within_a_save_replaces_none_of_the_others(tmp_p
     require_whole_history(tmp_path)
 
 
-def test_a_frozen_leader_that_comes_back_can_write_nothing_that_counts(tmp_path: Path) -> None:
+def test_a_frozen_rank_0_that_comes_back_can_write_nothing_that_counts(tmp_path: Path) -> None:
     run = make_run(
         tmp_path, ENDLESS, checkpoint=CheckpointPolicy(interval_steps=2), timeout_milliseconds=5000
     )

@@ -103,7 +103,7 @@ def test_resharding_over_world_sizes_and_strategies_is_exact(
 def test_a_published_checkpoint_is_whole_and_latest_points_to_it(
     template: Template, tmp_path: Path
 ) -> None:
-    leader = run_to(template, tmp_path, 4, interval_steps=2)
+    rank0 = run_to(template, tmp_path, 4, interval_steps=2)
     newest, older = published(Layout(tmp_path))
     assert (newest.step, older.step) == (4, 2)
     assert newest.manifest
@@ -114,7 +114,7 @@ def test_a_published_checkpoint_is_whole_and_latest_points_to_it(
     assert (newest.manifest.position, newest.manifest.tokens) == (40, 40 * 32)
     assert Layout(tmp_path).latest.resolve() == newest.path
     assert (
-        leader.saved[-1].size_bytes
+        rank0.saved[-1].size_bytes
         == sum(path.stat().st_size for path in newest.path.iterdir())
         - (newest.path / "manifest.json").stat().st_size
     )
@@ -130,9 +130,9 @@ def test_training_continues_while_a_save_writes_and_the_save_is_of_its_own_step(
         tmp_path / "slow", 2, train_config(), checkpoint={"interval_steps": 2, "keep_last": 9}
     )
     options = {"step": 2, "until": 4}
-    leader = template.run(slow, entry="tests.support.rank_faults:write_slowly", options=options)[0]
-    assert leader.exit_code == 0, leader.stderr
-    assert [report.step for report in leader.saved] == [2, 4, 6]  # each waited for the one before
+    rank0 = template.run(slow, entry="tests.support.rank_faults:write_slowly", options=options)[0]
+    assert rank0.exit_code == 0, rank0.stderr
+    assert [report.step for report in rank0.saved] == [2, 4, 6]  # each waited for the one before
     of_step_2 = [published_model(tmp_path / run, 2) for run in ("steady", "slow")]
     assert equal(*of_step_2)
 
@@ -162,8 +162,8 @@ def test_a_kill_during_a_save_leaves_the_older_checkpoint(
         1 - rank
     ].stderr
     assert steps_of(tmp_path) == [2]
-    leader = template.run(following(tmp_path))[0]
-    assert leader.restored.step == 2
+    rank0 = template.run(following(tmp_path))[0]
+    assert rank0.restored.step == 2
     assert leftovers(tmp_path) == []
     assert audit(tmp_path) == []
 
@@ -182,10 +182,10 @@ def test_a_corrupt_newest_checkpoint_is_set_aside_and_reported(
         shard.unlink()
     else:
         os.truncate(directory / "manifest.json", 50)
-    leader = template.run(following(tmp_path, 3))[0]
-    assert leader.exit_code == 0, leader.stderr
-    assert leader.restored.step == 2
-    (skipped,) = leader.restored.skipped
+    rank0 = template.run(following(tmp_path, 3))[0]
+    assert rank0.exit_code == 0, rank0.stderr
+    assert rank0.restored.step == 2
+    (skipped,) = rank0.restored.skipped
     assert shard.name in skipped.why or "manifest.json is damaged" in skipped.why
     assert Path(skipped.path).name == ".corrupt-step-4-1-2"
     assert Path(skipped.path).is_dir()
@@ -238,11 +238,11 @@ def test_a_rank_that_cannot_write_fails_the_save_and_not_the_training(
         entry="tests.support.rank_faults:limit_file_size",
         options={"rank": rank, "step": 4, "bytes": 5000},
     )
-    leader = outcomes[0]
+    rank0 = outcomes[0]
     succeeded(outcomes)
-    assert [(report.step, report.stage) for report in leader.failed] == [(4, "write")]
-    assert f"rank {rank}: " in leader.failed[0].error
-    assert [report.step for report in leader.saved] == [2, 6]
+    assert [(report.step, report.stage) for report in rank0.failed] == [(4, "write")]
+    assert f"rank {rank}: " in rank0.failed[0].error
+    assert [report.step for report in rank0.saved] == [2, 6]
     assert leftovers(tmp_path) == []
     assert audit(tmp_path) == []
 
@@ -262,14 +262,14 @@ def test_a_full_disk_fails_saves_frees_what_they_wrote_and_the_result_waits_unti
     hog.write_bytes(bytes(1_300_000))
     record = generation(small_disk / "job", 2, train_config(), checkpoint={"interval_steps": 2})
     options = {"hog": str(hog), "failures": 4}
-    leader = template.run(record, entry="tests.support.rank_faults:free_the_disk", options=options)[
+    rank0 = template.run(record, entry="tests.support.rank_faults:free_the_disk", options=options)[
         0
     ]
-    assert [report.step for report in leader.failed] == [2, 4, 6, 6], leader.stderr
-    assert f"bytes are free in {small_disk}/job/checkpoints" in leader.failed[0].error
-    assert len(leader.losses) == 6
-    assert leader.exit_code == 0, leader.stderr
-    assert [report.step for report in leader.saved] == [6]
+    assert [report.step for report in rank0.failed] == [2, 4, 6, 6], rank0.stderr
+    assert f"bytes are free in {small_disk}/job/checkpoints" in rank0.failed[0].error
+    assert len(rank0.losses) == 6
+    assert rank0.exit_code == 0, rank0.stderr
+    assert [report.step for report in rank0.saved] == [6]
     assert leftovers(small_disk / "job") == []
 
 
@@ -299,10 +299,10 @@ def test_a_run_that_no_longer_fits_its_checkpoint_is_refused_with_both_values(
     template: Template, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     run_to(template, tmp_path, 2)
-    leader = template.run(following(tmp_path, train=change))[0]
-    assert leader.exit_code == 2
-    assert message in leader.stderr
-    assert "or set resume.policy: Never to start from scratch" in leader.stderr
+    rank0 = template.run(following(tmp_path, train=change))[0]
+    assert rank0.exit_code == 2
+    assert message in rank0.stderr
+    assert "or set resume.policy: Never to start from scratch" in rank0.stderr
 
 
 def test_a_superseded_generation_publishes_nothing(template: Template, tmp_path: Path) -> None:

@@ -75,14 +75,14 @@ def test_the_status_names_missing_workers_once_they_could_have_come() -> None:
 
 def test_a_failed_save_is_in_the_message_until_a_save_succeeds() -> None:
     job, agents = start_job()
-    leader = next(agent for agent in agents if agent.name == job.record.members[0].member)
+    rank0 = next(agent for agent in agents if agent.name == job.record.members[0].member)
     number = job.record.number
     job.send(
-        leader, CheckpointFailed(generation=number, rank=0, step=5, stage="write", error="no space")
+        rank0, CheckpointFailed(generation=number, rank=0, step=5, stage="write", error="no space")
     )
     assert "checkpoint of step 5 failed (write): no space" in make_status(job.core.state, 1).message
     saved = make_saved(number, 6)
-    job.send(leader, saved)
+    job.send(rank0, saved)
     assert "failed" not in make_status(job.core.state, 1).message
 
 
@@ -536,18 +536,18 @@ def test_a_coordinator_that_starts_while_suspending_waits_for_the_ranks_to_save(
 
 def test_skipped_updates_are_rare_events_and_the_error_is_not_tried_again() -> None:
     job, agents = start_job(steps=10_000)
-    leader = next(agent for agent in agents if agent.name == job.record.members[0].member)
+    rank0 = next(agent for agent in agents if agent.name == job.record.members[0].member)
     report = Progress(generation=job.record.number, rank=0, step=job.step + 1, time=0.0)
     for skipped in range(1, 5):
         job.send(
-            leader, report.model_copy(update={"step": report.step + skipped, "skipped": skipped})
+            rank0, report.model_copy(update={"step": report.step + skipped, "skipped": skipped})
         )
     (event,) = [
         event for event in job.core.state.journal.events() if event.reason == "NonFiniteLoss"
     ]
     assert event.type == "Warning"
     assert event.message.startswith("1 updates of generation 1.1 were left out")
-    job.fail_rank(leader, exit_code=NonFiniteError.exit_code)
+    job.fail_rank(rank0, exit_code=NonFiniteError.exit_code)
     job.wait(1.0)
     assert job.outcome is not None
     assert job.outcome.result == "failed"

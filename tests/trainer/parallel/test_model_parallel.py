@@ -110,12 +110,12 @@ def test_a_model_parallel_model_trains_as_one_process_does(
     layout: str,
 ) -> None:
     alone, parameters = references[model]
-    leader = run(template, tmp_path, model, LAYOUTS[layout])
-    assert leader.losses == pytest.approx(alone.losses, rel=FP32_ROUNDING)
-    assert [e.loss for e in leader.evaluated] == pytest.approx(
+    rank0 = run(template, tmp_path, model, LAYOUTS[layout])
+    assert rank0.losses == pytest.approx(alone.losses, rel=FP32_ROUNDING)
+    assert [e.loss for e in rank0.evaluated] == pytest.approx(
         [e.loss for e in alone.evaluated], rel=FP32_ROUNDING
     )
-    norms = [report.gradient_norm for report in leader.progress]
+    norms = [report.gradient_norm for report in rank0.progress]
     assert norms == pytest.approx([report.gradient_norm for report in alone.progress], rel=1e-4)
     require_near(state(tmp_path)["model"], parameters)
     assert audit(tmp_path / "job") == []
@@ -142,8 +142,8 @@ def test_any_layout_resumes_from_the_checkpoint_of_any_other(
     saved: Any = None
     folder = _folder(tmp_path / "chain")
     for number, name in enumerate(chain, start=1):
-        leader = run(template, folder, "gpt", LAYOUTS[name], number, leave=number, steps=11)
-        losses += leader.losses
+        rank0 = run(template, folder, "gpt", LAYOUTS[name], number, leave=number, steps=11)
+        losses += rank0.losses
         if number > 1:
             assert equal(state(folder, "restored"), saved), name
         saved = state(folder)
@@ -182,8 +182,8 @@ def test_a_model_that_cannot_be_split_is_refused_with_what_to_do(
 def test_a_model_parallel_model_stays_near_in_bf16(template: Template, tmp_path: Path) -> None:
     alone = run(template, _folder(tmp_path / "alone"), "gpt", ALONE)
     for name in ("tp2-pp2", "cp2"):
-        leader = run(template, _folder(tmp_path / name), "gpt", LAYOUTS[name], precision="bf16")
-        assert leader.losses == pytest.approx(alone.losses, rel=1e-2)
+        rank0 = run(template, _folder(tmp_path / name), "gpt", LAYOUTS[name], precision="bf16")
+        assert rank0.losses == pytest.approx(alone.losses, rel=1e-2)
 
 
 def _folder(path: Path) -> Path:

@@ -70,9 +70,9 @@ def reference(
 def test_loss_and_parameters_are_those_of_one_process(
     template: Template, tmp_path: Path, reference: tuple[RankOutcome, Any], name: str, entry: str
 ) -> None:
-    leader = shown(template, tmp_path, *STRATEGIES[name], entry)
+    rank0 = shown(template, tmp_path, *STRATEGIES[name], entry)
     alone, expected = reference
-    assert leader.losses == pytest.approx(alone.losses, rel=FP32_ROUNDING)
+    assert rank0.losses == pytest.approx(alone.losses, rel=FP32_ROUNDING)
     found = state(tmp_path)
     assert found["model"].keys() == expected["model"].keys()
     for parameter, value in found["model"].items():

@@ -18,7 +18,7 @@ FP32_ROUNDING = 1e-5
 def trained(
     template: Template, directory: Path, world_size: int, **sections: dict[str, Any]
 ) -> RankOutcome:
-    """The leader of a short run."""
+    """Rank 0 of a short run."""
     config = train_config(evaluation={"every_steps": 3, "samples": 7}, **sections)
     outcomes = template.run(generation(directory, world_size, config))
     succeeded(outcomes)

@@ -59,9 +59,9 @@ def test_any_world_size_trains_as_one_process_does(
     world_size: int,
     arguments: list[str],
 ) -> None:
-    leader = succeeded(template.run(record(tmp_path, world_size, *arguments)))[0]
-    assert leader.losses == pytest.approx(reference.losses, rel=FP32_ROUNDING)
-    assert [e.loss for e in leader.evaluated] == pytest.approx(
+    rank0 = succeeded(template.run(record(tmp_path, world_size, *arguments)))[0]
+    assert rank0.losses == pytest.approx(reference.losses, rel=FP32_ROUNDING)
+    assert [e.loss for e in rank0.evaluated] == pytest.approx(
         [e.loss for e in reference.evaluated], rel=FP32_ROUNDING
     )
     assert audit(tmp_path) == []
@@ -92,13 +92,13 @@ def test_resizes_leave_no_trace_in_losses_rates_and_samples(
     rates: list[float] = []
     for n, (world_size, strategy) in enumerate([(3, "ddp"), (2, "fsdp"), (1, "ddp")], start=1):
         leave = {2 * n: Decision.LEAVE} if n < 3 else {}
-        leader = succeeded(
+        rank0 = succeeded(
             template.run(
                 record(tmp_path, world_size, f"--strategy={strategy}", n=n), decisions=leave
             )
         )[0]
-        losses += leader.losses
-        rates += [progress.learning_rate for progress in leader.progress]
+        losses += rank0.losses
+        rates += [progress.learning_rate for progress in rank0.progress]
     assert losses == pytest.approx(reference.losses, rel=FP32_ROUNDING)
     assert rates == pytest.approx([progress.learning_rate for progress in reference.progress])
     assert [step.world for step in committed(tmp_path)] == [3, 3, 2, 2, 1, 1]
@@ -107,10 +107,10 @@ def test_resizes_leave_no_trace_in_losses_rates_and_samples(
 
 def test_other_objects_of_the_program_are_restored(template: Template, tmp_path: Path) -> None:
     succeeded(template.run(record(tmp_path, 2), decisions={4: Decision.STOP}))
-    leader = succeeded(
+    rank0 = succeeded(
         template.run(record(tmp_path, 2, "--count-file=" + str(tmp_path / "counts"), n=2))
     )[0]
-    assert leader.restored.step == 4
+    assert rank0.restored.step == 4
     assert json.loads((tmp_path / "counts").read_text()) == STEPS
 
 

@@ -33,12 +33,12 @@ def test_any_world_size_trains_as_one_process_does(
     world_size: int,
 ) -> None:
     config = train_config(parallelism=parallelism, evaluation={"every_steps": 3, "samples": 7})
-    leader, *others = succeeded(template.run(generation(tmp_path, world_size, config)))
-    assert leader.losses == pytest.approx(reference.losses, rel=FP32_ROUNDING)
-    assert [e.loss for e in leader.evaluated] == pytest.approx(
+    rank0, *others = succeeded(template.run(generation(tmp_path, world_size, config)))
+    assert rank0.losses == pytest.approx(reference.losses, rel=FP32_ROUNDING)
+    assert [e.loss for e in rank0.evaluated] == pytest.approx(
         [e.loss for e in reference.evaluated], rel=FP32_ROUNDING
     )
-    assert [p.gradient_norm for p in leader.progress] == pytest.approx(
+    assert [p.gradient_norm for p in rank0.progress] == pytest.approx(
         [p.gradient_norm for p in reference.progress], rel=1e-4
     )
     assert [len(other.progress) for other in others] == [6] * (world_size - 1)
@@ -85,8 +85,8 @@ def test_resizes_leave_no_trace_in_the_loss_curve_nor_in_the_samples(
             number=GenerationNumber(1, number),
         )
         leave = {2 * number: Decision.LEAVE} if number < 3 else {5: Decision.LEAVE}
-        leader = succeeded(template.run(record, decisions=leave if number < 4 else {}))[0]
-        losses += leader.losses
+        rank0 = succeeded(template.run(record, decisions=leave if number < 4 else {}))[0]
+        losses += rank0.losses
     assert losses == pytest.approx(reference.losses, rel=FP32_ROUNDING)
     assert audit(tmp_path) == []
     assert [step.world for step in committed(tmp_path)] == [3, 3, 2, 2, 4, 1]
@@ -109,10 +109,10 @@ def test_a_lost_rank_costs_the_steps_since_the_checkpoint_and_no_sample(
     record = generation(
         tmp_path, 2, train_config(), number=GenerationNumber(1, 2), checkpoint=policy
     )
-    leader = succeeded(template.run(record))[0]
-    saved = leader.restored.step
+    rank0 = succeeded(template.run(record))[0]
+    saved = rank0.restored.step
     assert saved in (2, 4)  # a save that is under way dies with its rank
-    assert leader.losses == pytest.approx(reference.losses[saved:], rel=FP32_ROUNDING)
+    assert rank0.losses == pytest.approx(reference.losses[saved:], rel=FP32_ROUNDING)
     assert [step.step for step in committed(tmp_path)] == [1, 2, 3, 4, 5, 6]
     assert audit(tmp_path) == []
 
@@ -164,10 +164,10 @@ def test_a_finished_run_is_finished_again_without_a_step(
 ) -> None:
     succeeded(template.run(generation(tmp_path, 1, train_config())))
     again = generation(tmp_path, 2, train_config(), number=GenerationNumber(1, 2))
-    leader = succeeded(template.run(again))[0]
-    assert (leader.restored.step, leader.losses, leader.saved) == (6, [], [])
-    assert leader.finished
-    assert leader.finished.reason == "completed"
+    rank0 = succeeded(template.run(again))[0]
+    assert (rank0.restored.step, rank0.losses, rank0.saved) == (6, [], [])
+    assert rank0.finished
+    assert rank0.finished.reason == "completed"
 
 
 @pytest.mark.parametrize("parallelism", [DDP, FSDP], ids=["ddp", "fsdp"])

@@ -75,7 +75,7 @@ class Rank:
     """A rank that makes steps, and its agent's memory."""
 
     def __init__(
-        self, folder: Path, group: GenerationGroup, settle: Callable[[], None] = lambda: None
+        self, folder: Path, group: GenerationGroup, sync_history: Callable[[], None] = lambda: None
     ) -> None:
         self.reports = Reports()
         model = nn.Linear(3, 2)
@@ -94,7 +94,7 @@ class Rank:
             "data": DATA,
         }
         lineage.begin(self.layout, lineage.LineageRecord.model_validate(begun))
-        self.saver = Saver(self.layout, FIRST, group, IDENTITY, settle)
+        self.saver = Saver(self.layout, FIRST, group, IDENTITY, sync_history)
         self.record = generation(folder, 1, train_config(), checkpoint={"memory_snapshot_steps": 1})
 
     def snapshots(
@@ -247,7 +247,7 @@ def test_the_memory_that_is_wanted_is_for_the_shards_of_others_too(
 def test_the_history_is_flushed_before_a_snapshot_is_reported(
     tmp_path: Path, group: GenerationGroup
 ) -> None:
-    rank = Rank(tmp_path, group, settle=lambda: rank.reports.events.append("flushed"))
+    rank = Rank(tmp_path, group, sync_history=lambda: rank.reports.events.append("flushed"))
     snapshots = rank.snapshots()
     rank.take(snapshots)
     assert rank.reports.events == ["flushed", "snapshot_taken"]
@@ -260,7 +260,7 @@ def test_a_snapshot_is_not_reported_when_the_history_cannot_be_flushed(
     def fail() -> None:
         raise OSError(28, "No space left on device", "/volume/history")
 
-    rank = Rank(tmp_path, group, settle=fail)
+    rank = Rank(tmp_path, group, sync_history=fail)
     snapshots = rank.snapshots()
     rank.step()
     snapshots.begin()
@@ -279,7 +279,7 @@ def test_the_history_is_flushed_before_a_save_is_published_and_reported(
         rank.reports.events.append("flushed")
         rank.reports.events += [path.name for path in rank.layout.checkpoints.glob("step-1")]
 
-    rank = Rank(tmp_path, group, settle=flush)
+    rank = Rank(tmp_path, group, sync_history=flush)
     checkpointer = rank.checkpointer()
     rank.step()
     assert checkpointer.save_durably()

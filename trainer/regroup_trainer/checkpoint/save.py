@@ -40,7 +40,7 @@ class Saver:
     generation: GenerationNumber
     group: GenerationGroup
     identity: RunIdentity
-    settle: Callable[[], None]
+    sync_history: Callable[[], None]
     """Called on rank 0, in another thread, before publishing: flushes what the checkpoint relies
     on. Raises OSError.
     """
@@ -169,7 +169,7 @@ class Save:
             written = {name: record for part in parts for name, record in part.files.items()}
             written[_METADATA] = self._write_metadata(parts)
             manifest = self._saver.manifest(self.position, written)
-            self._saver.settle()
+            self._saver.sync_history()
             publish(self._saver.layout, manifest, self.directory)
         except OSError as error:
             raise SaveError("publish", describe(error)) from error

@@ -1,7 +1,7 @@
 """Sums that are bit-identical for every world size.
 
 Floating-point addition rounds, so a sum depends on the order of its terms. In a ring all-reduce,
-that depends on the number of ranks. Here the global batch is cut into virtual shards of one shape,
+that depends on the number of ranks. Here the global batch consists of virtual shards of one shape,
 whose number does not depend on the world size. Their gradients are added in the order of one fixed
 binary tree over the shards. A rank adds up the subtrees within its own shards. The ranks exchange
 the roots of these; each rank finishes the tree for its part of the elements, and all gather the

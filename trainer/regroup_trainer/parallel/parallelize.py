@@ -26,7 +26,7 @@ from regroup_trainer.parallel.context_parallel import require_slices, slice_sequ
 from regroup_trainer.parallel.data_parallel import DATA_PARALLEL, replicate_as_it_is
 from regroup_trainer.parallel.determinism import require_determinism
 from regroup_trainer.parallel.mesh import arrange
-from regroup_trainer.parallel.pipeline import Pipeline, cut, require_stages, stages_of
+from regroup_trainer.parallel.pipeline import Pipeline, require_stages, split_into_stages, stages_of
 from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.parallel.tensor_parallel import require_divisible, split_layers
 from regroup_trainer.parallel.zero import shard_optimizer
@@ -48,7 +48,7 @@ def parallelize(model: Model, config: TrainConfig, group: GenerationGroup) -> nn
     if mesh.sizes.pipeline == 1:
         return _wrap(model, config, group, devices)
     # The stack of blocks is split first; all else is done to each part of it.
-    parts = cut(model, stages_of(mesh.place.pipeline, config.parallelism))
+    parts = split_into_stages(model, stages_of(mesh.place.pipeline, config.parallelism))
     for part in parts.values():
         _wrap(part, config, group, devices)
     return Pipeline(parts, config, mesh, devices)

@@ -82,7 +82,7 @@ def require_stages(config: TrainConfig) -> None:
     parts = f"parallelism.pipelineParallel: {parallelism.pipeline_parallel}"
     if model.name == "resnet":
         raise ConfigurationError(
-            f"{parts} cannot cut model.name {model.name!r}: use a transformer, or 1"
+            f"{parts} cannot split model.name {model.name!r}: use a transformer, or 1"
         )
     count = parallelism.pipeline_parallel * parallelism.stages_per_rank
     if model.size.layers < count:
@@ -97,7 +97,7 @@ def require_stages(config: TrainConfig) -> None:
         )
 
 
-def cut(model: Model, stages: Stages) -> dict[int, Decoder]:
+def split_into_stages(model: Model, stages: Stages) -> dict[int, Decoder]:
     """The parts of `model`, which is on the meta device, by stage. Blocks keep their numbers."""
     return {stage: _part(model, stage, stages.count) for stage in stages.own}
 

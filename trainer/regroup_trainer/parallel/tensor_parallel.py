@@ -63,8 +63,8 @@ def require_divisible(config: TrainConfig) -> None:
     parts = config.parallelism.tensor_parallel
     if config.model.name == "resnet":
         raise ConfigurationError(
-            f"parallelism.tensorParallel: {parts} cannot cut model.name {config.model.name!r}: use "
-            "a transformer, or 1"
+            f"parallelism.tensorParallel: {parts} cannot split model.name {config.model.name!r}: "
+            "use a transformer, or 1"
         )
     size = config.model.size
     sequence = config.training.sequence_length // config.parallelism.context_parallel

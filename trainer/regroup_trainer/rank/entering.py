@@ -53,7 +53,7 @@ def enter_generation(
     if live is not None:
         start, report = _start_live(joined, restorer, live, resident)
     elif resident is not None and not program.can_rewind:
-        raise ProgramRestartError("no peer has the newest state: the program has to begin anew")
+        raise ProgramRestartError("no peer has the newest state: the program has to start again")
     else:
         start, report = _start_restored(joined, restorer, program)
     joined.channel.send(_with_description(report, start.state, program, attention))

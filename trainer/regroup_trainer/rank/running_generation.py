@@ -91,7 +91,7 @@ class RunningGeneration:
         """Rank 0: how the generation shall end, as soon as it can."""
         self._busy_at = 0.0
         layout = Layout(Path(record.desired.directory))
-        saver = Saver(layout, self.number, self.group, identity, self._settle)
+        saver = Saver(layout, self.number, self.group, identity, self._sync_history)
         self._checkpointer = Checkpointer(
             saver, self.state, self._policy, self.reporter, start.saved_step, start.last_save
         )
@@ -276,6 +276,6 @@ class RunningGeneration:
         own["step"] = own.get("step", 0.0) - self._checkpointer.seconds_within_steps
         return {**own, **self._checkpointer.seconds}
 
-    def _settle(self) -> None:
+    def _sync_history(self) -> None:
         if self._history is not None:
             self._history.sync()

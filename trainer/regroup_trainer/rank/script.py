@@ -1,7 +1,7 @@
 """Runs a user's program as a rank, in a process that has imported torch already.
 
 A program that uses `Session` is a full member of its generation. Any other program finds the
-environment that torchrun gives (RANK, WORLD_SIZE, MASTER_ADDR, ...) and is started anew in every
+environment that torchrun gives (RANK, WORLD_SIZE, MASTER_ADDR, ...) and is started again in every
 generation. It saves and loads its state by itself.
 """
 

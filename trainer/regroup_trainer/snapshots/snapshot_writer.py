@@ -222,7 +222,7 @@ class MemorySnapshots:
         try:
             self._path(slot, REST).write_bytes(rest)
             if self._saver.group.is_rank0:
-                self._saver.settle()
+                self._saver.sync_history()
         except OSError as error:
             self._report_off(f"memory snapshot of step {number.step}: {describe(error)}")
             return
