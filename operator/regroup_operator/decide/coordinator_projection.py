@@ -12,8 +12,8 @@ from regroup_operator.api.status import (
     Straggler,
     TrainingJobStatus,
 )
+from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.plan import MESSAGE_LIMIT, RECOVERIES_KEPT
-from regroup_operator.observe.observed import format_time
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Recovery
 
 STRAGGLERS_SHOWN = 64

@@ -13,6 +13,7 @@ from datetime import datetime
 
 from regroup_operator.api.policies import NodeFailurePolicy
 from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.timestamps import format_time, parse_time
 from regroup_operator.decide.failures import classify, describe
 from regroup_operator.decide.plan import DeletePod, Event, Step
 from regroup_operator.observe.observed import (
@@ -20,8 +21,6 @@ from regroup_operator.observe.observed import (
     Node,
     Observed,
     Pod,
-    format_time,
-    parse_time,
 )
 
 KUBELET_GRACE_SECONDS = 2.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.timestamps import parse_time
 from regroup_operator.decide import failures
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import (
@@ -18,7 +19,7 @@ from regroup_operator.decide.plan import (
     PlanContext,
 )
 from regroup_operator.decide.waiting import image_message
-from regroup_operator.observe.observed import AnyJob, Observed, Pod, parse_time
+from regroup_operator.observe.observed import AnyJob, Observed, Pod
 
 LEAVE_SECONDS = 10.0
 """How long the workers of a job that ended may take to end by themselves."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.disruption import keep_budget
 from regroup_operator.decide.job_projection import project
 from regroup_operator.decide.launchers import launcher_of
@@ -34,7 +35,7 @@ from regroup_operator.decide.straggler_replacement import replace_straggler
 from regroup_operator.decide.succession import report_lost, update_coordinator
 from regroup_operator.decide.suspension import suspend, tear_down, was_suspended
 from regroup_operator.decide.waiting import JobView, find_waiting, waiting_events
-from regroup_operator.observe.observed import AnyJob, InvalidJob, Job, Observed, Pod, format_time
+from regroup_operator.observe.observed import AnyJob, InvalidJob, Job, Observed, Pod
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.waiting_reasons import WaitingReason

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from regroup_operator.api.timestamps import parse_time
 from regroup_operator.decide.plan import REQUEUE_SECONDS, Decision, DeletePod, Event, PlanContext
 from regroup_operator.decide.succession import (
     PROBE_FAILURES,
     current_coordinator,
     update_coordinator,
 )
-from regroup_operator.observe.observed import AnyJob, InvalidJob, Observed, parse_time
+from regroup_operator.observe.observed import AnyJob, InvalidJob, Observed
 from regroup_trainer.protocol.job_status import Waiting
 
 

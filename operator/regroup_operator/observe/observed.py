@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Literal
 
 from regroup_operator.api import names
@@ -225,13 +224,3 @@ class Observed:
     def stores(self) -> tuple[Pod, ...]:
         """Store pods of all attempts of launcher torchrun."""
         return tuple(pod for pod in self.pods if pod.role == names.STORE)
-
-
-def parse_time(text: str) -> datetime:
-    """The time of a Kubernetes timestamp."""
-    return datetime.fromisoformat(text)
-
-
-def format_time(time: datetime) -> str:
-    """A Kubernetes timestamp, in whole seconds."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
