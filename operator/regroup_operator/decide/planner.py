@@ -48,6 +48,7 @@ def plan(job: AnyJob, observed: Observed, now: datetime) -> Plan:
     """What to do about `job` now."""
     if job.deleting:
         return Plan(job.status)
+    job = replace(job, status=_with_shown_release(job.status, observed))
     decision = _decide(job, observed, now)
     status = project(job, observed, decision.status, decision.context, now)
     view = JobView(job, observed, status, decision.context)
@@ -156,26 +157,45 @@ def _blocker(job: Job, observed: Observed) -> Waiting | None:
     return None
 
 
+def _with_shown_release(status: TrainingJobStatus, observed: Observed) -> TrainingJobStatus:
+    """The status with images and protocol as the job's pods show them, where it lacks them: a part
+    of it was unreadable or removed. A pod that replaces one of them is then of their release.
+    """
+    if not observed.pods:
+        return status
+    pods = {
+        "trainer": (*observed.stores, *observed.workers),
+        "coordinator": observed.coordinators,
+    }
+    shown = {name: pod.image for name, of_role in pods.items() for pod in of_role if pod.image}
+    report = observed.coordinator.status
+    protocol = status.protocol_version or (report.protocol if report else None)
+    update = {"images": {**shown, **status.images}, "protocol_version": protocol}
+    return status.model_copy(update=update)
+
+
 def _start(
     job: Job, status: TrainingJobStatus, observed: Observed, blocker: Waiting | None, now: datetime
 ) -> Step:
     """What a start, or a start after a suspension, fixes once: time, images, protocol; and the
     job's own claim.
+
+    While there are pods, the protocol is theirs: it stays open until the coordinator reports it.
     """
     if blocker is not None:
         return Step(status)
     storage = job.spec.checkpoint.storage
     makes_claim = storage is not None and storage.volume_claim_template is not None
     actions = (CreateClaim(),) if makes_claim and observed.claim is None else ()
-    if status.start_time is not None:
-        return Step(status, actions)
+    protocol = None if observed.pods else PROTOCOL_VERSION
     fixed = {
-        "start_time": format_time(now),
-        "images": status.images or dict(observed.images),
-        "protocol_version": status.protocol_version or PROTOCOL_VERSION,
+        "start_time": status.start_time or format_time(now),
+        "images": {**observed.images, **status.images},
+        "protocol_version": status.protocol_version or protocol,
     }
     events: tuple[Event, ...] = ()
-    if job.status.holds("Suspended") and job.status.coordinator_term:
+    resumes = status.start_time is None and job.status.holds("Suspended")
+    if resumes and job.status.coordinator_term:
         events = (Event("Normal", "Resumed", "pods are made again", f"resumed-{job.generation}"),)
     return Step(status.model_copy(update=fixed), actions, events)
 

@@ -68,7 +68,8 @@ def read_pod(document: Object) -> Pod:
     label = metadata.get("labels", {})
     conditions = {c["type"]: c for c in status.get("conditions", [])}
     scheduled = conditions.get("PodScheduled", {})
-    main = _main_status(status, label.get(names.ROLE, ""))
+    role = label.get(names.ROLE, "")
+    main = _main_of(status.get("containerStatuses", []), role)
     state = main.get("state", {})
     ended = state.get("terminated") or main.get("lastState", {}).get("terminated") or {}
     annotations = metadata.get("annotations", {})
@@ -76,7 +77,7 @@ def read_pod(document: Object) -> Pod:
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
-        role=label.get(names.ROLE, ""),
+        role=role,
         index=int(label.get(names.INDEX, "-1")),
         term=int(label.get(names.TERM, "-1")),
         phase=status.get("phase", "Pending"),
@@ -98,7 +99,7 @@ def read_pod(document: Object) -> Pod:
         ended=ended.get("finishedAt") or "",
         exit_reason=ended.get("reason", ""),
         exit_message=ended.get("message", ""),
-        image=spec["containers"][0].get("image", ""),
+        image=_main_of(spec["containers"], role).get("image", ""),
         claims=tuple(
             v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v
         ),
@@ -122,9 +123,10 @@ def _is_shared(volume: Object) -> bool:
     return any(kind in volume for kind in _SHARED_VOLUMES)
 
 
-def _main_status(status: Object, role: str) -> Object:
+def _main_of(containers: list[Object], role: str) -> Object:
+    """The main one of these containers, or of these states of containers."""
     name = names.MAIN_CONTAINER if role == names.WORKER else role
-    return next((c for c in status.get("containerStatuses", []) if c["name"] == name), {})
+    return next((c for c in containers if c["name"] == name), {})
 
 
 def read_claim(document: Object) -> Claim:

@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.plan import CreateCoordinator, CreateWorker, Plan
 from regroup_operator.decide.planner import plan
-from regroup_operator.observe.observed import CoordinatorView
+from regroup_operator.observe.observed import CoordinatorView, Observed
 from regroup_operator.observe.stored_status import read_status
 from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.ledger import Ledger
+from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from tests.support.garbled_status import UNREADABLE_TIMES, garbled
 from tests.support.operator_simulation import (
     Simulation,
     make_coordinator_status,
+    make_invalid_job,
     make_spec,
     make_torchrun_spec,
     training,
@@ -29,13 +31,13 @@ from tests.support.operator_simulation import (
 LATER = datetime(2026, 2, 1, tzinfo=UTC)
 
 
-def planned_after(simulation: Simulation, **odd: Any) -> Plan:
+def planned_after(simulation: Simulation, observed: Observed | None = None, /, **odd: Any) -> Plan:
     """The plan once these fields of the stored status were replaced by what cannot be read."""
     stored = {**simulation.status.model_dump(by_alias=True, mode="json"), **odd}
     status, unreadable = read_status(stored, LATER)
     assert unreadable
     job = replace(simulation.job(), status=status, unreadable_status=unreadable)
-    return plan(job, simulation.observed(), simulation.now)
+    return plan(job, observed or simulation.observed(), simulation.now)
 
 
 def test_it_is_named_in_an_event() -> None:
@@ -104,6 +106,45 @@ def test_an_end_whose_time_cannot_be_read_gets_another_so_that_the_job_is_still_
     simulation.settle(4)
     what = planned_after(simulation, completionTime="yesterday")
     assert what.status.completion_time == format_time(simulation.now)
+
+
+UPGRADED = {"trainer": "trainer:2", "coordinator": "operator:2"}
+
+
+@pytest.mark.parametrize("images", [7, {}, {"trainer": 7, "coordinator": []}])
+def test_a_running_job_stays_at_the_images_of_its_pods(images: Any) -> None:
+    simulation = training()
+    started_with, simulation.images = simulation.images, UPGRADED
+    assert planned_after(simulation, images=images, progress=7).status.images == started_with
+
+
+def test_the_image_that_no_pod_shows_is_the_one_of_today() -> None:
+    simulation = training()
+    simulation.images = UPGRADED
+    for pod in simulation.workers():
+        del simulation.pods[pod.name]
+    shown = planned_after(simulation, images=7).status.images
+    assert shown == {"trainer": "trainer:2", "coordinator": "operator:1"}
+
+
+def test_a_job_whose_spec_became_invalid_stays_at_its_images_too() -> None:
+    simulation = training()
+    started_with, simulation.images = simulation.images, {}
+    status, unreadable = read_status({"startTime": "2026-01-01T00:00:00Z", "images": 7}, LATER)
+    job = make_invalid_job(replace(simulation.job(), status=status, unreadable_status=unreadable))
+    assert plan(job, simulation.observed(), LATER).status.images == started_with
+
+
+def test_a_running_job_stays_at_the_protocol_that_its_coordinator_reports() -> None:
+    simulation = training()
+    view = CoordinatorView(make_coordinator_status(protocol=1))
+    for observed, expected in (
+        (replace(simulation.observed(), coordinator=CoordinatorView()), None),
+        (replace(simulation.observed(), coordinator=view), 1),
+        (replace(simulation.observed(), pods=(), coordinator=CoordinatorView()), PROTOCOL_VERSION),
+    ):
+        what = planned_after(simulation, observed, protocolVersion="x")
+        assert what.status.protocol_version == expected
 
 
 @settings(deadline=None, max_examples=300)
