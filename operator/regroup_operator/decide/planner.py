@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
+from regroup_operator.api import names
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.disruption import keep_budget
@@ -56,7 +57,12 @@ def plan(job: AnyJob, observed: Observed, now: datetime) -> Plan:
     return Plan(
         status=status,
         actions=decision.actions,
-        events=(*decision.events, *waiting_events(view, waiting), *_unreadable_event(job)),
+        events=(
+            *decision.events,
+            *waiting_events(view, waiting),
+            *_unreadable_status(job),
+            *_unreadable_pods(observed),
+        ),
         requeue_after=decision.requeue_after,
         follow=decision.follow,
         waiting=waiting,
@@ -200,12 +206,25 @@ def _start(
     return Step(status.model_copy(update=fixed), actions, events)
 
 
-def _unreadable_event(job: AnyJob) -> tuple[Event, ...]:
+def _unreadable_status(job: AnyJob) -> tuple[Event, ...]:
     if not job.unreadable_status:
         return ()
     fields = ", ".join(job.unreadable_status)
     text = f"status: cannot read {fields} (default values are used; see the operator's log)"
     return (Event("Warning", "StatusUnreadable", text, fields),)
+
+
+def _unreadable_pods(observed: Observed) -> tuple[Event, ...]:
+    return tuple(
+        Event(
+            "Warning",
+            "PodUnreadable",
+            f"pod {pod.name} takes no part in the job: cannot read the number at the end of its "
+            f"name, or its labels {names.ROLE}, {names.INDEX}, {names.TERM} (delete it)",
+            pod.uid,
+        )
+        for pod in observed.unreadable
+    )
 
 
 def _requeue_after(

@@ -96,6 +96,7 @@ class Pod:
     name: str
     uid: str
     role: str
+    """worker, coordinator or store. Empty for a pod whose labels or name cannot be read."""
     index: int
     term: int
     phase: str
@@ -224,3 +225,11 @@ class Observed:
     def stores(self) -> tuple[Pod, ...]:
         """Store pods of all attempts of launcher torchrun."""
         return tuple(pod for pod in self.pods if pod.role == names.STORE)
+
+    @property
+    def unreadable(self) -> tuple[Pod, ...]:
+        """Pods of no known role. They take part in nothing, and leave with the others when the job
+        is suspended or ends.
+        """
+        known = (names.WORKER, names.COORDINATOR, names.STORE)
+        return tuple(pod for pod in self.pods if pod.role not in known)
