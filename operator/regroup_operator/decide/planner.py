@@ -24,8 +24,8 @@ from regroup_operator.decide.plan import (
     REQUEUE_SECONDS,
     Action,
     CreateClaim,
-    Decision,
     DeletePod,
+    DraftPlan,
     Event,
     Plan,
     PlanContext,
@@ -50,26 +50,26 @@ def plan(job: AnyJob, observed: Observed, now: datetime) -> Plan:
     if job.deleting:
         return Plan(job.status)
     job = replace(job, status=_with_shown_release(job.status, observed))
-    decision = _decide(job, observed, now)
-    status = project(job, observed, decision.status, decision.context, now)
-    view = JobView(job, observed, status, decision.context)
+    draft = _decide(job, observed, now)
+    status = project(job, observed, draft.status, draft.context, now)
+    view = JobView(job, observed, status, draft.context)
     waiting = find_waiting(view)
     return Plan(
         status=status,
-        actions=decision.actions,
+        actions=draft.actions,
         events=(
-            *decision.events,
+            *draft.events,
             *waiting_events(view, waiting),
             *_unreadable_status(job),
             *_unreadable_pods(observed),
         ),
-        requeue_after=decision.requeue_after,
-        follow=decision.follow,
+        requeue_after=draft.requeue_after,
+        follow=draft.follow,
         waiting=waiting,
     )
 
 
-def _decide(job: AnyJob, observed: Observed, now: datetime) -> Decision:
+def _decide(job: AnyJob, observed: Observed, now: datetime) -> DraftPlan:
     if outcome := written_outcome(job.status):
         # The outcome stands, whatever was refused before it.
         return after_the_end(job, observed, outcome, now)
@@ -84,13 +84,13 @@ def _decide(job: AnyJob, observed: Observed, now: datetime) -> Decision:
     return _run(job, observed, now)
 
 
-def _hold(job: InvalidJob, observed: Observed, now: datetime) -> Decision:
+def _hold(job: InvalidJob, observed: Observed, now: datetime) -> DraftPlan:
     """While the spec is invalid: count losses and keep the job reachable, but make no pod."""
     launcher = launcher_of(job)
     losses = remove_lost(job, observed, now, training=launcher.is_training(job, observed))
     rest = _without(observed, losses.actions)
     leader = launcher.retain_leader(rest, losses.status)
-    return Decision(
+    return DraftPlan(
         losses.status,
         (*losses.actions, *leader, *report_lost(observed)),
         losses.events,
@@ -100,7 +100,7 @@ def _hold(job: InvalidJob, observed: Observed, now: datetime) -> Decision:
     )
 
 
-def _run(job: Job, observed: Observed, now: datetime) -> Decision:
+def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
     """Account for losses, keep the leader, keep the workers, inform the coordinator; in this
     order.
     """
@@ -121,7 +121,7 @@ def _run(job: Job, observed: Observed, now: datetime) -> Decision:
         *(action for step in steps[3:] for action in step.actions),
         *keep_budget(job, observed, blocker),
     )
-    return Decision(
+    return DraftPlan(
         workers.status,
         actions,
         tuple(event for step in steps for event in step.events),
