@@ -21,9 +21,9 @@ from types import TracebackType
 from typing import Self
 
 from devcluster import network, packages, registry
-from devcluster.locks import locked
 from devcluster.processes import run
 from devcluster.progress import to_stderr
+from tools.locks import locked
 
 CONTROL = 0
 """The number of the control plane; nodes are counted from 1."""

@@ -13,7 +13,6 @@ from devcluster import archives, cgroups, machine, network, registry
 from devcluster.controlplane import ControlPlane
 from devcluster.errors import DevclusterError
 from devcluster.images import ImageCache
-from devcluster.locks import locked
 from devcluster.network import Block
 from devcluster.node import PAUSE_IMAGE, Node
 from devcluster.processes import Processes
@@ -21,6 +20,7 @@ from devcluster.progress import Report, silent, step
 from devcluster.provisioner import STORAGE_CLASS
 from devcluster.registry import Record
 from devcluster.waiting import wait_until
+from tools.locks import locked
 
 REPOSITORY = Path(__file__).parent.parent
 REQUEST_SECONDS = 30.0

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from devcluster import caches, registry, versions
 from devcluster.errors import UnsupportedMachineError
-from devcluster.locks import locked
 from devcluster.processes import run
 from devcluster.progress import Report, step
+from tools.locks import locked
 
 TAGS = "no_btrfs,no_zfs,no_devmapper"
 KEEP = 3

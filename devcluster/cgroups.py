@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 
 from devcluster.errors import UnsupportedMachineError
-from devcluster.locks import locked
 from devcluster.waiting import wait_until
+from tools.locks import locked
 
 MOUNT = Path("/sys/fs/cgroup")
 LOCK = Path("/run/regroup-devcluster/cgroups.lock")

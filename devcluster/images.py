@@ -15,9 +15,9 @@ from pathlib import Path
 
 from devcluster import caches, registry
 from devcluster.archives import OCI_MANIFEST, Image, chain_ids
-from devcluster.locks import locked
 from devcluster.processes import run
 from devcluster.progress import Report, step
+from tools.locks import locked
 
 KEEP = 3
 """The number of versions of an image to keep, besides those of running clusters."""

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from devcluster import caches, network
 from devcluster.errors import DevclusterError
-from devcluster.locks import locked
 from devcluster.progress import Report, silent
+from tools.locks import locked
 
 FOLDER = Path("/run/regroup-devcluster")
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,10}[a-z0-9])?")

@@ -83,6 +83,15 @@ def test_a_file_name_stands_once_in_a_package() -> None:
         assert not [name for name in names if names.count(name) > 1]
 
 
+def test_a_class_name_stands_once_where_code_can_import_it() -> None:
+    """Operator and client import the messages of `regroup_trainer.protocol` beside their own."""
+    protocol = set(class_names("trainer/regroup_trainer/protocol"))
+    for folder in PRODUCT:
+        names = Counter(class_names(folder))
+        assert not [name for name, count in names.items() if count > 1]
+        assert folder == "trainer" or not protocol & set(names)
+
+
 def test_a_room_holds_no_more_than_can_be_looked_over() -> None:
     rooms = Counter(path.parent for path in modules(*PRODUCT) if not path.stem.startswith("__"))
     assert not [str(room) for room, count in rooms.items() if count > 24]
@@ -152,6 +161,13 @@ def test_the_map_leads_to_files_and_to_tests_in_the_mirrored_room() -> None:
             if sum(file.endswith(path) for file in files) != 1:
                 unknown.append(f"{start}: {name}")
     assert not unknown
+
+
+def class_names(folder: str) -> Iterator[str]:
+    """Yield the names of all classes below `folder`."""
+    for path in modules(folder):
+        tree = ast.parse(path.read_text())
+        yield from (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
 
 
 def module_name(path: Path, folder: str) -> str:

@@ -12,7 +12,8 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from tools.cache import cache_folder, locked
+from tools.cache import cache_folder
+from tools.locks import locked
 from tools.progress import ToolError, step
 
 _WAIT = ("--option", "DPkg::Lock::Timeout=300")  # another process may hold dpkg's lock
@@ -68,7 +69,7 @@ def _by_hand(packages: Sequence[str], reason: str) -> str:
 
 def apt_lock() -> AbstractContextManager[None]:
     """Lock apt-get against the project's other processes."""
-    return locked(cache_folder() / "locks" / "apt")
+    return locked(cache_folder() / "locks" / "apt", "packages of Debian")
 
 
 def _apt(command: list[str]) -> subprocess.CompletedProcess[str]:

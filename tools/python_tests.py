@@ -14,10 +14,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.cache import cache_folder, locked
+from tools.cache import cache_folder
 from tools.chroots import SHARED, SUITE_OF, TRIXIE, Chroot, Suite, make_system, require_root
 from tools.indexes import uv_environment
-from tools.progress import ToolError, run_tool, step
+from tools.locks import locked
+from tools.progress import ToolError, report, run_tool, step
 from tools.pythons import ROOT, supported_pythons
 from tools.venv import uv_binary
 
@@ -34,7 +35,7 @@ def main() -> int:
     require_root()
     uv_binary()  # fetches uv with this machine's settings into the cache of the chroot
     folder = cache_folder() / "pythons" / version
-    with locked(cache_folder() / "locks" / f"python-{version}"):
+    with locked(cache_folder() / "locks" / f"python-{version}", f"Python {version}", report):
         with step(f"copy of the working tree in {folder}"):
             copy_files(ROOT, tracked_files(), folder)
         chroot = Chroot(system_of(SUITE_OF[version]), cache_folder())
@@ -65,7 +66,7 @@ def system_of(suite: Suite) -> Path:
     folder = cache_folder() / "pythons" / f"{suite.name}-{content}"
     # Only Debian's stable release has a package with the keys of Ubuntu's archive.
     keys = Path("/") if suite.distribution == "Debian" else system_of(TRIXIE)
-    with locked(cache_folder() / "locks" / f"suite-{suite.name}"):
+    with locked(cache_folder() / "locks" / f"suite-{suite.name}", suite.name, report):
         if not folder.exists():
             with step(f"chroot with {suite.distribution} {suite.name}, by debootstrap"):
                 make_system(suite, packages, folder, keys)

@@ -16,10 +16,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tools.cache import cache_folder, locked
+from tools.cache import cache_folder
 from tools.debian import ensure_packages
 from tools.indexes import uv_environment
-from tools.progress import ToolError, run_tool, step
+from tools.locks import locked
+from tools.progress import ToolError, report, run_tool, step
 from tools.pythons import ROOT, check_python
 from tools.uv_progress import run_with_progress
 
@@ -31,9 +32,8 @@ def main() -> int:
     """Create or update the virtual environment of this clone."""
     check_python(".".join(map(str, sys.version_info[:2])))
     fingerprint = hash_of(ROOT / "requirements" / "dev.txt", ROOT / "pyproject.toml")
-    with locked(
-        cache_folder() / "locks" / f"venv-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]}"
-    ):
+    clone = hashlib.sha256(str(ROOT).encode()).hexdigest()[:12]
+    with locked(cache_folder() / "locks" / f"venv-{clone}", ".venv", report):
         if _stamp() != fingerprint:
             make(fingerprint)
     return 0

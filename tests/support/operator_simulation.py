@@ -107,6 +107,10 @@ class Simulation:
     service: Service | None = None
     disruption_budget: int | None = None
     claim: Claim | None = field(default_factory=lambda: Claim("shared"))
+    images: dict[str, str] = field(
+        default_factory=lambda: {"trainer": "trainer:1", "coordinator": "operator:1"}
+    )
+    """Of the operator's release."""
     dead_nodes: set[str] = field(default_factory=set)
     unready_nodes: set[str] = field(default_factory=set)
     """Nodes that Kubernetes has given up."""
@@ -150,7 +154,7 @@ class Simulation:
             claim=self.claim,
             nodes={name: self._node(name) for name in self._nodes_looked_at()},
             coordinator=self._view(),
-            images={"trainer": "trainer:1", "coordinator": "operator:1"},
+            images=self.images,
         )
 
     def round(self, crash_after: int | None = None) -> Plan:
@@ -345,6 +349,7 @@ class Simulation:
             "Pending",
             excluded_nodes=tuple(excluded),
             claims=("shared",),
+            image=self.status.images["coordinator" if role == names.COORDINATOR else "trainer"],
         )
         self.pods[name] = replace(
             pod, nnodes=nnodes(parse_spec(self.spec)) if self._attempt() > 0 else ""

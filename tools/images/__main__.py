@@ -13,12 +13,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tools.cache import cache_folder, locked
+from tools.cache import cache_folder
 from tools.images import layout
 from tools.images.base import base_image
 from tools.images.engine import Build, Engine, choose_engine
 from tools.images.inputs import TARGETS, content_hash
 from tools.indexes import ca_bundle, index_settings_of_host
+from tools.locks import locked
 from tools.progress import ToolError, report, run_tool, step
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -34,7 +35,7 @@ def main() -> int:
             f"unknown image {', '.join(sorted(unknown))}: the Dockerfile has {', '.join(TARGETS)}"
         )
     cache = cache_folder()
-    with locked(cache / "locks" / "images"):
+    with locked(cache / "locks" / "images", "the images", report):
         build_images(targets, cache)
     return 0
 

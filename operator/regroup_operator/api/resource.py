@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+
+from regroup_operator.api.timestamps import parse_time
 
 GROUP = "regroup.dev"
 VERSION = "v1alpha1"
@@ -24,4 +26,16 @@ ResourceName = Annotated[str, Field(min_length=1, max_length=253)]
 Word = Annotated[str, Field(max_length=32)]
 OptionalName = Annotated[str, Field(max_length=253)]
 Sentence = Annotated[str, Field(max_length=1024)]
-Time = Annotated[str, Field(max_length=32, json_schema_extra={"format": "date-time"})]
+
+
+def _checked_time(text: str) -> str:
+    parse_time(text)
+    return text
+
+
+Time = Annotated[
+    str,
+    Field(max_length=32, json_schema_extra={"format": "date-time"}),
+    AfterValidator(_checked_time),
+]
+"""A point in time, in the format of Kubernetes. `parse_time` reads it without an error."""

@@ -198,7 +198,7 @@ class WorkerStatus(StatusSection):
     """Its first rank in the current generation."""
 
 
-class Straggler(StatusSection):
+class StragglerStatus(StatusSection):
     """A slow rank."""
 
     rank: NonNegativeInt
@@ -278,7 +278,7 @@ class TrainingJobStatus(StatusSection):
     """How the time was spent."""
     ledger: LedgerStatus = LedgerStatus()
     """The account behind goodput."""
-    stragglers: Annotated[tuple[Straggler, ...], Field(max_length=64)] = ()
+    stragglers: Annotated[tuple[StragglerStatus, ...], Field(max_length=64)] = ()
     """Slow ranks."""
     workers: Annotated[tuple[WorkerStatus, ...], Field(max_length=64)] = ()
     """The first 64 workers."""

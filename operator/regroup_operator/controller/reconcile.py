@@ -16,6 +16,7 @@ from typing import Any
 from regroup_operator.api import names
 from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY
 from regroup_operator.api.settings import Settings
+from regroup_operator.api.timestamps import format_time
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators, Key
 from regroup_operator.controller.executor import Executor
@@ -34,7 +35,7 @@ from regroup_operator.observe.kubernetes_objects import (
     read_pod,
     read_service,
 )
-from regroup_operator.observe.observed import AnyJob, Job, JobObject, Observed, Pod, format_time
+from regroup_operator.observe.observed import AnyJob, Job, JobObject, Observed, Pod
 from regroup_operator.render.pods import LAUNCHER_OBJECTS, claim_name
 
 PROGRESS_SECONDS = 30.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regroup_operator.decide.plan import Outcome
+from regroup_operator.decide.plan import JobOutcome
 from regroup_operator.observe.observed import Job, Observed, Pod
 from regroup_operator.render.torchrun_commands import GAVE_UP, nnodes
 
@@ -47,7 +47,7 @@ def trains(job: Job, observed: Observed, term: int) -> bool:
     return bool(attempt.running) and ran >= job.spec.min_replicas
 
 
-def find_end(job: Job, observed: Observed) -> Outcome | None:
+def find_end(job: Job, observed: Observed) -> JobOutcome | None:
     """How the attempt ended, when that ends the job: enough workers ended well, or torchrun gave up
     on the program.
     """
@@ -56,7 +56,7 @@ def find_end(job: Job, observed: Observed) -> Outcome | None:
         return _gave_up(job, observed)
     if attempt.running or len(attempt.done) < job.spec.min_replicas:
         return None
-    return Outcome(True, "Completed", f"workers that ended well: {len(attempt.done)}")
+    return JobOutcome(True, "Completed", f"workers that ended well: {len(attempt.done)}")
 
 
 def is_spoilt(job: Job, observed: Observed) -> bool:
@@ -74,7 +74,7 @@ def has_other_bounds(job: Job, observed: Observed) -> bool:
     return any(pod.nnodes != nnodes(job.spec) for pod in live)
 
 
-def _gave_up(job: Job, observed: Observed) -> Outcome | None:
+def _gave_up(job: Job, observed: Observed) -> JobOutcome | None:
     """An agent also spends its restarts on lost peers. Only a job that lost none blames the
     program.
     """
@@ -94,4 +94,4 @@ def _gave_up(job: Job, observed: Observed) -> Outcome | None:
         return None
     budget = f"spec.restartPolicy.maxRestarts={job.spec.restart_policy.max_restarts}"
     text = f"torchrun gave up ({budget}): see the log of {pod.name}"
-    return Outcome(False, "RestartsExhausted", text)
+    return JobOutcome(False, "RestartsExhausted", text)

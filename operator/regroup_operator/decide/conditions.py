@@ -6,10 +6,11 @@ from datetime import datetime
 from typing import Literal, NamedTuple
 
 from regroup_operator.api.status import Condition, ConditionType
+from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT
 from regroup_operator.decide.waiting import JobView, find_waiting, unschedulable_message
-from regroup_operator.observe.observed import Job, format_time
+from regroup_operator.observe.observed import Job
 from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 

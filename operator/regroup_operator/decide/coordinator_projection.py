@@ -9,11 +9,11 @@ from regroup_operator.api.status import (
     CheckpointStatus,
     ProgressStatus,
     RecoveryStatus,
-    Straggler,
+    StragglerStatus,
     TrainingJobStatus,
 )
+from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.plan import MESSAGE_LIMIT, RECOVERIES_KEPT
-from regroup_operator.observe.observed import format_time
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Recovery
 
 STRAGGLERS_SHOWN = 64
@@ -28,7 +28,7 @@ def report_fields(status: TrainingJobStatus, report: CoordinatorStatus | None) -
         "checkpoint": _checkpoint(report) or status.checkpoint,
         "progress": _progress(report) or status.progress,
         "stragglers": tuple(
-            Straggler(rank=slow.rank, node=slow.node, percent=slow.percent)
+            StragglerStatus(rank=slow.rank, node=slow.node, percent=slow.percent)
             for slow in report.stragglers[:STRAGGLERS_SHOWN]
         ),
     }

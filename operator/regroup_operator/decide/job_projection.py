@@ -10,13 +10,14 @@ from datetime import datetime
 
 from regroup_operator.api import names
 from regroup_operator.api.status import Phase, TrainingJobStatus, WorkerStatus
+from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.conditions import conditions
 from regroup_operator.decide.coordinator_projection import report_fields
 from regroup_operator.decide.job_account import account_fields, merge_ledgers
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT, PlanContext
 from regroup_operator.decide.waiting import JobView, find_hindrance, find_waiting
-from regroup_operator.observe.observed import AnyJob, Observed, Pod, format_time
+from regroup_operator.observe.observed import AnyJob, Observed, Pod
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 
 WORKERS_SHOWN = 64

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from regroup_operator.api.status import Phase, TrainingJobStatus
-from regroup_operator.decide.plan import Action, Outcome, Step
+from regroup_operator.decide.plan import Action, JobOutcome, Step
 from regroup_operator.observe.observed import AnyJob, Job, Observed
 from regroup_trainer.protocol.job_status import Waiting
 
@@ -27,7 +27,7 @@ class LauncherPolicy:
     """Keep that pod reachable, and remove older ones, while no pod may be made."""
     keep_workers: Keep
     """Keep one live worker for each index."""
-    find_outcome: Callable[[AnyJob, Observed], Outcome | None]
+    find_outcome: Callable[[AnyJob, Observed], JobOutcome | None]
     """How the job ended, as its coordinator or its pods report; None while it has not."""
     is_training: Callable[[AnyJob, Observed], bool]
     """Whether it trains now."""

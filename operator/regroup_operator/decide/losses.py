@@ -13,6 +13,7 @@ from datetime import datetime
 
 from regroup_operator.api.policies import NodeFailurePolicy
 from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.timestamps import format_time, parse_time
 from regroup_operator.decide.failures import classify, describe
 from regroup_operator.decide.plan import DeletePod, Event, Step
 from regroup_operator.observe.observed import (
@@ -20,8 +21,6 @@ from regroup_operator.observe.observed import (
     Node,
     Observed,
     Pod,
-    format_time,
-    parse_time,
 )
 
 KUBELET_GRACE_SECONDS = 2.0
@@ -132,7 +131,7 @@ def _is_cleared(name: str, nodes: Mapping[str, Node]) -> bool:
 
 
 @dataclass(frozen=True)
-class Account:
+class CountedEnds:
     """The result of counting ended and lost pods."""
 
     status: TrainingJobStatus
@@ -146,7 +145,7 @@ class Account:
 
 def account_for_ends(
     status: TrainingJobStatus, observed: Observed, lost: Lost, policy: NodeFailurePolicy
-) -> Account:
+) -> CountedEnds:
     """Count each ended or lost worker pod exactly once: `handledPods` holds those that have been
     counted.
     """
@@ -189,7 +188,7 @@ def account_for_ends(
         for name in excluded
         if name not in status.excluded_nodes
     ]
-    return Account(changed, bool(counted), _superseded(ended), tuple(events))
+    return CountedEnds(changed, bool(counted), _superseded(ended), tuple(events))
 
 
 def _count(former: Mapping[str, int], nodes: list[str]) -> dict[str, int]:
@@ -228,15 +227,15 @@ def remove_lost(job: AnyJob, observed: Observed, now: datetime, *, training: boo
     if training:
         remembered = _forgive(remembered, now)
     lost = find_lost(remembered, observed, policy)
-    account = account_for_ends(remembered, observed, lost, policy)
+    ends = account_for_ends(remembered, observed, lost, policy)
     suspects = next_suspects(remembered, observed, lost)
-    status = account.status.model_copy(update={"suspected_nodes": suspects})
-    if account.failed:
+    status = ends.status.model_copy(update={"suspected_nodes": suspects})
+    if ends.failed:
         status = status.model_copy(update={"last_pod_failure_time": format_time(now)})
     gone = [DeletePod(pod, why) for pod, why in lost.items()]
     stuck = [DeletePod(pod, "its node is gone", force=True) for pod in _stuck(observed, policy)]
-    superseded = [DeletePod(pod, "superseded") for pod in account.superseded]
-    events = [*account.events, *(_node_lost(pod, why) for pod, why in lost.items() if pod.node)]
+    superseded = [DeletePod(pod, "superseded") for pod in ends.superseded]
+    events = [*ends.events, *(_node_lost(pod, why) for pod, why in lost.items() if pod.node)]
     events += [
         Event(
             "Warning",

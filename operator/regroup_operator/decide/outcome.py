@@ -5,20 +5,21 @@ from __future__ import annotations
 from datetime import datetime
 
 from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.timestamps import parse_time
 from regroup_operator.decide import failures
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import (
     REQUEUE_SECONDS,
     Action,
-    Decision,
     DeleteJob,
     DeletePod,
+    DraftPlan,
     Event,
-    Outcome,
+    JobOutcome,
     PlanContext,
 )
 from regroup_operator.decide.waiting import image_message
-from regroup_operator.observe.observed import AnyJob, Observed, Pod, parse_time
+from regroup_operator.observe.observed import AnyJob, Observed, Pod
 
 LEAVE_SECONDS = 10.0
 """How long the workers of a job that ended may take to end by themselves."""
@@ -26,18 +27,18 @@ IMAGE_PATIENCE_SECONDS = 60.0
 """How long an image that cannot be pulled is tried before a job that never trained fails."""
 
 
-def written_outcome(status: TrainingJobStatus) -> Outcome | None:
+def written_outcome(status: TrainingJobStatus) -> JobOutcome | None:
     """The outcome in the status; None while there is none."""
     for kind, complete in (("Complete", True), ("Failed", False)):
         condition = next(
             (c for c in status.conditions if c.type == kind and c.status == "True"), None
         )
         if condition is not None:
-            return Outcome(complete, condition.reason, condition.message)
+            return JobOutcome(complete, condition.reason, condition.message)
     return None
 
 
-def find_outcome(job: AnyJob, observed: Observed, now: datetime) -> Outcome | None:
+def find_outcome(job: AnyJob, observed: Observed, now: datetime) -> JobOutcome | None:
     """How the job has just ended; None while it has not."""
     return (
         launcher_of(job).find_outcome(job, observed)
@@ -49,17 +50,17 @@ def find_outcome(job: AnyJob, observed: Observed, now: datetime) -> Outcome | No
     )
 
 
-def _deadline(job: AnyJob, now: datetime) -> Outcome | None:
+def _deadline(job: AnyJob, now: datetime) -> JobOutcome | None:
     limit = job.policies.active_deadline_seconds
     if limit is None or job.suspend or job.status.start_time is None:
         return None
     if (now - parse_time(job.status.start_time)).total_seconds() < limit:
         return None
     text = f"not done {limit} s after its start (spec.activeDeadlineSeconds)"
-    return Outcome(False, "DeadlineExceeded", text)
+    return JobOutcome(False, "DeadlineExceeded", text)
 
 
-def _too_many_losses(job: AnyJob) -> Outcome | None:
+def _too_many_losses(job: AnyJob) -> JobOutcome | None:
     """The limit of restarts after lost pods and nodes; the coordinator counts them."""
     limit = job.policies.restart.max_infrastructure_restarts
     lost = job.status.restarts.infrastructure
@@ -67,30 +68,31 @@ def _too_many_losses(job: AnyJob) -> Outcome | None:
         return None
     budget = f"spec.restartPolicy.maxInfrastructureRestarts={limit}"
     text = f"{lost} restarts after lost pods or nodes ({budget})"
-    return Outcome(False, "RestartsExhausted", text)
+    return JobOutcome(False, "RestartsExhausted", text)
 
 
-def _hopeless_worker(job: AnyJob, observed: Observed) -> Outcome | None:
+def _hopeless_worker(job: AnyJob, observed: Observed) -> JobOutcome | None:
     """A worker that ended in a way that another try cannot mend."""
     for pod in observed.workers:
         if pod.phase != "Failed" or pod.terminating or pod.uid in job.status.handled_pods:
             continue
         rule = failures.classify(pod)
         if rule.action == "FailJob":
-            return Outcome(False, "WorkerFailed", failures.describe(pod, rule))
+            return JobOutcome(False, "WorkerFailed", failures.describe(pod, rule))
     return None
 
 
-def _too_many_failures(job: AnyJob, observed: Observed) -> Outcome | None:
+def _too_many_failures(job: AnyJob, observed: Observed) -> JobOutcome | None:
     """Pods that keep failing fail a job, but not one whose other workers train on."""
     limit, failed = job.policies.restart.max_restarts, job.status.pod_failures
     if launcher_of(job).is_training(job, observed) or not 0 <= limit < failed:
         return None
-    text = f"{failed} pods in a row failed without a step in between"
-    return Outcome(False, "RestartsExhausted", f"{text} (spec.restartPolicy.maxRestarts={limit})")
+    budget = f"spec.restartPolicy.maxRestarts={limit}"
+    text = f"{failed} pods in a row failed without a step in between ({budget})"
+    return JobOutcome(False, "RestartsExhausted", text)
 
 
-def _hopeless_image(job: AnyJob, observed: Observed, now: datetime) -> Outcome | None:
+def _hopeless_image(job: AnyJob, observed: Observed, now: datetime) -> JobOutcome | None:
     """An image that cannot be pulled fails a job that never trained; one that trained waits for
     the registry.
     """
@@ -102,22 +104,22 @@ def _hopeless_image(job: AnyJob, observed: Observed, now: datetime) -> Outcome |
         reasons |= failures.IMAGE_REASONS
     pods = (pod for pod in observed.workers if pod.alive and pod.waiting_reason in reasons)
     pod = next(pods, None)
-    return Outcome(False, "ImageError", image_message(pod)) if pod else None
+    return JobOutcome(False, "ImageError", image_message(pod)) if pod else None
 
 
-def end(job: AnyJob, outcome: Outcome) -> Decision:
+def end(job: AnyJob, outcome: JobOutcome) -> DraftPlan:
     """Write the outcome. The pods are cleaned up once it is written."""
     event = (
         Event("Normal", "Completed", outcome.message, "end")
         if outcome.complete
         else Event("Warning", "Failed", outcome.message, "end")
     )
-    return Decision(
+    return DraftPlan(
         job.status, events=(event,), context=PlanContext(outcome=outcome), requeue_after=0.0
     )
 
 
-def after_the_end(job: AnyJob, observed: Observed, outcome: Outcome, now: datetime) -> Decision:
+def after_the_end(job: AnyJob, observed: Observed, outcome: JobOutcome, now: datetime) -> DraftPlan:
     """Give back the pods that `cleanPodPolicy` does not keep; in the end delete the job itself."""
     leaving = _leaving_by_themselves(job, observed, now)
     actions: list[Action] = [
@@ -126,7 +128,7 @@ def after_the_end(job: AnyJob, observed: Observed, outcome: Outcome, now: dateti
     seconds_left = _time_to_live(job, now)
     if seconds_left is not None and seconds_left <= 0:
         actions.append(DeleteJob())
-    return Decision(
+    return DraftPlan(
         job.status,
         tuple(actions),
         context=PlanContext(outcome=outcome),

@@ -121,7 +121,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """How the job ended, as the conditions Complete and Failed show it."""
 
     complete: bool
@@ -136,7 +136,7 @@ class PlanContext:
     blocker: Waiting | None = None
     """Why no pod may be made."""
     suspension: Literal["no", "suspending", "suspended"] = "no"
-    outcome: Outcome | None = None
+    outcome: JobOutcome | None = None
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Decision:
+class DraftPlan:
     """A plan before its status is projected."""
 
     status: TrainingJobStatus

@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
+from regroup_operator.api import names
 from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.disruption import keep_budget
 from regroup_operator.decide.job_projection import project
 from regroup_operator.decide.launchers import launcher_of
@@ -22,8 +24,8 @@ from regroup_operator.decide.plan import (
     REQUEUE_SECONDS,
     Action,
     CreateClaim,
-    Decision,
     DeletePod,
+    DraftPlan,
     Event,
     Plan,
     PlanContext,
@@ -34,7 +36,7 @@ from regroup_operator.decide.straggler_replacement import replace_straggler
 from regroup_operator.decide.succession import report_lost, update_coordinator
 from regroup_operator.decide.suspension import suspend, tear_down, was_suspended
 from regroup_operator.decide.waiting import JobView, find_waiting, waiting_events
-from regroup_operator.observe.observed import AnyJob, InvalidJob, Job, Observed, Pod, format_time
+from regroup_operator.observe.observed import AnyJob, InvalidJob, Job, Observed, Pod
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
@@ -47,21 +49,27 @@ def plan(job: AnyJob, observed: Observed, now: datetime) -> Plan:
     """What to do about `job` now."""
     if job.deleting:
         return Plan(job.status)
-    decision = _decide(job, observed, now)
-    status = project(job, observed, decision.status, decision.context, now)
-    view = JobView(job, observed, status, decision.context)
+    job = replace(job, status=_with_shown_release(job.status, observed))
+    draft = _decide(job, observed, now)
+    status = project(job, observed, draft.status, draft.context, now)
+    view = JobView(job, observed, status, draft.context)
     waiting = find_waiting(view)
     return Plan(
         status=status,
-        actions=decision.actions,
-        events=(*decision.events, *waiting_events(view, waiting), *_unreadable_event(job)),
-        requeue_after=decision.requeue_after,
-        follow=decision.follow,
+        actions=draft.actions,
+        events=(
+            *draft.events,
+            *waiting_events(view, waiting),
+            *_unreadable_status(job),
+            *_unreadable_pods(observed),
+        ),
+        requeue_after=draft.requeue_after,
+        follow=draft.follow,
         waiting=waiting,
     )
 
 
-def _decide(job: AnyJob, observed: Observed, now: datetime) -> Decision:
+def _decide(job: AnyJob, observed: Observed, now: datetime) -> DraftPlan:
     if outcome := written_outcome(job.status):
         # The outcome stands, whatever was refused before it.
         return after_the_end(job, observed, outcome, now)
@@ -76,13 +84,13 @@ def _decide(job: AnyJob, observed: Observed, now: datetime) -> Decision:
     return _run(job, observed, now)
 
 
-def _hold(job: InvalidJob, observed: Observed, now: datetime) -> Decision:
+def _hold(job: InvalidJob, observed: Observed, now: datetime) -> DraftPlan:
     """While the spec is invalid: count losses and keep the job reachable, but make no pod."""
     launcher = launcher_of(job)
     losses = remove_lost(job, observed, now, training=launcher.is_training(job, observed))
     rest = _without(observed, losses.actions)
     leader = launcher.retain_leader(rest, losses.status)
-    return Decision(
+    return DraftPlan(
         losses.status,
         (*losses.actions, *leader, *report_lost(observed)),
         losses.events,
@@ -92,7 +100,7 @@ def _hold(job: InvalidJob, observed: Observed, now: datetime) -> Decision:
     )
 
 
-def _run(job: Job, observed: Observed, now: datetime) -> Decision:
+def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
     """Account for losses, keep the leader, keep the workers, inform the coordinator; in this
     order.
     """
@@ -113,7 +121,7 @@ def _run(job: Job, observed: Observed, now: datetime) -> Decision:
         *(action for step in steps[3:] for action in step.actions),
         *keep_budget(job, observed, blocker),
     )
-    return Decision(
+    return DraftPlan(
         workers.status,
         actions,
         tuple(event for step in steps for event in step.events),
@@ -155,36 +163,68 @@ def _blocker(job: Job, observed: Observed) -> Waiting | None:
     return None
 
 
+def _with_shown_release(status: TrainingJobStatus, observed: Observed) -> TrainingJobStatus:
+    """The status with images and protocol as the job's pods show them, where it lacks them: a part
+    of it was unreadable or removed. A pod that replaces one of them is then of their release.
+    """
+    if not observed.pods:
+        return status
+    pods = {
+        "trainer": (*observed.stores, *observed.workers),
+        "coordinator": observed.coordinators,
+    }
+    shown = {name: pod.image for name, of_role in pods.items() for pod in of_role if pod.image}
+    report = observed.coordinator.status
+    protocol = status.protocol_version or (report.protocol if report else None)
+    update = {"images": {**shown, **status.images}, "protocol_version": protocol}
+    return status.model_copy(update=update)
+
+
 def _start(
     job: Job, status: TrainingJobStatus, observed: Observed, blocker: Waiting | None, now: datetime
 ) -> Step:
     """What a start, or a start after a suspension, fixes once: time, images, protocol; and the
     job's own claim.
+
+    While there are pods, the protocol is theirs: it stays open until the coordinator reports it.
     """
     if blocker is not None:
         return Step(status)
     storage = job.spec.checkpoint.storage
     makes_claim = storage is not None and storage.volume_claim_template is not None
     actions = (CreateClaim(),) if makes_claim and observed.claim is None else ()
-    if status.start_time is not None:
-        return Step(status, actions)
+    protocol = None if observed.pods else PROTOCOL_VERSION
     fixed = {
-        "start_time": format_time(now),
-        "images": status.images or dict(observed.images),
-        "protocol_version": status.protocol_version or PROTOCOL_VERSION,
+        "start_time": status.start_time or format_time(now),
+        "images": {**observed.images, **status.images},
+        "protocol_version": status.protocol_version or protocol,
     }
     events: tuple[Event, ...] = ()
-    if job.status.holds("Suspended") and job.status.coordinator_term:
+    resumes = status.start_time is None and job.status.holds("Suspended")
+    if resumes and job.status.coordinator_term:
         events = (Event("Normal", "Resumed", "pods are made again", f"resumed-{job.generation}"),)
     return Step(status.model_copy(update=fixed), actions, events)
 
 
-def _unreadable_event(job: AnyJob) -> tuple[Event, ...]:
+def _unreadable_status(job: AnyJob) -> tuple[Event, ...]:
     if not job.unreadable_status:
         return ()
     fields = ", ".join(job.unreadable_status)
     text = f"status: cannot read {fields} (default values are used; see the operator's log)"
     return (Event("Warning", "StatusUnreadable", text, fields),)
+
+
+def _unreadable_pods(observed: Observed) -> tuple[Event, ...]:
+    return tuple(
+        Event(
+            "Warning",
+            "PodUnreadable",
+            f"pod {pod.name} takes no part in the job: cannot read the number at the end of its "
+            f"name, or its labels {names.ROLE}, {names.INDEX}, {names.TERM} (delete it)",
+            pod.uid,
+        )
+        for pod in observed.unreadable
+    )
 
 
 def _requeue_after(

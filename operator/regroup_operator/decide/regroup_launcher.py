@@ -5,7 +5,7 @@ from __future__ import annotations
 from regroup_operator.api import names
 from regroup_operator.api.status import Phase, TrainingJobStatus
 from regroup_operator.decide.launcher_policy import LauncherPolicy
-from regroup_operator.decide.plan import Outcome
+from regroup_operator.decide.plan import JobOutcome
 from regroup_operator.decide.staffing import keep_workers
 from regroup_operator.decide.succession import keep_coordinator, retain_coordinator
 from regroup_operator.observe.observed import AnyJob, Observed
@@ -23,15 +23,15 @@ _PHASES: dict[CoordinatorPhase, Phase] = {
 }
 
 
-def find_outcome(_job: AnyJob, observed: Observed) -> Outcome | None:
+def find_outcome(_job: AnyJob, observed: Observed) -> JobOutcome | None:
     """The outcome that the coordinator reports."""
     report = observed.coordinator.status
     outcome = report.outcome if report else None
     if outcome is None or outcome.result == "suspended":
         return None
     if outcome.result == "completed":
-        return Outcome(True, "Completed", outcome.message)
-    return Outcome(False, "TrainingFailed", outcome.message)
+        return JobOutcome(True, "Completed", outcome.message)
+    return JobOutcome(False, "TrainingFailed", outcome.message)
 
 
 def is_training(_job: AnyJob, observed: Observed) -> bool:

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.timestamps import parse_time
 from regroup_operator.decide.plan import CreateWorker, DeletePod, Event, Step
-from regroup_operator.observe.observed import Job, JobObject, Observed, Pod, parse_time
+from regroup_operator.observe.observed import Job, JobObject, Observed, Pod
 from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.job_status import Waiting
 

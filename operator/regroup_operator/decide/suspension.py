@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from regroup_operator.decide.plan import REQUEUE_SECONDS, Decision, DeletePod, Event, PlanContext
+from regroup_operator.api.timestamps import parse_time
+from regroup_operator.decide.plan import REQUEUE_SECONDS, DeletePod, DraftPlan, Event, PlanContext
 from regroup_operator.decide.succession import (
     PROBE_FAILURES,
     current_coordinator,
     update_coordinator,
 )
-from regroup_operator.observe.observed import AnyJob, InvalidJob, Observed, parse_time
+from regroup_operator.observe.observed import AnyJob, InvalidJob, Observed
 from regroup_trainer.protocol.job_status import Waiting
 
 
@@ -21,7 +22,7 @@ def was_suspended(observed: Observed) -> bool:
     return outcome is not None and outcome.result == "suspended"
 
 
-def suspend(job: AnyJob, observed: Observed, now: datetime) -> Decision:
+def suspend(job: AnyJob, observed: Observed, now: datetime) -> DraftPlan:
     """Let the coordinator save and stop, then give all pods back."""
     if not observed.pods:
         return _suspended(job)
@@ -30,7 +31,7 @@ def suspend(job: AnyJob, observed: Observed, now: datetime) -> Decision:
     reachable = running and observed.coordinator.failures < PROBE_FAILURES
     if was_suspended(observed) or not reachable or _suspending_for_too_long(job, now):
         return tear_down(job, observed)
-    return Decision(
+    return DraftPlan(
         job.status,
         update_coordinator(job, observed),
         context=PlanContext(_problem(job), "suspending"),
@@ -47,7 +48,7 @@ def _suspending_for_too_long(job: AnyJob, now: datetime) -> bool:
     return age > job.policies.termination_grace_seconds
 
 
-def tear_down(job: AnyJob, observed: Observed) -> Decision:
+def tear_down(job: AnyJob, observed: Observed) -> DraftPlan:
     """Give all pods back. Once they are gone the job is suspended, or it starts again when
     `suspend` was taken back meanwhile.
     """
@@ -55,10 +56,10 @@ def tear_down(job: AnyJob, observed: Observed) -> Decision:
         DeletePod(pod, "the job is suspended") for pod in observed.pods if not pod.terminating
     )
     context = PlanContext(_problem(job), "suspending")
-    return Decision(job.status, actions, context=context, requeue_after=REQUEUE_SECONDS)
+    return DraftPlan(job.status, actions, context=context, requeue_after=REQUEUE_SECONDS)
 
 
-def _suspended(job: AnyJob) -> Decision:
+def _suspended(job: AnyJob) -> DraftPlan:
     """What was fixed at the start is forgotten: the next start may use newer images."""
     forgotten: dict[str, object] = {
         "images": {},
@@ -73,7 +74,7 @@ def _suspended(job: AnyJob) -> Decision:
         events = (
             Event("Normal", "Suspended", "all pods are given back", f"suspended-{job.generation}"),
         )
-    return Decision(
+    return DraftPlan(
         job.status.model_copy(update=forgotten),
         events=events,
         context=PlanContext(_problem(job), "suspended"),

@@ -8,14 +8,14 @@ from regroup_operator.api import names
 from regroup_operator.api.status import Phase, TrainingJobStatus
 from regroup_operator.decide.attempt import find_end, read_attempt, trains
 from regroup_operator.decide.launcher_policy import LauncherPolicy
-from regroup_operator.decide.plan import Outcome
+from regroup_operator.decide.plan import JobOutcome
 from regroup_operator.decide.torchrun_staffing import keep_agents, keep_store, retain_store
 from regroup_operator.observe.observed import AnyJob, Job, Observed
 from regroup_operator.render.pods import ranks_per_worker
 from regroup_operator.render.torchrun_commands import rendezvous_generation
 
 
-def find_outcome(job: AnyJob, observed: Observed) -> Outcome | None:
+def find_outcome(job: AnyJob, observed: Observed) -> JobOutcome | None:
     """How the attempt ended, when that ends the job."""
     return find_end(job, observed) if isinstance(job, Job) else None
 

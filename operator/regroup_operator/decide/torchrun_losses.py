@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from regroup_operator.api.status import RecoveryStatus, Restarts, TrainingJobStatus
+from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.failures import classify, describe
 from regroup_operator.decide.plan import MESSAGE_LIMIT, RECOVERIES_KEPT
-from regroup_operator.observe.observed import Job, Observed, Pod, format_time
+from regroup_operator.observe.observed import Job, Observed, Pod
 from regroup_operator.render.torchrun_commands import rendezvous_generation
 from regroup_trainer.protocol.ledger import Cause
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide import torchrun_losses as losses
 from regroup_operator.decide.attempt import has_other_bounds, is_spoilt, read_attempt
 from regroup_operator.decide.failures import classify
@@ -22,7 +23,7 @@ from regroup_operator.decide.plan import (
 )
 from regroup_operator.decide.staffing import backoff_left, hire, nodes_to_avoid, surplus
 from regroup_operator.decide.succession import ensure_service
-from regroup_operator.observe.observed import Job, Observed, Pod, format_time
+from regroup_operator.observe.observed import Job, Observed, Pod
 from regroup_trainer.protocol.job_status import Waiting
 
 

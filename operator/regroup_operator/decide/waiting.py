@@ -12,12 +12,13 @@ from typing import Literal
 
 from regroup_operator.api.names import COORDINATOR
 from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.attempt import read_attempt
 from regroup_operator.decide.failures import IMAGE_REASONS
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT, Event, PlanContext
 from regroup_operator.decide.staffing import backoff_end
-from regroup_operator.observe.observed import AnyJob, Observed, Pod, format_time
+from regroup_operator.observe.observed import AnyJob, Observed, Pod
 from regroup_trainer.protocol.job_status import CoordinatorPhase, Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 

@@ -63,12 +63,14 @@ def _read_spec(raw: Object) -> TrainingJobSpec | Waiting:
 
 
 def read_pod(document: Object) -> Pod:
-    """Read a pod that carries our labels."""
+    """Read a pod of the job. It has no role when its labels or its name cannot be read: somebody
+    has edited or copied it.
+    """
     metadata, spec, status = document["metadata"], document["spec"], document.get("status", {})
-    label = metadata.get("labels", {})
+    role, index, term = _read_place(metadata["name"], metadata.get("labels", {}))
     conditions = {c["type"]: c for c in status.get("conditions", [])}
     scheduled = conditions.get("PodScheduled", {})
-    main = _main_status(status, label.get(names.ROLE, ""))
+    main = _main_of(status.get("containerStatuses", []), role)
     state = main.get("state", {})
     ended = state.get("terminated") or main.get("lastState", {}).get("terminated") or {}
     annotations = metadata.get("annotations", {})
@@ -76,9 +78,9 @@ def read_pod(document: Object) -> Pod:
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
-        role=label.get(names.ROLE, ""),
-        index=int(label.get(names.INDEX, "-1")),
-        term=int(label.get(names.TERM, "-1")),
+        role=role,
+        index=index,
+        term=term,
         phase=status.get("phase", "Pending"),
         terminating="deletionTimestamp" in metadata,
         node=spec.get("nodeName", ""),
@@ -98,7 +100,7 @@ def read_pod(document: Object) -> Pod:
         ended=ended.get("finishedAt") or "",
         exit_reason=ended.get("reason", ""),
         exit_message=ended.get("message", ""),
-        image=spec["containers"][0].get("image", ""),
+        image=_main_of(spec["containers"], role).get("image", ""),
         claims=tuple(
             v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v
         ),
@@ -106,6 +108,27 @@ def read_pod(document: Object) -> Pod:
         excluded_nodes=tuple(filter(None, annotations.get(names.EXCLUDED_NODES, "").split(","))),
         nnodes=annotations.get(names.NNODES, ""),
     )
+
+
+_LARGEST = 2**31 - 1
+"""The largest number that the status can hold."""
+
+
+def _read_place(name: str, labels: Mapping[str, str]) -> tuple[str, int, int]:
+    """Role, index and term; -1 for what the role does without, no role if one is unreadable."""
+    role = labels.get(names.ROLE, "")
+    numbers = [_read_number(labels.get(label, "-1")) for label in (names.INDEX, names.TERM)]
+    if role == names.WORKER:
+        numbers += [_read_number(name.rsplit("-", 1)[-1])]  # its incarnation
+    index, term = (-1 if number is None else number for number in numbers[:2])
+    is_readable = None not in numbers and (index >= 0 or role != names.WORKER)
+    return role if is_readable else "", index, term
+
+
+def _read_number(text: str) -> int | None:
+    """The number in a label or a name; None when it is none that we write."""
+    is_number = text == "-1" or (text.isdecimal() and int(text) <= _LARGEST)
+    return int(text) if is_number else None
 
 
 _SHARED_VOLUMES = (
@@ -122,9 +145,10 @@ def _is_shared(volume: Object) -> bool:
     return any(kind in volume for kind in _SHARED_VOLUMES)
 
 
-def _main_status(status: Object, role: str) -> Object:
+def _main_of(containers: list[Object], role: str) -> Object:
+    """The main one of these containers, or of these states of containers."""
     name = names.MAIN_CONTAINER if role == names.WORKER else role
-    return next((c for c in status.get("containerStatuses", []) if c["name"] == name), {})
+    return next((c for c in containers if c["name"] == name), {})
 
 
 def read_claim(document: Object) -> Claim:
@@ -137,11 +161,10 @@ def read_claim(document: Object) -> Claim:
 
 
 def read_service(document: Object) -> Service:
-    """Read our Service."""
+    """Read our Service. Its term is -1 when its selector cannot be read."""
     spec = document["spec"]
-    return Service(
-        term=int(spec.get("selector", {}).get(names.TERM, "-1")), address=spec.get("clusterIP", "")
-    )
+    term = _read_number(spec.get("selector", {}).get(names.TERM, "-1"))
+    return Service(term=-1 if term is None else term, address=spec.get("clusterIP", ""))
 
 
 def read_disruption_budget(document: Object) -> int | None:

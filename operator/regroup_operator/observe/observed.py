@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Literal
 
 from regroup_operator.api import names
@@ -97,6 +96,7 @@ class Pod:
     name: str
     uid: str
     role: str
+    """worker, coordinator or store. Empty for a pod whose labels or name cannot be read."""
     index: int
     term: int
     phase: str
@@ -226,12 +226,10 @@ class Observed:
         """Store pods of all attempts of launcher torchrun."""
         return tuple(pod for pod in self.pods if pod.role == names.STORE)
 
-
-def parse_time(text: str) -> datetime:
-    """The time of a Kubernetes timestamp."""
-    return datetime.fromisoformat(text)
-
-
-def format_time(time: datetime) -> str:
-    """A Kubernetes timestamp, in whole seconds."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+    @property
+    def unreadable(self) -> tuple[Pod, ...]:
+        """Pods of no known role. They take part in nothing, and leave with the others when the job
+        is suspended or ends.
+        """
+        known = (names.WORKER, names.COORDINATOR, names.STORE)
+        return tuple(pod for pod in self.pods if pod.role not in known)

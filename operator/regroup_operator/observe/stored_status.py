@@ -6,6 +6,12 @@ out becomes:
 - `coordinatorTerm` and `nextIncarnation` continue at the seconds since 1970. Counting never comes
   that far, so that no name of a pod and no term is used twice.
 - An unreadable entry of a list or map is left out alone, an unreadable number becomes its default.
+- An unreadable time counts as not yet set: a deadline runs anew, a pause after failures is over, an
+  end gets the time at which it is read. `api.timestamps` says what a time is.
+- `images` are then those of the job's pods, `protocolVersion` the one that its coordinator reports
+  (`planner`), so that a running job stays at its release. Without pods it starts with those of
+  today. A coordinator that has to be replaced before it could report gets a successor that is
+  addressed in today's protocol.
 - `restarts` are then restored from the account of the running coordinator (`merge_ledgers`).
 - `handledPods`: all pods that have ended by now count as handled (`losses`), so that no failure is
   counted twice.

@@ -174,6 +174,29 @@ def test_the_logs_of_the_last_failed_worker_of_each_index_are_kept(job: Simulati
     assert [pod.name for pod in ended] == ["gpt-w0-3"]
 
 
+def test_a_worker_that_becomes_unreadable_is_lost_replaced_and_named_in_an_event(
+    job: Simulation,
+) -> None:
+    edited = replace(job.workers()[1], role="", index=-1)
+    job.pods[edited.name] = edited
+    what = job.round()
+    assert [e.reason for e in what.events] == ["WorkersCreated", "PodUnreadable"]
+    assert edited.name in what.events[1].message
+    assert edited not in [a.pod for a in what.actions if isinstance(a, DeletePod)]
+    assert what.status.replicas == 2
+    assert names_of(job) == ["gpt-w0-1", "gpt-w1-2", "gpt-w2-1"]
+
+
+def test_an_unreadable_pod_leaves_with_the_others_at_a_suspension(job: Simulation) -> None:
+    edited = replace(job.workers()[1], role="", index=-1)
+    job.pods[edited.name] = edited
+    job.spec["suspend"] = True
+    job.outcome = Outcome(result="suspended", message="saved")
+    job.settle()
+    assert not job.pods
+    assert job.status.phase == "Suspended"
+
+
 # --- unresponsive nodes ---------------------------------------------------------------------------
 
 

@@ -9,8 +9,11 @@ import pytest
 
 from regroup_operator.decide.plan import Plan
 from regroup_operator.decide.planner import plan
+from regroup_operator.observe.kubernetes_objects import read_job
 from regroup_operator.observe.observed import Claim, CoordinatorView, Observed
+from regroup_trainer.coordinator.waiting import REASONS
 from regroup_trainer.protocol.job_status import CoordinatorPhase, Outcome, Waiting
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
 from tests.support.operator_simulation import (
     Simulation,
     assert_explained,
@@ -48,6 +51,15 @@ def with_a_claim_of_one_node() -> Plan:
 def with_an_invalid_spec() -> Plan:
     simulation = training()
     what = plan(make_invalid_job(simulation.job()), simulation.observed(), simulation.now)
+    assert_explained(what)
+    return what
+
+
+def with_a_spec_that_asks_for_what_is_not_built() -> Plan:
+    simulation = Simulation()
+    metadata = {"namespace": "default", "name": "gpt", "uid": "0000aaaa-1111", "generation": 1}
+    document = {"metadata": metadata, "spec": make_spec(startupDeadlineSeconds=60)}
+    what = plan(read_job(document, simulation.now), simulation.observed(), simulation.now)
     assert_explained(what)
     return what
 
@@ -129,37 +141,39 @@ def with_too_few_workers_of_torchrun() -> Plan:
     return simulation.round()
 
 
-@pytest.mark.parametrize(
-    ("make", "reason", "words"),
-    [
-        (with_an_invalid_spec, "InvalidSpec", "spec.trainer.x: unknown field"),
-        (without_a_claim, "ClaimMissing", "'shared' in default: create it"),
-        (with_a_claim_of_one_node, "ClaimNotShared", "need a ReadWriteMany claim"),
-        (with_a_refused_request, "ApiError", "403 exceeded quota"),
-        (
-            with_an_image_that_cannot_be_pulled,
-            "ImageError",
-            "cannot pull image x:1 of pod gpt-w0-1 on node n2: ErrImagePull: not found",
-        ),
-        (with_a_coordinator_that_crashes, "CoordinatorCrashing", "volume is not writable"),
-        (with_a_pod_that_fits_nowhere, "Unschedulable", "0/3 nodes: too little memory"),
-        (
-            with_pods_that_failed_twice,
-            "BackOff",
-            "3 pods in a row failed (see their logs): the next ones",
-        ),
-        (without_a_coordinator, "CoordinatorPending", "see kubectl describe pod gpt-c1"),
-        (
-            with_a_coordinator_that_refuses,
-            "CoordinatorUnreachable",
-            "401 wrong token (see kubectl logs gpt-c1)",
-        ),
-        (while_suspending, "Suspending", "suspending: "),
-        (while_suspended, "Suspended", "no pods are held"),
-        (without_a_store, "StorePending", "see kubectl describe pod gpt-s1"),
-        (with_too_few_workers_of_torchrun, "TooFewWorkers", "1 run, at least 2 are needed"),
-    ],
-)
+GIVEN = [
+    (with_an_invalid_spec, "InvalidSpec", "spec.trainer.x: unknown field"),
+    (with_a_spec_that_asks_for_what_is_not_built, "NotSupported", "spec.startupDeadlineSeconds=60"),
+    (without_a_claim, "ClaimMissing", "'shared' in default: create it"),
+    (with_a_claim_of_one_node, "ClaimNotShared", "need a ReadWriteMany claim"),
+    (with_a_refused_request, "ApiError", "403 exceeded quota"),
+    (
+        with_an_image_that_cannot_be_pulled,
+        "ImageError",
+        "cannot pull image x:1 of pod gpt-w0-1 on node n2: ErrImagePull: not found",
+    ),
+    (with_a_coordinator_that_crashes, "CoordinatorCrashing", "volume is not writable"),
+    (with_a_pod_that_fits_nowhere, "Unschedulable", "0/3 nodes: too little memory"),
+    (
+        with_pods_that_failed_twice,
+        "BackOff",
+        "3 pods in a row failed (see their logs): the next ones",
+    ),
+    (without_a_coordinator, "CoordinatorPending", "see kubectl describe pod gpt-c1"),
+    (
+        with_a_coordinator_that_refuses,
+        "CoordinatorUnreachable",
+        "401 wrong token (see kubectl logs gpt-c1)",
+    ),
+    (while_suspending, "Suspending", "suspending: "),
+    (while_suspended, "Suspended", "no pods are held"),
+    (without_a_store, "StorePending", "see kubectl describe pod gpt-s1"),
+    (with_too_few_workers_of_torchrun, "TooFewWorkers", "1 run, at least 2 are needed"),
+]
+"""The reasons that the operator itself gives: when, which one, and words of its message."""
+
+
+@pytest.mark.parametrize(("make", "reason", "words"), GIVEN)
 def test_the_reason_stands_in_the_message_the_condition_and_the_plan(
     make: Callable[[], Plan], reason: str, words: str
 ) -> None:
@@ -171,6 +185,12 @@ def test_the_reason_stands_in_the_message_the_condition_and_the_plan(
         assert what.status.message == what.waiting.message
     assert words in what.status.message
     assert not what.status.holds("Ready")
+
+
+def test_each_reason_is_given_by_the_operator_or_by_a_coordinator_and_no_other_one() -> None:
+    by_the_operator = {reason for _, reason, _ in GIVEN}
+    by_coordinators = {reason.name for reason, _ in REASONS}
+    assert by_the_operator | by_coordinators == {reason.name for reason in WaitingReason}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""The reasons why a job waits: one table for the operator and the coordinators.
+"""The reasons why a job waits: one vocabulary for the operator and the coordinators.
+
+Where several hold, `decide/waiting.py` of the operator and `coordinator/waiting.py` say which one
+is given: each has a table of its own, in its own order.
 
 docs/concepts/waiting.md says what to do about each.
 """

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from devcluster.progress import Report, silent
-
 
 @contextmanager
-def locked(file: Path, what: str, report: Report = silent) -> Iterator[None]:
+def locked(file: Path, what: str, report: Callable[[str], None] | None = None) -> Iterator[None]:
     """Hold the lock `file` while the block runs. `report` is called when another process works on
     `what`.
     """
@@ -20,6 +18,7 @@ def locked(file: Path, what: str, report: Report = silent) -> Iterator[None]:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            report(f"waiting for another process, which works on {what}")
+            if report is not None:
+                report(f"waiting for another process, which works on {what}")
             fcntl.flock(held, fcntl.LOCK_EX)
         yield

@@ -1,0 +1,55 @@
+"""What is read of a Kubernetes object, also of one that somebody has edited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from regroup_operator.api import names
+from regroup_operator.observe.kubernetes_objects import read_pod, read_service
+
+
+def make_pod(**metadata: Any) -> dict[str, Any]:
+    """A worker pod with a sidecar before its main container; `metadata` overrides."""
+    labels = names.labels("gpt", names.WORKER, index=2)
+    containers = [{"name": "sidecar", "image": "proxy:7"}, {"name": "trainer", "image": "t:1"}]
+    return {
+        "metadata": {"name": "gpt-w2-1", "uid": "uid-1", "labels": labels, **metadata},
+        "spec": {"containers": containers},
+    }
+
+
+def test_the_image_is_that_of_the_main_container() -> None:
+    assert read_pod(make_pod()).image == "t:1"
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {names.INDEX: "x"},
+        {names.INDEX: "5_0"},
+        {names.INDEX: "9" * 63},
+        {names.INDEX: None},
+        {names.TERM: "third"},
+        {names.ROLE: None},
+    ],
+)
+def test_a_pod_whose_labels_cannot_be_read_has_no_role(edited: dict[str, str | None]) -> None:
+    labels = {**make_pod()["metadata"]["labels"], **edited}
+    kept = {name: value for name, value in labels.items() if value is not None}
+    assert read_pod(make_pod(labels=kept)).role == ""
+
+
+def test_a_copy_of_a_worker_under_a_name_of_its_own_is_no_worker() -> None:
+    assert read_pod(make_pod(name="gpt-w2-debug")).role == ""
+
+
+def test_numbers_above_those_that_were_counted_are_read() -> None:
+    pod = read_pod(make_pod(name="gpt-w2-1767312000"))
+    assert (pod.role, pod.index, pod.term) == (names.WORKER, 2, -1)
+
+
+def test_a_service_whose_selector_cannot_be_read_selects_no_term() -> None:
+    service = {"spec": {"selector": {names.TERM: "newest"}, "clusterIP": "198.19.0.1"}}
+    assert read_service(service).term == -1
