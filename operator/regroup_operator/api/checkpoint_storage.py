@@ -35,11 +35,11 @@ class ClaimMetadata(Section):
     labels: (
         Annotated[dict[Label, Annotated[str, Field(max_length=63)]], Field(max_length=32)] | None
     ) = None
-    """Labels."""
+    """Labels of the claim."""
     annotations: (
         Annotated[dict[Label, Annotated[str, Field(max_length=4096)]], Field(max_length=32)] | None
     ) = None
-    """Annotations."""
+    """Annotations of the claim, for a backup tool for instance."""
 
 
 class ClaimResources(Section):
@@ -58,7 +58,7 @@ class ClaimSpec(Section):
     ] = ("ReadWriteMany",)
     """ReadWriteMany for more than one worker. Default [ReadWriteMany]."""
     resources: ClaimResources
-    """Size."""
+    """The requested size, in `requests.storage`."""
     storage_class_name: Annotated[str, Field(max_length=253)] | None = None
     """StorageClass; absent: the cluster's default."""
 
@@ -69,7 +69,7 @@ class ClaimTemplate(Section):
     metadata: ClaimMetadata = ClaimMetadata()
     """Labels and annotations."""
     spec: ClaimSpec
-    """Volume."""
+    """Size, access modes and storage class of the volume."""
 
 
 class EmptyDirStorage(Section):

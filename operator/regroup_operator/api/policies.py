@@ -96,7 +96,7 @@ class OnExitCodes(Section):
     values: Annotated[
         tuple[Annotated[int, Field(ge=0, le=255)], ...], Field(min_length=1, max_length=64)
     ]
-    """Exit codes."""
+    """Exit codes from 0 to 255, at least one."""
 
 
 class FailureRule(Section):

@@ -69,7 +69,7 @@ class TrainingJobSpec(Section):
     node_failure_policy: NodeFailurePolicy = NodeFailurePolicy()
     """When a node counts as gone."""
     checkpoint: Checkpoint = Checkpoint()
-    """Checkpoints."""
+    """When checkpoints are saved, how many are kept, and where."""
     resume: Resume = Resume()
     """What the job starts from."""
     suspend: bool = False

@@ -98,7 +98,7 @@ class RecoveryStatus(StatusSection):
     pod: OptionalName = ""
     """The first pod lost."""
     node: OptionalName = ""
-    """Its node."""
+    """The node on which that pod ran."""
     exit_code: int | None = None
     """Its exit code, when it ended by itself."""
     message: Sentence = ""
@@ -112,22 +112,22 @@ class RecoveryStatus(StatusSection):
     down_seconds: float | None = None
     """From the last step before the loss to the first one after it."""
     world_size_before: NonNegativeInt | None = None
-    """Ranks before."""
+    """Number of ranks in the generation before."""
     world_size_after: NonNegativeInt | None = None
-    """Ranks after."""
+    """Number of ranks in the generation that followed."""
 
 
 class CheckpointStatus(StatusSection):
     """The newest checkpoint."""
 
     last_step: NonNegativeInt | None = None
-    """Its step."""
+    """The step after which it was taken."""
     last_time: Time | None = None
     """When it was published."""
     path: Annotated[str, Field(max_length=4096)] | None = None
-    """Where, as the workers see it."""
+    """Its folder, as the workers see it."""
     size_bytes: Annotated[int, Field(ge=0, le=2**60)] | None = None
-    """Its size."""
+    """Size of all its files, in bytes."""
     seconds: float | None = None
     """From the decision to the rename."""
     verified: bool | None = None
@@ -189,9 +189,9 @@ class WorkerStatus(StatusSection):
     index: NonNegativeInt
     """Its place in the job, kept by replacements."""
     pod: ResourceName
-    """Its pod."""
+    """Name of the pod; a replacement has another."""
     node: OptionalName = ""
-    """Its node."""
+    """The node that the pod is bound to; empty until then."""
     state: Word
     """Pending, Running, Training, Spare, Terminating, Succeeded or Failed."""
     rank: NonNegativeInt | None = None
@@ -202,11 +202,11 @@ class StragglerStatus(StatusSection):
     """A slow rank."""
 
     rank: NonNegativeInt
-    """The rank."""
+    """Its rank in the current generation."""
     node: OptionalName = ""
-    """Its node."""
+    """The node on which it runs."""
     percent: float = 0
-    """How much slower than the median."""
+    """How much longer it computes a step than the median rank, in percent."""
 
 
 class TrainingJobStatus(StatusSection):
@@ -279,7 +279,7 @@ class TrainingJobStatus(StatusSection):
     ledger: LedgerStatus = LedgerStatus()
     """The account behind goodput."""
     stragglers: Annotated[tuple[StragglerStatus, ...], Field(max_length=64)] = ()
-    """Slow ranks."""
+    """Ranks that compute much longer than the median."""
     workers: Annotated[tuple[WorkerStatus, ...], Field(max_length=64)] = ()
     """The first 64 workers."""
 

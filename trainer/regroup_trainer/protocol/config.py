@@ -182,7 +182,7 @@ class DataConfig(Section):
     column: Annotated[str, Field(min_length=1, max_length=256)] = "text"
     """Of a huggingface dataset: strings, or lists of integers that are tokens."""
     name: Literal["digits", "mnist5k"] = "digits"
-    """Which images."""
+    """Which of the built-in sets of images."""
     samples: PositiveInt | None = None
     """Synthetic samples per epoch; 2^20 by default."""
     classes: PositiveInt | None = None
@@ -330,7 +330,7 @@ class OptimizerConfig(Section):
 
 
 class TrainingConfig(Section):
-    """The loop."""
+    """How long and in which batches and precision the built-in loop trains."""
 
     steps: PositiveInt = 500
     """Optimizer steps in all. May grow while the job runs."""
@@ -369,9 +369,9 @@ class TrainConfig(Section):
     """The built-in trainer's configuration."""
 
     model: ModelConfig = ModelConfig()
-    """Which model."""
+    """The model: a preset, or sizes of your own."""
     data: DataConfig = DataConfig()
-    """Which samples."""
+    """The samples to train on, and their tokenizer."""
     parallelism: ParallelismConfig = ParallelismConfig()
     """How ranks share the work."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -407,7 +407,7 @@ class CheckpointPolicy(Section):
     keep_last: Annotated[int, Field(ge=1, le=1000)] = 3
     """How many of the newest checkpoints stay."""
     keep_every_steps: PositiveInt | None = None
-    """Checkpoints at multiples of this step stay for ever."""
+    """Checkpoints at multiples of this step are never deleted."""
     on_termination: Literal["Save", "Skip"] = "Save"
     """Whether suspend and deletion save first."""
     memory_snapshot_steps: NonNegativeInt | None = None
