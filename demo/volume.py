@@ -12,9 +12,6 @@ from regroup_trainer.checkpoint.layout import MANIFEST, Layout, published_step
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.lineage_files import generation_of, reserved_number
 
-TAIL_BYTES = 4096
-"""More than the longest line of a history."""
-
 
 @dataclass(frozen=True)
 class Written:
@@ -88,7 +85,7 @@ class Volume:
     def _last_of(self, generation: GenerationNumber) -> Written | None:
         path = self.layout.history_file(generation)
         with contextlib.suppress(FileNotFoundError):
-            if found := _last_line(path):
+            if found := history.last_record(path):
                 return Written(
                     generation, found.step, found.world, found.loss, path.stat().st_mtime
                 )
@@ -98,11 +95,3 @@ class Volume:
 def _list(folder: Path) -> list[Path]:
     """The sorted content of a folder. Empty when the folder does not exist."""
     return sorted(folder.iterdir()) if folder.is_dir() else []
-
-
-def _last_line(path: Path) -> CommittedStep | None:
-    """The last complete line of a file that another process is writing."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-        whole = file.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
-    return CommittedStep.model_validate_json(whole) if whole else None

@@ -21,6 +21,7 @@ from devcluster import caches, registry, versions
 from devcluster.errors import UnsupportedMachineError
 from devcluster.processes import run
 from devcluster.progress import Report, step
+from tools.cache import cache_folder
 from tools.locks import locked
 
 TAGS = "no_btrfs,no_zfs,no_devmapper"
@@ -190,7 +191,7 @@ def _build(program: Program, target: Path, flags: str) -> None:
 
 def go_environment() -> dict[str, str]:
     """Environment for static programs, verified modules and caches in our own folder."""
-    go = caches.root() / "go"
+    go = cache_folder() / "go"
     return {
         "CGO_ENABLED": "0",
         "GOFLAGS": "-mod=readonly -modcacherw",

@@ -7,14 +7,9 @@ from pathlib import Path
 from tools.cache import cache_folder
 
 
-def root() -> Path:
-    """`$REGROUP_CACHE`, by default `~/.cache/regroup`."""
-    return cache_folder()
-
-
 def devcluster() -> Path:
     """Folder of binaries, image layers and the state of clusters."""
-    return root() / "devcluster"
+    return cache_folder() / "devcluster"
 
 
 def cluster_state(name: str) -> Path:

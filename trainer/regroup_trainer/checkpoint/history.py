@@ -92,14 +92,15 @@ def last_step(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> int:
     """
     end = math.inf
     for link in reversed(links):
-        line = _last_line(layout.history_file(link.generation))
+        line = last_record(layout.history_file(link.generation))
         if line is not None:
             return int(min(line.step, end))
         end = min(end, link.resumed_from_step)
     return 0
 
 
-def _last_line(path: Path) -> CommittedStep | None:
+def last_record(path: Path) -> CommittedStep | None:
+    """The last whole line of a history, which another process may be writing; None without one."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
