@@ -73,7 +73,7 @@ def regroup() -> Resume:
 
 def grain() -> Resume:
     """Its lazy dataset, shuffled by index, read ahead as far as ours."""
-    import grain  # type: ignore[import-untyped]
+    import grain
 
     def resume(samples: int, position: int) -> Any:
         source: Any = Source(samples)

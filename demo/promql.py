@@ -71,6 +71,9 @@ class Server:
         try:
             with urllib.request.urlopen(f"{self.url}/-/ready", timeout=2) as answer:
                 return bool(answer.status == 200)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
         except OSError:
             return False
 
@@ -81,9 +84,9 @@ class Server:
                 found: list[Any] = json.load(answer)["data"]["result"]
                 return found
         except urllib.error.HTTPError as error:
-            raise QueryError(
-                f"Prometheus refused {form['query']!r}: {json.load(error)['error']}"
-            ) from error
+            with error:  # it holds the connection
+                reason = json.load(error)["error"]
+            raise QueryError(f"Prometheus refused {form['query']!r}: {reason}") from error
         except OSError as error:
             raise QueryError(f"Prometheus at {self.url} does not answer: {error}") from error
 

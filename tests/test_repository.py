@@ -13,6 +13,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -63,9 +64,7 @@ def test_every_module_says_what_it_is_for() -> None:
 
 def test_what_says_that_it_is_pure_is_in_the_contract_and_the_reverse() -> None:
     """An entry of the contract that is a package holds for all its modules."""
-    configuration = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    contract = next(c for c in configuration["contracts"] if c["name"] == "What decides is pure")
-    listed = set(contract["source_modules"])
+    listed = set(contract("What decides is pure")["source_modules"])
     pure = {
         module_name(path, folder)
         for folder in PRODUCT
@@ -74,6 +73,16 @@ def test_what_says_that_it_is_pure_is_in_the_contract_and_the_reverse() -> None:
     }
     assert listed <= pure
     assert not [name for name in pure if not listed & {name, *ancestors(name)}]
+
+
+def test_a_new_room_of_the_trainer_is_closed_to_coordinator_and_agent() -> None:
+    layers = contract("Trainer: three programs on top, each room sees only the rooms below it")
+    rooms = {room for layer in layers["layers"] for room in layer.split(" | ")}
+    walls = contract(
+        "Coordinator and agent see protocol, system and the torch-free half of snapshots"
+    )
+    closed = {name.removeprefix("regroup_trainer.") for name in walls["forbidden_modules"]}
+    assert closed == rooms - {"rank", "agent", "coordinator", "protocol", "system", "errors"}
 
 
 def test_a_file_name_stands_once_in_a_package() -> None:
@@ -161,6 +170,12 @@ def test_the_map_leads_to_files_and_to_tests_in_the_mirrored_room() -> None:
             if sum(file.endswith(path) for file in files) != 1:
                 unknown.append(f"{start}: {name}")
     assert not unknown
+
+
+def contract(name: str) -> dict[str, Any]:
+    """A contract of import-linter, as `pyproject.toml` has it."""
+    configuration = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    return next(c for c in configuration["contracts"] if c["name"] == name)
 
 
 def class_names(folder: str) -> Iterator[str]:

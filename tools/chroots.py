@@ -123,7 +123,8 @@ class Chroot:
         same = ("dev", "proc", "sys", "etc/hosts", "etc/resolv.conf", "etc/ssl/certs")
         places = {Path("/") / name: self.root / name for name in same}
         places[self.shared] = self.root / SHARED.relative_to("/")
-        return [_mount(path, place) for path, place in places.items() if path.exists()]
+        itself = _mount(self.root, self.root)  # `ip netns` changes how / is mounted
+        return [itself, *(_mount(path, place) for path, place in places.items() if path.exists())]
 
 
 def _mount(source: Path, target: Path) -> str:

@@ -60,6 +60,7 @@ def test_a_prometheus_that_is_not_there_is_named() -> None:
         Server("http://127.0.0.1:9").instant("up", 0)
 
 
+@pytest.mark.cluster
 def test_the_picture_is_a_png_of_the_whole_page(run: Source, tmp_path: Path) -> None:
     picture(run, tmp_path / "dashboard.png")
     content = (tmp_path / "dashboard.png").read_bytes()

@@ -73,7 +73,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_killed_processes_do_not_change_the_losses_and_leave_nothing_outside_the_folder(
     tmp_path: Path, temporary: Path
@@ -93,7 +93,8 @@ def test_an_interrupted_trial_saves_ends_and_leaves_nothing_outside_the_folder(
 ) -> None:
     job, folder = small_job(tmp_path, 10**6), tmp_path / "try"
     program = (
-        "import sys; from pathlib import Path; from demo.trial import Plan, main; "
+        "import signal, sys; from pathlib import Path; from demo.trial import Plan, main; "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "  # a job in the background
         "sys.exit(main(Plan(Path(sys.argv[1]), Path(sys.argv[2]))))"
     )
     trial = subprocess.Popen(

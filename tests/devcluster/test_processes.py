@@ -8,6 +8,7 @@ import pytest
 
 from devcluster.errors import CommandFailedError, DevclusterError
 from devcluster.processes import Launch, Processes, run
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -19,7 +20,8 @@ def test_a_program_that_runs_is_known_and_ends_when_it_is_killed(processes: Proc
     processes.start(Launch("sleeper", ("sleep", "60")))
     pid = processes.pid("sleeper")
     assert pid is not None
-    assert list(processes.marked_processes()) == [pid]
+    # A process has no environment yet for a moment after its exec.
+    wait_until("the mark", lambda: list(processes.marked_processes()) == [pid])
     processes.kill("sleeper")
     assert processes.pid("sleeper") is None
 

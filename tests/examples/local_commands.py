@@ -9,6 +9,7 @@ are those of the environment under test.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,8 @@ class LocalCommand:
     example: str
     command: str
     prints: tuple[str, ...]
-    slow: bool = False
-    """Whether it takes more than ten seconds."""
+    mark: Literal["quick", "slow", "long"] = "quick"
+    """Slow: it takes more than ten seconds. Long: more than half a minute, in `make test-long`."""
 
 
 LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
@@ -31,26 +32,26 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
             "trained 5 epochs on 2 ranks",
             "completed: workers that ended well: 2",
         ),
-        slow=True,
+        mark="slow",
     ),
     LocalCommand(
         "1-first-ddp-script",
         "regroup run regroup.yaml --directory {tmp} --plain",
         ("completed",),
-        slow=True,
+        mark="slow",
     ),
     LocalCommand(
         "3-language-models",
         "python compare.py --ranks 2 --steps 1 --rounds 1",
         ("MB of state per rank", "DataParallel", "DDP", "DDP + ZeRO", "FSDP"),
-        slow=True,
+        mark="long",
     ),
     LocalCommand(
         "3-language-models",
         "env REGROUP_DIRECTORY={tmp} torchrun --standalone --nproc-per-node=2 train.py --zero "
         "--epochs 1",
         ("epoch 0 is next", "epoch 0 on 2 ranks", "state per rank: 24"),
-        slow=True,
+        mark="slow",
     ),
     LocalCommand(
         "2-ddp-in-depth",
@@ -61,7 +62,7 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
         "2-ddp-in-depth",
         "python collectives.py --latency-ms 1",
         ("ranks  rounds", "    8       3"),
-        slow=True,
+        mark="slow",
     ),
     LocalCommand(
         "2-ddp-in-depth",
@@ -71,7 +72,7 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
             "buckets of 25 MB",
             "one bucket             1 all-reduces",
         ),
-        slow=True,
+        mark="long",
     ),
     LocalCommand(
         "2-ddp-in-depth",
@@ -79,7 +80,7 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
         "--max-restarts=3 "
         "failover.py --folder {tmp} --kill rank=1@step=57",
         ("rank 1 is killed in step 57", "restart 1: goes on from step 50", "done: step 100"),
-        slow=True,
+        mark="long",
     ),
     LocalCommand(
         "4-replica-and-shard-groups",
@@ -89,7 +90,7 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
             "rank 3: shard group [2, 3], replica group [1, 3]",
             "one process",
         ),
-        slow=True,
+        mark="long",
     ),
     LocalCommand(
         "5-hundred-billion",
@@ -103,7 +104,7 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
             "sharded (HSDP)",
             "133.29547",
         ),
-        slow=True,
+        mark="slow",
     ),
     LocalCommand(
         "5-hundred-billion",
@@ -115,12 +116,12 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
         "regroup run job.yaml --plain --directory {tmp} --kill worker=1@step=120 --kill "
         "rank=0@step=300",
         ("killed worker 1", "killed rank 0", "completed: 640 steps, final loss 0.04"),
-        slow=True,
+        mark="slow",
     ),
     LocalCommand(
         "6-session",
         "torchrun --standalone --nproc-per-node=2 before.py",
         ("epoch 20: loss",),
-        slow=True,
+        mark="slow",
     ),
 )

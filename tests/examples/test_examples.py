@@ -60,7 +60,9 @@ def test_a_job_of_an_example_is_valid(file: Path) -> None:
 
 ROWS = [
     pytest.param(
-        row, marks=[pytest.mark.slow] if row.slow else [], id=f"{row.example}: {row.command}"
+        row,
+        marks=[] if row.mark == "quick" else getattr(pytest.mark, row.mark),
+        id=f"{row.example}: {row.command}",
     )
     for row in LOCAL_COMMANDS
 ]

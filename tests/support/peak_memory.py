@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -35,25 +36,61 @@ def train_and_measure(
 
     with (
         patch.object(Stepper, "run", timed),
+        _collectives_on_copies() as copies,
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
     ):
         code = run(assignment, channel)
-    Path(options["folder"], str(assignment.rank)).write_text(str(_peak(profiler.profiler, ends)))
+    Path(options["folder"], str(assignment.rank)).write_text(
+        str(_peak(profiler.profiler, ends, copies))
+    )
     return code
 
 
-def _peak(profiler: Any, ends: list[int]) -> int:
-    """The most bytes allocated at a time after the end of step 1.
+@contextmanager
+def _collectives_on_copies() -> Iterator[set[int]]:
+    """Let FSDP2's collectives work on copies that are never freed; yields their addresses.
 
-    What a thread of the process group frees is not recorded. That memory counts until its address
-    is used again.
+    The profiler does not see what a thread of the process group frees. Without the copies, such a
+    thread may hold the last reference to a tensor of the step, more often on a busy machine.
     """
+    import torch
+    import torch.distributed as dist
+
+    copies: dict[tuple[str, torch.Size, torch.dtype], torch.Tensor] = {}
+    addresses: set[int] = set()
+
+    def copy_of(tensor: torch.Tensor, role: str) -> torch.Tensor:
+        key = (role, tensor.shape, tensor.dtype)
+        if key not in copies:
+            copies[key] = torch.empty_like(tensor)
+            addresses.add(copies[key].data_ptr())
+        return copies[key].copy_(tensor)
+
+    def on_copies(collective: Callable[..., Any]) -> Callable[..., Any]:
+        def call(output: torch.Tensor, input: torch.Tensor, **options: Any) -> Any:  # noqa: A002
+            result = copy_of(output, "output")
+            work = collective(result, copy_of(input, "input"), **options)
+            if work is not None:
+                work.wait()
+            output.copy_(result)
+            return work
+
+        return call
+
+    with ExitStack() as patches:
+        for name in ("all_gather_single", "reduce_scatter_single"):
+            patches.enter_context(patch.object(dist, name, on_copies(getattr(dist, name))))
+        yield addresses
+
+
+def _peak(profiler: Any, ends: list[int], copies: set[int]) -> int:
+    """The most bytes allocated at a time after the end of step 1, without the copies."""
     sizes: dict[int, int] = {}
     peak = 0
     for moment, pointer, size in sorted(
         _changes(profiler.kineto_results.experimental_event_tree())
     ):
-        if size > 0:
+        if size > 0 and pointer not in copies:
             sizes[pointer] = size
         else:
             sizes.pop(pointer, None)
@@ -63,8 +100,12 @@ def _peak(profiler: Any, ends: list[int]) -> int:
 
 
 def _changes(events: list[Any]) -> Iterator[tuple[int, int, int]]:
-    """(time, address, bytes; negative when freed)."""
+    """(time, address, bytes; negative when freed), without what gloo allocates in a collective:
+    copies that no other backend makes, and that its threads free unseen.
+    """
     for event in events:
+        if event.name.startswith(("c10d::", "gloo:")):
+            continue
         if event.name == "[memory]":
             change = event.extra_fields
             yield event.start_time_ns, change.ptr, change.alloc_size

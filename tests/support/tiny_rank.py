@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 import time
 
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.generation import Assignment
-from regroup_trainer.protocol.rank_messages import Finished, Progress, Restored
+from regroup_trainer.protocol.rank_messages import Finished, LastLine, Progress, Restored
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
@@ -20,6 +21,12 @@ def run(assignment: Assignment, channel: Channel) -> int:
     match assignment.record.desired.job:
         case "finish":
             channel.send(Finished(generation=number, rank=rank, step=0, reason="completed"))
+        case "finish, then abort":
+            channel.send(Finished(generation=number, rank=rank, step=0, reason="completed"))
+            abort()
+        case "abort after the last line":
+            channel.send(LastLine(generation=number, rank=rank))
+            abort()
         case "raise":
             raise ValueError("the data is upside down")
         case "complain":
@@ -28,6 +35,7 @@ def run(assignment: Assignment, channel: Channel) -> int:
         case "die":
             os.kill(os.getpid(), signal.SIGKILL)
         case "crash":
+            leave_no_core()
             ctypes.string_at(0)
         case "hang":
             signal.pause()
@@ -35,6 +43,17 @@ def run(assignment: Assignment, channel: Channel) -> int:
             channel.send(Progress(generation=number, rank=rank, step=1, time=time.time()))
             wait_for_ever()
     return 0
+
+
+def abort() -> None:
+    """End as a C++ destructor that raises does."""
+    leave_no_core()
+    os.abort()
+
+
+def leave_no_core() -> None:
+    """Have a crash dump nothing: it would have 800 MB."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def wait_for_ever() -> None:

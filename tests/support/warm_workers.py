@@ -27,6 +27,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
+from regroup.local.log_lines import LogLines
 from regroup.local.processes import LocalProcess, Place
 from regroup_trainer.agent import template, template_process
 from regroup_trainer.protocol.environment import RANK_ENTRY
@@ -94,7 +95,7 @@ class WarmWorkers:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.warm_workers", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, **template_process.SINGLE_THREADED},
+                env={**os.environ, **template.SINGLE_THREADED},
             )
 
     def start(
@@ -114,11 +115,12 @@ class WarmWorkers:
         }
         ended, theirs = socket.socketpair()
         with theirs, log.open("ab") as out:
+            lines = LogLines(log, out.tell())
             message = json.dumps(request).encode()
             socket.send_fds(self._requests, [message], [out.fileno(), theirs.fileno()])
         pid = int(self._requests.recv(64))
         process = cast("subprocess.Popen[bytes]", WarmProcess(pid, ended))
-        return LocalProcess(name, process, log)
+        return LocalProcess(name, process, log, lines)
 
     def close(self) -> None:
         """End the process and all its forks."""
@@ -209,7 +211,7 @@ def _run(request: dict[str, Any], log: int, parent: int) -> object:
         os.dup2(target, number)
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.path[0] = request["folder"]
+    del sys.path[0]  # as with -P
     sys.argv = [request["module"]]
     random.seed()
     if request["module"] == AGENT:
@@ -234,8 +236,7 @@ class _WarmTemplate:
     def start(self, command: list[str], **options: Any) -> _WarmTemplate:
         """Stand in for `subprocess.Popen`."""
         arguments = command[command.index("--control") :]
-        message = json.dumps({"arguments": arguments, "environment": options["env"]}).encode()
-        socket.send_fds(self._agent, [message], options["pass_fds"])
+        socket.send_fds(self._agent, [json.dumps(arguments).encode()], options["pass_fds"])
         return self
 
     def kill(self) -> None:
@@ -257,10 +258,7 @@ def _be_template(orders: socket.socket, parent: int) -> int:
     if not message:
         return 0
     orders.close()
-    request = json.loads(message)
-    os.environ.clear()
-    os.environ.update(request["environment"])
-    arguments = request["arguments"]
+    arguments = json.loads(message)
     arguments[arguments.index("--control") + 1] = str(descriptors[0])
     sys.argv = [AGENT, *arguments]
     return template.main()

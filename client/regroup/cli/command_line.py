@@ -114,7 +114,8 @@ def run(
         ) from None
     local = LocalRun(desired, ranks_per_worker(spec), faults)
     if script := user_script(spec.template):
-        local.working_directory, local.variables = file.absolute().parent, script.environment
+        local.working_directory = file.absolute().parent
+        local.variables = {**script.variables, **script.environment}
     start = time.monotonic()
     outcome = _play(local, plain)
     summary = summarize(local, outcome, time.monotonic() - start)
@@ -130,7 +131,7 @@ def run(
 
 def _play(local: LocalRun, plain: bool) -> Outcome:
     with Display(Console(), plain) as display:
-        local.on_status, local.on_note = display.show, display.note
+        local.on_status, local.on_note, local.on_line = display.show, display.note, display.line
         try:
             return asyncio.run(until_the_end(local, display.note, "saving, then stopping"))
         except (LocalRunError, OSError) as error:

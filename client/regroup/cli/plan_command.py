@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ import click
 from pydantic import ValidationError
 from rich.console import Console
 
+from regroup.cli.calibrate import measure
 from regroup.cli.manifest import Document, ManifestError, read_documents
 from regroup.cli.validation import validate
 from regroup.planning import plan_report
+from regroup.planning.calibration import calibrated
 from regroup.planning.choice import Candidate, Question, examine, plan
 from regroup.planning.hardware import GPUS, Cluster, cluster
 from regroup.planning.job_manifest import (
@@ -107,14 +109,21 @@ class Case:
     type=click.Choice(["bf16", "fp32"]),
     help="Precision of forward and backward.  [default: bf16 where the device has it]",
 )
+@click.option(
+    "--calibrate",
+    is_flag=True,
+    help="Measure how fast this machine computes and communicates, and plan with that.",
+)
 @click.option("--json", "as_json", is_flag=True, help="All figures, for programs.")
-def plan_command(file: Path | None, as_json: bool, **options: Any) -> None:
+def plan_command(file: Path | None, as_json: bool, calibrate: bool, **options: Any) -> None:
     """Show what a model needs: memory, communication and time of each layout, what fits, and the
     job to submit.
 
     Give --params, or --model, or a FILE with a TrainingJob.
     """
     case = _case(file, Options(**options))
+    if calibrate:
+        case = _calibrated(case)
     result = plan(case.question, lambda layout: refusal(case.question, case.request, layout))
     asked = _asked(case)
     chosen = result.recommended
@@ -126,6 +135,19 @@ def plan_command(file: Path | None, as_json: bool, **options: Any) -> None:
             result, Console(width=None if sys.stdout.isatty() else plan_report.WIDTH), job, asked
         )
     sys.exit(0 if chosen else EXIT_NOTHING_FITS)
+
+
+def _calibrated(case: Case) -> Case:
+    """The case on machines as fast as this one. Raises click.ClickException."""
+    question = case.question
+    found = measure(
+        case.request.model, question.batch.sequence_length, question.cluster.gpus_per_node
+    )
+    try:
+        cluster = calibrated(question.cluster, found)
+    except ValueError as error:
+        raise click.ClickException(f"--calibrate: {error}") from None
+    return replace(case, question=replace(question, cluster=cluster))
 
 
 def _asked(case: Case) -> Candidate | None:
@@ -250,11 +272,10 @@ def _devices(spec: TrainingJobSpec) -> int:
 def _layout(document: Document, config: TrainConfig, machines: Cluster) -> Layout:
     parallelism, unit = config.parallelism, config.parallelism.replica_group_ranks
     strategy = STRATEGIES[parallelism.strategy]
-    if machines.devices % unit or parallelism.context_parallel > 1 or not strategy.rank_per_device:
+    if machines.devices % unit or not strategy.rank_per_device:
         raise click.UsageError(
             f"{document.file}: spec.trainer.parallelism: cannot be planned for {machines.devices} "
-            "ranks: use ddp, zero, fsdp or hsdp without contextParallel, and a multiple of "
-            f"{unit} ranks"
+            f"ranks: use ddp, zero, fsdp or hsdp, and a multiple of {unit} ranks"
         )
     replicate, shard = strategy.data_sizes(machines.devices // unit, parallelism.shard_group_size)
     grid = Grid(
@@ -263,6 +284,7 @@ def _layout(document: Document, config: TrainConfig, machines: Cluster) -> Layou
         pipeline=parallelism.pipeline_parallel,
         shard=shard,
         replicate=replicate,
+        context=parallelism.context_parallel,
     )
     return Layout(grid, config.training.micro_batch_size, config.training.activation_checkpointing)
 

@@ -95,15 +95,16 @@ class Display:
 def plain_line(status: CoordinatorStatus) -> str:
     """The status in one line, for logs."""
     facts = " ".join(f"{name}={value}" for name, value in _facts(status))
-    return f"{status.phase}: {status.message} [{facts}]"
+    sentence = status.message.partition("\n")[0]  # a traceback follows the run
+    return f"{status.phase}: {sentence} [{facts}]"
 
 
 def _facts(status: CoordinatorStatus) -> list[tuple[str, str]]:
     progress = status.progress
-    facts = [
-        ("step", f"{progress.step if progress else 0}/{status.total_steps}"),
-        ("ranks", str(status.world_size)),
-    ]
+    counts_steps = progress is not None or status.total_steps > 0
+    facts = [("ranks", str(status.world_size))]
+    if counts_steps:
+        facts.insert(0, ("step", f"{progress.step if progress else 0}/{status.total_steps}"))
     if progress is not None and progress.loss is not None:
         facts.append(("loss", f"{progress.loss:.4f}"))
     if progress is not None:
@@ -111,5 +112,6 @@ def _facts(status: CoordinatorStatus) -> list[tuple[str, str]]:
     if status.checkpoint is not None:
         facts.append(("checkpoint", f"step {status.checkpoint.step}"))
     facts.append(("recoveries", str(sum(status.ledger.restarts.values()))))
-    facts.append(("goodput", f"{status.ledger.goodput_ratio:.0%}"))
+    if counts_steps:
+        facts.append(("goodput", f"{status.ledger.goodput_ratio:.0%}"))
     return facts

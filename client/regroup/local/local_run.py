@@ -61,6 +61,8 @@ class LocalRun:
     on_status: Callable[[CoordinatorStatus], None] = lambda _status: None
     on_note: Callable[[str], None] = lambda _note: None
     """Called with one sentence when something is done to a process: a fault, a replacement."""
+    on_line: Callable[[str], None] = lambda _line: None
+    """Called with each line that a rank writes, which begins with `rank N: `."""
     entry: str = RANK_ENTRY
     working_directory: Path = field(default_factory=Path.cwd)
     """Working directory of the workers, which relative paths of a user's script start from."""
@@ -101,13 +103,16 @@ class LocalRun:
                     return await self._play(self._place)
                 finally:
                     self._kill_all()
+                    self._report_lines()
 
     def _make_place(self, private: Path, logs: Path, token: str) -> Place:
         token_file = private / "token"
         token_file.touch(mode=0o600)
         token_file.write_text(token)
         processes = self.desired.replicas * self.ranks
-        threads = max(1, len(os.sched_getaffinity(0)) // processes)
+        threads: int | None = max(1, len(os.sched_getaffinity(0)) // processes)
+        if self.desired.script:  # torchrun's rule
+            threads = 1 if processes > 1 else None
         return Place(
             job=self.desired.job,
             port=free_port(),
@@ -125,6 +130,7 @@ class LocalRun:
     async def _play(self, place: Place) -> Outcome:
         while True:
             self._keep_coordinator(place)
+            self._report_lines()
             self._keep_workers(place)
             await self._observe()
             if self.status is not None and self.status.outcome is not None:
@@ -148,6 +154,7 @@ class LocalRun:
         now = asyncio.get_running_loop().time()
         for index, agent in list(self.agents.items()):
             if agent.exit_code is not None:
+                self._report_lines_of(agent)
                 del self.agents[index]
                 if index < self.desired.workers:
                     self.on_note(f"worker {index} is gone (exit code {agent.exit_code})")
@@ -175,6 +182,14 @@ class LocalRun:
         for recovery in self.status.recoveries:
             self.recoveries[self.status.term, recovery.sequence] = recovery
         self.on_status(self.status)
+
+    def _report_lines(self) -> None:
+        for agent in self.agents.values():
+            self._report_lines_of(agent)
+
+    def _report_lines_of(self, agent: LocalProcess) -> None:
+        for line in agent.lines.of_ranks():
+            self.on_line(line)
 
     def _inject(self) -> None:
         step = self.status.progress.step if self.status and self.status.progress else 0

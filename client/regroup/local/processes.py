@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from regroup.local.log_lines import LogLines
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.environment import AgentEnvironment, CoordinatorEnvironment
 
@@ -33,8 +34,8 @@ class Place:
     logs: Path
     ranks: int
     """Rank processes per worker."""
-    threads: int
-    """Threads of the tensor operations of a rank."""
+    threads: int | None
+    """OMP_NUM_THREADS of the workers, unless the user has set it; None: it stays unset."""
     entry: str
     """Module whose `run` is the life of a rank."""
     working_directory: Path
@@ -50,6 +51,8 @@ class LocalProcess:
     name: str
     popen: subprocess.Popen[bytes]
     log: Path
+    lines: LogLines
+    """What it writes."""
     member: str = ""
 
     @property
@@ -111,13 +114,18 @@ def start_agent(place: Place, index: int, incarnation: int) -> LocalProcess:
     )
     variables = {
         "TMPDIR": str(place.token_file.parent),  # a killed agent leaves its temporary folder
+        **_threads(place.threads),
         **place.variables,
         **environment.variables(),
-        "OMP_NUM_THREADS": str(place.threads),
     }
     process = _start(name, "regroup_trainer.agent", variables, place, place.working_directory)
     process.member = environment.member
     return process
+
+
+def _threads(number: int | None) -> dict[str, str]:
+    is_set = os.environ.get("OMP_NUM_THREADS")
+    return {} if is_set or number is None else {"OMP_NUM_THREADS": str(number)}
 
 
 def find_rank(agent: LocalProcess, rank: int) -> int | None:
@@ -130,8 +138,9 @@ def _start(
 ) -> LocalProcess:
     log = place.logs / f"{name}.log"
     with log.open("ab") as out:
+        lines = LogLines(log, out.tell())
         popen = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-P", "-m", module],  # a program's folder has no modules of ours
             cwd=folder,
             env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
@@ -141,7 +150,7 @@ def _start(
             # One prctl and one getppid, both already resolved: safe between fork and exec.
             preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509
         )
-    return LocalProcess(name, popen, log)
+    return LocalProcess(name, popen, log, lines)
 
 
 def dies_with(parent: int) -> Callable[[], None]:

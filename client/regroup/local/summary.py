@@ -11,19 +11,22 @@ from regroup_trainer.protocol.job_status import Outcome
 
 
 def summarize(run: LocalRun, outcome: Outcome, wall_seconds: float) -> dict[str, Any]:
-    """A JSON object; times in seconds."""
+    """A JSON object; times in seconds. `steps` and `goodput` are null where the program reports no
+    steps.
+    """
     status = run.status
     progress = status.progress if status else None
+    counts_steps = progress is not None or not run.desired.script
     return {
         "outcome": outcome.result,
         "message": outcome.message,
-        "steps": progress.step if progress else 0,
+        "steps": (progress.step if progress else 0) if counts_steps else None,
         "finalLoss": progress.loss if progress else None,
         "recoveries": [
             recovery.model_dump(mode="json") for _, recovery in sorted(run.recoveries.items())
         ],
         "lostSteps": status.ledger.lost_steps if status else 0,
-        "goodput": status.ledger.goodput_ratio if status else 0.0,
+        "goodput": (status.ledger.goodput_ratio if status else 0.0) if counts_steps else None,
         "ledger": status.ledger.model_dump(mode="json") if status else {},
         "checkpoint": status.checkpoint.path if status and status.checkpoint else None,
         "wallSeconds": wall_seconds,
@@ -40,9 +43,11 @@ def sentence(summary: dict[str, Any]) -> str:
     """The summary in one line."""
     loss = "" if summary["finalLoss"] is None else f", final loss {summary['finalLoss']:.4f}"
     count, lost = len(summary["recoveries"]), summary["lostSteps"]
+    recoveries = f"{count} recover{'y' if count == 1 else 'ies'}"
+    if summary["steps"] is None:
+        return f"{summary['outcome']}: {recoveries}, {summary['wallSeconds']:.1f} s"
     return (
-        f"{summary['outcome']}: {summary['steps']} steps{loss}, {count} "
-        f"recover{'y' if count == 1 else 'ies'}, "
+        f"{summary['outcome']}: {summary['steps']} steps{loss}, {recoveries}, "
         f"{lost} lost step{'' if lost == 1 else 's'}, goodput {summary['goodput']:.0%}, "
         f"{summary['wallSeconds']:.1f} s"
     )

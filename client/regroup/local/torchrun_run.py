@@ -19,6 +19,7 @@ from pathlib import Path
 
 from regroup.local.faults import Fault
 from regroup.local.local_run import END_SECONDS, POLL_SECONDS, REPLACE_SECONDS, LocalRunError
+from regroup.local.log_lines import LogLines
 from regroup.local.processes import ADDRESS, descendants, dies_with, kill_process, strike
 from regroup_operator.api.user_script import Script
 from regroup_operator.render.torchrun_commands import (
@@ -67,8 +68,8 @@ class Process:
     popen: subprocess.Popen[bytes]
     out: Path
     log: Path
-    shown: int = 0
-    """Bytes of `out` that were reported."""
+    out_lines: LogLines
+    log_lines: LogLines
 
     @property
     def exit_code(self) -> int | None:
@@ -82,12 +83,8 @@ class Process:
         self.popen.wait()
 
     def new_lines(self) -> list[str]:
-        """Whole lines that it has printed since the last call."""
-        with self.out.open("rb") as file:
-            file.seek(self.shown)
-            whole = file.read().rpartition(b"\n")[0]
-        self.shown += len(whole) + 1 if whole else 0
-        return whole.decode(errors="replace").splitlines()
+        """Whole lines that it has written since the last call."""
+        return [*self.out_lines.new(), *self.log_lines.new()]
 
 
 @dataclass
@@ -241,7 +238,8 @@ class TorchrunRun:
 
     def _report_lines(self) -> None:
         for agent in self.agents.values():
-            for line in agent.new_lines():
+            # An agent that is stopped ends with a traceback of its own.
+            for line in agent.out_lines.new() if self._suspended else agent.new_lines():
                 self._lines.append(line)
                 self.on_line(line)
 
@@ -293,7 +291,7 @@ class TorchrunRun:
                 # One prctl and one getppid, both already resolved: safe between fork and exec.
                 preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509
             )
-        return Process(name, popen, out, log)
+        return Process(name, popen, out, log, LogLines(out), LogLines(log))
 
 
 def _environment(pid: int) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from regroup.planning import memory_estimate, timing
 from regroup.planning.hardware import GIGA, Cluster
@@ -12,11 +12,17 @@ from regroup.planning.memory_estimate import Memory
 from regroup.planning.timing import StepTime
 from regroup.planning.transformer import Transformer
 
-WORTH = 1.05
-"""A layout with more dimensions must be faster than a simpler one by this factor."""
+MODEL_ERROR = 0.16
+"""How far apart two estimates of one machine must lie before the faster one is known to be faster.
+
+Of the published runs on one kind of machine that docs/tasks/plan.md lists, planned and measured
+times disagree with each other by up to this. What errs on all layouts alike does not count here.
+"""
+NEXT_BEST = 5
+"""Layouts that a plan names beside the recommended one."""
 
 SAME = 1.01
-"""Times within this factor count as equal: estimates are not more accurate."""
+"""Times within this factor count as equal, for layouts of the same grid."""
 
 Refusal = Callable[[Layout], str]
 """Returns why the trainer cannot use a layout; empty when it can."""
@@ -62,7 +68,7 @@ class Plan:
 
 def plan(question: Question, refusal: Refusal = lambda _layout: "") -> Plan:
     """Compare all layouts. `refusal` names those that the trainer cannot use."""
-    best = [_best(question, grid, refusal) for grid in grids(question.model, question.cluster)]
+    best = [_best(question, grid, refusal) for grid in _grids(question)]
     ordered = tuple(
         sorted(best, key=lambda c: (not c.fits, c.time.total if c.fits else c.memory.total))
     )
@@ -73,6 +79,10 @@ def plan(question: Question, refusal: Refusal = lambda _layout: "") -> Plan:
         else _why_nothing_fits(question, ordered)
     )
     return Plan(question, ordered, recommended, reason)
+
+
+def _grids(question: Question) -> Iterable[Grid]:
+    return grids(question.model, question.cluster, question.batch.sequence_length)
 
 
 def examine(question: Question, layout: Layout, refusal: Refusal = lambda _layout: "") -> Candidate:
@@ -92,9 +102,9 @@ def fewest_nodes(question: Question, chosen: Candidate, per_group: int) -> int:
     grid, cluster = chosen.layout.grid, question.cluster
     fewest = cluster.nodes
     for nodes in range(cluster.nodes - per_group, 0, -per_group):
-        data = nodes * cluster.gpus_per_node // (grid.tensor * grid.pipeline)
+        data = nodes * cluster.gpus_per_node // grid.ranks_per_row
         shard = grid.shard if grid.kind.replicates else data
-        smaller = Grid(grid.strategy, grid.tensor, grid.pipeline, shard, data // shard)
+        smaller = replace(grid, shard=shard, replicate=data // shard)
         layout = Layout(smaller, chosen.layout.micro_batch, chosen.layout.checkpointing)
         needed = memory_estimate.estimate(
             question.model, layout, question.batch, cluster.gpu.element_bytes
@@ -118,15 +128,15 @@ def _best(question: Question, grid: Grid, refusal: Refusal) -> Candidate:
 
 
 def _recommend(candidates: Iterable[Candidate]) -> Candidate | None:
-    """The fastest, unless a simpler one is nearly as fast."""
-    eligible = [candidate for candidate in candidates if candidate.eligible]
-    if not eligible:
-        return None
-    limit = eligible[0].time.total * WORTH
-    near = [candidate for candidate in eligible if candidate.time.total <= limit]
-    return min(
-        near, key=lambda c: (c.layout.grid.dimensions, PLANNED.index(c.layout.grid.strategy))
-    )
+    """The simplest of those that may be the fastest."""
+    near = _indistinguishable([candidate for candidate in candidates if candidate.eligible])
+    return min(near, key=lambda c: c.layout.grid.complexity, default=None)
+
+
+def _indistinguishable(ordered: list[Candidate]) -> list[Candidate]:
+    """Those, fastest first, whose distance to the fastest lies inside the error of the model."""
+    limit = ordered[0].time.total * (1 + MODEL_ERROR) if ordered else 0.0
+    return [candidate for candidate in ordered if candidate.time.total <= limit]
 
 
 def _reason(question: Question, candidates: tuple[Candidate, ...], chosen: Candidate) -> str:
@@ -135,28 +145,31 @@ def _reason(question: Question, candidates: tuple[Candidate, ...], chosen: Candi
     reasons = [
         f"It needs {chosen.memory.total / GIGA:.3g} of {limit / GIGA:.1f} GB that tensors may fill",
         f"{fitting} of {len(candidates)} arrangements fit",
+        *_comparison([c for c in candidates if c.eligible], chosen),
     ]
-    others = [c for c in candidates if c.eligible and c is not chosen]
-    if others and others[0].time.total < chosen.time.total:
-        gain = chosen.time.total / others[0].time.total - 1
-        reasons.append(
-            f"{others[0].layout.grid.name} is only {gain:.1%} faster, and more complex to operate"
-        )
-    elif others:
-        loss = others[0].time.total / chosen.time.total - 1
-        reasons.append(f"the next best, {others[0].layout.grid.name}, is {loss:.1%} slower")
-    plain = next(
-        (
-            c
-            for c in candidates
-            if c.layout.grid.family == (PLANNED[0], False, False) and not c.fits
-        ),
-        None,
-    )
-    if plain:
+    plain = next((c for c in candidates if c.layout.grid.kinds == {PLANNED[0]}), None)
+    if plain and not plain.fits:
         need = f"{plain.memory.total / GIGA:,.0f} GB"
         reasons.append(f"plain {PLANNED[0]} would need {need}")
     return "; ".join(reasons)
+
+
+def _comparison(eligible: list[Candidate], chosen: Candidate) -> Iterable[str]:
+    """How the chosen one compares with the fastest other one, and whether that can be known."""
+    others = [candidate for candidate in eligible if candidate is not chosen]
+    if not others:
+        return
+    best = others[0]
+    name, error = best.layout.grid.name, f"the error of the estimate ({MODEL_ERROR:.0%})"
+    if best.time.total < chosen.time.total:
+        lead = chosen.time.total / best.time.total - 1
+        yield f"{name} leads by {lead:.1%}, less than {error}, and is more complex to operate"
+    elif best in _indistinguishable(eligible):
+        lead = best.time.total / chosen.time.total - 1
+        yield f"its lead of {lead:.1%} over the next best, {name}, is less than {error}"
+    else:
+        lead = best.time.total / chosen.time.total - 1
+        yield f"the next best, {name}, is {lead:.1%} slower"
 
 
 def _why_nothing_fits(question: Question, candidates: tuple[Candidate, ...]) -> str:

@@ -1,8 +1,14 @@
-"""The machines: a table of accelerators with their speeds, and a cluster of them."""
+"""The machines: a table of accelerators with their speeds, and a cluster of them.
+
+The share of these speeds that a training reaches is in `efficiency`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+
+from regroup.planning.efficiency import Efficiency, expected
+from regroup_trainer.protocol.calibration import Precision
 
 GIGA = 10**9
 
@@ -40,7 +46,7 @@ class Gpu:
         return replace(self, bf16_flops=None) if precision == "fp32" else self
 
     @property
-    def precision(self) -> str:
+    def precision(self) -> Precision:
         """The precision that it trains in, as in `trainer.training.precision`."""
         return "bf16" if self.bf16_flops else "fp32"
 
@@ -87,6 +93,10 @@ GPUS = {
         _gpu("l40s", 48, (362, 91.6), (864, 32), (400, 8)),
         # NVIDIA H100 data sheet (2023), SXM5, dense figures; DGX H100: 8 x 400 Gb/s.
         _gpu("h100-80", 80, (989, 67), (3350, 450), (3200, 8)),
+        # torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: the H100 of Meta's Grand Teton
+        # machines, with HBM2e and 500 W instead of 700 W. Its peak is unknown and lies below the
+        # 989 TFLOPS of the data sheet.
+        _gpu("h100-96", 96, (989, 67), (2400, 450), (3200, 8)),
         # NVIDIA H200 data sheet (2024), SXM; DGX H200: 8 x 400 Gb/s.
         _gpu("h200-141", 141, (989, 67), (4800, 450), (3200, 8)),
         # NVIDIA DGX B200 data sheet (2024): 1440 GB, 64 TB/s and 36 PFLOPS dense bf16 halves over
@@ -109,6 +119,8 @@ class Cluster:
     gpus_per_node: int
     network_bandwidth: float
     """Bytes per second of a machine, in one direction."""
+    efficiency: Efficiency
+    """The share of these speeds that a training reaches."""
 
     @property
     def devices(self) -> int:
@@ -121,4 +133,10 @@ def cluster(
 ) -> Cluster:
     """A cluster. What is not given is as in the usual machine of the device."""
     gigabits = network_gigabits or gpu.network_gigabits
-    return Cluster(gpu, nodes, gpus_per_node or gpu.gpus_per_node, gigabits * GIGA / 8)
+    return Cluster(
+        gpu,
+        nodes,
+        gpus_per_node or gpu.gpus_per_node,
+        gigabits * GIGA / 8,
+        expected(gpu.name, gpu.precision),
+    )

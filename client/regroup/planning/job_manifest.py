@@ -59,7 +59,7 @@ def manifest(question: Question, request: ModelRequest, chosen: Candidate, name:
 def nodes_per_group(grid: Grid, gpus_per_node: int) -> int:
     """Machines that together hold one copy of the model."""
     shard_group = grid.shard if grid.kind.has_shard_groups else 1
-    ranks = grid.tensor * grid.pipeline * shard_group
+    ranks = grid.ranks_per_row * shard_group
     return math.lcm(ranks, gpus_per_node) // gpus_per_node
 
 
@@ -119,6 +119,8 @@ def _parallelism(grid: Grid) -> dict[str, Any]:
         section["tensorParallel"] = grid.tensor
     if grid.pipeline > 1:
         section["pipelineParallel"] = grid.pipeline
+    if grid.context > 1:
+        section["contextParallel"] = grid.context
     return section
 
 
@@ -133,7 +135,7 @@ def _changed(base: dict[str, Any], question: Question, layout: Layout) -> dict[s
 
 
 def _training(question: Question, layout: Layout) -> dict[str, Any]:
-    section = {
+    section: dict[str, Any] = {
         "globalBatchSize": question.batch.samples,
         "microBatchSize": layout.micro_batch,
         "sequenceLength": question.batch.sequence_length,

@@ -36,7 +36,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Grid:
-    """How ranks are arranged: replicate x shard x pipeline x tensor."""
+    """How ranks are arranged: replicate x pipeline x shard x context x tensor, the last one
+    fastest, as the trainer arranges them.
+    """
 
     strategy: StrategyName
     tensor: int
@@ -44,6 +46,8 @@ class Grid:
     shard: int
     """Ranks over which a copy's parameters are sharded (1 with ddp and zero)."""
     replicate: int
+    context: int = 1
+    """Ranks that hold slices of the same sequences."""
 
     @property
     def kind(self) -> Strategy:
@@ -53,7 +57,24 @@ class Grid:
     @property
     def optimizer_shards(self) -> int:
         """Ranks over which the optimizer's state is sharded."""
-        return self.data if self.kind.shards_optimizer_alone else self.shard
+        return self.data if self.kind.shards_optimizer_alone else self.parameter_shards
+
+    @property
+    def parameter_shards(self) -> int:
+        """Ranks over which parameters and gradients are sharded: those with slices of the same
+        sequences, too.
+        """
+        return self.shard * self.context if self.kind.shards_parameters else 1
+
+    @property
+    def copies(self) -> int:
+        """Ranks that hold the same part of the parameters."""
+        return self.replicate if self.kind.shards_parameters else self.data * self.context
+
+    @property
+    def ranks_per_row(self) -> int:
+        """Ranks that train on the same samples."""
+        return self.pipeline * self.context * self.tensor
 
     @property
     def data(self) -> int:
@@ -72,21 +93,26 @@ class Grid:
             if self.kind.has_shard_groups
             else f"{self.strategy} {self.data}"
         )
-        parts = [sharing] if self.data > 1 or self.tensor == self.pipeline == 1 else []
+        alone = self.data == 1 and self.parameter_shards == 1 and self.ranks_per_row > 1
+        parts = [] if alone else [sharing]
         parts += [f"pp {self.pipeline}"] if self.pipeline > 1 else []
+        parts += [f"cp {self.context}"] if self.context > 1 else []
         parts += [f"tp {self.tensor}"] if self.tensor > 1 else []
         return " x ".join(parts)
 
     @property
-    def dimensions(self) -> int:
-        """The number of kinds of parallelism that are combined. Fewer are easier to operate."""
-        data = len(self.kind.dimensions) if self.data > 1 else 0
-        return data + (self.tensor > 1) + (self.pipeline > 1)
+    def complexity(self) -> tuple[int, bool, int]:
+        """Smaller is easier to operate: the number of kinds of parallelism that are combined, then
+        no pipeline with its schedule, then the strategies in the order of `PLANNED`.
+        """
+        data = len(self.kind.dimensions) if self.data > 1 or self.parameter_shards > 1 else 0
+        others = sum(size > 1 for size in (self.tensor, self.pipeline, self.context))
+        return data + others, self.pipeline > 1, PLANNED.index(self.strategy)
 
     @property
-    def family(self) -> tuple[StrategyName | None, bool, bool]:
-        """The kinds of parallelism that are combined, without their sizes."""
-        return self.strategy if self.data > 1 else None, self.pipeline > 1, self.tensor > 1
+    def kinds(self) -> frozenset[str]:
+        """The kinds of parallelism that are combined, as in `name`, without their sizes."""
+        return frozenset(part.split()[0] for part in self.name.split(" x "))
 
 
 @dataclass(frozen=True)
@@ -109,27 +135,33 @@ def divisors(number: int) -> list[int]:
     return [candidate for candidate in range(1, number + 1) if number % candidate == 0]
 
 
-def grids(model: Transformer, cluster: Cluster) -> Iterator[Grid]:
-    """All grids that the model and the machines allow. Tensor parallelism stays within a machine
-    (Megatron-2, section 3.2).
+def grids(model: Transformer, cluster: Cluster, sequence_length: int) -> Iterator[Grid]:
+    """All grids that the model, its sequences and the machines allow.
+
+    Tensor parallelism stays within a machine (Megatron-2, section 3.2).
     """
     for tensor in divisors(cluster.gpus_per_node):
         if model.heads % tensor or model.key_value_heads % tensor:
             continue
         for pipeline in divisors(cluster.devices // tensor):
-            if model.layers % pipeline == 0:
-                yield from _data_grids(tensor, pipeline, cluster.devices // tensor // pipeline)
+            if model.layers % pipeline:
+                continue
+            rest = cluster.devices // tensor // pipeline
+            for context in divisors(rest):
+                if sequence_length % context == 0:
+                    yield from _data_grids(tensor, pipeline, context, rest // context)
 
 
-def _data_grids(tensor: int, pipeline: int, data: int) -> Iterator[Grid]:
+def _data_grids(tensor: int, pipeline: int, context: int, data: int) -> Iterator[Grid]:
     for name in PLANNED:
         strategy = STRATEGIES[name]
-        if tensor * pipeline > 1 and not strategy.takes_model_parallelism:
+        if tensor * pipeline * context > 1 and not strategy.takes_model_parallelism:
             continue
-        if data == 1 and strategy.shards:
+        sharing = data * context if strategy.shards_parameters else data
+        if sharing == 1 and strategy.shards:
             continue
         for shard in _shard_sizes(strategy, data):
-            yield Grid(name, tensor, pipeline, shard, data // shard)
+            yield Grid(name, tensor, pipeline, shard, data // shard, context)
 
 
 def _shard_sizes(strategy: Strategy, data: int) -> list[int]:

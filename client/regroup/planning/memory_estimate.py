@@ -2,7 +2,7 @@
 
 What is kept in which precision is this trainer's: parameters, gradients and both moments of AdamW
 in fp32; forward and backward in fp32 or bf16. The measured peaks of
-tests/client/planning/test_memory_estimate.py keep these formulas honest.
+tests/trainer/parallel/test_planned_memory.py keep these formulas honest.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Memory:
 
     parameters: int
     gradients: int
-    """Gradients that exist at this moment. Sharded ones appear one by one, as activations are
-    freed.
+    """Gradients that exist at this moment. Sharded ones of a single micro-batch appear one by one,
+    as activations are freed; those of earlier micro-batches are all there.
     """
     optimizer: int
     activations: int
@@ -97,11 +97,16 @@ class _Stage:
 
     @property
     def _tokens(self) -> int:
-        return self.layout.micro_batch * self.batch.sequence_length
+        """Tokens of a micro-batch on this rank."""
+        return self.layout.micro_batch * self.batch.sequence_length // self.layout.grid.context
 
     @property
     def _shards(self) -> bool:
-        return self.layout.grid.shard > 1
+        return self.layout.grid.parameter_shards > 1
+
+    @property
+    def _accumulates(self) -> bool:
+        return self.layout.micro_batches(self.batch) > 1
 
     @property
     def _residual(self) -> int:
@@ -113,39 +118,47 @@ class _Stage:
     def memory(self) -> Memory:
         grid = self.layout.grid
         activations = self._kept_per_micro_batch() * self._in_flight()
-        gradients = FP32 * self._parameters // grid.shard
+        shard = FP32 * self._parameters // grid.parameter_shards
+        appear_late = self._shards and not self._accumulates
         return Memory(
-            parameters=FP32 * self._parameters // grid.shard,
-            gradients=max(0, gradients - activations) if self._shards else gradients,
+            parameters=shard,
+            gradients=max(0, shard - activations) if appear_late else shard,
             optimizer=MOMENTS * self._parameters // grid.optimizer_shards,
             activations=activations,
-            working=self._parameters_in_use()
-            + max(self._passing(), self._block * self.element if self._shards else 0),
+            working=self._working_sharded() if self._shards else self._working_whole(),
         )
 
     def _in_flight(self) -> int:
         """Micro-batches that wait for their backward pass (1F1B; Megatron-2, section 2.2.1)."""
         return min(self.layout.grid.pipeline - self.number, self.layout.micro_batches(self.batch))
 
-    def _parameters_in_use(self) -> int:
-        grid, element = self.layout.grid, self.element
-        accumulates = self.layout.micro_batches(self.batch) > 1
-        if not self._shards:
-            # Autocast's copies of the matrices live from forward to backward; DDP accumulates
-            # beside its buckets.
-            copies = element if element < FP32 else 0
-            return self._parameters * (copies + (FP32 if accumulates and grid.data > 1 else 0))
-        # The root stays gathered, and so do two blocks: the next one is fetched while one is used.
-        gathered = (self._root + 2 * self._block) * element
-        # What reduces a block's gradients in fp32 while the next block's backward runs, and what
-        # comes out of it.
-        reducing = (self._block + self._root) * FP32 + FP32 * self._block // grid.shard
-        # Each micro-batch's gradients are reduced at once; a pipeline's schedule keeps them whole
-        # until its last one.
+    def _working_whole(self) -> int:
+        """Autocast's copies of the matrices live from forward to backward; DDP accumulates beside
+        its buckets.
+        """
+        copies = self.element if self.element < FP32 else 0
+        beside = FP32 if self._accumulates and self.layout.grid.data > 1 else 0
+        return self._parameters * (copies + beside) + max(
+            self._passing_of_loss(), self._passing_of_block()
+        )
+
+    def _working_sharded(self) -> int:
+        """What FSDP2 has beside the shards: while the loss is computed, or during a block's
+        backward pass.
+
+        The root and its gradient stay until the end of the pass. A block is there with the next
+        one, which is fetched early, and with its gradients. From the second block on, the gradients
+        of the one before are reduced in fp32, and its activations are gone.
+        """
+        gradients = max(self._block * self.element, self._passing_of_block())
+        freed = self._kept_per_micro_batch() // self.layout.grid.layers_per_stage(self.model)
+        reduced = max(0, self._block * FP32 - freed)
+        # A pipeline's schedule keeps gradients whole until its last micro-batch.
+        whole = self._accumulates and self.layout.grid.pipeline > 1
         return (
-            gathered
-            + reducing
-            + (self._parameters * FP32 if accumulates and grid.pipeline > 1 else 0)
+            2 * self._root * self.element
+            + (self._parameters * FP32 if whole else 0)
+            + max(self._passing_of_loss(), 2 * self._block * self.element + gradients + reduced)
         )
 
     def _kept_per_micro_batch(self) -> int:
@@ -171,7 +184,19 @@ class _Stage:
         rotated = model.width + model.key_value_width
         perceptron = (4 if model.gated else 2) * model.feed_forward_width
         inner = (projected + rotated + model.width + perceptron) * self.element // tensor
-        return self._tokens * (stream + normed + inner + model.heads * FP32 // tensor)
+        kept = self._tokens * (stream + normed + inner + model.heads * FP32 // tensor)
+        return kept + self._kept_by_slices()
+
+    def _kept_by_slices(self) -> int:
+        """Bytes of the keys and values of all slices, in place of this slice's keys, and of the
+        mask.
+        """
+        context = self.layout.grid.context
+        if context == 1:
+            return 0
+        gathered = (2 * context - 1) * self.model.key_value_width // self.layout.grid.tensor
+        mask = self.batch.sequence_length**2 // context
+        return (self._tokens * gathered + mask) * self.element
 
     def _kept_by_products(self) -> int:
         """Bytes of the input of a block, and of the results of its matrix products and of
@@ -183,21 +208,21 @@ class _Stage:
         products = (attention + perceptron) * self.element // tensor
         return self._input_of_block() + self._tokens * products
 
-    def _passing(self) -> int:
-        """Bytes that the loss, or the backward pass of one block, needs at a time. The logits exist
-        during both.
-        """
-        block = self._backward_of_block()
+    @property
+    def _logits(self) -> int:
+        """Elements of the logits; none but on the last stage of a pipeline."""
         if not self._is_last:
-            return block
-        logits = (
-            self._tokens
-            * self.model.vocabulary
-            // self.layout.grid.tensor
-            // self.batch.loss_chunks
-        )
-        # Logits; their log-softmax and two gradients in fp32.
-        return max(logits * (self.element + 3 * FP32), logits * self.element + block)
+            return 0
+        grid = self.layout.grid
+        return self._tokens * self.model.vocabulary // grid.tensor // self.batch.loss_chunks
+
+    def _passing_of_loss(self) -> int:
+        """Bytes of the logits, and of their log-softmax and two gradients in fp32."""
+        return self._logits * (self.element + 3 * FP32)
+
+    def _passing_of_block(self) -> int:
+        """Bytes that the backward pass of one block needs at a time, beside the logits."""
+        return self._logits * self.element + self._backward_of_block()
 
     def _backward_of_block(self) -> int:
         recomputed = {

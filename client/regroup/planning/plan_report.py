@@ -11,11 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from regroup.planning import memory_estimate
-from regroup.planning.choice import Candidate, Plan, Question
+from regroup.planning.choice import MODEL_ERROR, NEXT_BEST, Candidate, Plan, Question
+from regroup.planning.efficiency import Share
 from regroup.planning.hardware import GIGA
-from regroup.planning.timing import COMPUTE_EFFICIENCY, LINK_EFFICIENCY
 
-WIDTH = 98
+WIDTH = 100
 _CHECKPOINTING = {"none": "-", "selective": "sel", "full": "full"}
 
 
@@ -73,13 +73,21 @@ def show(plan: Plan, console: Console, job: str, asked: Candidate | None = None)
 
 
 def shown(plan: Plan, asked: Candidate | None = None) -> list[Candidate]:
-    """The best layout of each kind, and the one that was asked for."""
-    seen: dict[object, Candidate] = {}
+    """The recommended layout and the next best, the best one with each kind of parallelism, each
+    strategy alone, and the layout that was asked for.
+    """
+    of_each_kind: dict[tuple[str, bool], Candidate] = {}
     for candidate in plan.candidates:
-        seen.setdefault(candidate.layout.grid.family, candidate)
-    chosen = [c for c in (plan.recommended, asked) if c is not None and c not in seen.values()]
+        kinds = candidate.layout.grid.kinds
+        for kind in kinds:
+            of_each_kind.setdefault((kind, False), candidate)
+            if kinds == {candidate.layout.grid.strategy}:
+                of_each_kind.setdefault((kind, True), candidate)
+    best = [candidate for candidate in plan.candidates if candidate.eligible][: NEXT_BEST + 1]
+    named = (plan.recommended, asked, *best, *of_each_kind.values())
+    chosen = {candidate.layout: candidate for candidate in named if candidate is not None}
     order = {candidate.layout: place for place, candidate in enumerate(plan.candidates)}
-    return sorted([*seen.values(), *chosen], key=lambda c: (not c.fits, order.get(c.layout, 0)))
+    return sorted(chosen.values(), key=lambda c: (not c.fits, order.get(c.layout, 0)))
 
 
 def as_json(plan: Plan, job: str, asked: Candidate | None = None) -> dict[str, Any]:
@@ -93,6 +101,7 @@ def as_json(plan: Plan, job: str, asked: Candidate | None = None) -> dict[str, A
         "asked": _record(plan, asked) if asked else None,
         "recommended": _record(plan, plan.recommended) if plan.recommended else None,
         "reason": plan.reason,
+        "modelError": MODEL_ERROR,
         "job": job,
         "candidates": [_record(plan, candidate) for candidate in plan.candidates],
     }
@@ -196,22 +205,20 @@ def _time_table(plan: Plan, rows: list[Candidate], asked: Candidate | None) -> T
         "compute",
         "bubble",
         "waits",
-        "update",
         "step",
+        "vs *",
         "MFU",
         "local",
         "network",
-        "tokens/s",
+        "tok/s",
     )
     table = _table(title, ("layout",), numbers)
     for row in rows:
         time = row.time
         table.add_row(
             _mark(plan, row, asked),
-            *(
-                clock.of(part)
-                for part in (time.compute, time.bubble, time.exposed, time.update, time.total)
-            ),
+            *(clock.of(part) for part in (time.compute, time.bubble, time.exposed, time.total)),
+            _slower(plan, row),
             f"{time.utilisation(plan.question.cluster):.0%}",
             unit.of(time.sent("local")),
             unit.of(time.sent("network")),
@@ -219,6 +226,13 @@ def _time_table(plan: Plan, rows: list[Candidate], asked: Candidate | None) -> T
             style=None if row.fits else "dim",
         )
     return table
+
+
+def _slower(plan: Plan, row: Candidate) -> str:
+    """How much longer its step takes than that of the recommended layout."""
+    if plan.recommended is None or row.layout == plan.recommended.layout:
+        return "-"
+    return f"{row.time.total / plan.recommended.time.total - 1:+.0%}"
 
 
 def _communication_table(chosen: Candidate) -> Table:
@@ -235,15 +249,22 @@ def _communication_table(chosen: Candidate) -> Table:
 
 
 def _assumptions(question: Question) -> str:
+    efficiency = question.cluster.efficiency
     reserve = 0 if question.cluster.gpu.is_cpu else memory_estimate.DEVICE_RESERVE
     return (
         "batch: micro-batches x samples. ckpt: activation checkpointing. waits: communication that "
-        "is not hidden.\n"
+        "is not hidden.\nstep: with the optimizer's update. vs *: against the recommended layout; "
+        f"less than {MODEL_ERROR:.0%} is inside\nthe error of the estimate.\n"
         f"Not for tensors: {memory_estimate.FRAGMENTATION:.0%} of the memory (fragmentation), "
-        f"{reserve / GIGA:.0f} GB (context, "
-        f"NCCL). Of the peaks are reached:\n{COMPUTE_EFFICIENCY:.0%} in computing, "
-        f"{LINK_EFFICIENCY:.0%} on links.\n"
+        f"{reserve / GIGA:.0f} GB (context, NCCL).\n"
+        f"Reached in computing: {_share(efficiency.compute)}.\n"
+        f"On links in a machine: {_share(efficiency.local)}.\n"
+        f"Between machines: {_share(efficiency.network)}.\n"
     )
+
+
+def _share(share: Share) -> str:
+    return f"{share.value:.0%} of the peak, {share.origin} ({share.source})"
 
 
 def _verdict(plan: Plan, asked: Candidate) -> str:

@@ -10,14 +10,6 @@ from regroup.planning.layouts import Batch, Layout
 from regroup.planning.memory_estimate import FP32, MOMENTS
 from regroup.planning.transformer import Transformer
 
-COMPUTE_EFFICIENCY = 0.55
-"""Share of the peak speed while a rank computes. Recomputation, table 5, reaches 0.42 to 0.56 of an
-A100's with 22B to 1T parameters. Models narrower than about 4096 channels reach less.
-"""
-LINK_EFFICIENCY = 0.8
-"""Share of a link's nominal bandwidth: nccl-tests measure 230 to 240 of 300 GB/s on A100 NVLink."""
-HOP_SECONDS = 5e-6
-"""Latency of one step of a ring."""
 BACKWARD_SHARE = 2 / 3
 """Share of the backward pass in both passes: it has two products for each one of the forward
 pass.
@@ -26,6 +18,9 @@ RECOMPUTED = {"none": 0.0, "selective": 0.05, "full": 1 / 3}
 """Additional operations, as a share of both passes: the whole forward pass, or a few percent
 (Recomputation, table 4).
 """
+
+_WITHIN_LAYERS = ("activations of layers", "keys and values")
+"""Purposes of the communication that a layer waits for."""
 
 Kind = Literal["all-reduce", "all-gather", "reduce-scatter", "broadcast", "send"]
 Link = Literal["local", "network"]
@@ -86,13 +81,15 @@ class _Group:
     size: int
     bandwidth: float
     link: Link
+    hop: float
+    """Seconds of latency of one step of a ring."""
 
     def ring(self, amount: float, times: int = 1) -> tuple[float, float]:
         """Bytes sent and seconds of one pass around the ring with `amount` bytes in all, `times` a
         step (Ring).
         """
         sent = amount * (self.size - 1) / self.size
-        hops = (self.size - 1) * HOP_SECONDS
+        hops = (self.size - 1) * self.hop
         return sent * times, times * (sent / self.bandwidth + hops)
 
 
@@ -100,17 +97,18 @@ def _group(cluster: Cluster, size: int, stride: int) -> _Group:
     """A group of `size` ranks that are `stride` ranks apart. The groups of a machine share its
     network.
     """
+    efficiency = cluster.efficiency
     if size * stride <= cluster.gpus_per_node:
-        return _Group(size, cluster.gpu.local_bandwidth * LINK_EFFICIENCY, "local")
+        bandwidth = cluster.gpu.local_bandwidth * efficiency.local.value
+        return _Group(size, bandwidth, "local", efficiency.local_hop)
     members_in_node = max(1, cluster.gpus_per_node // stride)
     share = min(1.0, members_in_node / cluster.gpus_per_node)
-    return _Group(size, cluster.network_bandwidth * share * LINK_EFFICIENCY, "network")
+    bandwidth = cluster.network_bandwidth * share * efficiency.network.value
+    return _Group(size, bandwidth, "network", efficiency.network_hop)
 
 
 def estimate(model: Transformer, layout: Layout, batch: Batch, cluster: Cluster) -> StepTime:
-    """Expected time of a step; ranks are ordered pipeline, replicate, shard, tensor, the last one
-    fastest.
-    """
+    """Expected time of a step."""
     return _Step(model, layout, batch, cluster).time()
 
 
@@ -126,6 +124,11 @@ class _Step:
         return self.layout.micro_batches(self.batch)
 
     @property
+    def _tokens(self) -> int:
+        """Tokens of a micro-batch on a rank."""
+        return self.layout.micro_batch * self.batch.sequence_length // self.layout.grid.context
+
+    @property
     def _parameters(self) -> int:
         grid = self.layout.grid
         return self.model.parameters // (grid.pipeline * grid.tensor)
@@ -134,22 +137,26 @@ class _Step:
     def _compute(self) -> float:
         """Seconds of computation of a rank. A short last micro-batch is padded and costs the
         same.
+
+        The last slice of a sequence attends to all positions: twice the mean of a causal sequence.
         """
-        grid = self.layout.grid
-        tokens = self._micro_batches * self.layout.micro_batch * self.batch.sequence_length
-        flops = (
-            tokens
-            * self.model.flops_per_token(self.batch.sequence_length)
-            / (grid.pipeline * grid.tensor)
-        )
-        rate = self.cluster.gpu.flops * COMPUTE_EFFICIENCY
+        grid, length = self.layout.grid, self.batch.sequence_length
+        tokens = self._micro_batches * self.layout.micro_batch * length
+        more = self.model.attention_flops_per_token(length) if grid.context > 1 else 0.0
+        flops = tokens * (self.model.flops_per_token(length) + more) / grid.ranks_per_row
+        rate = self.cluster.gpu.flops * self.cluster.efficiency.compute.value
         return flops * (1 + RECOMPUTED[self.layout.checkpointing]) / rate
 
     def time(self) -> StepTime:
         grid, flops = self.layout.grid, self.model.flops_per_token(self.batch.sequence_length)
-        traffic = (*self._tensor_traffic(), *self._pipeline_traffic(), *self._data_traffic())
+        traffic = (
+            *self._tensor_traffic(),
+            *self._context_traffic(),
+            *self._pipeline_traffic(),
+            *self._data_traffic(),
+        )
         waiting = self._compute + sum(
-            part.seconds for part in traffic if part.purpose == "activations of layers"
+            part.seconds for part in traffic if part.purpose in _WITHIN_LAYERS
         )
         return StepTime(
             compute=self._compute,
@@ -175,8 +182,7 @@ class _Step:
         if grid.tensor == 1:
             return []
         group = _group(self.cluster, grid.tensor, 1)
-        tokens = self.layout.micro_batch * self.batch.sequence_length
-        amount = tokens * self.model.width * self.cluster.gpu.element_bytes
+        amount = self._tokens * self.model.width * self.cluster.gpu.element_bytes
         passes = 3 if self.layout.checkpointing == "full" else 2
         parts = []
         kinds: tuple[Kind, ...] = ("all-gather", "reduce-scatter")
@@ -186,6 +192,25 @@ class _Step:
             parts.append(Traffic("activations of layers", kind, group.link, sent, seconds, seconds))
         return parts
 
+    def _context_traffic(self) -> list[Traffic]:
+        """Keys and values of all slices, gathered again where activations are recomputed; the
+        gradients of both are summed and scattered.
+        """
+        grid = self.layout.grid
+        if grid.context == 1:
+            return []
+        group = _group(self.cluster, grid.context, grid.tensor)
+        width = 2 * self.model.key_value_width // grid.tensor
+        whole = self._tokens * grid.context * width * self.cluster.gpu.element_bytes
+        gathers = 1 if self.layout.checkpointing == "none" else 2
+        times = 2 * grid.layers_per_stage(self.model) * self._micro_batches
+        parts = []
+        kinds: tuple[tuple[Kind, int], ...] = (("all-gather", gathers), ("reduce-scatter", 1))
+        for kind, passes in kinds:
+            sent, seconds = group.ring(whole / 2, passes * times)  # keys apart from values
+            parts.append(Traffic("keys and values", kind, group.link, sent, seconds, seconds))
+        return parts
+
     def _pipeline_traffic(self) -> list[Traffic]:
         """Activations to the next stage, and gradients back. Computation hides all but those that
         fill the pipeline.
@@ -193,37 +218,37 @@ class _Step:
         grid = self.layout.grid
         if grid.pipeline == 1:
             return []
-        stride = grid.tensor * grid.data
+        stride = grid.tensor * grid.context * grid.shard
         # The slowest stages are those that communicate between machines: all others wait for them.
         group = _group(
             self.cluster,
             2,
             stride if self.cluster.nodes == 1 else max(stride, self.cluster.gpus_per_node),
         )
-        tokens = self.layout.micro_batch * self.batch.sequence_length
-        amount = tokens * self.model.width * self.cluster.gpu.element_bytes
-        once = amount / group.bandwidth + HOP_SECONDS
+        amount = self._tokens * self.model.width * self.cluster.gpu.element_bytes
+        once = amount / group.bandwidth + group.hop
         sent, count = 2.0 * amount * self._micro_batches, 2 * self._micro_batches
         exposed = once * 2 * (grid.pipeline - 1)
         return [Traffic("activations of stages", "send", group.link, sent, once * count, exposed)]
 
     def _data_traffic(self) -> list[Traffic]:
         grid = self.layout.grid
-        if grid.data == 1:
-            return []
-        if grid.shard == 1:
-            return self._replicated(_group(self.cluster, grid.data, grid.tensor))
-        parts = self._sharded(_group(self.cluster, grid.shard, grid.tensor))
+        if grid.parameter_shards == 1:
+            # The stages of a copy lie between its ranks and those of the next one.
+            stride = grid.tensor * grid.pipeline
+            return self._replicated(_group(self.cluster, grid.copies, stride))
+        parts = self._sharded(_group(self.cluster, grid.parameter_shards, grid.tensor))
         if grid.replicate > 1:
-            group = _group(self.cluster, grid.replicate, grid.tensor * grid.shard)
-            parts.append(
-                self._all_reduce(
-                    group, FP32 * self._parameters / grid.shard, "gradients of replicas"
-                )
+            group = _group(
+                self.cluster, grid.replicate, grid.parameter_shards * grid.tensor * grid.pipeline
             )
+            amount = FP32 * self._parameters / grid.parameter_shards
+            parts.append(self._all_reduce(group, amount, "gradients of replicas"))
         return parts
 
     def _replicated(self, group: _Group) -> list[Traffic]:
+        if group.size == 1:
+            return []
         parts = [self._all_reduce(group, FP32 * self._parameters, "gradients")]
         if (
             self.layout.grid.kind.shards_optimizer_alone
@@ -249,7 +274,7 @@ class _Step:
         gathers = 2 * self._micro_batches
         sent, seconds = group.ring(self.cluster.gpu.element_bytes * self._parameters, gathers)
         blocks = self.layout.grid.layers_per_stage(self.model)
-        seconds += gathers * (blocks - 1) * (group.size - 1) * HOP_SECONDS  # a collective per block
+        seconds += gathers * (blocks - 1) * (group.size - 1) * group.hop  # a collective per block
         gather = Traffic(
             "parameters", "all-gather", group.link, sent, seconds, max(0.0, seconds - self._compute)
         )

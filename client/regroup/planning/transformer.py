@@ -59,7 +59,11 @@ class Transformer:
         without the input embedding).
         """
         multiplied = self.layers * self.block_parameters + self.embedding_parameters
-        return 6.0 * multiplied + 12.0 * self.layers * self.width * sequence_length
+        return 6.0 * multiplied + self.attention_flops_per_token(sequence_length)
+
+    def attention_flops_per_token(self, sequence_length: int) -> float:
+        """The part of `flops_per_token` that is attention to all positions of the sequence."""
+        return 12.0 * self.layers * self.width * sequence_length
 
 
 def of_model(model: ModelConfig, vocabulary: int) -> Transformer:

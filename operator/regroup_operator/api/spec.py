@@ -8,7 +8,7 @@ checked by the validators here and becomes the condition `Ready=False, reason=In
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -31,6 +31,8 @@ from regroup_trainer.protocol.config import (
     Section,
     TrainConfig,
 )
+
+_Value = TypeVar("_Value")
 
 
 class TrainingJobSpec(Section):
@@ -106,6 +108,37 @@ class TrainingJobSpec(Section):
         return (self.elastic_policy and self.elastic_policy.max_replicas) or self.replicas
 
     @model_validator(mode="after")
+    def _obey_command(self) -> Self:
+        """Take what the command line of a launcher says, where the spec has the default."""
+        script = user_script(self.template)
+        if script is None:
+            return self
+        flags = script.flags
+        if flags.stock and self.launcher == "regroup":
+            raise ValueError(
+                f"{COMMAND_FIELD}: {', '.join(flags.stock)}: only launcher torchrun obeys this: "
+                "leave it out"
+            )
+        if flags.nodes not in (None, (self.min_replicas, self.max_replicas)):
+            raise ValueError(
+                f"{COMMAND_FIELD}: --nnodes is {flags.nodes}, and the job has {self.min_replicas} "
+                f"to {self.max_replicas} workers: set spec.replicas and spec.elasticPolicy"
+            )
+        ranks = _agreed(
+            "nprocPerNode", "--nproc-per-node", self.nproc_per_node, flags.ranks, "auto"
+        )
+        limit = _agreed(
+            "restartPolicy.maxRestarts",
+            "--max-restarts",
+            self.restart_policy.max_restarts,
+            flags.max_restarts,
+            RestartPolicy().max_restarts,
+        )
+        restart_policy = self.restart_policy.model_copy(update={"max_restarts": limit})
+        vars(self).update(nproc_per_node=ranks, restart_policy=restart_policy)
+        return self
+
+    @model_validator(mode="after")
     def _within_bounds(self) -> Self:
         if not self.min_replicas <= self.replicas <= self.max_replicas:
             raise ValueError(
@@ -168,3 +201,14 @@ class TrainingJobSpec(Section):
                 f"nprocPerNode {self.nproc_per_node} must be auto or between 1 and 1024"
             )
         return self
+
+
+def _agreed(name: str, flag: str, given: _Value, said: _Value | None, default: _Value) -> _Value:
+    """The value of a field that a flag may set. Raises ValueError where they differ."""
+    if said is None or said == given:
+        return given
+    if given == default:
+        return said
+    raise ValueError(
+        f"{name} is {given}, and {flag} in {COMMAND_FIELD} is {said}: leave one of them out"
+    )

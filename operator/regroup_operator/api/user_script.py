@@ -2,21 +2,33 @@
 launcher.
 
 It must be a Python script, which is started once for each rank: `[python, train.py, --epochs, "5"]`
-or `[python, -m, package.train]`. A relative path is relative to the container's `workingDir`. In a
-local run it is relative to the folder of the job's file, so that one file serves both.
+or `[python, -m, package.train]`. A command line of torchrun may stand before it. A relative path is
+relative to the container's `workingDir`. In a local run it is relative to the folder of the job's
+file, so that one file serves both.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from regroup_operator.api.torchrun_flags import FlagError, LaunchFlags, read_torchrun
+
 COMMAND_FIELD = "spec.template.spec.containers[trainer].command"
 _MAIN_CONTAINER = "trainer"
 _INTERPRETER = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)?)?")
-_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed", "mpirun"})
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh"})
+_LAUNCHERS = frozenset(
+    {
+        "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun", "ray", "composer",
+        "colossalai", "lightning",
+    }
+)  # fmt: skip
+_TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.elastic")
+_SHELL_SYNTAX = re.compile(r"[;&|<>$`(){}*?\n]|(?:^|\s)\w+=")
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,13 @@ class Script:
     """Path of a script and its arguments, or `-m`, a module and its arguments."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Plain values of the container's `env`, which a local run can honour."""
+    flags: LaunchFlags = field(default_factory=LaunchFlags)
+    """What a command of torchrun says beside the script."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables of the ranks that follow from the flags."""
+        return {} if self.flags.role == LaunchFlags.role else {"ROLE_NAME": self.flags.role}
 
 
 def user_script(template: Mapping[str, Any] | None) -> Script | None:
@@ -39,11 +58,77 @@ def user_script(template: Mapping[str, Any] | None) -> Script | None:
     words = [*_words(container, "command"), *_words(container, "args")]
     if not words:
         return None
-    interpreter, rest = (
-        ("python", words) if not _INTERPRETER.fullmatch(words[0]) else (words[0], words[1:])
-    )
+    interpreter, rest, flags = _split(words)
     _require_script(rest)
-    return Script(interpreter, tuple(rest), _environment(container))
+    return Script(interpreter, tuple(rest), _environment(container), flags)
+
+
+def _split(words: list[str]) -> tuple[str, list[str], LaunchFlags]:
+    """The interpreter, the script with its arguments, and the flags of torchrun."""
+    first = words[0]
+    if _name(first) == "torchrun":
+        python = f"{first.removesuffix('torchrun')}python"
+        return python, *_script_of_torchrun(words[1:])
+    if not _INTERPRETER.fullmatch(first):
+        _refuse_launcher(words)
+        return "python", words, LaunchFlags()
+    rest = words[1:]
+    while rest[:1] == ["-u"]:  # the output of ranks is never held back
+        rest = rest[1:]
+    if rest[:1] == ["-m"] and rest[1:2] and rest[1] in _TORCHRUN_MODULES:
+        return first, *_script_of_torchrun(rest[2:])
+    return first, rest, LaunchFlags()
+
+
+def _script_of_torchrun(words: list[str]) -> tuple[list[str], LaunchFlags]:
+    try:
+        flags, rest = read_torchrun(words)
+    except FlagError as error:
+        raise ValueError(f"{COMMAND_FIELD}: {error}") from None
+    return rest, flags
+
+
+def _refuse_launcher(words: list[str]) -> None:
+    """Raises ValueError for a shell and for other launchers than torchrun."""
+    name = _name(words[0])
+    if name in _SHELLS or name == "env":
+        raise ValueError(
+            f"{COMMAND_FIELD}: {' '.join(words)!r} is a line for a shell: {_without_shell(words)}"
+        )
+    if name in _LAUNCHERS:
+        raise ValueError(
+            f"{COMMAND_FIELD}: {name!r} starts ranks itself, which spec.launcher does here: write "
+            f"{_shown(_script_in(words))}"
+        )
+
+
+def _without_shell(words: list[str]) -> str:
+    line = words[-1] if words[1:2] == ["-c"] and len(words) == 3 else " ".join(words[1:])
+    if not line or _SHELL_SYNTAX.search(line):
+        return (
+            "write the command as a list, such as [python, train.py], variables in env, and other "
+            "steps in an init container"
+        )
+    try:
+        command = shlex.split(line)
+        _require_script(_split(command)[1])
+    except (ValueError, IndexError):
+        return "write the command as a list, such as [python, train.py]"
+    return f"write {_shown(command)}"
+
+
+def _script_in(words: list[str]) -> list[str]:
+    """The Python command in a launcher's command line, if there is one."""
+    found = next((place for place, word in enumerate(words) if word.endswith(".py")), None)
+    return ["python", "train.py"] if found is None else ["python", *words[found:]]
+
+
+def _shown(words: list[str]) -> str:
+    return f"[{', '.join(words)}]"
+
+
+def _name(word: str) -> str:
+    return word.rsplit("/", 1)[-1]
 
 
 def main_container(template: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -65,15 +150,13 @@ def _words(container: Mapping[str, Any], key: str) -> list[str]:
 
 def _require_script(words: list[str]) -> None:
     first = words[0] if words else ""
-    name = first.rsplit("/", 1)[-1]
-    if name in _LAUNCHERS:
-        raise ValueError(
-            f"{COMMAND_FIELD}: {name!r} starts ranks itself: give only the script, such as "
-            "[python, train.py]; "
-            "spec.launcher decides what starts it"
-        )
     if first == "-m" and len(words) > 1:
         return
+    if first.startswith("-"):
+        raise ValueError(
+            f"{COMMAND_FIELD}: {first} of Python cannot be obeyed, since ranks are forks of a "
+            "running interpreter: leave it out, or set the environment variable that does the same"
+        )
     if not first.endswith(".py"):
         raise ValueError(
             f"{COMMAND_FIELD}: {' '.join(words) or 'python alone'!r} names no Python script: write "

@@ -31,7 +31,7 @@ def find_outcome(_job: AnyJob, observed: Observed) -> JobOutcome | None:
         return None
     if outcome.result == "completed":
         return JobOutcome(True, "Completed", outcome.message)
-    return JobOutcome(False, "TrainingFailed", outcome.message)
+    return JobOutcome(False, outcome.reason or "TrainingFailed", outcome.message)
 
 
 def is_training(_job: AnyJob, observed: Observed) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.user_script import Script
+from regroup_trainer.protocol.desired import UNLIMITED_RESTARTS
 
 STORE_PORT = 29400
 SETTINGS = (
@@ -24,7 +25,6 @@ noticed after 3 s.
 OWN_STORES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """One store per process group. With a shared store a new group reads the addresses of the last one.
 """
-UNLIMITED_RESTARTS = 1_000_000
 GAVE_UP = "ChildFailedError"
 """Printed by an agent whose ranks failed more often than it may start them again."""
 _STORE_PROGRAM = """
@@ -84,6 +84,8 @@ def agent_command(script: Script, meeting: Rendezvous) -> list[str]:
         f"--rdzv-conf={SETTINGS}",
         f"--max-restarts={restarts}",
         f"--local-addr={meeting.address}",
+        *(f"--role={role}" for role in script.variables.values()),
+        *script.flags.stock,
         *script.arguments,
     ]
 

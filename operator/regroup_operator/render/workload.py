@@ -229,6 +229,7 @@ def worker_pod(
         of("job"): job.name,
         of("index"): str(place[0]),
         DIRECTORY_VARIABLE: directory(job),
+        **(script.variables if script else {}),
     }
     fields = {
         of("namespace"): "metadata.namespace",

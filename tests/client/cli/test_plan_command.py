@@ -127,6 +127,40 @@ def test_mistakes_name_the_option_and_what_to_do(arguments: tuple[str, ...], sen
     assert sentence in " ".join(output.replace("│", " ").split())
 
 
+def test_context_parallelism_and_the_next_best_are_in_the_table() -> None:
+    _, output = run(*CASES[1])
+    names = [line.split("  ")[0].strip() for line in output.splitlines()]
+    assert sum("cp " in name for name in names) >= 2  # in both tables
+    found = answer(*CASES[1])
+    fitting = [c["layout"] for c in found["candidates"] if c["fits"] and not c["refusal"]]
+    assert {name.removesuffix(" *") for name in names} >= set(fitting[:5])
+
+
+def test_a_job_with_slices_of_sequences_is_judged(job: Path) -> None:
+    sliced = VALID_JOB.replace("{strategy: fsdp}", "{strategy: fsdp, contextParallel: 3}")
+    sliced = sliced.replace("{steps: 500}", "{steps: 500, sequenceLength: 192}")
+    job.write_text(sliced.replace("{minReplicas: 2, maxReplicas: 4}", "{minReplicas: 3}"))
+    assert answer(str(job), "--gpu", "cpu")["asked"]["context"] == 3
+
+
+def test_calibration_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, output = run("--params", "1e9", "--nodes", "1", "--calibrate")
+    assert code == 1
+    assert "pip install 'regroup[trainer]'" in " ".join(output.split())
+
+
+@pytest.mark.slow
+def test_a_calibrated_plan_says_what_was_measured_and_what_was_assumed() -> None:
+    arguments = ("--model", "gpt:1m", "--nodes", "2", "--gpus-per-node", "2", "--gpu", "cpu")
+    code, output = run(*arguments, "--sequence-length", "64", "--calibrate")
+    assert code == 0, output
+    text = " ".join(output.split())
+    assert "measured (a block of this model; its matrix products alone: " in text
+    assert "measured (collectives over local ranks)" in text
+    assert "Between machines: 80% of the peak, assumed" in text
+
+
 def test_an_invalid_file_is_reported_with_its_line(job: Path) -> None:
     job.write_text(VALID_JOB.replace("steps: 500", "steps: -1"))
     code, output = run(str(job))

@@ -117,3 +117,17 @@ def test_the_summary_counts_what_was_lost() -> None:
     assert "2 recoveries, 1 lost step, " in sentence(
         {**summary, "lostSteps": 1, "recoveries": summary["recoveries"] * 2}
     )
+
+
+def test_a_program_that_reports_no_steps_has_none_in_display_and_summary() -> None:
+    run = LocalRun(make_desired(script=("train.py",)))
+    run.status = make_status(0, progress=None, total_steps=0)
+    assert "step=" not in plain_line(run.status)
+    summary = summarize(run, Outcome(result="completed", message="it ended well"), 12.34)
+    assert (summary["steps"], summary["goodput"]) == (None, None)
+    assert sentence(summary) == "completed: 0 recoveries, 12.3 s"
+
+
+def test_a_line_has_the_sentence_of_a_failure_without_its_traceback() -> None:
+    status = make_status(3, phase="failed", message="rank 0 failed\nTraceback ...\nKeyError: 1")
+    assert plain_line(status).startswith("failed: rank 0 failed [")

@@ -18,9 +18,10 @@ from regroup_trainer.protocol.job_status import Outcome
 
 pytestmark = pytest.mark.timeout(280)
 WAITS = """
-import os, pathlib, time
+import os, pathlib, sys, time
 rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
 print("rank", rank, "of", size, "says", os.environ["GREETING"], flush=True)
+print("rank", rank, "of", size, "warns", file=sys.stderr)
 while not pathlib.Path(os.environ["REGROUP_DIRECTORY"], "go").exists():
     time.sleep(0.02)
 """
@@ -54,14 +55,18 @@ def make_run(folder: Path, program: str, replicas: int = 2, max_restarts: int = 
 def play(
     run: TorchrunRun, acts: list[Callable[[TorchrunRun], object]]
 ) -> tuple[Outcome, list[str]]:
-    """Run to the end. Each act follows when all ranks have printed a line since the last one."""
+    """Run to the end. Each act follows when all ranks have printed their lines since the last
+    one.
+    """
     lines: list[str] = []
     printed: set[str] = set()
 
     def on_line(line: str) -> None:
+        if not line.startswith("rank "):
+            return  # of the agent
         lines.append(line)
         printed.add(line)
-        if len(printed) == run.wanted.replicas and acts:
+        if len(printed) == 2 * run.wanted.replicas and acts:
             printed.clear()
             acts.pop(0)(run)
 
@@ -89,7 +94,8 @@ def test_a_killed_worker_rejoins_and_without_its_store_the_next_attempt_begins(
     assert outcome.result == "completed"
     assert run.restarts == 1
     assert run.attempt == 2
-    assert set(lines) == {"rank 0 of 2 says hello", "rank 1 of 2 says hello"}
+    said = {f"rank {rank} of 2 {words}" for rank in range(2) for words in ("says hello", "warns")}
+    assert set(lines) == said
 
 
 @pytest.mark.slow
@@ -98,7 +104,7 @@ def test_a_killed_rank_is_torchruns_own_matter_and_ctrl_c_stops_all(tmp_path: Pa
     outcome, lines = play(run, [lambda run: run.kill_rank(0), lambda run: run.suspend()])
     assert outcome.result == "suspended"
     assert run.restarts == 0
-    assert lines == ["rank 0 of 1 says hello"] * 2
+    assert lines == ["rank 0 of 1 says hello", "rank 0 of 1 warns"] * 2
 
 
 @pytest.mark.slow

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from regroup.planning import memory_estimate
-from regroup.planning.choice import Candidate, Question, examine, fewest_nodes, plan
+from regroup.planning.choice import MODEL_ERROR, Candidate, Question, examine, fewest_nodes, plan
 from regroup.planning.hardware import GPUS, cluster
 from regroup.planning.layouts import Batch, Grid, Layout
 from regroup.planning.transformer import of_model, of_parameters
 from regroup_trainer.protocol.config import ModelConfig
 
 BATCH = Batch(512, 2048)
+SIMPLE_AND_DEEP = ("fsdp 32 x tp 2", "ddp 2 x pp 4 x tp 8")
 
 
 def question(parameters: float, gpu: str = "a100-80", nodes: int = 8) -> Question:
@@ -42,7 +43,7 @@ def test_a_small_model_is_simply_replicated() -> None:
 
 def test_what_is_refused_is_not_recommended_though_it_fits() -> None:
     def only_sharded(layout: Layout) -> str:
-        return "" if layout.grid.family == ("fsdp", False, False) else "not today"
+        return "" if layout.grid.kinds == {"fsdp"} else "not today"
 
     result = plan(question(1e9), only_sharded)
     assert result.recommended
@@ -62,6 +63,34 @@ def test_every_recommended_micro_batch_is_within_the_ranks_share() -> None:
         assert result.recommended
         layout = result.recommended.layout
         assert layout.micro_batch * layout.grid.data <= BATCH.samples
+
+
+def test_a_lead_inside_the_error_is_said_and_the_simpler_layout_recommended() -> None:
+    result = plan(question(13e9))
+    chosen, fastest = result.recommended, result.candidates[0]
+    assert chosen
+    assert chosen.layout.grid.complexity <= fastest.layout.grid.complexity
+    assert chosen.time.total <= fastest.time.total * (1 + MODEL_ERROR)
+    assert f"less than the error of the estimate ({MODEL_ERROR:.0%})" in result.reason
+
+
+def test_a_lead_outside_the_error_is_a_lead() -> None:
+    def two(layout: Layout) -> str:
+        return "" if layout.grid.name in SIMPLE_AND_DEEP else "not today"
+
+    result = plan(question(100e9), two)
+    assert result.recommended
+    assert result.recommended.layout.grid.name == SIMPLE_AND_DEEP[0]
+    assert f"the next best, {SIMPLE_AND_DEEP[1]}, is" in result.reason
+    assert "error" not in result.reason
+
+
+def test_long_sequences_are_sliced_when_a_whole_one_does_not_fit() -> None:
+    model = of_model(ModelConfig.model_validate({"name": "llama", "preset": "8b"}), 128256)
+    asked = Question(model, Batch(8, 2**18), cluster(GPUS["h100-80"], 2))
+    sliced = [c for c in plan(asked).candidates if "cp" in c.layout.grid.kinds]
+    whole = next(c for c in plan(asked).candidates if c.layout.grid.kinds == {"fsdp"})
+    assert min(c.memory.total for c in sliced) < whole.memory.total
 
 
 def test_machines_may_be_lost_as_long_as_the_shards_fit_on_the_others() -> None:

@@ -4,8 +4,9 @@ tests/trainer/parallel/test_planned_memory.py.
 
 from __future__ import annotations
 
+from regroup.planning.hardware import GPUS
 from regroup.planning.layouts import Batch, Checkpointing, Grid, Layout
-from regroup.planning.memory_estimate import Memory, estimate
+from regroup.planning.memory_estimate import Memory, estimate, usable
 from regroup.planning.transformer import of_parameters
 
 MODEL = of_parameters(1e9, 50257)
@@ -39,9 +40,26 @@ def test_sharding_shares_all_over_the_shard_group() -> None:
     assert memory(HSDP).optimizer == memory(DDP).optimizer // 4
 
 
-def test_accumulation_with_sharding_keeps_no_whole_gradients() -> None:
+def test_accumulation_with_sharding_keeps_shards_of_gradients_and_no_whole_ones() -> None:
     once, often = memory(FSDP, batch=Batch(8, 1024)), memory(FSDP)
     assert often.working == once.working
+    assert once.gradients == 0  # they appear as activations are freed
+    assert often.gradients == memory(DDP).gradients // 8
+
+
+def test_accumulation_decides_whether_a_hundred_billion_parameters_fit_64_a100() -> None:
+    layout = Layout(Grid("fsdp", 1, 1, 64, 1), 1, "selective")
+    large = of_parameters(100e9, 50257)
+    once, often = (estimate(large, layout, Batch(samples, 2048), BF16) for samples in (64, 512))
+    shard = 4 * large.parameters // 64
+    assert often.total - once.total == shard
+    assert once.total < usable(GPUS["a100-80"]) < often.total
+
+
+def test_slices_of_sequences_have_a_slice_of_the_activations_but_all_keys_and_values() -> None:
+    whole, sliced = memory(FSDP, 8), memory(Grid("fsdp", 1, 1, 4, 1, context=2), 8)
+    assert whole.parameters == sliced.parameters
+    assert whole.activations / 2 < sliced.activations < whole.activations
 
 
 def test_recomputation_keeps_less() -> None:

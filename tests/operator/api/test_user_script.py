@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.user_script import user_script
 
 
@@ -42,9 +45,33 @@ def test_command_and_args_are_one_line(
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["torchrun", "train.py"], "'torchrun' starts ranks itself"),
-        (["python", "-u", "train.py"], "names no Python script"),
-        (["bash", "-c", "echo"], "'bash -c echo' names no Python script"),
+        (["torchrun", "train.sh"], "'train.sh' names no Python script"),
+        (["torchrun", "--foo", "train.py"], "--foo: torchrun has no such flag"),
+        (["torchrun", "--n=2", "a.py"], "--n: torchrun has no such flag: it may be --nproc-per-no"),
+        (["torchrun", "--nproc-per-node=$(N)", "a.py"], "--nproc-per-node=$(N): give a number"),
+        (["torchrun", "--nnodes=a", "a.py"], "--nnodes=a: give a number of workers"),
+        (["torchrun", "--max-restarts=-1", "a.py"], "--max-restarts=-1: give a number"),
+        (["torchrun", "--standalone=1", "a.py"], "--standalone takes no value"),
+        (["torchrun", "--role"], "--role: its value is missing"),
+        (["torchrun", "-x", "a.py"], "-x: torchrun has no such flag"),
+        (
+            [*["torchrun", "--nnodes=2", "--rdzv-id=7", "--rdzv-backend", "c10d", "a.py"]],
+            "--rdzv-id=7: the job brings its own rendezvous: write [torchrun, --nnodes=2, --rdzv-b",
+        ),
+        (["torchrun", "--rdzv-backend=etcd", "a.py"], "--rdzv-backend=etcd: the job brings its"),
+        (["python", "-O", "train.py"], "-O of Python cannot be obeyed"),
+        (["bash", "-c", "echo"], "'bash -c echo' is a line for a shell: write the command as a li"),
+        (["bash", "-c", "cd a && python b.py"], "and other steps in an init container"),
+        (["/bin/sh", "-c", "A=1 python b.py"], "variables in env"),
+        (
+            ["sh", "-c", "torchrun --nproc-per-node 2 a.py"],
+            "write [torchrun, --nproc-per",
+        ),
+        (
+            ["deepspeed", "--num_gpus=2", "a.py", "-v"],
+            "starts ranks itself, which spec",
+        ),
+        (["accelerate", "launch", "a.py", "-v"], "write [python, a.py, -v]"),
         (["python"], "'python alone' names no Python script"),
         ("python train.py", "must be a list of strings"),
     ],
@@ -55,6 +82,33 @@ def test_what_is_no_python_script_is_refused_by_the_name_of_the_field(
     with pytest.raises(ValueError, match=r"containers\[trainer\]\.command") as caught:
         user_script(template(command=command))
     assert words in str(caught.value)
+
+
+def test_the_command_line_of_torchrun_stands_before_the_script() -> None:
+    command = "/opt/bin/torchrun --nproc_per_node 2 --nnodes=1:4 --role=a -t3 -m mine.train -v"
+    script = user_script(template(command=command.split()))
+    assert script is not None
+    assert (script.interpreter, script.arguments) == ("/opt/bin/python", ("-m", "mine.train", "-v"))
+    flags = script.flags
+    assert (flags.ranks, flags.nodes, flags.role, flags.stock) == (2, (1, 4), "a", ("-t3",))
+    assert script.variables == {"ROLE_NAME": "a"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["torchrun", "--standalone", "--nproc-per-node=gpu", "train.py"],
+        ["python3", "-m", "torch.distributed.run", "--nnodes=1", "--nproc=auto", "train.py"],
+        ["torchrun", "--rdzv-backend=c10d", "--start-method", "spawn", "--run-path", "train.py"],
+        ["python", "-u", "train.py"],
+    ],
+)
+def test_flags_that_say_what_is_so_anyway_are_obeyed(command: list[str]) -> None:
+    script = user_script(template(command=command))
+    assert script is not None
+    assert script.arguments == ("train.py",)
+    assert script.flags.ranks in (None, "auto")
+    assert script.flags.nodes in (None, (1, 1))
 
 
 def test_without_a_command_there_is_no_script() -> None:
@@ -71,3 +125,34 @@ def test_plain_values_of_the_environment_are_known() -> None:
     script = user_script(template(command=["python", "a.py"], env=env))
     assert script is not None
     assert script.environment == {"EPOCHS": "2"}
+
+
+def of_torchrun(*flags: str, **spec: Any) -> TrainingJobSpec:
+    container = {"name": "trainer", "command": ["torchrun", *flags, "train.py"]}
+    return TrainingJobSpec.model_validate(
+        {"template": {"spec": {"containers": [container]}}, **spec}
+    )
+
+
+def test_flags_of_torchrun_count_where_the_spec_has_its_default() -> None:
+    spec = of_torchrun("--nproc-per-node=2", "--max-restarts=3", "--nnodes=1")
+    assert (spec.nproc_per_node, spec.restart_policy.max_restarts) == (2, 3)
+    same = of_torchrun("--nproc-per-node=2", nprocPerNode=2)
+    assert same.nproc_per_node == 2
+    assert of_torchrun("-t3", launcher="torchrun").launcher == "torchrun"
+
+
+@pytest.mark.parametrize(
+    ("flag", "spec", "words"),
+    [
+        ("--nproc-per-node=2", {"nprocPerNode": 4}, "nprocPerNode is 4, and --nproc-per-node in"),
+        ("--max-restarts=2", {"restartPolicy": {"maxRestarts": 4}}, "restartPolicy.maxRestarts is"),
+        ("--nnodes=2", {}, "--nnodes is (2, 2), and the job has 1 to 1 workers"),
+        ("-t3", {}, "-t3: only launcher torchrun obeys this"),
+    ],
+)
+def test_flags_of_torchrun_that_contradict_the_spec_are_refused(
+    flag: str, spec: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValidationError, match=re.escape(words)):
+        of_torchrun(flag, **spec)

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from regroup_operator.controller import work_queue
 from regroup_operator.controller.work_queue import WorkQueue
 
 
@@ -57,6 +58,21 @@ async def test_only_a_patient_addition_waits_for_the_end_of_the_back_off(when: s
             queue.done("a", failed=True)
         assert len(queue) == (not patient)
     queue.close()
+
+
+async def test_a_failed_key_that_was_added_meanwhile_runs_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(work_queue, "LONGEST_BACKOFF_SECONDS", 0.0)
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a")
+    await queue.take()
+    queue.add("a")
+    queue.done("a", failed=True)
+    await queue.take()
+    queue.done("a")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(queue.take(), 0.05)
 
 
 async def test_a_patient_addition_runs_after_a_success() -> None:

@@ -69,6 +69,13 @@ def test_the_account_never_falls_when_a_coordinator_starts_from_less() -> None:
     assert merge_ledgers(after, None).seconds == ledger.seconds
 
 
+def test_progress_stays_while_a_new_coordinator_knows_none() -> None:
+    simulation = Simulation()
+    simulation.status = projected(simulation, progress=make_progress(), total_steps=500)
+    assert simulation.status.progress.step == 250
+    assert projected(simulation).progress == simulation.status.progress
+
+
 def test_planned_resizes_are_no_restarts() -> None:
     ledger = Ledger(restarts={"resize": 3, "infrastructure": 1})
     status = projected(Simulation(), ledger=ledger)

@@ -23,8 +23,9 @@ async def test_a_wrong_token_ends_the_agent_with_a_sentence(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-async def test_a_worker_whose_rank_finishes_ends_with_zero(tmp_path: Path) -> None:
-    async with make_site(tmp_path, "finish") as site:
+@pytest.mark.parametrize("how", ["finish", "finish, then abort", "abort after the last line"])
+async def test_a_worker_whose_rank_finishes_ends_with_zero(tmp_path: Path, how: str) -> None:
+    async with make_site(tmp_path, how) as site:
         agent = site.start_agent()
         await site.until("completed")
         code, text = await ended(agent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from regroup_trainer.agent.template_process import SINGLE_THREADED
 from regroup_trainer.agent.template_protocol import (
     ForkRank,
     KillRanks,
@@ -51,10 +49,7 @@ class Parent:
             str(theirs.fileno()),
         ]
         arguments = ["--parent", str(os.getpid()), "--entry", ENTRY, "--directory", str(directory)]
-        environment = {**os.environ, **SINGLE_THREADED}
-        self.process = subprocess.Popen(
-            [*command, *arguments], pass_fds=[theirs.fileno()], env=environment
-        )
+        self.process = subprocess.Popen([*command, *arguments], pass_fds=[theirs.fileno()])
         theirs.close()
         self.lines = self.control.makefile("rb")
         self.ranks = socket.socket(socket.AF_UNIX)
@@ -191,16 +186,3 @@ def test_nothing_survives_the_template(tmp_path: Path) -> None:
         wait_until("the rank to die with its template", lambda: not runs(rank))
     finally:
         parent.close()
-
-
-def test_prefixed_lines_show_which_rank_wrote_them() -> None:
-    program = (
-        "import sys; from regroup_trainer.agent.template import Prefixed; "
-        "out = Prefixed(sys.stdout, 'rank 3: '); print('a', 'b', file=out); out.write('c\\nd'); "
-        "out.flush()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "rank 3: a b\nrank 3: c\nrank 3: d"
-    assert json.dumps(done.stderr) == '""'

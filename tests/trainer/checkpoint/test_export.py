@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from regroup_trainer import models
 from regroup_trainer.checkpoint.catalog import published
-from regroup_trainer.checkpoint.export import export, initialize_from
+from regroup_trainer.checkpoint.export import export
+from regroup_trainer.checkpoint.initialize_from import initialize_from
 from regroup_trainer.checkpoint.layout import Layout
-from regroup_trainer.errors import DataError
 from regroup_trainer.protocol.config import ModelConfig
 from tests.support.ranks import Template, generation, succeeded, train_config
 
-LLAMA = {"name": "llama", "preset": "tiny"}
+LLAMA: dict[str, Any] = {
+    "name": "llama",
+    "dimensions": {
+        "layers": 2,
+        "heads": 4,
+        "width": 64,
+        "key_value_heads": 2,
+        "rotary_scaling": {"factor": 32, "original_length": 16},
+    },
+}
+TINY = {"preset": None, **LLAMA}
 VOCABULARY = 256
 
 
@@ -24,7 +35,7 @@ VOCABULARY = 256
 def trained(template: Template, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job's directory after two steps of a Llama on two sharded ranks."""
     directory = tmp_path_factory.mktemp("llama")
-    config = train_config(model=LLAMA, parallelism={"strategy": "fsdp"}, training={"steps": 2})
+    config = train_config(model=TINY, parallelism={"strategy": "fsdp"}, training={"steps": 2})
     outcomes = template.run(generation(directory, 2, config))
     succeeded(outcomes)
     return directory
@@ -38,8 +49,9 @@ def exported(directory: Path, target: Path, **options: int) -> Path:
 
 
 def ours(folder: Path) -> torch.nn.Module:
-    model = models.build(ModelConfig.model_validate(LLAMA), VOCABULARY).to_empty(device="cpu")
-    initialize_from(model, folder, "llama")
+    config = ModelConfig.model_validate({**LLAMA, "initialize_from": str(folder)})
+    model = models.build(config, VOCABULARY).to_empty(device="cpu")
+    initialize_from(model, config, VOCABULARY)
     return model.eval()
 
 
@@ -47,9 +59,13 @@ def ours(folder: Path) -> torch.nn.Module:
 def test_transformers_loads_an_exported_llama_and_computes_the_same(
     trained: Path, tmp_path: Path, shard_bytes: int
 ) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     folder = exported(trained, tmp_path / "out", shard_bytes=shard_bytes)
-    theirs = transformers.LlamaForCausalLM.from_pretrained(folder).eval()
+    config = json.loads((folder / "config.json").read_text())
+    assert config["rope_scaling"]["rope_type"] == "llama3"
+    assert config["max_position_embeddings"] == 32 * 16
+    theirs: Any = transformers.LlamaForCausalLM.from_pretrained(folder)
     tokens = torch.arange(2 * 16).reshape(2, 16) * 7 % VOCABULARY
     with torch.no_grad():
         torch.testing.assert_close(
@@ -68,8 +84,8 @@ def test_a_large_model_is_split_with_an_index(trained: Path, tmp_path: Path) -> 
 
 def test_a_run_begins_with_given_weights(template: Template, trained: Path, tmp_path: Path) -> None:
     folder = exported(trained, tmp_path / "out")
-    begun = train_config(model={**LLAMA, "initialize_from": str(folder)}, training={"steps": 1})
-    plain = train_config(model=LLAMA, training={"steps": 1})
+    begun = train_config(model={**TINY, "initialize_from": str(folder)}, training={"steps": 1})
+    plain = train_config(model=TINY, training={"steps": 1})
     losses = []
     for number, config in enumerate((begun, plain)):
         outcome = template.run(generation(tmp_path / f"job-{number}", 1, config))[0]
@@ -80,12 +96,20 @@ def test_a_run_begins_with_given_weights(template: Template, trained: Path, tmp_
     assert losses[0] < losses[1]
 
 
-def test_weights_that_do_not_fit_are_named_with_what_to_do(trained: Path, tmp_path: Path) -> None:
-    folder = exported(trained, tmp_path / "out")
-    wider = ModelConfig.model_validate({"name": "llama", "preset": "10m"})
-    with pytest.raises(
-        DataError, match=r"has shape \[256, 64\] instead of \[256, 384\]: choose the preset"
-    ):
-        initialize_from(models.build(wider, VOCABULARY).to_empty(device="cpu"), folder, "llama")
-    with pytest.raises(DataError, match=r"holds no \*\.safetensors: name a folder"):
-        initialize_from(torch.nn.Linear(1, 1), tmp_path, "llama")
+def test_a_gpt_goes_out_and_comes_back(template: Template, tmp_path: Path) -> None:
+    """transformers has no such model; its config.json is compared as well."""
+    config = train_config(training={"steps": 1})
+    succeeded(template.run(generation(tmp_path / "job", 1, config)))
+    folder = exported(tmp_path / "job", tmp_path / "out")
+    again = train_config(model={"initialize_from": str(folder)}, training={"steps": 1})
+    first, second = (
+        template.run(generation(tmp_path / name, 1, it))[0].losses[0]
+        for name, it in (("plain", config), ("begun", again))
+    )
+    assert first is not None
+    assert second is not None
+    assert second < first
+    wider = train_config(model={"preset": "1m", "initialize_from": str(folder)})
+    refused = template.run(generation(tmp_path / "wider", 1, wider))[0]
+    assert refused.exit_code == 2
+    assert "layers is 2, and layers of the job is 5" in refused.stderr

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -303,6 +305,23 @@ def test_a_run_that_no_longer_fits_its_checkpoint_is_refused_with_both_values(
     assert rank0.exit_code == 2
     assert message in rank0.stderr
     assert "or set resume.policy: Never to start from scratch" in rank0.stderr
+
+
+def test_a_model_made_without_scaling_goes_on_with_the_field_of_the_refusal(
+    template: Template, tmp_path: Path
+) -> None:
+    size = {"layers": 1, "heads": 1, "width": 8}
+    unscaled = {"name": "llama", "preset": None, "dimensions": size}
+    scaled = {**unscaled, "dimensions": {**size, "rotary_scaling": {"factor": 2}}}
+    begun = train_config(model=unscaled, training={"steps": 2})
+    succeeded(template.run(generation(tmp_path, 2, begun)))
+    rank0 = template.run(following(tmp_path, train={"model": scaled}))[0]
+    assert rank0.exit_code == 2
+    field = re.search(r"set model\.dimensions: (\{.*\}) and no model\.preset", rank0.stderr)
+    assert field, rank0.stderr
+    given = {**unscaled, "dimensions": json.loads(field[1])}
+    outcomes = succeeded(template.run(following(tmp_path, n=3, train={"model": given})))
+    assert outcomes[0].restored.step == 2
 
 
 def test_a_superseded_generation_publishes_nothing(template: Template, tmp_path: Path) -> None:

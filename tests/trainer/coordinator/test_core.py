@@ -281,6 +281,34 @@ def test_lost_members_and_peer_errors_count_against_no_budget() -> None:
     assert job.core.state.account.ledger().restarts == {"infrastructure": 1}
 
 
+def report_nothing(job: Job) -> None:
+    """Have the ranks be those of a program without a Session."""
+    assert job.core.state.current is not None
+    job.core.state.current.restored.clear()
+
+
+def test_a_connection_that_a_program_lost_while_all_were_there_is_its_own_matter() -> None:
+    job, agents = start_job(script=("train.py",), max_restarts=1)
+    for _ in range(2):
+        report_nothing(job)
+        for agent in agents:
+            job.rank_ends(agent, "peer", 75)
+        job.wait(5.0)
+    assert job.core.state.account.ledger().restarts == {"application": 2}
+    assert job.outcome is not None
+    assert "no rank and no worker was lost" in job.outcome.message
+
+
+def test_a_connection_that_a_program_lost_with_its_peer_is_not() -> None:
+    job, agents = start_job(script=("train.py",), max_restarts=0)
+    report_nothing(job)
+    job.rank_ends(agents[0], "peer", 75)
+    job.crash(agents[1])
+    job.wait(5.0)
+    assert job.outcome is None
+    assert job.core.state.account.ledger().restarts == {"infrastructure": 1}
+
+
 def test_the_first_cause_is_named_although_its_peers_report_first() -> None:
     job, agents = start_job()
     agents[1].ranks_run = False  # its process ends, and receives nothing more

@@ -46,6 +46,16 @@ def test_the_buckets_hold_the_gradients_also_when_they_have_been_arranged_anew()
     assert math.isnan(squares(model.reduced() or [])), "what a program does to a gradient shows"
 
 
+def test_buckets_that_are_arranged_anew_are_not_there_beside_the_old_ones() -> None:
+    model = SummedDDP(make_model(), ParallelismConfig(), gradient_as_bucket_view=True)
+    model(torch.ones(3, 4)).sum().backward()
+    old = [weakref.ref(bucket) for bucket in model.reduced() or []]
+    assert old
+    model.zero_grad()
+    model(torch.ones(3, 4))
+    assert [bucket() for bucket in old] == [None] * len(old)
+
+
 def test_a_parameter_without_a_gradient_adds_nothing() -> None:
     model = SummedDDP(
         make_model(), ParallelismConfig(), gradient_as_bucket_view=True, find_unused_parameters=True

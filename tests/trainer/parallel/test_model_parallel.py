@@ -121,7 +121,7 @@ def test_a_model_parallel_model_trains_as_one_process_does(
     assert audit(tmp_path / "job") == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_any_layout_resumes_from_the_checkpoint_of_any_other(
     template: Template, tmp_path: Path
 ) -> None:

@@ -14,7 +14,8 @@ from tests.support.peak_memory import ENTRY, STEPS
 from tests.support.ranks import Template, generation, succeeded, train_config
 
 RANKS = 2
-TOLERANCE = 0.15
+TOLERANCE = 0.12
+WHERE_GRADIENTS_DOMINATE = 0.05
 LENGTH, ELEMENT = 128, {"fp32": 4, "bf16": 2}
 GPT = {"preset": None, "dimensions": {"layers": 4, "heads": 4, "width": 256}}
 LLAMA = {
@@ -28,18 +29,23 @@ LLAMA = {
         "feedForwardWidth": 768,
     },
 }
+WIDE = {"preset": None, "dimensions": {"layers": 6, "heads": 4, "width": 512}}
 DDP, ZERO, FSDP = (
     Grid("ddp", 1, 1, 1, RANKS),
     Grid("zero", 1, 1, 1, RANKS),
     Grid("fsdp", 1, 1, RANKS, 1),
 )
+SLICED = Grid("fsdp", 1, 1, 1, 1, context=RANKS)
 Precision = Literal["fp32", "bf16"]
 
 
-@pytest.mark.long  # how far FSDP's collectives overlap, and so the peak, depends on the load
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "grid", "micro_batch", "samples", "checkpointing", "precision"),
     [
+        pytest.param(WIDE, FSDP, 1, 4, "none", "fp32", id="fsdp, accumulating, gradients dominate"),
+        pytest.param(WIDE, FSDP, 1, 4, "none", "bf16", id="fsdp, bf16, gradients dominate"),
+        pytest.param(GPT, SLICED, 8, 8, "none", "fp32", id="slices of sequences"),
         pytest.param(GPT, DDP, 4, 16, "none", "fp32", id="ddp, accumulating"),
         pytest.param(GPT, DDP, 8, 16, "none", "bf16", id="ddp, bf16"),
         pytest.param(GPT, DDP, 16, 32, "selective", "fp32", id="ddp, cheap parts recomputed"),
@@ -62,7 +68,7 @@ def test_the_peak_of_a_step_is_as_planned(
 ) -> None:
     config = train_config(
         model=model,
-        parallelism={"strategy": grid.strategy},
+        parallelism={"strategy": grid.strategy, "context_parallel": grid.context},
         data={"source": "synthetic"},
         training={
             "steps": STEPS,
@@ -81,6 +87,7 @@ def test_the_peak_of_a_step_is_as_planned(
     shape, layout = of_model(config.model, 256), Layout(grid, micro_batch, checkpointing)
     planned = estimate(shape, layout, Batch(samples, LENGTH), ELEMENT[precision])
     print(f"planned / measured: {planned.total / measured:.3f} of {measured / 1e6:.1f} MB")
-    assert planned.total == pytest.approx(measured, rel=TOLERANCE), (
+    tolerance = WHERE_GRADIENTS_DOMINATE if model is WIDE else TOLERANCE
+    assert planned.total == pytest.approx(measured, rel=tolerance), (
         f"measured {measured / 1e6:.1f} MB, {planned}"
     )

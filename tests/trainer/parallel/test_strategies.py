@@ -80,7 +80,7 @@ def test_loss_and_parameters_are_those_of_one_process(
     assert audit(tmp_path / "job") == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_any_strategy_resumes_from_a_checkpoint_of_any_other(
     template: Template, tmp_path: Path

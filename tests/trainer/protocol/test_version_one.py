@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from regroup_trainer.protocol.config import TrainConfig
+from regroup_trainer.protocol.config import PRESETS, ModelConfig, TrainConfig
 from regroup_trainer.protocol.desired import Desired, Lost
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.ledger import Ledger
@@ -72,6 +72,15 @@ def test_a_coordinator_of_today_is_sent_all_of_it() -> None:
 def test_it_is_sent_no_field_that_it_would_refuse() -> None:
     """A new field of Desired is left out by its table; one below `train` needs a rule there."""
     assert not list(unknown(json.loads(make_desired().to_json(1)), recorded("desired_fields")))
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS["llama"]))
+def test_it_knows_the_fields_of_a_model_without_scaling(preset: str) -> None:
+    size = PRESETS["llama"][preset].model_copy(update={"rotary_scaling": None})
+    model = ModelConfig(name="llama", dimensions=size)
+    desired = make_desired().model_copy(update={"train": TrainConfig(model=model)})
+    assert not list(unknown(json.loads(desired.to_json(1)), recorded("desired_fields")))
+    assert Desired.model_validate_json(desired.to_json(1)) == desired
 
 
 def unknown(document: dict[str, Any], fields: dict[str, Any], path: str = "") -> list[str]:

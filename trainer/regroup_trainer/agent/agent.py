@@ -27,6 +27,7 @@ from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.agent.rank_sockets import RankSockets
 from regroup_trainer.agent.template_process import TemplateProcess
 from regroup_trainer.agent.template_protocol import (
+    EndWithRanks,
     ForkRank,
     KillRanks,
     RankEnded,
@@ -54,8 +55,16 @@ from regroup_trainer.protocol.coordinator_messages import (
 from regroup_trainer.protocol.environment import AgentEnvironment
 from regroup_trainer.protocol.exit_codes import KILLED, TEMPLATE_LOST, TERMINATED, WRONG_USAGE
 from regroup_trainer.protocol.generation import Assignment, GenerationNumber, GenerationRecord
-from regroup_trainer.protocol.rank_messages import Finished, RankReport, SnapshotsOff, SnapshotTaken
+from regroup_trainer.protocol.rank_messages import (
+    Finished,
+    LastLine,
+    RankReport,
+    SnapshotsOff,
+    SnapshotTaken,
+)
 
+END_SECONDS = 10.0
+"""How long the processes of ranks may last after their last report."""
 LEAVE_SECONDS = 20.0
 """After SIGTERM, an agent without a coordinator ends its ranks no later than this."""
 HEARTBEAT_SECONDS = 0.5
@@ -95,6 +104,7 @@ class Agent:
         self._first_failure: RankExit | None = None
         self._diagnosing: asyncio.Task[None] | None = None
         self._releasing: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
         """Run until the coordinator, a signal or a failure ends this member."""
@@ -117,6 +127,8 @@ class Agent:
                 working.cancel()
                 with contextlib.suppress(asyncio.CancelledError, RejectedError):
                     await working
+                if self._ending is not None:
+                    self._ending.cancel()
                 self._template.kill()
                 snapshots.close()
                 if self._sockets is not None:
@@ -172,7 +184,10 @@ class Agent:
                 self._snapshots.complete(number)
             case Exit(code=code, reason=reason):
                 log.info("the agent ends with code %d: %s", code, reason)
-                self._end(code)
+                if code:
+                    self._end(code)
+                else:
+                    self._ending = asyncio.create_task(self._end_with_ranks())
 
     def _begin(self, record: GenerationRecord) -> None:
         former, parked = self._state.record, self._state.parked()
@@ -207,7 +222,9 @@ class Agent:
                 )
             )
         )
-        threads = threads_per_rank(len(self._assignments)) if self._assignments else 0
+        count = len(self._assignments)
+        own_program = count > 0 and bool(self._assignments[0].record.desired.script)
+        threads = threads_per_rank(count, own_program) if count else 0
         for assignment in self._assignments:
             if assignment not in entering:
                 self._template.order(ForkRank(assignment=assignment, threads=threads))
@@ -244,10 +261,7 @@ class Agent:
     def _kill_ranks(self, generation: GenerationNumber, ranks: Sequence[int], why: str) -> None:
         if not ranks:
             return
-        others = [a for a in self._assignments if a.rank not in ranks]
-        self._template.order(
-            KillRanks(kept=tuple(ReassignedRank(rank=a.rank, assignment=a) for a in others))
-        )
+        self._keep([a for a in self._assignments if a.rank not in ranks])
         for rank in ranks:
             self._report_end(
                 RankExit(
@@ -259,6 +273,11 @@ class Agent:
                     message=why,
                 )
             )
+
+    def _keep(self, assignments: Sequence[Assignment]) -> None:
+        """Kill all ranks but these."""
+        kept = tuple(ReassignedRank(rank=a.rank, assignment=a) for a in assignments)
+        self._template.order(KillRanks(kept=kept))
 
     async def _diagnose(self) -> None:
         """Log the stacks of the ranks, and send them to the coordinator."""
@@ -286,6 +305,9 @@ class Agent:
         if isinstance(report, SnapshotTaken) and self._snapshots:
             self._snapshots.take(report)
             return
+        if isinstance(report, LastLine):
+            self._state.past_last_line.add(report.rank)
+            return
         self._state.note(report)
         self._metrics.note(report)
         self._connection.send(report)
@@ -311,27 +333,43 @@ class Agent:
         # A parked rank may have died after the next generation began here, but before the template
         # received that order.
         end = end.model_copy(update={"generation": self._state.record.number, "rank": now})
-        if end.exit_code == 0 and isinstance(self._state.ended.get(end.rank), Finished):
-            return
+        finished = self._state.ended.get(end.rank)
+        if isinstance(finished, Finished) and (end.exit_code == 0 or finished.retained is None):
+            return  # its part is done, however its process ends
         unreported = self._state.unreported(end.rank, end.step, end.time)
         if unreported is not None:
             self._on_report(unreported)
+        if end.rank in self._state.past_last_line:
+            self._count_as_finished(end)
+            return
         report = rank_exit(end, oom=oom_kills() > self._oom_kills)
         if end.rank in self._state.terminated:
             report = report.model_copy(update={"cause": "peer"})
         log.error("rank %d ended with code %d (%s)", report.rank, report.exit_code, report.cause)
-        if report.signal is not None and report.message:  # what it wrote as it crashed
-            log.error("%s", report.message)
         if report.cause != "peer":
             self._first_failure = self._first_failure or report
         self._report_end(report)
 
-    def _report_end(self, report: RankExit) -> None:
+    def _count_as_finished(self, end: RankEnded) -> None:
+        """A program whose last line has run has done its work, however its process ends."""
+        log.warning(
+            "rank %d had run its last line when it ended with code %d: its work counts",
+            end.rank,
+            end.exit_code,
+        )
+        self._report_end(
+            Finished(generation=end.generation, rank=end.rank, step=0, reason="completed")
+        )
+
+    def _report_end(self, report: RankExit | Finished) -> None:
         self._state.ended.pop(report.rank, None)
         self._state.note(report)
         self._connection.send(report)
 
     def _on_template_end(self) -> None:
+        if self._ending is not None:
+            self._end(0)
+            return
         log.error("the template process ended, and all ranks with it")
         self._end(TEMPLATE_LOST)
 
@@ -371,6 +409,15 @@ class Agent:
                 if ended is None or ended.si_pid == self._template.pid:
                     return
                 os.waitpid(ended.si_pid, 0)
+
+    async def _end_with_ranks(self) -> None:
+        """End once the ranks that have finished are gone, and all that they wrote is in the log."""
+        parked = set(self._state.parked())
+        self._keep([a for a in self._assignments if a.local_rank not in parked])
+        self._template.order(EndWithRanks())
+        await asyncio.sleep(END_SECONDS)
+        log.warning("ranks did not end within %.0f s after their last report", END_SECONDS)
+        self._end(0)
 
     def _end(self, code: int) -> None:
         if not self._result.done():

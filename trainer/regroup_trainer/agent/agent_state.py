@@ -32,6 +32,8 @@ class AgentState:
         self.ended: dict[int, RankExit | Finished | Parked] = {}
         self.terminated: set[int] = set()
         """Ranks of the current generation that got a signal to end: their end is no failure."""
+        self.past_last_line: set[int] = set()
+        """Ranks of the current generation whose program has done its work."""
         self._restored: dict[int, Restored] = {}
         self._reassigned: dict[tuple[GenerationNumber, int], int] = {}
         """Rank of the generation before -> its rank now, for processes that were parked."""
@@ -53,6 +55,7 @@ class AgentState:
         self.newest = {}
         self.ended = {}
         self.terminated = set()
+        self.past_last_line = set()
         self._restored = {}
         return True
 

@@ -34,12 +34,16 @@ def make_assignments(
     ]
 
 
-def threads_per_rank(local_ranks: int) -> int:
+def threads_per_rank(local_ranks: int, own_program: bool) -> int:
     """Threads for the tensor operations of a rank.
 
-    OMP_NUM_THREADS if the user has set it, else an equal share of the CPUs.
+    OMP_NUM_THREADS if the user has set it. Else the built-in trainer takes an equal share of the
+    CPUs, and a program of the user's what it would have under torchrun: one thread beside other
+    ranks, all CPUs alone.
     """
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     if wanted.isdigit() and int(wanted) > 0:
         return int(wanted)
+    if own_program and local_ranks > 1:
+        return 1
     return max(1, len(os.sched_getaffinity(0)) // local_ranks)

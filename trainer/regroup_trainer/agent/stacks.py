@@ -16,7 +16,7 @@ from pathlib import Path
 from regroup_trainer.protocol.agent_messages import Stack
 from regroup_trainer.protocol.generation import GenerationRecord
 
-SIGNAL = signal.SIGUSR1
+SIGNAL = signal.SIGRTMAX  # programs use SIGUSR1 and SIGUSR2 themselves
 ANSWER_SECONDS = 1.0
 _POLL_SECONDS = 0.05
 _LIMIT = 16000

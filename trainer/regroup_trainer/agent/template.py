@@ -12,24 +12,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import faulthandler
 import gc
 import importlib
-import io
 import os
-import random
 import selectors
 import signal
 import socket
 import sys
-import traceback
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 from regroup_trainer.agent import stacks
+from regroup_trainer.agent.forked_rank import RankStart, live
+from regroup_trainer.agent.rank_output import IDLE_SECONDS, Lines, Stream
 from regroup_trainer.agent.template_protocol import (
+    EndWithRanks,
     ForkRank,
     KillRanks,
     RankEnded,
@@ -42,7 +42,6 @@ from regroup_trainer.agent.template_protocol import (
     TerminateRanks,
     order,
 )
-from regroup_trainer.protocol.channel import AgentChannel
 from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.system.child_process import die_with_parent, name_process
 from regroup_trainer.system.commit_page import CommitPage
@@ -60,10 +59,15 @@ PRELOADED = (
     "torch.utils.serialization.config",
 )
 """What a first step needs and torch imports lazily. A test compares this list with a real step."""
-RANK_NICENESS = 5
-"""Ranks yield to the agent, whose heartbeats must be on time."""
-TAIL_CHARACTERS = 4000
-"""The end of a rank's standard error that goes into its report."""
+SINGLE_THREADED = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+"""Keeps libraries from starting threads at import, and CUDA checks from creating a context. Ranks
+find what the user has set.
+"""
 
 
 def preload(entry: str) -> None:
@@ -75,9 +79,14 @@ def preload(entry: str) -> None:
 @dataclass
 class _Rank:
     assignment: Assignment
-    stderr_tail: Path
     page: CommitPage
+    streams: list[Stream] = field(default_factory=list)
+    """Its standard output and its standard error."""
     killed: bool = False
+
+    def prefix(self) -> bytes:
+        """What marks its lines. A rank that goes on may get another number."""
+        return f"rank {self.assignment.rank}: ".encode()
 
 
 class Template:
@@ -87,22 +96,28 @@ class Template:
         self._control = control
         self._entry = entry
         self._directory = directory
+        self._environment = {name: os.environ.get(name) for name in SINGLE_THREADED}
+        """What the user has set of the variables that are the template's own."""
+        self._selector = selectors.DefaultSelector()
         self._ranks: dict[int, _Rank] = {}
         self._store: int | None = None
         self._woken, self._wake = socket.socketpair()
         self._pending = b""
+        self._is_ending = False
+        """Whether to end with the last rank."""
 
     def run(self) -> None:
         """Serve until the agent closes its end."""
+        os.environ.update(SINGLE_THREADED)
         preload(self._entry)
         gc.collect()
         gc.freeze()  # else the collector of every child would touch, and so copy, these pages
         self._watch_children()
         self._send(Ready())
-        with selectors.DefaultSelector() as selector:
+        with self._selector as selector:
             selector.register(self._control, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
-            while self._serve(selector):
+            while self._serve():
                 pass
 
     def _watch_children(self) -> None:
@@ -111,15 +126,20 @@ class Template:
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
-    def _serve(self, selector: selectors.BaseSelector) -> bool:
-        """Handle what is ready; False when the agent is gone."""
-        ready = {key.fileobj for key, _ in selector.select()}
+    def _serve(self) -> bool:
+        """Handle what is ready; False when the agent is gone, or nothing is left."""
+        selected = [key for key, _ in self._selector.select(self._patience())]
+        ready = {key.fileobj for key in selected}
+        self._pass_on([key.data for key in selected if key.data is not None])
         if self._woken in ready:
             with contextlib.suppress(BlockingIOError):
                 self._woken.recv(4096)
             self._reap()
-        if self._control not in ready:
-            return True
+        is_connected = self._control not in ready or self._read_orders()
+        return is_connected and not (self._is_ending and not self._ranks)
+
+    def _read_orders(self) -> bool:
+        """Handle the orders that have come; False when the agent is gone."""
         chunk = self._control.recv(65536)
         *lines, self._pending = (self._pending + chunk).split(b"\n")
         for line in lines:
@@ -138,6 +158,42 @@ class Template:
                 self._signal(ranks, signal.SIGTERM)
             case ShowStacks(ranks=ranks):
                 self._signal(ranks, stacks.SIGNAL)
+            case EndWithRanks():
+                self._is_ending = True
+
+    # --- what ranks write -------------------------------------------------------------------------
+
+    def _open_streams(self, rank: _Rank) -> list[int]:
+        """Make the pipes of a rank; returns their writing ends."""
+        ends = []
+        for target in (1, 2):
+            source, end = os.pipe()
+            os.set_blocking(source, False)
+            stream = Stream(source, target, Lines(rank.prefix))
+            rank.streams.append(stream)
+            self._selector.register(source, selectors.EVENT_READ, stream)
+            ends.append(end)
+        return ends
+
+    def _pass_on(self, streams: list[Stream]) -> None:
+        """Pass on what the streams have, and the beginnings of lines that have waited for long."""
+        now = time.monotonic()
+        for stream in streams:
+            if not stream.pump(now):
+                self._close(stream)
+        for stream in self._streams():
+            stream.pass_on_beginning(now)
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for anything; None: for ever."""
+        return IDLE_SECONDS if any(stream.lines.has_begun for stream in self._streams()) else None
+
+    def _streams(self) -> list[Stream]:
+        return [key.data for key in self._selector.get_map().values() if key.data is not None]
+
+    def _close(self, stream: Stream) -> None:
+        self._selector.unregister(stream.source)
+        stream.close()
 
     # --- children ---------------------------------------------------------------------------------
 
@@ -162,10 +218,14 @@ class Template:
             name_process(name)
             os.setpgid(0, 0)
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            for number in (signal.SIGCHLD, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             for end in (self._control, self._woken, self._wake):
                 end.close()
+            for stream in self._streams():
+                os.close(stream.source)
+            self._selector.close()
             code = life()
         finally:
             with contextlib.suppress(OSError, ValueError):
@@ -183,11 +243,13 @@ class Template:
             self._send(StoreStarted(port=int(port)))
 
     def _fork_rank(self, fork: ForkRank) -> None:
-        number, rank = fork.assignment.record.number, fork.assignment.rank
-        path = self._directory / f"{number.term}-{number.n}-{rank}.stderr"
-        page = CommitPage()
-        pid = self._fork(f"rank-{rank}", lambda: _live(fork, self._entry, path, page))
-        self._ranks[pid] = _Rank(fork.assignment, path, page)
+        rank = _Rank(fork.assignment, CommitPage())
+        ends = self._open_streams(rank)
+        start = RankStart(fork, self._entry, self._directory, rank.page, self._environment)
+        pid = self._fork(f"rank-{fork.assignment.rank}", lambda: live(start, ends))
+        for end in ends:
+            os.close(end)
+        self._ranks[pid] = rank
 
     def _kill(self, kept: dict[int, Assignment]) -> None:
         for pid, rank in self._ranks.items():
@@ -219,7 +281,10 @@ class Template:
         if rank is None:
             return
         code = os.waitstatus_to_exitcode(status)
-        step, time = rank.page.read()
+        now = time.monotonic()
+        for stream in rank.streams:
+            stream.drain(now)
+        step, committed_at = rank.page.read()
         rank.page.close()
         self._send(
             RankEnded(
@@ -227,10 +292,10 @@ class Template:
                 rank=rank.assignment.rank,
                 exit_code=code if code >= 0 else 128 - code,
                 signal=-code if code < 0 else None,
-                stderr_tail=_read_and_remove(rank.stderr_tail),
+                stderr_tail=rank.streams[-1].tail.decode(errors="replace"),
                 killed=rank.killed,
                 step=step,
-                time=time,
+                time=committed_at,
             )
         )
 
@@ -248,74 +313,6 @@ def _serve_store(address: str, answer: int) -> int:
     os.close(answer)
     while True:
         signal.pause()
-
-
-def _live(fork: ForkRank, entry: str, stderr_tail: Path, page: CommitPage) -> int:
-    """Run a rank process from start to end; returns its exit code."""
-    import torch
-
-    rank = fork.assignment.rank
-    stacks.answer(stacks.stack_file(stderr_tail.parent, fork.assignment.local_rank))
-    faulthandler.enable(stderr_tail.open("wb"), all_threads=False)
-    os.nice(RANK_NICENESS)
-    random.seed()
-    torch.set_num_threads(fork.threads)
-    sys.stdout = out = Prefixed(sys.stdout, f"rank {rank}: ")
-    sys.stderr = errors = Prefixed(sys.stderr, f"rank {rank}: ")
-
-    def rename_to(assignment: Assignment) -> None:
-        name_process(f"rank-{assignment.rank}")
-        out.prefix = errors.prefix = f"rank {assignment.rank}: "
-
-    code = 1
-    try:
-        channel = AgentChannel(fork.assignment.channel, page, rename_to)
-        code = int(importlib.import_module(entry).run(fork.assignment, channel))
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(bool(end.code))
-    except BaseException:
-        traceback.print_exc()
-    if code != 0:
-        stderr_tail.write_text(errors.tail)
-    return code
-
-
-class Prefixed(io.TextIOBase):
-    """A stream that marks every line with the rank that wrote it."""
-
-    def __init__(self, stream: TextIO, prefix: str) -> None:
-        self._stream = stream
-        self.prefix = prefix
-        self._at_start = True
-        self.tail = ""
-        """The last TAIL_CHARACTERS that were written."""
-
-    def write(self, text: str) -> int:
-        """Write `text`, with the prefix at the start of every line; returns its length."""
-        self.tail = (self.tail + text)[-TAIL_CHARACTERS:]
-        for line in text.splitlines(keepends=True):
-            self._stream.write(self.prefix + line if self._at_start else line)
-            self._at_start = line.endswith("\n")
-        if self._at_start:
-            self._stream.flush()
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush the stream below."""
-        self._stream.flush()
-
-    def fileno(self) -> int:
-        """The descriptor of the stream below, to which faulthandler and others write directly."""
-        return self._stream.fileno()
-
-
-def _read_and_remove(path: Path) -> str:
-    try:
-        text = path.read_text()
-        path.unlink()
-    except OSError:
-        return ""
-    return text
 
 
 def main() -> int:

@@ -13,16 +13,6 @@ from pathlib import Path
 
 from regroup_trainer.agent.template_protocol import Order, TemplateNews, template_news
 
-SINGLE_THREADED = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-}
-"""Keeps libraries from starting threads at import, and CUDA checks from creating a context.
-
-See `template`.
-"""
 _LINE_BYTES = 1 << 20
 
 
@@ -56,7 +46,6 @@ class TemplateProcess:
                 [*command, *arguments, "--entry", entry, "--directory", str(directory)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, **SINGLE_THREADED},
             )
         reader, self._writer = await asyncio.open_unix_connection(sock=ours, limit=_LINE_BYTES)
         self._listening = asyncio.create_task(self._listen(reader))

@@ -57,8 +57,15 @@ class ShowStacks(Message):
     ranks: tuple[int, ...]
 
 
+class EndWithRanks(Message):
+    """End as soon as all ranks have ended, and what they wrote is passed on."""
+
+    kind: Literal["end_with_ranks"] = "end_with_ranks"
+
+
 Order = Annotated[
-    StartStore | ForkRank | KillRanks | TerminateRanks | ShowStacks, Field(discriminator="kind")
+    StartStore | ForkRank | KillRanks | TerminateRanks | ShowStacks | EndWithRanks,
+    Field(discriminator="kind"),
 ]
 order: TypeAdapter[Order] = TypeAdapter(Order)
 

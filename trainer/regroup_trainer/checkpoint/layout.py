@@ -20,6 +20,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from regroup_trainer.protocol.config import Dimensions
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.lineage_files import (
     HISTORY_FOLDER,
@@ -95,6 +96,13 @@ class Manifest(Record):
     time: float
     """Wall clock of the save, seconds since the epoch."""
     files: dict[str, FileRecord]
+
+    @property
+    def dimensions(self) -> Dimensions:
+        """The size of a model of ours. Raises pydantic.ValidationError for that of a user."""
+        return Dimensions.model_validate(
+            {field: value for field, value in self.model.items() if field != "name"}
+        )
 
     @property
     def size_bytes(self) -> int:

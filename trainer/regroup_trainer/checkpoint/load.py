@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pydantic import ValidationError
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 
@@ -77,8 +78,19 @@ def require_fitting(manifest: Manifest, identity: RunIdentity) -> None:
     if manifest.model != identity.model:
         raise ConfigurationError(
             f"model: {identity.model} differs from {manifest.model} of checkpoint step "
-            f"{manifest.step}: {way_out}"
+            f"{manifest.step}: {_former_size(manifest, identity)}{way_out}"
         )
+
+
+def _former_size(manifest: Manifest, identity: RunIdentity) -> str:
+    """The field with which a run goes on as a model of another size."""
+    if identity.is_custom or manifest.model.get("name") != identity.model["name"]:
+        return ""
+    try:
+        field = manifest.dimensions.as_field()
+    except ValidationError:  # of a later release
+        return ""
+    return f"to go on with the model of the checkpoint, set {field} and no model.preset; or "
 
 
 _OLD_DEFAULT_TEXT = (

@@ -21,6 +21,8 @@ from regroup_trainer.protocol.ledger import Cause, Ledger
 from regroup_trainer.protocol.rank_messages import Progress, Restored
 
 MOST_RECOVERIES = 10
+FAILURES: tuple[Cause, ...] = ("application", "infrastructure", "hang")
+"""The causes that are failures; the others are planned."""
 
 
 class Account:
@@ -76,6 +78,15 @@ class Account:
     def restart(self, cause: Cause) -> None:
         """Count a restart."""
         self._restarts[cause] += 1
+
+    def failures(self, before: int, end: GenerationEnd | None) -> int:
+        """Generations of this job that ended in a failure, the one that ended with `end` included;
+        `before` were known when it began.
+
+        The ledger that a new coordinator starts with may be some seconds old.
+        """
+        counted = sum(self._restarts[cause] for cause in FAILURES)
+        return max(counted, before + (end is not None and end.cause in FAILURES))
 
     def used(self, cause: Cause) -> int:
         """Restarts counted so far."""

@@ -9,6 +9,7 @@ from regroup_trainer.coordinator.current_generation import CurrentGeneration, Fa
 from regroup_trainer.coordinator.effects import Close, Effect, Send
 from regroup_trainer.coordinator.journal import Journal
 from regroup_trainer.coordinator.membership import Member
+from regroup_trainer.coordinator.restart_budget import StartFailures
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.coordinator_messages import CoordinatorMessage, Exit
 from regroup_trainer.protocol.desired import Desired
@@ -55,6 +56,7 @@ class State:
         self.evaluation: Evaluated | None = None
         self.detections: list[tuple[Cause, float]] = []
         """Cause and seconds to detection of every unplanned loss."""
+        self.start_failures = StartFailures(can_start=term > 1)
         self.account = Account(desired.seed, now)
         self.recoveries = Recoveries()
         self.journal = Journal(self.wall(now))

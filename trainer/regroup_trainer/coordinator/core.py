@@ -221,7 +221,10 @@ class Coordinator:
         if current.alive:
             watch(state, current, now)
             check_stragglers(state, current, now)
-        if current.failure is not None and current.aborted_at is None:
+        failure = current.failure
+        if failure is not None and state.start_failures.awaits_others(current, failure, now):
+            return
+        if failure is not None and current.aborted_at is None:
             abort(state, current, now)
         if current.failure is not None and not current.finalized:
             pause = finalize(state, current, current.failure, self._backoff, now)
@@ -276,7 +279,8 @@ class Coordinator:
         holdings = self._holdings(chosen, before)
         because = self._restored_from(holdings, before, end)
         snapshot = source_of(state, holdings) if because[0] in ("Peers", "Snapshot") else None
-        record = make_record(number, chosen, state.desired, because, snapshot)
+        failures = state.account.failures(before.record.failures if before else 0, end)
+        record = make_record(number, chosen, state.desired, because, snapshot, failures)
         state.account.spend("pending" if before is None else "idle", now)
         state.current = CurrentGeneration(
             record,

@@ -92,6 +92,7 @@ def make_record(
     desired: Desired,
     because: tuple[RestoredFrom, str],
     snapshot: SnapshotSource | None = None,
+    failures: int = 0,
 ) -> GenerationRecord:
     """The record of a generation: ranks are numbered through the members in their order.
 
@@ -122,4 +123,5 @@ def make_record(
         store=chosen[0].store,
         desired=desired,
         snapshot=snapshot,
+        failures=failures,
     )

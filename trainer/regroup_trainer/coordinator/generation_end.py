@@ -7,13 +7,15 @@ cause is certain.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import (
     CurrentGeneration,
     Failure,
     GenerationEnd,
 )
-from regroup_trainer.coordinator.restart_budget import RestartBackoff, refusal
+from regroup_trainer.coordinator.restart_budget import FAILS_AT_START, RestartBackoff, refusal
 from regroup_trainer.coordinator.transitions import (
     AGREE_SECONDS,
     NON_REPORTING_SECONDS,
@@ -119,6 +121,8 @@ def finalize(
     if not _is_certain(state, current, failure, now):
         return 0.0
     current.finalized = True
+    if failure.provisional and current.non_reporting:
+        failure = current.failure = _unconfirmed(failure)
     state.account.restart(failure.cause)
     if failure.cause == "hang":
         used, budget = state.account.used("hang") - 1, state.desired.max_hang_restarts
@@ -131,9 +135,19 @@ def finalize(
         state.detections.append(("application", 0.0))
         state.emit(now, "RankFailed", failure.message, "Warning")
         why = refusal(failure.exit, state.account.used("application") - 1, state.desired)
-        if why is not None:
-            _fail(state, failure, why, now)
+        cannot_start = state.start_failures.count(current, failure, now)
+        if why is not None or cannot_start is not None:
+            _fail(state, failure, why or cannot_start or "", now, "" if why else FAILS_AT_START)
     return backoff.pause(state.committed.step if state.committed else 0, state.desired)
+
+
+def _unconfirmed(failure: Failure) -> Failure:
+    """A program lost a connection while all ranks and workers were there: that is its own failure.
+
+    A program that reports nothing cannot be distinguished from one that meets at a wrong address.
+    """
+    message = f"{failure.message} (no rank and no worker was lost)"
+    return replace(failure, cause="application", message=message, provisional=False)
 
 
 def _is_certain(state: State, current: CurrentGeneration, failure: Failure, now: float) -> bool:
@@ -149,11 +163,12 @@ def _is_certain(state: State, current: CurrentGeneration, failure: Failure, now:
     return not suspect and now >= failure.time + state.desired.heartbeat_milliseconds / 1000
 
 
-def _fail(state: State, failure: Failure, why: str, now: float) -> None:
+def _fail(state: State, failure: Failure, why: str, now: float, reason: str = "") -> None:
     state.emit(now, "Failed", f"{failure.message}; {why}", "Warning")
     traceback, code = (failure.exit.message, failure.exit.exit_code) if failure.exit else ("", 1)
     message = f"{failure.message}; {why}\n{traceback}".strip()[:TEXT_LIMIT]
-    state.conclude(Outcome(result="failed", message=message, exit_code=code or 1))
+    outcome = Outcome(result="failed", message=message, exit_code=code or 1, reason=reason)
+    state.conclude(outcome)
 
 
 def end_of(state: State, current: CurrentGeneration | None, now: float) -> GenerationEnd | None:

@@ -6,6 +6,7 @@ rank. All others are dropped, so that a fenced member or generation changes noth
 
 from __future__ import annotations
 
+from regroup_trainer.coordinator.accounting import FAILURES
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure, LastCommit
 from regroup_trainer.coordinator.membership import Member
@@ -124,7 +125,7 @@ def _emit_recovery(state: State, report: Progress, current: CurrentGeneration, n
     done = state.recoveries.first_step(report, current.before)
     if done is None:
         return
-    planned = done.cause in ("resize", "preemption")
+    planned = done.cause not in FAILURES
     lost = "" if planned else f", {done.lost_steps or 0} steps lost"
     how = f"{done.world_size_before} -> {done.world_size_after} ranks from {done.restored_from}"
     down = f"{done.down_seconds or 0:.1f} s down"
@@ -142,7 +143,8 @@ def _on_finished(state: State, report: Finished, current: CurrentGeneration, now
         current.retained[report.rank] = report.retained
     completed = all(end.reason == "completed" for end in current.finished.values())
     if current.ended and current.failure is None and completed:
-        text = f"trained {report.step} steps"
+        ranks = f"the program ended well on {len(current.finished)} ranks"
+        text = ranks if current.non_reporting else f"trained {report.step} steps"
         state.emit(now, "Completed", text)
         state.conclude(Outcome(result="completed", message=text))
 

@@ -1,13 +1,36 @@
-"""The budget of restarts after application failures, and the pauses between them. Pure."""
+"""Whether a program that failed is started again, and when: its budget, the pauses, and programs
+that cannot start. Pure.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 
+from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure
 from regroup_trainer.protocol.agent_messages import RankExit
 from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.exit_codes import HOPELESS_EXIT_CODES
+
+FAILS_AT_START = "FailsAtStart"
+TRIES = 3
+PROVEN_SECONDS = 60.0
+"""A program that has lived so long can start."""
+_OTHERS_SECONDS = 2.0
+"""How long to wait for the other ranks to show the same error."""
+_HOPELESS = re.compile(
+    r"(\w+\.)*(SyntaxError|IndentationError|TabError|ImportError|ModuleNotFound)"
+)
+"""Errors that every try shows, if all ranks show them."""
+_PASSING = re.compile(
+    r"no space left|input/output error|stale file handle|timed? ?out|connection|broken pipe"
+    r"|temporary failure|name resolution|unreachable|http.*\b5\d\d\b"
+    r"|too many requests|resource temporarily|disk quota|network",
+    re.IGNORECASE,
+)
+"""Errors that may pass by themselves."""
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
 @dataclass
@@ -40,5 +63,71 @@ def describe(end: RankExit, pod: str) -> str:
     """One sentence on the end of a rank, with the last line of its traceback."""
     how = {"oom": "ran out of memory and was killed", "signal": f"was ended by signal {end.signal}"}
     what = how.get(end.cause, f"ended with exit code {end.exit_code}")
-    last_line = end.message.strip().rsplit("\n", 1)[-1]
+    last_line = _last_line(end)
     return f"rank {end.rank} on {pod} {what}" + (f": {last_line}" if last_line else "")
+
+
+@dataclass
+class StartFailures:
+    """The failures of a job's program, as long as nothing shows that it can start.
+
+    More tries of a program that cannot start only cost time. What may pass (a full disk, a
+    connection) and what only one node shows is left to pauses and budgets.
+    """
+
+    can_start: bool = False
+    """Whether a rank has reported a step or lived for PROVEN_SECONDS."""
+    _error: str = ""
+    _tries: int = 0
+    _nodes: set[str] = field(default_factory=set)
+    """The nodes that have shown the error."""
+
+    def awaits_others(self, current: CurrentGeneration, failure: Failure, now: float) -> bool:
+        """Whether to give the other ranks time to show the error of a rank that cannot start."""
+        end = failure.exit
+        if end is None or self._proves(current, now) or not _HOPELESS.match(_error_of(end)):
+            return False
+        missing = current.record.world_size - len(current.exits) - len(current.finished)
+        return missing > 0 and now < failure.time + _OTHERS_SECONDS
+
+    def count(self, current: CurrentGeneration, failure: Failure, now: float) -> str | None:
+        """Count the end of a generation; returns why the job must not be started again."""
+        end = failure.exit
+        self.can_start = self._proves(current, now)
+        error = _error_of(end) if end is not None else ""
+        if self.can_start or end is None or not error or _PASSING.search(_last_line(end)):
+            self._tries = 0
+            return None
+        if error != self._error or self._tries == 0:
+            self._error, self._tries, self._nodes = error, 0, set()
+        self._tries += 1
+        self._nodes |= {
+            place.node
+            for rank, other in current.exits.items()
+            if _error_of(other) == error and (place := current.record.place_of_rank(rank))
+        }
+        shown = [_error_of(other) == error for other in current.exits.values()]
+        if _HOPELESS.match(error) and all(shown) and len(shown) == current.record.world_size:
+            return "all ranks show the same error, which every try would show"
+        only_here = len(self._nodes) == 1 and len({p.node for p in current.record.members}) > 1
+        if self._tries < TRIES or only_here:
+            return None
+        return f"{TRIES} tries in a row ended with this error before the first step"
+
+    def _proves(self, current: CurrentGeneration, now: float) -> bool:
+        return (
+            self.can_start
+            or current.first_commit is not None
+            or now >= current.begun + PROVEN_SECONDS
+        )
+
+
+def _error_of(end: RankExit) -> str:
+    """What identifies the error of a rank: the last line that it wrote, without numbers."""
+    if end.cause != "error":
+        return ""
+    return _NUMBERS.sub("#", _last_line(end)) or f"exit code {end.exit_code}"
+
+
+def _last_line(end: RankExit) -> str:
+    return end.message.strip().rsplit("\n", 1)[-1]

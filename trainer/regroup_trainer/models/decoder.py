@@ -82,9 +82,7 @@ class Decoder(Model):
         checkpoints.
         """
         end = (self.context_rank + 1) * length
-        cosine, sine = rotary_angles(
-            end, self.size.width // self.size.heads, self.size.rotary_base, device
-        )
+        cosine, sine = rotary_angles(end, self.size, device)
         return cosine[-length:], sine[-length:]
 
     @property

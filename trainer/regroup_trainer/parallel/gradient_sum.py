@@ -35,6 +35,13 @@ class SummedDDP(DistributedDataParallel):
         state, reduce = _reduction(reduction, self.process_group)
         self.register_comm_hook(state, _noting(self._buckets, reduce))
 
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """As the module's. DDP may rearrange its buckets before: nothing else holds the old ones,
+        or the gradients would be there twice.
+        """
+        self._buckets.clear()
+        return super().forward(*inputs, **options)  # type: ignore[no-untyped-call]
+
     def reduced(self) -> list[Tensor] | None:
         """All gradients in few tensors, after a backward pass that reduced them. None where they
         are copies of the parameters' gradients.
@@ -63,8 +70,6 @@ def _noting(buckets: dict[int, Tensor], reduce: Hook) -> Hook:
     """
 
     def noted(state: Any, bucket: GradBucket) -> Future:
-        if bucket.index() == 0:
-            buckets.clear()  # DDP may have rearranged them
         buckets[bucket.index()] = bucket.buffer()
         return reduce(state, bucket)
 

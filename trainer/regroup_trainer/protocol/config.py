@@ -7,9 +7,16 @@ rank receives, so that a value means the same everywhere. Torch-free. What the m
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from regroup_trainer.protocol.strategies import (
@@ -36,6 +43,28 @@ class Section(BaseModel):
     )
 
 
+class RotaryScaling(Section):
+    """Stretches the long wavelengths of rotary positions, as Llama 3.1 does (`llama3`)."""
+
+    factor: Annotated[float, Field(ge=1, le=1024)]
+    """Long wavelengths are multiplied by it; 8 in Llama 3.1, 32 in Llama 3.2."""
+    low_frequency_factor: Annotated[float, Field(gt=0)] = 1.0
+    """Wavelengths above `originalLength` / this are multiplied by all of `factor`."""
+    high_frequency_factor: Annotated[float, Field(le=1024)] = 4.0
+    """Wavelengths below `originalLength` / this stay as they are."""
+    original_length: Annotated[int, Field(ge=1, le=2**24)] = 8192
+    """Length of the context before the scaling, in tokens."""
+
+    @model_validator(mode="after")
+    def _a_range_between_the_two(self) -> Self:
+        low, high = self.low_frequency_factor, self.high_frequency_factor
+        if not low < high:
+            raise ValueError(
+                f"lowFrequencyFactor {low} must be below highFrequencyFactor {high}: choose another"
+            )
+        return self
+
+
 class Dimensions(Section):
     """The size of a model."""
 
@@ -53,6 +82,8 @@ class Dimensions(Section):
     """Whether input and output share their embedding (`llama`)."""
     rotary_base: Annotated[float, Field(ge=1, le=1e9)] = 10000.0
     """Base of the wavelengths of rotary positions."""
+    rotary_scaling: RotaryScaling | None = None
+    """Scaling of these wavelengths for long contexts; `1b` and `3b` have it."""
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
@@ -69,9 +100,32 @@ class Dimensions(Section):
             )
         return self
 
+    @model_serializer(mode="wrap")
+    def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out an absent scaling: checkpoints and coordinators of 0.1 do not know it."""
+        fields: dict[str, Any] = serialize(self)
+        if self.rotary_scaling is None:
+            for name in ("rotary_scaling", "rotaryScaling"):
+                fields.pop(name, None)
+        return fields
+
+    def as_field(self) -> str:
+        """The field of the spec that gives this size, as one line of YAML."""
+        given = self.model_dump_json(by_alias=True, exclude_defaults=True)
+        return f"model.dimensions: {given}"
+
+
+_LLAMA_3_2 = RotaryScaling(factor=32)
+
 
 def _llama3(
-    layers: int, heads: int, width: int, feed_forward_width: int, *, tied: bool
+    layers: int,
+    heads: int,
+    width: int,
+    feed_forward_width: int,
+    *,
+    tied: bool,
+    scaling: RotaryScaling | None = None,
 ) -> Dimensions:
     return Dimensions(
         layers=layers,
@@ -81,6 +135,7 @@ def _llama3(
         feed_forward_width=feed_forward_width,
         tied_embeddings=tied,
         rotary_base=500000.0,
+        rotary_scaling=scaling,
     )
 
 
@@ -96,8 +151,8 @@ PRESETS: dict[str, dict[str, Dimensions]] = {
     "llama": {
         "tiny": Dimensions(layers=2, heads=4, width=64, key_value_heads=2, feed_forward_width=192),
         "10m": Dimensions(layers=6, heads=6, width=384, key_value_heads=2, feed_forward_width=1024),
-        "1b": _llama3(16, 32, 2048, 8192, tied=True),
-        "3b": _llama3(28, 24, 3072, 8192, tied=True),
+        "1b": _llama3(16, 32, 2048, 8192, tied=True, scaling=_LLAMA_3_2),
+        "3b": _llama3(28, 24, 3072, 8192, tied=True, scaling=_LLAMA_3_2),
         "8b": _llama3(32, 32, 4096, 14336, tied=False),
         "70b": _llama3(80, 64, 8192, 28672, tied=False),
     },

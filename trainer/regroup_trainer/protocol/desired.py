@@ -7,6 +7,9 @@ from regroup_trainer.protocol.config import CheckpointPolicy, ResumePolicy, Trai
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import Message, Name, Text
 
+UNLIMITED_RESTARTS = 1_000_000
+"""The limit that programs read where there is none."""
+
 
 class Desired(Message):
     """What the job should be, as the operator last read its spec. The highest revision wins."""

@@ -116,6 +116,8 @@ class GenerationRecord(Message):
 
     The state comes from it where `restored_from` is Snapshot.
     """
+    failures: int = 0
+    """Earlier generations of this job that ended in a failure."""
 
     @property
     def world_size(self) -> int:

@@ -100,6 +100,8 @@ class Outcome(Message):
     result: Literal["completed", "failed", "suspended"]
     message: Text
     exit_code: int = 0
+    reason: Name = ""
+    """In CamelCase, where it is known more precisely than that training failed."""
 
 
 CoordinatorPhase = Literal[

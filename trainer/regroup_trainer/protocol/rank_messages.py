@@ -139,6 +139,14 @@ class CheckpointFailed(Report):
     error: Text
 
 
+class LastLine(Report):
+    """A program has run to its last line; the end of its process follows. Its agent does not pass
+    it on.
+    """
+
+    kind: Literal["last_line"] = "last_line"
+
+
 class Retained(Message):
     """The state that a rank process keeps after its generation has ended."""
 
@@ -182,6 +190,7 @@ RankReport = Annotated[
     | SnapshotsOff
     | CheckpointSaved
     | CheckpointFailed
+    | LastLine
     | Parked
     | Finished,
     Field(discriminator="kind"),

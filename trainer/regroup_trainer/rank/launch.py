@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.generation import Assignment
-from regroup_trainer.protocol.rank_messages import Finished, GenerationOutcome
+from regroup_trainer.protocol.rank_messages import Finished, GenerationOutcome, LastLine
 
 
 @dataclass
@@ -20,6 +20,11 @@ class Launch:
     channel: Channel
     finish: Callable[[], None] | None = None
     """Called when the program has ended well. A Session sets it."""
+
+    def report_last_line(self) -> None:
+        """Report that the program has done its work, and only the end of its process follows."""
+        number, rank = self.assignment.record.number, self.assignment.rank
+        self.channel.send(LastLine(generation=number, rank=rank))
 
     def report_end(self, reason: GenerationOutcome) -> None:
         """Report that this rank's part of the generation has ended."""

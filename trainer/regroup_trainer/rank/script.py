@@ -7,63 +7,101 @@ generation. It saves and loads its state by itself.
 
 from __future__ import annotations
 
+import faulthandler
 import os
-import runpy
 import socket
-import sys
+from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.errors import TrainingError
 from regroup_trainer.parallel.process_group import interface_towards
 from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.channel import Channel
+from regroup_trainer.protocol.desired import UNLIMITED_RESTARTS
 from regroup_trainer.protocol.generation import Assignment
-from regroup_trainer.rank import launch
+from regroup_trainer.rank import command_line, launch, rendezvous_check
+from regroup_trainer.rank.joining import is_generation_lost
 from regroup_trainer.rank.launch import Launch
+from regroup_trainer.rank.rendezvous_check import RankPlace
 
 _STORE_TIMEOUT = timedelta(seconds=60)
 _PORT_KEY = "master_port"
+_END_SECONDS = 10.0
+"""How long threads and `atexit` of a program that failed may keep its process."""
+_USERS = ("OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "GLOO_SOCKET_IFNAME", "ROLE_NAME")
+"""Variables that stay as the user has set them."""
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
     """Run the program to its end; returns its exit code.
 
-    Raises ConfigurationError, and whatever the program raises.
+    Raises ConfigurationError, and what the program raises when its generation is lost.
     """
     here = Launch(assignment, channel)
     launch.announce(here)
-    os.environ.update(environment(assignment))
-    code = _exit_code(assignment.record.desired.script)
-    if code == 0 and here.finish is not None:
-        here.finish()
-    elif code == 0:
+    os.environ.update(environment(assignment, os.environ))
+    rendezvous_check.watch(RankPlace.of(assignment))
+    try:
+        code = command_line.execute(assignment.record.desired.script)
+        if code == 0 and here.finish is not None:
+            here.finish()
+    except TrainingError:
+        raise
+    except BaseException as error:
+        if isinstance(error, Exception) and _is_loss(error, channel):
+            raise
+        command_line.show(error)
+        code = 1
+    if code:
+        faulthandler.dump_traceback_later(_END_SECONDS, exit=True)
+    elif here.finish is None:
+        here.report_last_line()
+    command_line.end()
+    if not code and here.finish is None:
         here.report_end("completed")
     return code
 
 
-def environment(assignment: Assignment) -> dict[str, str]:
-    """The variables that torchrun would set for this rank. Raises c10d's errors when the other
-    ranks do not come.
+def _is_loss(error: Exception, channel: Channel) -> bool:
+    return is_generation_lost(error, channel) and not rendezvous_check.is_own_listener(
+        error, os.environ
+    )
+
+
+def environment(assignment: Assignment, given: Mapping[str, str]) -> dict[str, str]:
+    """The variables that torchrun would set for this rank, where `given` is the environment of the
+    worker. Raises c10d's errors when the other ranks do not come.
     """
     record = assignment.record
-    place = assignment.place
+    place, desired = assignment.place, record.desired
     host, port = record.store.rsplit(":", 1)
-    return {
-        "RANK": str(assignment.rank),
+    rank, world_size = str(assignment.rank), str(record.world_size)
+    restarts = UNLIMITED_RESTARTS if desired.max_restarts < 0 else desired.max_restarts
+    variables = {
+        "RANK": rank,
         "LOCAL_RANK": str(assignment.local_rank),
-        "WORLD_SIZE": str(record.world_size),
-        "LOCAL_WORLD_SIZE": str(place.ranks),
         "GROUP_RANK": str(record.members.index(place)),
+        "ROLE_RANK": rank,
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": world_size,
+        "LOCAL_WORLD_SIZE": str(place.ranks),
         "GROUP_WORLD_SIZE": str(len(record.members)),
+        "ROLE_WORLD_SIZE": world_size,
         "MASTER_ADDR": host,
         "MASTER_PORT": str(_agree_on_port(assignment, host, int(port))),
-        "TORCHELASTIC_RUN_ID": record.desired.job,
-        DIRECTORY_VARIABLE: record.desired.directory,
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME") or interface_towards(host),
+        "TORCHELASTIC_RUN_ID": desired.job,
+        "TORCHELASTIC_RESTART_COUNT": str(record.failures),
+        "TORCHELASTIC_MAX_RESTARTS": str(restarts),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 of the program hosts the store
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "GLOO_SOCKET_IFNAME": interface_towards(host),
     }
+    if place.ranks > 1:
+        variables["OMP_NUM_THREADS"] = "1"  # as torchrun, so that ranks do not fight for CPUs
+    kept = {name: given[name] for name in _USERS if given.get(name)}
+    return {**variables, **kept, DIRECTORY_VARIABLE: desired.directory}
 
 
 def _agree_on_port(assignment: Assignment, host: str, port: int) -> int:
@@ -82,33 +120,3 @@ def _agree_on_port(assignment: Assignment, host: str, port: int) -> int:
             probe.bind((host, 0))
             store.set(_PORT_KEY, str(probe.getsockname()[1]))
     return int(store.get(_PORT_KEY))
-
-
-def _exit_code(command: tuple[str, ...]) -> int:
-    try:
-        _execute(command)
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return end.code or 0
-        print(end.code, file=sys.stderr)
-        return 1
-    return 0
-
-
-def _execute(command: tuple[str, ...]) -> None:
-    if command[0] == "-m":
-        _, module, *arguments = command
-        sys.argv = [module, *arguments]
-        sys.path.insert(0, str(Path.cwd()))
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-        return
-    path = Path(command[0])
-    if not path.is_file():
-        raise ConfigurationError(
-            f"template.spec.containers[trainer].command: {path} is no file on this worker (working "
-            "directory "
-            f"{Path.cwd()}): mount it, or give the path where the image has it"
-        )
-    sys.argv = list(command)
-    sys.path.insert(0, str(path.resolve().parent))
-    runpy.run_path(str(path), run_name="__main__")

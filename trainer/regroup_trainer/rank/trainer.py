@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from regroup_trainer import data as datasets
-from regroup_trainer.checkpoint.export import initialize_from
+from regroup_trainer.checkpoint.initialize_from import initialize_from
 from regroup_trainer.data import Dataset
 from regroup_trainer.data.batch import BatchPlanner
 from regroup_trainer.data.order import SampleOrder
@@ -60,7 +60,7 @@ def _train(generation: RunningGeneration, data: Dataset) -> ResidentState | None
     """Train to the end of a generation; returns the state that stays for the next one."""
     try:
         config = generation.stepper.config
-        _initialize(generation, config)
+        _initialize(generation, config, data.classes)
         with closing(build_loader(config, data, generation.group)) as loader:
             outcome = Loop(generation, loader).run()
             resident = generation.finish(outcome)
@@ -77,11 +77,13 @@ def _train(generation: RunningGeneration, data: Dataset) -> ResidentState | None
     return resident
 
 
-def _initialize(generation: RunningGeneration, config: TrainConfig) -> None:
-    """Begin a new run with the weights that the configuration names. Raises DataError."""
-    folder = config.model.initialize_from
-    if folder and generation.state.position.step == 0 and not generation.in_place:
-        initialize_from(generation.state.model, Path(folder), config.model.name)
+def _initialize(generation: RunningGeneration, config: TrainConfig, classes: int) -> None:
+    """Begin a new run with the weights that the configuration names. Raises ConfigurationError and
+    DataError.
+    """
+    given, step = config.model.initialize_from, generation.state.position.step
+    if given and step == 0 and not generation.in_place:
+        initialize_from(generation.state.model, config.model, classes)
 
 
 def build_loader(config: TrainConfig, data: Dataset, group: GenerationGroup) -> Loader:

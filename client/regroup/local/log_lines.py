@@ -1,0 +1,38 @@
+"""Reads a log that a process is still writing, line by line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_OF_A_RANK = re.compile(r"rank \d+: ")
+_MOST = 1 << 20
+"""Bytes that one call reads. A longer line is given in pieces."""
+
+
+@dataclass
+class LogLines:
+    """The lines of a log, each once."""
+
+    path: Path
+    begin: int = 0
+    """The byte where the next call begins."""
+
+    def new(self) -> list[str]:
+        """Whole lines since the last call, without their ends."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.begin)
+                chunk = file.read(_MOST)
+        except OSError:
+            return []
+        lines, end, _ = chunk.rpartition(b"\n")
+        if not end and len(chunk) == _MOST:
+            lines = chunk
+        self.begin += len(lines) + len(end)
+        return lines.decode(errors="replace").split("\n") if lines or end else []
+
+    def of_ranks(self) -> list[str]:
+        """As `new`, without the lines that are not a rank's."""
+        return [line for line in self.new() if _OF_A_RANK.match(line)]

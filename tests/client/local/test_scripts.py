@@ -1,0 +1,149 @@
+"""A program runs as `python program.py` would run it, and what it writes is seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.local_job import make_run, play
+
+PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
+PROBE = PROGRAMS / "probe.py"
+WAYS = (
+    "by print: ü",
+    "by the buffer",
+    "by the descriptor",
+    "by C",
+    "by a subprocess",
+    "by logging",
+    "by a thread",
+    "by atexit",
+    "without an end",
+)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> dict[str, object]:
+    """What the probe finds under `python probe.py`."""
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    subprocess.run([sys.executable, PROBE, folder], env=environment, check=True, timeout=200)
+    found: dict[str, object] = json.loads((folder / "found.json").read_text())
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_a_program_finds_the_process_that_python_would_give_it(
+    tmp_path: Path, plain: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    run = make_run(
+        tmp_path / "job", 1, script=(str(PROBE), str(tmp_path)), replicas=1, min_replicas=1
+    )
+    seen: list[str] = []
+    run.on_line = seen.append
+    outcome = play(run)
+    log = (tmp_path / "job/logs/test-w0-0.log").read_text()
+    assert outcome.result == "completed", log
+    found = json.loads((tmp_path / "found.json").read_text())
+    argv = plain.pop("argv")
+    assert found.pop("argv") == [str(PROBE), str(tmp_path)]
+    assert argv == [str(PROBE), str(tmp_path / "plain")]
+    assert found == plain
+    shown = [line.removeprefix("rank 0: ") for line in seen]
+    assert [way for way in WAYS if way not in shown] == []
+    assert any("by tqdm: 100%" in line for line in shown)
+
+
+ELSEWHERE = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}
+"""Variables whose values name where and when a rank runs."""
+DIFFERENT = {
+    "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 of the program hosts its store
+    "TORCHELASTIC_MAX_RESTARTS": "10",  # spec.restartPolicy.maxRestarts
+}
+"""Intended differences -> the value under launcher regroup."""
+ONLY_TORCHRUN = {
+    "TORCHELASTIC_ERROR_FILE",  # the end of standard error is reported instead
+    "TORCHELASTIC_SIGNALS_TO_HANDLE",  # for torchrun's own agent
+}
+OF_READLINE = {"COLUMNS", "LINES"}
+"""Set by readline, which torchrun's agent imports, where there is a terminal."""
+ONLY_REGROUP = {"GLOO_SOCKET_IFNAME"}  # pods cannot resolve each other's names
+
+
+@pytest.mark.timeout(300)
+def test_a_program_finds_the_variables_that_torchrun_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "GLOO_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    folders = {name: tmp_path / name for name in ("torchrun", "regroup")}
+    for folder in folders.values():
+        folder.mkdir()
+    program = PROGRAMS / "environment.py"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    subprocess.run(
+        [*torchrun, "--nproc-per-node=2", program, folders["torchrun"]], check=True, timeout=200
+    )
+    script = (str(program), str(folders["regroup"]))
+    run = make_run(tmp_path / "job", 1, script=script, replicas=1, min_replicas=1)
+    run.ranks = 2
+    assert play(run).result == "completed"
+    for rank in range(2):
+        stock, ours = (
+            {
+                name: value
+                for name, value in json.loads((folder / f"{rank}.json").read_text()).items()
+                if os.environ.get(name) != value and not name.startswith("REGROUP_")
+            }
+            for folder in folders.values()
+        )
+        assert set(stock) - set(ours) - OF_READLINE == ONLY_TORCHRUN
+        assert set(ours) - set(stock) - {"TMPDIR"} == ONLY_REGROUP
+        different = {n for n in stock.keys() & ours.keys() - ELSEWHERE if stock[n] != ours[n]}
+        assert {name: ours[name] for name in different} == DIFFERENT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "init_process_group got rank 0, which is LOCAL_RANK"),
+        (("spawn",), "torch.multiprocessing.spawn starts ranks, which the job does here"),
+    ],
+)
+def test_a_program_whose_ranks_would_wait_in_vain_fails_with_what_to_change(
+    tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    script = (str(PROGRAMS / "first_ddp.py"), *arguments)
+    outcome = play(make_run(tmp_path, 1, script=script, replicas=2))
+    assert outcome.result == "failed"
+    assert words in outcome.message
+
+
+def test_such_a_program_trains_as_one_worker_with_two_ranks(tmp_path: Path) -> None:
+    script = (str(PROGRAMS / "first_ddp.py"),)
+    run = make_run(tmp_path, 1, script=script, replicas=1, min_replicas=1)
+    run.ranks = 2
+    seen: list[str] = []
+    run.on_line = seen.append
+    assert play(run).result == "completed"
+    assert {f"rank {rank}: sum 2 on rank {rank}" for rank in range(2)} <= set(seen)
+
+
+def test_a_program_that_cannot_start_fails_at_once_with_its_traceback(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import a_module_that_is_nowhere\n")
+    run = make_run(tmp_path / "job", 1, script=(str(program),), replicas=2)
+    outcome = play(run)
+    assert (outcome.result, outcome.reason) == ("failed", "FailsAtStart")
+    assert "No module named 'a_module_that_is_nowhere'" in outcome.message
+    assert f'File "{program}", line 1' in outcome.message
+    assert "regroup_trainer" not in outcome.message
+    assert run.status is not None
+    assert run.status.ledger.restarts == {"application": 1}

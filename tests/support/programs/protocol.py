@@ -1,0 +1,3 @@
+"""Named like a room of ours."""
+
+NAME = "the program's own protocol"

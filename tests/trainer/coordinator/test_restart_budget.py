@@ -1,0 +1,100 @@
+"""When a program cannot start, and when it deserves more tries."""
+
+from __future__ import annotations
+
+import pytest
+
+from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure
+from regroup_trainer.coordinator.formation import make_record
+from regroup_trainer.coordinator.restart_budget import TRIES, StartFailures
+from regroup_trainer.protocol.agent_messages import RankExit
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.rank_messages import Progress
+from tests.support.coordinator_simulation import make_desired
+from tests.support.generations import make_hello
+
+KEY = "Traceback ...\nKeyError: 'MODEL_SIZE'\n"
+IMPORT = "Traceback ...\nModuleNotFoundError: No module named 'mine'\n"
+
+
+def make_end(rank: int, message: str, **changes: object) -> RankExit:
+    fields = {"generation": GenerationNumber(1, 1), "rank": rank, "exit_code": 1, "cause": "error"}
+    return RankExit.model_validate({**fields, "message": message, **changes})
+
+
+def failed(*messages: str, nodes: tuple[str, ...] = ("a",)) -> tuple[CurrentGeneration, Failure]:
+    """A generation of two ranks that began at 0; rank n ended with the n-th message."""
+    hellos = tuple(make_hello(rank, node=nodes[rank % len(nodes)]) for rank in range(2))
+    record = make_record(GenerationNumber(1, 1), hellos, make_desired(), ("Nothing", "test"))
+    current = CurrentGeneration(record, begun=0.0)
+    for rank, message in enumerate(messages):
+        if message:
+            current.exits[rank] = make_end(rank, message)
+    first = next(iter(current.exits.values()))
+    return current, Failure(1.0, "application", "a rank failed", exit=first)
+
+
+def tries(*ends: tuple[CurrentGeneration, Failure], now: float = 2.0) -> list[bool]:
+    """After which of these ends the job fails."""
+    failures = StartFailures()
+    return [failures.count(*end, now) is not None for end in ends]
+
+
+def test_the_same_error_three_times_in_a_row_is_the_end() -> None:
+    assert tries(*[failed(KEY)] * TRIES) == [False, False, True]
+    assert tries(failed("E: port 29500"), failed("E: port 1"), failed("E: port 77"))[-1]
+    assert not any(tries(failed(KEY), failed(KEY), failed("another"), failed(KEY), failed(KEY)))
+
+
+def test_an_error_of_import_or_syntax_on_all_ranks_is_the_end_at_once() -> None:
+    assert tries(failed(IMPORT, IMPORT)) == [True]
+    assert tries(failed("  x =\nSyntaxError: invalid syntax", "...\nSyntaxError: invalid syntax"))
+    assert tries(failed(IMPORT)) == [False]
+    assert tries(failed(IMPORT, KEY)) == [False]
+
+
+def test_the_other_ranks_get_two_seconds_to_show_such_an_error() -> None:
+    failures = StartFailures()
+    assert failures.awaits_others(*failed(IMPORT), now=2.9)
+    assert not failures.awaits_others(*failed(IMPORT), now=3.1)
+    assert not failures.awaits_others(*failed(IMPORT, IMPORT), now=1.0)
+    assert not failures.awaits_others(*failed(KEY), now=1.0)
+    assert not StartFailures(can_start=True).awaits_others(*failed(IMPORT), now=1.0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "OSError: [Errno 28] No space left on device",
+        "OSError: [Errno 5] Input/output error: 'data'",
+        "OSError: [Errno 116] Stale file handle",
+        "TimeoutError: [Errno 110] Connection timed out",
+        "requests.exceptions.ConnectionError: ...",
+        "urllib.error.HTTPError: HTTP Error 503: Service Unavailable",
+        "huggingface_hub.errors.HfHubHTTPError: 502 Server Error: Bad Gateway",
+        "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+    ],
+)
+def test_errors_that_may_pass_keep_their_budget(error: str) -> None:
+    assert not any(tries(*[failed(error, error)] * 5))
+
+
+def test_an_error_of_one_node_alone_keeps_its_budget() -> None:
+    assert not any(tries(*[failed(KEY, nodes=("a", "b"))] * 5))
+    assert tries(*[failed(KEY, KEY, nodes=("a", "b"))] * 3)[-1]
+    assert tries(failed(KEY, nodes=("a", "b")), *[failed("", KEY, nodes=("a", "b"))] * 2)[-1]
+
+
+def test_a_program_that_has_started_once_keeps_its_budget() -> None:
+    assert not any(tries(*[failed(KEY)] * 5, now=61.0))
+    current, failure = failed(KEY)
+    current.first_commit = Progress(generation=current.number, rank=0, step=1, time=0.0)
+    assert not any(tries((current, failure), *[failed(KEY)] * 5))
+
+
+def test_signals_and_lost_peers_are_no_errors_of_the_program() -> None:
+    for cause in ("signal", "oom", "peer"):
+        current, failure = failed(KEY)
+        end = make_end(0, KEY, cause=cause)
+        current.exits[0], failure = end, Failure(1.0, "application", "it ended", exit=end)
+        assert not any(tries(*[(current, failure)] * 5))

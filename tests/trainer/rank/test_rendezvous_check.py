@@ -1,0 +1,56 @@
+"""What is known to be wrong with a program's own rendezvous."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from regroup_trainer.rank.rendezvous_check import RankPlace, is_own_listener, problem
+
+PLACE = RankPlace(rank=2, world_size=4, local_rank=0, local_world_size=2, hosts=2)
+SET = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "10.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("env://?rank=0&world_size=4", "got rank 0, which is LOCAL_RANK"),
+        ("env://?rank=1&world_size=4", "got rank 1, which is none of its variables"),
+        ("env://?rank=2&world_size=2", "got world_size 2, and there are 4 ranks"),
+        ("tcp://localhost:29500?rank=2&world_size=4", "address to meet at is localhost"),
+        ("tcp://127.0.0.1:29500?rank=2&world_size=4", "on each of the 2 workers"),
+    ],
+)
+def test_what_would_wait_in_vain_is_named(url: str, words: str) -> None:
+    assert words in problem(url, SET, PLACE)
+
+
+def test_a_program_that_changes_the_variables_is_named() -> None:
+    assert "MASTER_ADDR" in problem("env://", {**SET, "MASTER_ADDR": "localhost"}, PLACE)
+    assert "rank 0" in problem("env://", {**SET, "RANK": "0"}, PLACE)
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("env://", PLACE),
+        ("env://?rank=2&world_size=4", PLACE),
+        ("tcp://10.0.0.1:29500?rank=2&world_size=4", PLACE),
+        ("env://?rank=0&world_size=2", PLACE),  # a group of this worker's ranks
+        ("tcp://localhost:1?rank=1&world_size=2", RankPlace(1, 2, 1, 2, hosts=1)),
+    ],
+)
+def test_what_can_succeed_is_left_alone(url: str, place: RankPlace) -> None:
+    assert problem(url, SET, place) == ""
+
+
+def test_an_address_in_use_is_our_matter_only_where_another_took_the_port_that_we_chose() -> None:
+    text = "failed to listen on any local network address. port: {}, name: EADDRINUSE, message: "
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        own = OSError(text.format(port) + "address already in use")
+        assert is_own_listener(own, {"MASTER_PORT": str(port)})  # it listens there itself
+        assert is_own_listener(own, {"MASTER_PORT": "1"})
+    assert not is_own_listener(own, {"MASTER_PORT": str(port)})
+    assert not is_own_listener(OSError("Connection refused"), {"MASTER_PORT": "1"})

@@ -1,0 +1,100 @@
+"""The life of a rank process, from its fork out of the template to its exit."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import io
+import os
+import random
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from regroup_trainer.agent import stacks
+from regroup_trainer.agent.template_protocol import ForkRank
+from regroup_trainer.protocol.channel import AgentChannel
+from regroup_trainer.protocol.generation import Assignment
+from regroup_trainer.system.child_process import name_process
+from regroup_trainer.system.commit_page import CommitPage
+
+NICENESS = 5
+"""Ranks yield to the agent, whose heartbeats must be on time."""
+
+
+@dataclass(frozen=True)
+class RankStart:
+    """What a forked process needs to become a rank."""
+
+    order: ForkRank
+    entry: str
+    """The module whose `run` is its life."""
+    directory: Path
+    """The agent's private folder."""
+    page: CommitPage
+    environment: Mapping[str, str | None]
+    """Variables that only the template has set -> the user's values; None: the user has none."""
+
+
+def live(start: RankStart, output: Sequence[int]) -> int:
+    """Run a rank process from start to end; returns its exit code.
+
+    `output` are the descriptors that become its standard output and its standard error.
+    """
+    import torch
+
+    _redirect(output)
+    assignment = start.order.assignment
+    stacks.answer(stacks.stack_file(start.directory, assignment.local_rank))
+    os.nice(NICENESS)
+    random.seed()
+    _restore(start.environment)
+    torch.set_num_threads(start.order.threads)
+
+    def rename_to(following: Assignment) -> None:
+        name_process(f"rank-{following.rank}")
+
+    try:
+        channel = AgentChannel(assignment.channel, start.page, rename_to)
+        return int(importlib.import_module(start.entry).run(assignment, channel))
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(bool(end.code))
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+
+def _redirect(output: Sequence[int]) -> None:
+    for descriptor, target in zip(output, (1, 2), strict=True):
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    sys.stdout = _text_stream(1, "<stdout>", sys.stdout)
+    sys.stderr = _text_stream(2, "<stderr>", sys.stderr)
+    vars(sys).update(__stdout__=sys.stdout, __stderr__=sys.stderr)  # Final, but not the template's
+    faulthandler.enable(all_threads=False)
+
+
+def _text_stream(descriptor: int, name: str, former: TextIO) -> io.TextIOWrapper:
+    """A stream as Python makes it at its start. One that was made for a file would try to seek."""
+    raw = io.FileIO(descriptor, "w", closefd=False)
+    raw.name = name
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding=former.encoding,
+        errors=former.errors,
+        newline="\n",
+        line_buffering=True,  # as under torchrun, which starts Python with -u
+    )
+
+
+def _restore(environment: Mapping[str, str | None]) -> None:
+    for name, value in environment.items():
+        if value is None:
+            with contextlib.suppress(KeyError):
+                del os.environ[name]
+        else:
+            os.environ[name] = value

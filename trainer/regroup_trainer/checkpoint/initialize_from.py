@@ -1,0 +1,123 @@
+"""Begins a new run with given weights: `model.initializeFrom`.
+
+All ranks compare the whole folder with the whole model before they change a parameter. So they all
+refuse it with the same message, also where each has a part of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from regroup_trainer import models
+from regroup_trainer.checkpoint.safetensors_folder import (
+    CONFIG,
+    StoredWeight,
+    opened,
+    read_headers,
+    read_json,
+    require_none,
+)
+from regroup_trainer.errors import ConfigurationError, DataError
+from regroup_trainer.models import hugging_face_config
+from regroup_trainer.models.llama import hugging_face_name
+from regroup_trainer.protocol.config import ModelConfig
+
+_DTYPES = ("F32", "BF16", "F16")
+"""What float32, the type of our parameters, holds exactly."""
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+@torch.no_grad()
+def initialize_from(model: nn.Module, config: ModelConfig, vocabulary: int) -> None:
+    """Fill the parameters of `model` from the folder that `config` names. Each rank reads what it
+    needs.
+
+    Raises ConfigurationError when config.json describes another model, and DataError when a file
+    cannot be read, or a weight is missing, surplus, or of another shape or type.
+    """
+    folder = Path(str(config.initialize_from))
+    _require_same_model(folder, config, vocabulary)
+    stored = read_headers(folder)
+    _require_same_weights(folder, stored, config, vocabulary)
+
+    def file_of(name: str) -> Path:
+        return stored[name].file
+
+    own = {
+        stored_name(config.name, name): cast(Tensor, tensor)
+        for name, tensor in get_model_state_dict(model).items()
+    }
+    for path, names in groupby(sorted(own, key=file_of), file_of):
+        with opened(path) as file:
+            for name in names:
+                _fill(own[name], file.get_tensor(name), path)
+
+
+def stored_name(model: str, name: str) -> str:
+    """What a parameter of a model of ours is called in the folder."""
+    return hugging_face_name(name) if model == "llama" else name
+
+
+def _require_same_model(folder: Path, config: ModelConfig, vocabulary: int) -> None:
+    found = hugging_face_config.problems(read_json(folder, CONFIG), config, vocabulary)
+    if found:
+        raise ConfigurationError(f"model.initializeFrom: {folder / CONFIG}: {'; '.join(found)}")
+
+
+def _require_same_weights(
+    folder: Path, stored: Mapping[str, StoredWeight], config: ModelConfig, vocabulary: int
+) -> None:
+    wanted = {
+        stored_name(config.name, name): tuple(tensor.shape)
+        for name, tensor in models.build(config, vocabulary).state_dict().items()
+    }
+    found = {name: stored[name] for name in wanted.keys() & stored.keys()}
+    problems = {
+        "missing weights": [*(wanted.keys() - stored.keys())],
+        "surplus weights": [
+            name for name in stored.keys() - wanted.keys() if not _is_derived(name, stored)
+        ],
+        "weights of another shape": [
+            f"{name} {list(weight.shape)} instead of {list(wanted[name])}"
+            for name, weight in found.items()
+            if weight.shape != wanted[name]
+        ],
+        f"weights of other types than {', '.join(_DTYPES)}": [
+            f"{name} {weight.dtype}"
+            for name, weight in found.items()
+            if weight.dtype not in _DTYPES
+        ],
+    }
+    require_none(folder, problems)
+
+
+def _is_derived(name: str, stored: Mapping[str, StoredWeight]) -> bool:
+    """Whether a weight that our model lacks only repeats what it has: frequencies, which older
+    releases of transformers stored, and the head of tied embeddings.
+    """
+    if name.endswith(".rotary_emb.inv_freq"):
+        return True
+    return name == _HEAD and _EMBEDDING in stored and _is_equal(stored, _HEAD, _EMBEDDING)
+
+
+def _is_equal(stored: Mapping[str, StoredWeight], name: str, other: str) -> bool:
+    with opened(stored[name].file) as file, opened(stored[other].file) as other_file:
+        return torch.equal(file.get_tensor(name), other_file.get_tensor(other))
+
+
+def _fill(tensor: Tensor, value: Tensor, path: Path) -> None:
+    if value.shape != tensor.shape:
+        raise DataError(f"model.initializeFrom: {path} changed while it was read: begin again")
+    if isinstance(tensor, DTensor):
+        value = distribute_tensor(
+            value.to(tensor.device), tensor.device_mesh, tensor.placements, src_data_rank=None
+        )
+    tensor.copy_(value)

@@ -1,0 +1,228 @@
+"""Measures how fast this machine computes and communicates, for `regroup plan --calibrate`.
+
+`python -m regroup_trainer.parallel.machine_speed --model JSON --sequence-length N --ranks N` prints
+a `Calibration` as JSON. Each rank has a device; on CPUs they share the cores, as in a job. All
+ranks compute at the same time, and the slowest counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.multiprocessing.spawn import ProcessRaisedException, spawn
+
+from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.models import build
+from regroup_trainer.models.decoder import Decoder
+from regroup_trainer.models.rotary import rotary_angles
+from regroup_trainer.protocol.calibration import Calibration, ComputeRates, LinkRates, Precision
+from regroup_trainer.protocol.config import ModelConfig
+
+_SECONDS = 0.5
+"""How long each measurement lasts, at least."""
+_RUNS = 3
+_LARGE, _SMALL = 16 * 2**20, 1024
+"""Bytes of a collective whose bandwidth, or latency, is measured."""
+_FEW = 64
+"""Rows of a first, short measurement, which tells how many rows the next one takes."""
+_DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+def measure(model: ModelConfig, sequence_length: int, rank: int, ranks: int) -> Calibration:
+    """Measure on this rank. All ranks of the default process group call it, and all get the result.
+
+    Raises ConfigurationError when a block of the model does not fit.
+    """
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    decoder = _one_block(model, device)
+    rates = {
+        precision: ComputeRates(
+            products=_slowest(_products(decoder, dtype, sequence_length, device), device),
+            block=_slowest(_block(decoder, dtype, sequence_length, device), device),
+        )
+        for precision, dtype in _DTYPES.items()
+    }
+    return Calibration(
+        device=torch.cuda.get_device_name(device) if on_gpu else "cpu",
+        ranks=ranks,
+        rates=rates,
+        links=_links(device, ranks) if ranks > 1 else None,
+    )
+
+
+def _one_block(model: ModelConfig, device: torch.device) -> Decoder:
+    """The model with a single block, allocated with random values."""
+    size = model.size.model_copy(update={"layers": 1})
+    decoder = build(model.model_copy(update={"preset": None, "dimensions": size}), classes=1)
+    if not isinstance(decoder, Decoder):
+        raise ConfigurationError(f"model.name: {model.name!r} is no transformer: give gpt or llama")
+    needed = 8 * sum(parameter.numel() for parameter in decoder.parameters())
+    free = _free_memory(device)
+    if needed > free / 2:
+        raise ConfigurationError(
+            f"one block with its gradients takes {needed / 1e9:.1f} GB, more than half of the "
+            f"{free / 1e9:.1f} GB that are free: measure a smaller model"
+        )
+    decoder.to_empty(device=device)
+    for parameter in decoder.parameters():
+        nn.init.normal_(parameter, std=0.02)
+    return decoder
+
+
+def _free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _products(decoder: Decoder, dtype: torch.dtype, length: int, device: torch.device) -> float:
+    """Operations per second in products with the matrices of a block."""
+    shapes = [weight.shape for weight in decoder.blocks.parameters() if weight.dim() == 2]
+    matrices = [torch.randn(shape, dtype=dtype, device=device) for shape in shapes]
+    per_row = sum(2 * shape.numel() for shape in shapes)
+
+    def inputs(rows: int) -> list[torch.Tensor]:
+        return [torch.randn(rows, shape[1], dtype=dtype, device=device) for shape in shapes]
+
+    def multiply(rows: list[torch.Tensor]) -> None:
+        for matrix, left in zip(matrices, rows, strict=True):
+            torch.nn.functional.linear(left, matrix)
+
+    few = inputs(_FEW)
+    rate = per_row * _FEW / _seconds(lambda: multiply(few), device, least=0.0)
+    rows = _rows(rate, per_row, length)
+    many = inputs(rows)
+    return per_row * rows / _seconds(lambda: multiply(many), device)
+
+
+def _rows(rate: float, operations_per_row: float, length: int) -> int:
+    """A sequence, or as much of it as takes about a third of a measurement."""
+    return max(_FEW, min(length, int(rate * _SECONDS / _RUNS / operations_per_row)))
+
+
+def _block(decoder: Decoder, dtype: torch.dtype, length: int, device: torch.device) -> float:
+    """Operations per second of a block's forward and backward pass: 6 N + 12 C T per token."""
+    block, size = decoder.blocks[0], decoder.size
+    parameters = sum(weight.numel() for weight in block.parameters())
+
+    def passes(rows: int) -> Callable[[], None]:
+        x = torch.randn(1, rows, size.width, device=device, requires_grad=True)
+        cosine, sine = rotary_angles(rows, size, device)
+
+        def run() -> None:
+            with torch.autocast(device.type, dtype=dtype, enabled=dtype is not torch.float32):
+                result = block(x, cosine, sine)
+            result.sum().backward()
+            block.zero_grad(set_to_none=True)
+
+        return run
+
+    def operations(rows: int) -> float:
+        return rows * (6.0 * parameters + 12.0 * size.width * rows)
+
+    rate = operations(_FEW) / _seconds(passes(_FEW), device, least=0.0)
+    rows = _rows(rate, operations(length) / length, length)
+    return operations(rows) / _seconds(passes(rows), device)
+
+
+def _links(device: torch.device, ranks: int) -> LinkRates:
+    large = torch.zeros(_LARGE // 4, device=device)
+    parts = torch.zeros(_LARGE // 4 * ranks, device=device)
+    small = torch.zeros(_SMALL // 4, device=device)
+    passing = _LARGE * (ranks - 1)
+    reduced = _together(lambda: dist.all_reduce(large), device)
+    gathered = _together(lambda: dist.all_gather_into_tensor(parts, large), device)
+    hops = _together(lambda: dist.all_reduce(small), device)
+    return LinkRates(
+        all_reduce=2 * passing / ranks / reduced,
+        all_gather=passing / gathered,
+        hop_seconds=hops / (2 * (ranks - 1)),
+    )
+
+
+def _seconds(work: Callable[[], object], device: torch.device, least: float = _SECONDS) -> float:
+    """Median seconds of a run, after one that is not counted."""
+    _timed(work, device)
+    begin, times = time.perf_counter(), [_timed(work, device)]
+    while time.perf_counter() - begin < least or len(times) < _RUNS:
+        times.append(_timed(work, device))
+    return statistics.median(times)
+
+
+def _together(work: Callable[[], object], device: torch.device) -> float:
+    """The same of a collective: all ranks run it equally often, and the slowest rank counts."""
+    _timed(work, device)
+    count = torch.tensor(max(_RUNS, min(100, int(_SECONDS / _timed(work, device)))), device=device)
+    dist.all_reduce(count, op=dist.ReduceOp.MIN)
+    median = statistics.median(_timed(work, device) for _ in range(int(count)))
+    return 1 / _slowest(1 / median, device)
+
+
+def _timed(work: Callable[[], object], device: torch.device) -> float:
+    begin = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begin
+
+
+def _slowest(rate: float, device: torch.device) -> float:
+    """The rate of the slowest rank."""
+    least = torch.tensor(rate, dtype=torch.float64, device=device)
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    return float(least)
+
+
+def _run_rank(rank: int, options: argparse.Namespace, folder: str) -> None:
+    """One rank of the measurement; rank 0 leaves the result in `folder`."""
+    on_gpu, ranks = torch.cuda.is_available(), options.ranks
+    if not on_gpu:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // ranks))
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=ranks,
+    )
+    found = measure(ModelConfig.model_validate(options.model), options.sequence_length, rank, ranks)
+    if rank == 0:
+        Path(folder, "result").write_text(found.model_dump_json())
+    dist.destroy_process_group()
+
+
+def main() -> int:
+    """Measure with local ranks and print the result. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="regroup_trainer.parallel.machine_speed")
+    parser.add_argument("--model", type=json.loads, required=True)
+    parser.add_argument("--sequence-length", type=int, required=True)
+    parser.add_argument("--ranks", type=int, required=True, help="On GPUs at most one for each.")
+    options = parser.parse_args()
+    if torch.cuda.is_available():
+        options.ranks = min(options.ranks, torch.cuda.device_count())
+    with tempfile.TemporaryDirectory(prefix="regroup-calibration-") as folder:
+        try:
+            ranks = (options, folder), options.ranks
+            spawn(_run_rank, *ranks)  # type: ignore[no-untyped-call]
+        except ProcessRaisedException as error:
+            print(str(error).strip().splitlines()[-1], file=sys.stderr)
+            return 1
+        print(Path(folder, "result").read_text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Runs a program in this process as Python's command line would: `python x.py` or `python -m x`.
+
+What a program can see of its process is the same: `__main__`, which holds its classes (also for
+pickle, and for processes that it spawns), `sys.argv`, the search path, the traceback of an error,
+and what happens at the end (threads, `atexit`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import runpy
+import sys
+import threading
+import types
+from collections.abc import Iterator, Sequence
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+from regroup_trainer.errors import ConfigurationError
+
+
+def execute(command: Sequence[str]) -> int:
+    """Run a program to its last line; returns its exit code.
+
+    `command` is what follows `python`. Raises ConfigurationError when there is no such script, and
+    what the program raises, but for SystemExit.
+    """
+    try:
+        if command[0] == "-m":
+            _run_module(command[1], command[2:])
+        else:
+            _run_file(command[0], command[1:])
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    return 0
+
+
+def end() -> None:
+    """What Python does after the last line of a program: wait for its threads, then call what it
+    has registered with `atexit`.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter itself calls
+    with _shown_errors():
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+
+
+def show(error: BaseException) -> None:
+    """Print an error as Python would, by `sys.excepthook`. The frames above the program's own are
+    left out.
+    """
+    trace, own = error.__traceback__, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename in _HERE:
+            own = trace.tb_next
+        trace = trace.tb_next
+    sys.excepthook(type(error), error.with_traceback(own), own)
+
+
+_HERE = frozenset({__file__, runpy.__file__, "<frozen runpy>"})
+
+
+def _run_module(name: str, arguments: Sequence[str]) -> None:
+    sys.argv = [name, *arguments]
+    sys.path.insert(0, str(Path.cwd()))
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _run_file(name: str, arguments: Sequence[str]) -> None:
+    path = Path(name).absolute()
+    if not path.is_file():
+        raise ConfigurationError(
+            f"template.spec.containers[trainer].command: {name} is no file on this worker (working "
+            f"directory {Path.cwd()}): mount it, or give the path where the image has it"
+        )
+    sys.argv = [name, *arguments]
+    sys.path.insert(0, str(path.resolve().parent))
+    loader = SourceFileLoader("__main__", str(path))
+    main = types.ModuleType("__main__")
+    vars(main).update(__file__=str(path), __loader__=loader, __builtins__=builtins, __cached__=None)
+    sys.modules["__main__"] = main
+    exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(main))
+
+
+@contextlib.contextmanager
+def _shown_errors() -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        show(error)

@@ -1,0 +1,149 @@
+"""Says at once what is wrong with a program's own rendezvous, where ranks would wait for each other
+in vain.
+
+A program that takes LOCAL_RANK for its rank, or sets MASTER_ADDR to localhost, works on one
+machine. On several, some ranks never come.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import torch.multiprocessing
+
+from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.protocol.generation import Assignment
+
+_LISTENS = "0A"
+"""State of a listening socket in /proc/net/tcp."""
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """What the rendezvous of a program has to say of this rank."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    hosts: int
+    """The number of machines, or pods, of the job."""
+
+    @classmethod
+    def of(cls, assignment: Assignment) -> RankPlace:
+        """The place of an assignment."""
+        record, place = assignment.record, assignment.place
+        return cls(
+            rank=assignment.rank,
+            world_size=record.world_size,
+            local_rank=assignment.local_rank,
+            local_world_size=place.ranks,
+            hosts=len({member.address for member in record.members}),
+        )
+
+
+def watch(place: RankPlace) -> None:
+    """From now on a rendezvous of this process that cannot succeed raises ConfigurationError."""
+    handlers = vars(sys.modules["torch.distributed.rendezvous"])["_rendezvous_handlers"]
+    for scheme in ("env", "tcp"):
+        handlers[scheme] = _checked(handlers[scheme], place)
+    if place.world_size > 1:
+        for name in ("torch.multiprocessing", "torch.multiprocessing.spawn"):
+            vars(sys.modules[name])["start_processes"] = _refuse_spawn
+        vars(torch.multiprocessing)["spawn"] = _refuse_spawn
+
+
+def problem(url: str, environment: Mapping[str, str], place: RankPlace) -> str:
+    """What is wrong with a rendezvous; empty when nothing is known to be.
+
+    `url` is as c10d's handlers get it: env://?rank=0, tcp://host:port?rank=0&world_size=2.
+    """
+    parts = urlsplit(url)
+    given = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    rank = given.get("rank", environment.get("RANK", ""))
+    size = given.get("world_size", environment.get("WORLD_SIZE", ""))
+    if (rank, size) == (str(place.local_rank), str(place.local_world_size)):
+        return ""  # a group of this worker's ranks alone
+    if rank != str(place.rank):
+        same = rank == str(place.local_rank)
+        which = "LOCAL_RANK, its number on this worker" if same else "none of its variables"
+        return (
+            f"init_process_group got rank {rank}, which is {which}: this process is rank "
+            f"{place.rank} of {place.world_size}: leave rank and world_size out, or take "
+            'rank=int(os.environ["RANK"])'
+        )
+    if size != str(place.world_size):
+        return (
+            f"init_process_group got world_size {size}, and there are {place.world_size} ranks: "
+            'leave rank and world_size out, or take world_size=int(os.environ["WORLD_SIZE"])'
+        )
+    host = (parts.hostname or "") if parts.scheme == "tcp" else environment.get("MASTER_ADDR", "")
+    if place.hosts > 1 and _is_loopback(host):
+        return (
+            f"the address to meet at is {host}, which is another machine on each of the "
+            f"{place.hosts} workers: leave MASTER_ADDR and MASTER_PORT as they are set"
+        )
+    return ""
+
+
+def is_own_listener(error: Exception, environment: Mapping[str, str]) -> bool:
+    """Whether an address that is in use is the program's own matter.
+
+    It is not where another process was quicker to take the port that was chosen for rank 0.
+    """
+    text = str(error)
+    if "address already in use" not in text.lower():
+        return False
+    port = environment.get("MASTER_PORT", "")
+    return f"port: {port}," not in text or _listens(int(port))
+
+
+def _listens(port: int) -> bool:
+    """Whether this process has a listening TCP socket on that port."""
+    own = {_link(name) for name in os.listdir("/proc/self/fd")}  # noqa: PTH208
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        with open(table) as lines:  # noqa: PTH123
+            rows = [line.split() for line in list(lines)[1:]]
+        for row in rows:
+            if row[3] == _LISTENS and int(row[1].rpartition(":")[2], 16) == port:
+                return f"socket:[{row[9]}]" in own
+    return False
+
+
+def _link(descriptor: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
+    except OSError:
+        return ""
+
+
+def _checked(handler: Callable[..., Any], place: RankPlace) -> Callable[..., Any]:
+    def checked(url: str, *arguments: Any, **options: Any) -> Any:
+        if found := problem(url, os.environ, place):
+            raise ConfigurationError(found)
+        return handler(url, *arguments, **options)
+
+    return checked
+
+
+def _refuse_spawn(*_arguments: Any, **_options: Any) -> None:
+    raise ConfigurationError(
+        "torch.multiprocessing.spawn starts ranks, which the job does here: call the function "
+        "itself once, with RANK and WORLD_SIZE of the environment; for processes that are no ranks "
+        "use Python's multiprocessing"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
