@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -211,3 +214,17 @@ def test_a_world_size_that_does_not_fit_the_parallelism_is_refused_by_name(
         "parallelism: a replica group of 2 ranks (tensorParallel 2) does not divide the world size"
         " 1: choose" in outcome.stderr
     )
+
+
+def test_a_crash_in_a_thread_of_a_library_shows_its_stack() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.support.native_crash"],
+        check=False,
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == -signal.SIGSEGV
+    assert "frame #1: " in ended.stderr
+    assert "Fatal Python error: Segmentation fault" in ended.stderr

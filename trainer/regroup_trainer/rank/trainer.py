@@ -102,6 +102,8 @@ def build_loader(config: TrainConfig, data: Dataset, group: GenerationGroup) -> 
 
 
 def _prepare_process(seed: int) -> None:
+    # The stacks of C++ threads too, which faulthandler does not know: gloo's, NCCL's.
+    torch._C._set_print_stack_traces_on_fatal_signal(True)
     torch.set_num_threads(1)  # as torchrun does: ranks share the cores
     torch.manual_seed(seed)
     np.random.seed(seed)
