@@ -17,19 +17,21 @@ RANK, WORKER = Kill("rank", 1, 0.5), Kill("worker", 0, 0.0)
 
 def test_a_course_kills_in_order_and_measures_what_follows_each() -> None:
     struck: list[Kill] = []
-    course = Course([RANK, WORKER], struck.append)
 
-    async def play() -> None:
+    async def play() -> Course:
+        kills = asyncio.Queue[Kill]()
+        course = Course([RANK, WORKER], kills.put_nowait)
         begin_and_end_epochs(course, 0, 3)
-        await until_struck(struck, 1)
+        struck.append(await kills.get())
         course.read("rank 0: epoch 4: loss 0.1")  # it was on its way
         assert course.found == []
         assert course.waits() > 0
         begin_and_end_epochs(course, 3, 6)
-        await until_struck(struck, 2)
+        struck.append(await kills.get())
         begin_and_end_epochs(course, 6, 7)
+        return course
 
-    asyncio.run(asyncio.wait_for(play(), 10))
+    course = asyncio.run(asyncio.wait_for(play(), 10))
     assert struck == [RANK, WORKER]
     assert [(killed.what, killed.repeated) for killed in course.found] == [
         ("rank", 1),
@@ -41,11 +43,6 @@ def begin_and_end_epochs(course: Course, first: int, last: int) -> None:
     course.read(f"rank 0: begins at epoch {first}")
     for epoch in range(first + 1, last + 1):
         course.read(f"rank 0: epoch {epoch}: loss 0.1")
-
-
-async def until_struck(struck: list[Kill], times: int) -> None:
-    while len(struck) < times:
-        await asyncio.sleep(0)
 
 
 def test_kills_are_drawn_once_for_all_and_are_of_both_kinds() -> None:
