@@ -6,6 +6,7 @@ end its parameters in FOLDER/final.pt. Rank 0 prints `begins at epoch N` and a l
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -19,8 +20,8 @@ BATCH_SIZE = 16
 
 
 def arguments() -> tuple[Path, int]:
-    """FOLDER and EPOCHS of the command line."""
-    return Path(sys.argv[1]), int(sys.argv[2])
+    """FOLDER, which may name an environment variable, and EPOCHS of the command line."""
+    return Path(os.path.expandvars(sys.argv[1])), int(sys.argv[2])
 
 
 def make_samples() -> TensorDataset:
