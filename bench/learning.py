@@ -68,8 +68,9 @@ class Curve:
     """Held-out bits per byte over the course of a training."""
 
     train: TrainConfig
-    training_seconds: list[float] = field(default_factory=list)
+    trained_megabytes: list[float] = field(default_factory=list)
     bits_per_byte: list[float] = field(default_factory=list)
+    training_seconds: float = 0.0
     _step: int = 0
 
     def look(self, status: CoordinatorStatus) -> None:
@@ -81,8 +82,10 @@ class Curve:
         ):
             return
         self._step = status.evaluation.step
-        spent = status.progress.seconds
-        self.training_seconds.append(spent.get("step", 0.0) + spent.get("data_wait", 0.0))
+        spent, training = status.progress.seconds, self.train.training
+        self.training_seconds = spent.get("step", 0.0) + spent.get("data_wait", 0.0)
+        bytes_of_step = training.global_batch_size * training.sequence_length
+        self.trained_megabytes.append(self._step * bytes_of_step / 1e6)
         self.bits_per_byte.append(status.evaluation.loss / math.log(2))
 
 
@@ -108,7 +111,7 @@ def train(case: str) -> Values:
         keep(curve)
     return {
         "bits_per_byte": curve.bits_per_byte[-1],
-        "training_seconds": curve.training_seconds[-1],
+        "training_seconds": curve.training_seconds,
         "wall_seconds": time.monotonic() - start,
     }
 
@@ -117,7 +120,7 @@ def keep(curve: Curve) -> None:
     """Write the curve, with the compressors' lines, for the picture."""
     text = held_out_text(WHOLE)
     document = {
-        "training_seconds": curve.training_seconds,
+        "trained_megabytes": curve.trained_megabytes,
         "bits_per_byte": curve.bits_per_byte,
         **{name: bits_per_byte(compress, text) for name, compress in COMPRESSORS.items()},
         "train": curve.train.model_dump(mode="json", by_alias=True, exclude_defaults=True),

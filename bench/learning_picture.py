@@ -19,9 +19,8 @@ def draw(curve: dict[str, Any]) -> Figure:
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(6.4, 3.6), dpi=120, layout="constrained")
         axes = figure.subplots()
-        minutes = [seconds / 60 for seconds in curve["training_seconds"]]
         axes.plot(
-            minutes,
+            curve["trained_megabytes"],
             curve["bits_per_byte"],
             marker="o",
             markersize=3,
@@ -36,7 +35,7 @@ def draw(curve: dict[str, Any]) -> Figure:
                 color=color,
                 label=f"{name} {curve[name]:.2f}",
             )
-        axes.set_xlabel("minutes of training (2 ranks on CPU cores)")
+        axes.set_xlabel("MB of text trained on (2 ranks on CPU cores)")
         axes.set_ylabel("bits per byte, held-out")
         axes.set_xlim(left=0)
         axes.legend(frameon=False)

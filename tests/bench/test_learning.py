@@ -23,7 +23,7 @@ def test_a_quick_run_trains_and_compresses_the_same_text(tmp_path: Path) -> None
 
 
 def test_the_curve_is_drawn_with_the_compressors_lines(tmp_path: Path) -> None:
-    curve = {"training_seconds": [60.0, 120.0], "bits_per_byte": [3.0, 2.0], "gzip": 1.9, "xz": 1.7}
+    curve = {"trained_megabytes": [0.5, 1.0], "bits_per_byte": [3.0, 2.0], "gzip": 1.9, "xz": 1.7}
     figure = draw(curve)
     assert [line.get_linestyle() for line in figure.axes[0].lines] == ["-", "--", "--"]
     figure.savefig(tmp_path / "curve.png")
