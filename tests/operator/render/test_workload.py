@@ -25,6 +25,21 @@ def test_a_worker_gets_all_that_its_agent_reads_from_the_environment() -> None:
     assert agent.ranks == 1
 
 
+def test_a_worker_gets_the_variables_of_accelerate_and_its_coordinator_the_config_file() -> None:
+    def make_template(*flags: str) -> dict[str, object]:
+        command = ["accelerate", "launch", "--mixed_precision=bf16", *flags, "train.py"]
+        return {"spec": {"containers": [{"name": "trainer", "command": command}]}}
+
+    plain = {"trainer": None, "template": make_template()}
+    assert values_of(main_of(make_worker(**plain)))["ACCELERATE_MIXED_PRECISION"] == "bf16"
+    assert workload.desired(make_valid_job(**plain), Ledger()).accelerate is None
+    filed = {"trainer": None, "template": make_template("--config_file=a.yaml")}
+    assert "ACCELERATE_MIXED_PRECISION" not in values_of(main_of(make_worker(**filed)))
+    wanted = workload.desired(make_valid_job(**filed), Ledger())
+    assert wanted.accelerate is not None
+    assert (wanted.accelerate.config_file, wanted.script) == ("a.yaml", ("train.py",))
+
+
 def test_a_coordinator_gets_the_job_as_it_should_be() -> None:
     job = make_valid_job()
     wanted = workload.desired(job, Ledger())
