@@ -8,7 +8,7 @@ import lightning as L  # noqa: N812 - the name that everybody uses
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
 from torch import nn
-from torchdata.stateful_dataloader import StatefulDataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from regroup_trainer.integrations.for_lightning import RecoveryCallback, placement
 
@@ -34,11 +34,11 @@ class Classifier(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
 
-def make_points(count: int) -> torch.utils.data.TensorDataset:
+def make_points(count: int) -> TensorDataset:
     """Points in 8 dimensions, labelled by whether the first half outweighs the second."""
     points = torch.randn(count, 8, generator=torch.Generator().manual_seed(0))
     labels = (points[:, :4].sum(1) > points[:, 4:].sum(1)).long()
-    return torch.utils.data.TensorDataset(points, labels)
+    return TensorDataset(points, labels)
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
 
     L.seed_everything(0)
     model = Classifier()
-    loader = StatefulDataLoader(make_points(options.samples), batch_size=8, shuffle=True)
+    loader = DataLoader(make_points(options.samples), batch_size=8, shuffle=True)
     recovery = RecoveryCallback(every_steps=20)  # instead of Lightning's own checkpoints
     trainer = L.Trainer(
         max_epochs=options.epochs,

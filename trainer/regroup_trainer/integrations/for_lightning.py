@@ -7,20 +7,23 @@ trainer = L.Trainer(max_epochs=4, callbacks=[recovery], **placement())
 trainer.fit(model, loader, ckpt_path=recovery.newest())
 ```
 
-Lightning saves and loads. In the middle of an epoch it knows the position in the data only where
-the loader has a `state_dict`, as torchdata's StatefulDataLoader has. With another loader, this
-saves at the ends of epochs. Under plain torchrun and without a launcher it does the same.
+Lightning saves and loads. A run that goes on in the middle of an epoch reads the rest of that
+epoch's samples. Lightning 2.6 would begin the epoch anew, or, with a loader that has a state, go on
+in the order of the first epoch. Under plain torchrun and without a launcher it does the same.
 """
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import RandomSampler, Sampler
 
 from regroup_trainer.integrations.agreement import (
     STOPPED,
@@ -39,7 +42,7 @@ from regroup_trainer.integrations.whole_folders import (
 LIBRARY, OLDEST = "lightning", "2.5"
 try:
     from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-    from lightning.pytorch import Callback, Trainer
+    from lightning.pytorch import Callback, LightningModule, Trainer
 except ImportError:
     require(LIBRARY, OLDEST)
     raise
@@ -104,14 +107,24 @@ class RecoveryCallback(Callback):
         require_joined("the Trainer needs **placement()")
         if is_rank0():
             self._folders.delete_interrupted()
-        _restore_randomness(self._from)
-        self._agreement = Agreement(*self._every)
-        self._may_save_inside = hasattr(trainer.train_dataloader, "state_dict")
+        loaders = (
+            trainer.fit_loop._combined_loader.flattened if trainer.fit_loop._combined_loader else []
+        )
+        self._may_save_inside = not any(_draws_its_order(loader) for loader in loaders)
         if not self._may_save_inside and is_rank0():
             print(
-                "the loader has no state_dict, so checkpoints are saved at the ends of epochs: "
-                "use torchdata's StatefulDataLoader to save in between"
+                "checkpoints are saved at the ends of epochs only, since one process shuffles in "
+                "an order that cannot be repeated: give the loader a DistributedSampler"
             )
+        _seek(trainer, loaders)
+        _restore_randomness(self._from)
+        self._agreement = Agreement(*self._every)
+
+    def on_load_checkpoint(
+        self, _trainer: Trainer, _module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Leave out the positions of loaders: `_seek` finds the place."""
+        checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Agree with the other ranks whether to save and to stop here."""
@@ -144,6 +157,58 @@ class RecoveryCallback(Callback):
         if self._is_stopping:
             wait_for_all()
             raise SystemExit(STOPPED)
+
+
+class _Rest(Sampler[int]):
+    """What a sampler gives, without the first samples of its next pass."""
+
+    def __init__(self, sampler: Sampler[int], done: int) -> None:
+        self._sampler, self._done = sampler, done
+
+    def __iter__(self) -> Iterator[int]:
+        done, self._done = self._done, 0
+        return islice(iter(self._sampler), done, None)
+
+    def __len__(self) -> int:
+        return len(self._sampler)  # type: ignore[arg-type]  # a sampler of a map-style data set
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the sampler, if it wants to know."""
+        _set_epoch(self._sampler, epoch)
+
+
+def _set_epoch(sampler: object, epoch: int) -> None:
+    if hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(epoch)
+
+
+def _draws_its_order(loader: Any) -> bool:
+    """Whether a pass draws its order from a generator that a resumed run does not have."""
+    return isinstance(getattr(loader, "sampler", None), RandomSampler)
+
+
+def _seek(trainer: Trainer, loaders: list[Any]) -> None:
+    """Have the loaders go on after the last batch of the checkpoint.
+
+    Lightning has made its iterator already, before it told the samplers the epoch.
+    """
+    loop, fetcher = trainer.fit_loop, trainer.fit_loop._data_fetcher
+    progress: Any = loop.epoch_progress.current
+    epoch, done = progress.processed, loop.epoch_loop.batch_progress.current.ready
+    if fetcher is None or not (epoch or done):
+        return
+    done = done if done < loop.max_batches else 0
+    samplers = [
+        getattr(getattr(loader, "batch_sampler", None), "sampler", None) for loader in loaders
+    ]
+    for loader, sampler in zip(loaders, samplers, strict=True):
+        _set_epoch(sampler, epoch)
+        if sampler is not None and done:
+            loader.batch_sampler.sampler = _Rest(sampler, done * loader.batch_sampler.batch_size)
+    iter(fetcher)
+    if None in samplers:  # a stream: read what was read before
+        for _ in range(done):
+            next(fetcher.combined_loader)
 
 
 def _require_same_start(step: int) -> None:
