@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from regroup_trainer.integrations.for_lightning import RecoveryCallback, placement
+from regroup_trainer.integrations.for_lightning import LightningRecovery, placement
 
 
 class Classifier(L.LightningModule):
@@ -52,7 +52,7 @@ def main() -> None:
     L.seed_everything(0)
     model = Classifier()
     loader = DataLoader(make_points(options.samples), batch_size=8, shuffle=True)
-    recovery = RecoveryCallback(every_steps=20)  # instead of Lightning's own checkpoints
+    recovery = LightningRecovery(every_steps=20)  # instead of Lightning's own checkpoints
     trainer = L.Trainer(
         max_epochs=options.epochs,
         callbacks=[recovery],

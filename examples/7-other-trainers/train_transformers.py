@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
-from regroup_trainer.integrations.for_transformers import RecoveryCallback, saves_directory
+from regroup_trainer.integrations.for_transformers import TransformersRecovery, saves_directory
 
 
 class Counting(Dataset):
@@ -57,7 +57,7 @@ def main() -> None:
         seed=0,
         disable_tqdm=True,
     )
-    recovery = RecoveryCallback()
+    recovery = TransformersRecovery()
     trainer = Trainer(
         model, arguments, train_dataset=Counting(options.samples), callbacks=[recovery]
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regroup_trainer.integrations.agreement import STOPPED
+from regroup_trainer.integrations.stop_agreement import STOPPED
 from regroup_trainer.integrations.whole_folders import WholeFolders
 from tests.support.local_job import make_run, play
 

@@ -23,15 +23,15 @@ import torch
 from torch.utils.data import RandomSampler
 
 from regroup_trainer.errors import ConfigurationError
-from regroup_trainer.integrations.agreement import (
+from regroup_trainer.integrations.required_library import require
+from regroup_trainer.integrations.stop_agreement import (
     STOPPED,
-    Agreement,
+    StopAgreement,
     from_rank0,
     is_rank0,
     require_joined,
     wait_for_all,
 )
-from regroup_trainer.integrations.required_library import require
 from regroup_trainer.integrations.whole_folders import (
     WholeFolders,
     saves_directory,
@@ -83,7 +83,7 @@ def saved_batches(
     _require_repeatable(loader)
     folders = WholeFolders(saves_directory(), keep_last)
     position = _resume(accelerator, folders)
-    agreement = Agreement(every_steps, every_seconds)
+    agreement = StopAgreement(every_steps, every_seconds)
     is_stopping = False
     while position.epoch < epochs:
         for batch in _rest_of_epoch(accelerator, loader, position):

@@ -2,7 +2,7 @@
 and a save before it has to stop.
 
 ```python
-recovery = RecoveryCallback(every_steps=50)
+recovery = LightningRecovery(every_steps=50)
 trainer = L.Trainer(max_epochs=4, callbacks=[recovery], **placement())
 trainer.fit(model, loader, ckpt_path=recovery.newest())
 ```
@@ -25,15 +25,15 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import RandomSampler, Sampler
 
-from regroup_trainer.integrations.agreement import (
+from regroup_trainer.integrations.required_library import require
+from regroup_trainer.integrations.stop_agreement import (
     STOPPED,
-    Agreement,
+    StopAgreement,
     has_peers,
     is_rank0,
     require_joined,
     wait_for_all,
 )
-from regroup_trainer.integrations.required_library import require
 from regroup_trainer.integrations.whole_folders import (
     WholeFolders,
     saves_directory,
@@ -73,7 +73,7 @@ def placement() -> dict[str, Any]:
     }
 
 
-class RecoveryCallback(Callback):
+class LightningRecovery(Callback):
     """Saves every so many steps or seconds, and at the ends of epochs when neither is given. Saves
     and ends upon SIGTERM.
 
@@ -90,7 +90,7 @@ class RecoveryCallback(Callback):
         require(LIBRARY, OLDEST)
         self._folders = WholeFolders(saves_directory(), keep_last)
         self._every = (every_steps, every_seconds)
-        self._agreement: Agreement | None = None
+        self._agreement: StopAgreement | None = None
         self._is_stopping = self._may_save_inside = False
         self._from = self._folders.newest()
 
@@ -118,7 +118,7 @@ class RecoveryCallback(Callback):
             )
         _seek(trainer, loaders)
         _restore_randomness(self._from)
-        self._agreement = Agreement(*self._every)
+        self._agreement = StopAgreement(*self._every)
 
     def on_load_checkpoint(
         self, _trainer: Trainer, _module: LightningModule, checkpoint: dict[str, Any]

@@ -2,7 +2,7 @@
 to stop.
 
 ```python
-recovery = RecoveryCallback()
+recovery = TransformersRecovery()
 trainer = Trainer(
     model,
     TrainingArguments(output_dir=saves_directory(), save_strategy="steps", save_steps=50),
@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from regroup_trainer.errors import ConfigurationError
-from regroup_trainer.integrations.agreement import (
+from regroup_trainer.integrations.required_library import require
+from regroup_trainer.integrations.stop_agreement import (
     STOPPED,
-    Agreement,
+    StopAgreement,
     from_rank0,
     is_rank0,
     require_joined,
     wait_for_all,
 )
-from regroup_trainer.integrations.required_library import require
 from regroup_trainer.integrations.whole_folders import (
     WholeFolders,
     saves_directory,
@@ -44,10 +44,10 @@ except ImportError:
     raise
 
 _HOW_TO_JOIN = "make TrainingArguments first, on CPUs with use_cpu=True"
-__all__ = ["RecoveryCallback", "saves_directory"]
+__all__ = ["TransformersRecovery", "saves_directory"]
 
 
-class RecoveryCallback(TrainerCallback):
+class TransformersRecovery(TrainerCallback):
     """Makes the Trainer's checkpoints whole or ignored, and has it save and end upon SIGTERM.
 
     `every_seconds` saves by time, beside `save_steps`. `keep_last` checkpoints stay. Make it after
@@ -64,7 +64,7 @@ class RecoveryCallback(TrainerCallback):
         require(LIBRARY, OLDEST)
         self._folders = WholeFolders(saves_directory(), keep_last)
         self._every_seconds = every_seconds
-        self._agreement: Agreement | None = None
+        self._agreement: StopAgreement | None = None
         self._is_stopping = False
 
     def newest(self) -> str | None:
@@ -78,7 +78,7 @@ class RecoveryCallback(TrainerCallback):
         _require_savable(args, self._folders.directory)
         if is_rank0():
             self._folders.delete_interrupted()
-        self._agreement = Agreement(None, self._every_seconds)
+        self._agreement = StopAgreement(None, self._every_seconds)
 
     def on_step_end(
         self,
@@ -123,7 +123,7 @@ def _require_savable(args: TrainingArguments, directory: Path) -> None:
     output = Path(args.output_dir or "").absolute()
     if output != directory.absolute():
         raise ConfigurationError(
-            f"output_dir: {output} is not where RecoveryCallback looks: give "
+            f"output_dir: {output} is not where TransformersRecovery looks: give "
             f"output_dir=saves_directory(), which is {directory}"
         )
     if args.save_only_model:
@@ -133,5 +133,5 @@ def _require_savable(args: TrainingArguments, directory: Path) -> None:
     if args.save_total_limit is not None:
         raise ConfigurationError(
             f"save_total_limit: {args.save_total_limit} deletes a checkpoint before the next one "
-            "is whole: leave it out, and give RecoveryCallback(keep_last=...)"
+            "is whole: leave it out, and give TransformersRecovery(keep_last=...)"
         )

@@ -7,11 +7,11 @@ import signal
 import pytest
 
 from regroup_trainer.errors import ConfigurationError
-from regroup_trainer.integrations.agreement import Agreement, require_joined
+from regroup_trainer.integrations.stop_agreement import StopAgreement, require_joined
 
 
 def test_a_save_is_due_every_so_many_steps() -> None:
-    agreement = Agreement(every_steps=2, every_seconds=None)
+    agreement = StopAgreement(every_steps=2, every_seconds=None)
     found = [agreement.after(step).save for step in range(1, 7)]
     agreement.close()
     assert found == [False, True, False, True, False, True]
@@ -20,7 +20,7 @@ def test_a_save_is_due_every_so_many_steps() -> None:
 def test_a_save_by_time_is_due_after_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    agreement = Agreement(every_steps=None, every_seconds=10)
+    agreement = StopAgreement(every_steps=None, every_seconds=10)
     found = []
     for step, seconds in enumerate((1, 8, 1, 1, 1, 1), start=1):
         now[0] += seconds
@@ -37,12 +37,12 @@ def test_no_save_is_ever_due_after_nothing(
     steps: int | None, seconds: float | None, words: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        Agreement(steps, seconds)
+        StopAgreement(steps, seconds)
 
 
 def test_the_signal_is_given_back_at_the_end() -> None:
     former = signal.getsignal(signal.SIGTERM)
-    Agreement(1, None).close()
+    StopAgreement(1, None).close()
     assert signal.getsignal(signal.SIGTERM) is former
 
 

@@ -31,7 +31,7 @@ class Agreed(NamedTuple):
     save: bool
 
 
-class Agreement:
+class StopAgreement:
     """Begins to listen to SIGTERM. All ranks make one at the same time, after their process
     group.
     """
