@@ -15,7 +15,7 @@ ELSEWHERE = ("MASTER_ADDR", "MASTER_PORT")
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the library."""
-    from accelerate.commands.launch import launch_command_parser
+    from accelerate.commands.launch import launch_command_parser  # type: ignore[import-untyped]
 
     made: argparse.ArgumentParser = launch_command_parser()
     return made
@@ -26,8 +26,8 @@ def library_variables(words: Sequence[str], patch: pytest.MonkeyPatch) -> dict[s
 
     Without its default config file, and as if there were fp8 hardware and a module for it.
     """
-    from accelerate.commands import launch
-    from accelerate.utils import launch as environment
+    from accelerate.commands import launch  # type: ignore[import-untyped]
+    from accelerate.utils import launch as environment  # type: ignore[import-untyped]
 
     patch.setattr(launch, "default_config_file", "/nonexistent")
     patch.setattr(environment, "is_fp8_available", lambda: True)

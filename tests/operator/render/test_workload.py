@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -26,14 +27,14 @@ def test_a_worker_gets_all_that_its_agent_reads_from_the_environment() -> None:
 
 
 def test_a_worker_gets_the_variables_of_accelerate_and_its_coordinator_the_config_file() -> None:
-    def make_template(*flags: str) -> dict[str, object]:
+    def make_template(*flags: str) -> dict[str, Any]:
         command = ["accelerate", "launch", "--mixed_precision=bf16", *flags, "train.py"]
         return {"spec": {"containers": [{"name": "trainer", "command": command}]}}
 
-    plain = {"trainer": None, "template": make_template()}
+    plain: dict[str, Any] = {"trainer": None, "template": make_template()}
     assert values_of(main_of(make_worker(**plain)))["ACCELERATE_MIXED_PRECISION"] == "bf16"
     assert workload.desired(make_valid_job(**plain), Ledger()).accelerate is None
-    filed = {"trainer": None, "template": make_template("--config_file=a.yaml")}
+    filed: dict[str, Any] = {"trainer": None, "template": make_template("--config_file=a.yaml")}
     assert "ACCELERATE_MIXED_PRECISION" not in values_of(main_of(make_worker(**filed)))
     wanted = workload.desired(make_valid_job(**filed), Ledger())
     assert wanted.accelerate is not None
