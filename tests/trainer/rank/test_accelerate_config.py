@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,16 @@ def test_names_that_refer_to_each_other_do_not_grow(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="it is no file on this worker"):
         environment(AccelerateLaunch(config_file=str(tmp_path / name)), TWO)
+
+
+def test_an_image_without_yaml_is_told_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    file = tmp_path / "config.yaml"
+    file.write_text("debug: true")
+    with pytest.raises(ConfigurationError, match="config.yaml: PyYAML is missing in this image"):
+        environment(AccelerateLaunch(config_file=str(file)), TWO)
 
 
 def test_a_json_file_is_read_as_well(tmp_path: Path) -> None:

@@ -7,12 +7,10 @@ The library itself is not imported. Keys are those of accelerate 1.15 (commands/
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from regroup_trainer.errors import ConfigurationError
 from regroup_trainer.protocol.accelerate_settings import (
@@ -116,14 +114,30 @@ def _read(path: Path) -> bytes:
 
 
 def _parse(path: Path, content: bytes) -> dict[str, Any]:
+    read = json.loads if path.suffix == ".json" else _yaml_reader()
     try:
-        document = json.loads(content) if path.suffix == ".json" else yaml.safe_load(content)
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        document = read(content)
+    except (ValueError, RecursionError) as error:
         first = str(error).partition("\n")[0][:200]
         raise ValueError(f"it is neither YAML nor, as .json, JSON: {first}") from None
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise ValueError("it holds no keys with values: give a file of `accelerate config`")
     return document
+
+
+def _yaml_reader() -> Callable[[bytes], object]:
+    try:
+        import yaml  # accelerate brings it; not every image has it
+    except ImportError:
+        raise ValueError("PyYAML is missing in this image: install it, or write JSON") from None
+
+    def read(content: bytes) -> object:
+        try:
+            return yaml.safe_load(content)
+        except yaml.YAMLError as error:
+            raise ValueError(str(error)) from None
+
+    return read
 
 
 def _settings(document: Mapping[str, Any], given: Mapping[str, Value]) -> dict[str, Value]:
