@@ -164,7 +164,7 @@ def test_an_image_without_yaml_is_told_what_to_do(
     monkeypatch.setitem(sys.modules, "yaml", None)
     file = tmp_path / "config.yaml"
     file.write_text("debug: true")
-    with pytest.raises(ConfigurationError, match="config.yaml: PyYAML is missing in this image"):
+    with pytest.raises(ConfigurationError, match=r"config\.yaml: PyYAML is missing in this image"):
         environment(AccelerateLaunch(config_file=str(file)), TWO)
 
 
