@@ -53,7 +53,7 @@ def test_a_folder_that_differs_from_its_list_is_not_whole(damage: str, tmp_path:
         case "more":
             file.with_name("1").write_text("of a larger run")
         case _:
-            (damaged / LIST_FILE).write_text("[" * 100)
+            (damaged / LIST_FILE).write_text("[" * 100_000)
     assert folders.newest() == whole
 
 
@@ -62,6 +62,14 @@ def test_only_the_last_whole_ones_are_kept(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         save(folders, step)
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-2", "checkpoint-3"}
+
+
+def test_the_best_one_is_kept_as_well(tmp_path: Path) -> None:
+    folders = WholeFolders(tmp_path, keep_last=1)
+    best = save(folders, 1)
+    for step in (2, 3):
+        folders.publish(folders.begin(step), best)
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-1", "checkpoint-3"}
 
 
 def test_what_was_interrupted_is_deleted_and_nothing_else(tmp_path: Path) -> None:

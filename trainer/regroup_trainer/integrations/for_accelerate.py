@@ -74,7 +74,7 @@ def saved_batches(
     """The batches of a prepared loader, from where the newest whole checkpoint was taken.
 
     What was prepared with the accelerator is loaded first. Code between two batches belongs to the
-    first of them. Saves at the ends of epochs as well, and never while gradients are accumulated.
+    first of them. Saves at the ends of epochs as well, and waits while gradients are accumulated.
     Upon SIGTERM it saves and raises SystemExit. Raises ConfigurationError for a loader whose order
     cannot be repeated.
     """
@@ -84,16 +84,17 @@ def saved_batches(
     folders = WholeFolders(saves_directory(), keep_last)
     position = _resume(accelerator, folders)
     agreement = StopAgreement(every_steps, every_seconds)
-    is_stopping = False
+    is_stopping = is_due = False
     while position.epoch < epochs:
         for batch in _rest_of_epoch(accelerator, loader, position):
             yield batch
             _advance(position, loader)
             agreed = agreement.after(position.step)
             is_stopping |= agreed.stop
-            is_due = agreed.save or is_stopping or position.samples == 0
+            is_due |= agreed.save or is_stopping or position.samples == 0
             if is_due and accelerator.sync_gradients:
                 _save(accelerator, folders, position)
+                is_due = False
                 if is_stopping:
                     raise SystemExit(STOPPED)
     agreement.close()

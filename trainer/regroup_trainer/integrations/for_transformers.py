@@ -108,7 +108,8 @@ class TransformersRecovery(TrainerCallback):
         """Declare the checkpoint whole. Raises SystemExit after the last one before a stop."""
         wait_for_all()
         if is_rank0():
-            self._folders.publish(self._folders.of_step(state.global_step))
+            best = Path(state.best_model_checkpoint) if state.best_model_checkpoint else None
+            self._folders.publish(self._folders.of_step(state.global_step), best)
         wait_for_all()
         if self._is_stopping:
             raise SystemExit(STOPPED)

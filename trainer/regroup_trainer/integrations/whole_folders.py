@@ -63,8 +63,10 @@ class WholeFolders:
         folder.mkdir(parents=True)
         return folder
 
-    def publish(self, folder: Path) -> None:
-        """Declare a folder whole, once all ranks have written to it, and delete old ones."""
+    def publish(self, folder: Path, best: Path | None = None) -> None:
+        """Declare a folder whole, once all ranks have written to it, and delete old ones but the
+        best.
+        """
         paths = list(_files(folder))
         for path in paths:
             durable.sync(path)
@@ -72,10 +74,10 @@ class WholeFolders:
             durable.sync(inside)
         sizes = {str(path.relative_to(folder)): path.stat().st_size for path in paths}
         durable.create(folder / LIST_FILE, json.dumps(sizes))
-        for _, old in [pair for pair in self._newest_first() if is_whole(pair[1])][
-            self.keep_last :
-        ]:
-            _discard(old)
+        whole = [path for _, path in self._newest_first() if is_whole(path)]
+        for old in whole[self.keep_last :]:
+            if best is None or old.name != best.name:
+                _discard(old)
 
     def delete_interrupted(self) -> None:
         """Delete what interrupted saves have left."""
@@ -103,7 +105,7 @@ def is_whole(folder: Path) -> bool:
             sizes = json.loads(file.read(_LIST_LIMIT))
         found = {str(path.relative_to(folder)): path.stat().st_size for path in _files(folder)}
         return bool(found == sizes)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
 
 
