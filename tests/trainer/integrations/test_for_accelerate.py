@@ -46,7 +46,7 @@ def test_a_run_that_ended_early_goes_on_with_the_batches_that_are_left(tmp_path:
     accelerator, loader = prepare()
     batches = saved_batches(accelerator, loader, 2, every_steps=4)
     first = [next(batches)[0].tolist() for _ in range(14)]  # 12 of them are in a checkpoint
-    batches.close()
+    del batches
     whole = [batch[0].tolist() for batch in saved_batches(accelerator, loader, 2)]
     assert len(whole) == 20 - 12
     assert whole[0] == first[12]
