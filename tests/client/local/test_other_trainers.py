@@ -88,3 +88,21 @@ def test_a_run_that_is_asked_to_stop_saves_and_goes_on_from_there(
     assert STOPPED == 143
     assert torchrun(job, *words(trainer, result)) == 0
     require_same(result, expected)
+
+
+def test_a_suspended_job_has_saved_its_last_step(tmp_path: Path) -> None:
+    words = (str(EXAMPLES / "train_accelerate.py"), "--epochs", "2", "--samples", "16000")
+    run = make_run(tmp_path / "job", 1, script=words, replicas=2, min_replicas=2)
+
+    def suspend_after_forty_steps(line: str) -> None:
+        if "step 40 " in line:
+            run.suspend()
+
+    run.on_line = suspend_after_forty_steps
+    outcome = play(run)
+    assert outcome.result == "suspended", outcome.message
+    logs = [path.read_text() for path in (tmp_path / "job/logs").glob("*-w*.log")]
+    assert all(f"ended with code {STOPPED}" in log for log in logs), logs  # after a whole save
+    newest = WholeFolders(tmp_path / "job/saves").newest()
+    assert newest is not None
+    assert int(newest.name.rpartition("-")[2]) > 40
