@@ -13,8 +13,13 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ELSEWHERE = {EXAMPLES / "3-language-models" / "torchrun.yaml"}
-"""Jobs that other tests here bring to their end: `test_torchrun`."""
+ELSEWHERE = {
+    EXAMPLES / "3-language-models" / "torchrun.yaml",
+    *EXAMPLES.glob("7-other-trainers/*.yaml"),
+}
+"""Jobs that others bring to their end: `test_torchrun`, and where images need libraries of the
+reader's own, `tests/client/local/test_other_trainers.py`.
+"""
 FILES = sorted({*EXAMPLES.glob("*/*.yaml")} - ELSEWHERE)
 
 

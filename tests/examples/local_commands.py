@@ -124,4 +124,22 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
         ("epoch 20: loss",),
         mark="slow",
     ),
+    LocalCommand(
+        "7-other-trainers",
+        "regroup run lightning.yaml --directory {tmp} --plain",
+        ("step 10: loss", "step 400: loss", "completed"),
+        mark="slow",
+    ),
+    LocalCommand(
+        "7-other-trainers",
+        "regroup run transformers.yaml --directory {tmp} --plain",
+        ("'epoch': '4'", "completed"),
+        mark="long",
+    ),
+    LocalCommand(
+        "7-other-trainers",
+        "regroup run accelerate.yaml --directory {tmp} --plain",
+        ("step 10 of this process: loss", "step 400 of this process: loss", "completed"),
+        mark="long",
+    ),
 )

@@ -115,7 +115,7 @@ def run(
     local = LocalRun(desired, ranks_per_worker(spec), faults)
     if script := user_script(spec.template):
         local.working_directory = file.absolute().parent
-        local.variables = {**script.variables, **script.environment}
+        local.variables = {**script.environment, **script.variables}
     start = time.monotonic()
     outcome = _play(local, plain)
     summary = summarize(local, outcome, time.monotonic() - start)

@@ -267,7 +267,8 @@ class TorchrunRun:
         command = [sys.executable, *agent_command(wanted.script, meeting)[1:]]
         name = f"{wanted.job}-w{index}-{self._incarnation}"
         self._incarnation += 1
-        return self._start(name, command, {**OWN_STORES, **wanted.script.environment})
+        variables = {**OWN_STORES, **wanted.script.environment, **wanted.script.variables}
+        return self._start(name, command, variables)
 
     def _start(self, name: str, command: list[str], variables: Mapping[str, str]) -> Process:
         out, log = (self.wanted.directory / "logs" / f"{name}.{kind}" for kind in ("out", "log"))

@@ -44,6 +44,7 @@ def desired_of(
         max_backoff_seconds=restarts.max_backoff_seconds,
         train=spec.trainer or TrainConfig(),
         script=script.arguments if script else (),
+        accelerate=script.flags.accelerate if script else None,
         checkpoint=spec.checkpoint.policy,
         resume=spec.resume.plain,
         directory=directory,

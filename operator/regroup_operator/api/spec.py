@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import Field, model_validator
 
 from regroup_operator.api.checkpoint_storage import Checkpoint, Resume
+from regroup_operator.api.launcher_flags import LaunchFlags
 from regroup_operator.api.policies import (
     ElasticPolicy,
     FailureDetection,
@@ -114,19 +115,9 @@ class TrainingJobSpec(Section):
         if script is None:
             return self
         flags = script.flags
-        if flags.stock and self.launcher == "regroup":
-            raise ValueError(
-                f"{COMMAND_FIELD}: {', '.join(flags.stock)}: only launcher torchrun obeys this: "
-                "leave it out"
-            )
-        if flags.nodes not in (None, (self.min_replicas, self.max_replicas)):
-            raise ValueError(
-                f"{COMMAND_FIELD}: --nnodes is {flags.nodes}, and the job has {self.min_replicas} "
-                f"to {self.max_replicas} workers: set spec.replicas and spec.elasticPolicy"
-            )
-        ranks = _agreed(
-            "nprocPerNode", "--nproc-per-node", self.nproc_per_node, flags.ranks, "auto"
-        )
+        self._require_possible(flags)
+        count, flag = self._ranks_said(flags)
+        ranks = _agreed("nprocPerNode", flag, self.nproc_per_node, count, "auto")
         limit = _agreed(
             "restartPolicy.maxRestarts",
             "--max-restarts",
@@ -137,6 +128,49 @@ class TrainingJobSpec(Section):
         restart_policy = self.restart_policy.model_copy(update={"max_restarts": limit})
         vars(self).update(nproc_per_node=ranks, restart_policy=restart_policy)
         return self
+
+    def _require_possible(self, flags: LaunchFlags) -> None:
+        """Raises ValueError for flags that this launcher or these workers cannot obey."""
+        if flags.stock and self.launcher == "regroup":
+            raise ValueError(
+                f"{COMMAND_FIELD}: {', '.join(flags.stock)}: only launcher torchrun obeys this: "
+                "leave it out"
+            )
+        if flags.accelerate and self.launcher == "torchrun":
+            raise ValueError(
+                f"{COMMAND_FIELD}: --config_file={flags.accelerate.config_file}: stock torchrun "
+                "does not read it: write its settings as flags, or use launcher regroup"
+            )
+        if flags.nodes not in (None, (self.min_replicas, self.max_replicas)):
+            raise ValueError(
+                f"{COMMAND_FIELD}: --nnodes is {flags.nodes}, and the job has {self.min_replicas} "
+                f"to {self.max_replicas} workers: set spec.replicas and spec.elasticPolicy"
+            )
+        if flags.machines and not self.min_replicas <= flags.machines <= self.max_replicas:
+            raise ValueError(
+                f"{COMMAND_FIELD}: --num_machines is {flags.machines}, and the job has "
+                f"{self.min_replicas} to {self.max_replicas} workers: leave it out, or set "
+                "spec.replicas"
+            )
+
+    def _ranks_said(self, flags: LaunchFlags) -> tuple[int | Literal["auto"] | None, str]:
+        """Ranks of a worker by the command line, and the flag that says so. Raises ValueError."""
+        if flags.processes is None:
+            return flags.ranks, "--nproc-per-node"
+        if flags.machines is None and self.min_replicas != self.max_replicas:
+            raise ValueError(
+                f"{COMMAND_FIELD}: --num_processes is {flags.processes} in all, and the job has "
+                f"{self.min_replicas} to {self.max_replicas} workers: leave it out, and set "
+                "spec.nprocPerNode to the ranks of one worker"
+            )
+        workers = flags.machines or self.replicas
+        if flags.processes % workers:
+            raise ValueError(
+                f"{COMMAND_FIELD}: --num_processes is {flags.processes} in all, which cannot be "
+                f"shared evenly by {workers} workers: give a multiple of {workers}"
+            )
+        flag = f"--num_processes {flags.processes}, shared by {workers} workers,"
+        return flags.processes // workers, flag
 
     @model_validator(mode="after")
     def _within_bounds(self) -> Self:

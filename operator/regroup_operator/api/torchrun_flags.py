@@ -8,78 +8,62 @@ that say where agents meet are refused: the job brings its own rendezvous.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["ranks", "nodes", "restarts", "role", "module", "same", "stock", "refused"]
+from regroup_operator.api.launcher_flags import (
+    Flag,
+    FlagError,
+    FlagTable,
+    FoundFlag,
+    LaunchFlags,
+    read_number,
+)
 
-
-class FlagError(ValueError):
-    """A flag cannot be obeyed. The message names it and what to do."""
-
-
-@dataclass(frozen=True)
-class LaunchFlags:
-    """What a launcher's command line asks for, beside the script."""
-
-    ranks: int | Literal["auto"] | None = None
-    """Ranks of a worker; None: the command does not say."""
-    nodes: tuple[int, int] | None = None
-    """Fewest and most workers."""
-    max_restarts: int | None = None
-    role: str = "default"
-    stock: tuple[str, ...] = ()
-    """Flags that only stock torchrun obeys, as they were written."""
-
-
-@dataclass(frozen=True)
-class _Flag:
-    kind: Kind
-    takes_value: bool = True
-    values: tuple[str, ...] = ()
-    """The values that can be obeyed; empty: all."""
-    instead: str = ""
-    """What to do instead."""
-
-
-_MEETING = "the job brings its own rendezvous"
-_FLAGS: dict[str, _Flag] = {
-    "nproc-per-node": _Flag("ranks"),
-    "nnodes": _Flag("nodes"),
-    "standalone": _Flag("nodes", takes_value=False),
-    "max-restarts": _Flag("restarts"),
-    "role": _Flag("role"),
-    "module": _Flag("module", takes_value=False),
-    "run-path": _Flag("same", takes_value=False),
-    "rdzv-backend": _Flag("same", values=("c10d",), instead=_MEETING),
-    "start-method": _Flag("same", values=("spawn",), instead="ranks are processes of their own"),
-    "monitor-interval": _Flag("stock"),
-    "log-dir": _Flag("stock"),
-    "redirects": _Flag("stock"),
-    "tee": _Flag("stock"),
-    "log-line-prefix-template": _Flag("stock"),
-    "local-ranks-filter": _Flag("stock"),
-    "duplicate-stdout-filters": _Flag("stock"),
-    "duplicate-stderr-filters": _Flag("stock"),
-    "logs-specs": _Flag("stock"),
-    "event-log-handler": _Flag("stock"),
-    "numa-binding": _Flag("stock"),
-    "signals-to-handle": _Flag("stock"),
-    "shutdown-timeout": _Flag("stock"),
-    "print-completion": _Flag("stock", takes_value=False),
-    "virtual-local-rank": _Flag("stock", takes_value=False),
-    "no-python": _Flag("refused", takes_value=False, instead="give a Python script"),
-    "help": _Flag("refused", takes_value=False, instead="it starts nothing"),
-    "rdzv-id": _Flag("refused", instead=_MEETING),
-    "rdzv-endpoint": _Flag("refused", instead=_MEETING),
-    "rdzv-conf": _Flag("refused", instead=_MEETING),
-    "node-rank": _Flag("refused", instead=_MEETING),
-    "master-addr": _Flag("refused", instead=_MEETING),
-    "master-port": _Flag("refused", instead=_MEETING),
-    "local-addr": _Flag("refused", instead=_MEETING),
+MEETING = "the job brings its own rendezvous"
+MOST_RANKS = 1024
+MOST_RESTARTS = 999_999_999
+_FLAGS: dict[str, Flag] = {
+    "nproc-per-node": Flag("ranks"),
+    "nnodes": Flag("nodes"),
+    "standalone": Flag("nodes", takes_value=False),
+    "max-restarts": Flag("restarts"),
+    "role": Flag("role"),
+    "module": Flag("module", takes_value=False),
+    "run-path": Flag("same", takes_value=False),
+    "rdzv-backend": Flag("same", values=("c10d",), instead=MEETING),
+    "start-method": Flag("same", values=("spawn",), instead="ranks are processes of their own"),
+    "monitor-interval": Flag("stock"),
+    "log-dir": Flag("stock"),
+    "redirects": Flag("stock"),
+    "tee": Flag("stock"),
+    "log-line-prefix-template": Flag("stock"),
+    "local-ranks-filter": Flag("stock"),
+    "duplicate-stdout-filters": Flag("stock"),
+    "duplicate-stderr-filters": Flag("stock"),
+    "logs-specs": Flag("stock"),
+    "event-log-handler": Flag("stock"),
+    "numa-binding": Flag("stock"),
+    "signals-to-handle": Flag("stock"),
+    "shutdown-timeout": Flag("stock"),
+    "print-completion": Flag("stock", takes_value=False),
+    "virtual-local-rank": Flag("stock", takes_value=False),
+    "no-python": Flag("refused", takes_value=False, instead="give a Python script"),
+    "help": Flag("refused", takes_value=False, instead="it starts nothing"),
+    "rdzv-id": Flag("refused", instead=MEETING),
+    "rdzv-endpoint": Flag("refused", instead=MEETING),
+    "rdzv-conf": Flag("refused", instead=MEETING),
+    "node-rank": Flag("refused", instead=MEETING),
+    "master-addr": Flag("refused", instead=MEETING),
+    "master-port": Flag("refused", instead=MEETING),
+    "local-addr": Flag("refused", instead=MEETING),
 }
 """torchrun's flags (torch 2.15), without the dashes."""
-_SHORT = {"m": "module", "r": "redirects", "t": "tee", "h": "help"}
+_TABLE = FlagTable(
+    command=("torchrun",),
+    flags=_FLAGS,
+    short={"m": "module", "r": "redirects", "t": "tee", "h": "help"},
+    abbreviates=True,
+)
 
 
 def read_torchrun(words: Sequence[str]) -> tuple[LaunchFlags, list[str]]:
@@ -87,88 +71,35 @@ def read_torchrun(words: Sequence[str]) -> tuple[LaunchFlags, list[str]]:
 
     Raises FlagError, which names a flag that cannot be obeyed.
     """
-    rest: list[str] = list(words)
-    found = []
-    while rest and rest[0].startswith("-"):
-        found.append(_take(rest))
-    refused = {written: why for name, value, written in found if (why := _refusal(name, value))}
-    if refused:
-        kept = [written for _, _, written in found if written not in refused]
-        reasons = "; ".join(sorted(set(refused.values())))
-        raise FlagError(
-            f"{', '.join(refused)}: {reasons}: write [{', '.join(['torchrun', *kept, *rest])}]"
-        )
-    is_module = any(name == "module" for name, _, _ in found)
+    found, rest = _TABLE.read(words)
+    is_module = any(flag.name == "module" for flag in found)
     return _flags(found), [*(["-m"] if is_module else []), *rest]
 
 
-def _take(rest: list[str]) -> tuple[str, str, str]:
-    """Take a flag, and its value if it has one, from the beginning of `rest`."""
-    word = rest.pop(0)
-    given, equals, value = word.partition("=")
-    name = _name(given)
-    flag = _FLAGS[name]
-    if not flag.takes_value:
-        if equals:
-            raise FlagError(f"{word}: {given} takes no value: write {given} alone")
-        return name, "", word
-    if len(given) > 2 and not given.startswith("--"):  # -t3
-        given, value, equals = given[:2], given[2:] + equals + value, "="
-    if not equals:
-        if not rest:
-            raise FlagError(f"{word}: its value is missing")
-        value = rest.pop(0)
-    return name, value, f"{given}={value}" if given.startswith("--") else f"{given}{value}"
-
-
-def _name(given: str) -> str:
-    if not given.startswith("--"):
-        if given[1:2] in _SHORT:
-            return _SHORT[given[1]]
-        raise FlagError(f"{given}: torchrun has no such flag")
-    name = given[2:].replace("_", "-")
-    names = [name] if name in _FLAGS else [known for known in _FLAGS if known.startswith(name)]
-    if len(names) != 1 or not name:
-        known = f": it may be {' or '.join('--' + known for known in names)}" if names else ""
-        raise FlagError(f"{given}: torchrun has no such flag{known}")
-    return names[0]
-
-
-def _refusal(name: str, value: str) -> str:
-    """Why a flag with this value cannot be obeyed; empty when it can."""
-    flag = _FLAGS[name]
-    allowed = flag.kind != "refused" and (not flag.values or value in flag.values)
-    return "" if allowed else flag.instead
-
-
-def _flags(found: Sequence[tuple[str, str, str]]) -> LaunchFlags:
-    last = {_FLAGS[name].kind: (value, written) for name, value, written in found}
+def _flags(found: Sequence[FoundFlag]) -> LaunchFlags:
+    last = {_FLAGS[flag.name].kind: flag for flag in found}
     return LaunchFlags(
-        ranks=_ranks(*last["ranks"]) if "ranks" in last else None,
-        nodes=_nodes(*last["nodes"]) if "nodes" in last else None,
-        max_restarts=_restarts(*last["restarts"]) if "restarts" in last else None,
-        role=last["role"][0] if "role" in last else LaunchFlags.role,
-        stock=tuple(written for name, _, written in found if _FLAGS[name].kind == "stock"),
+        ranks=_ranks(last["ranks"]) if "ranks" in last else None,
+        nodes=_nodes(last["nodes"]) if "nodes" in last else None,
+        max_restarts=read_number(last["restarts"], 0, MOST_RESTARTS)
+        if "restarts" in last
+        else None,
+        role=last["role"].value if "role" in last else LaunchFlags.role,
+        stock=tuple(flag.written for flag in found if _FLAGS[flag.name].kind == "stock"),
     )
 
 
-def _ranks(value: str, written: str) -> int | Literal["auto"]:
-    if value in ("gpu", "auto"):
+def _ranks(found: FoundFlag) -> int | Literal["auto"]:
+    if found.value in ("gpu", "auto"):
         return "auto"
-    if value.isascii() and value.isdigit() and 1 <= int(value) <= 1024:
-        return int(value)
-    raise FlagError(f"{written}: give a number from 1 to 1024, or auto: one rank for each GPU")
+    return read_number(found, 1, MOST_RANKS, ", or auto: one rank for each GPU")
 
 
-def _nodes(value: str, written: str) -> tuple[int, int]:
-    fewest, _, most = (value or "1").partition(":")
+def _nodes(found: FoundFlag) -> tuple[int, int]:
+    fewest, _, most = (found.value or "1").partition(":")
     numbers = (fewest, most or fewest)
     if not all(number.isascii() and number.isdigit() for number in numbers):
-        raise FlagError(f"{written}: give a number of workers, or the fewest and the most: 2:4")
+        raise FlagError(
+            f"{found.written}: give a number of workers, or the fewest and the most: 2:4"
+        )
     return int(numbers[0]), int(numbers[1])
-
-
-def _restarts(value: str, written: str) -> int:
-    if not (value.isascii() and value.isdigit() and len(value) < 10):
-        raise FlagError(f"{written}: give a number")
-    return int(value)

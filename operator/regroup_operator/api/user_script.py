@@ -2,7 +2,8 @@
 launcher.
 
 It must be a Python script, which is started once for each rank: `[python, train.py, --epochs, "5"]`
-or `[python, -m, package.train]`. A command line of torchrun may stand before it. A relative path is
+or `[python, -m, package.train]`. A command line of torchrun or of accelerate may stand before it. A
+relative path is
 relative to the container's `workingDir`. In a local run it is relative to the folder of the job's
 file, so that one file serves both.
 """
@@ -15,7 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from regroup_operator.api.torchrun_flags import FlagError, LaunchFlags, read_torchrun
+from regroup_operator.api import accelerate_flags
+from regroup_operator.api.launcher_flags import FlagError, LaunchFlags
+from regroup_operator.api.torchrun_flags import read_torchrun
 
 COMMAND_FIELD = "spec.template.spec.containers[trainer].command"
 _MAIN_CONTAINER = "trainer"
@@ -23,8 +26,8 @@ _INTERPRETER = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)?)?")
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh"})
 _LAUNCHERS = frozenset(
     {
-        "accelerate", "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun", "ray", "composer",
-        "colossalai", "lightning",
+        "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun", "ray", "composer", "colossalai",
+        "lightning",
     }
 )  # fmt: skip
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.elastic")
@@ -42,12 +45,13 @@ class Script:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Plain values of the container's `env`, which a local run can honour."""
     flags: LaunchFlags = field(default_factory=LaunchFlags)
-    """What a command of torchrun says beside the script."""
+    """What a command of torchrun or accelerate says beside the script."""
 
     @property
     def variables(self) -> dict[str, str]:
         """Environment variables of the ranks that follow from the flags."""
-        return {} if self.flags.role == LaunchFlags.role else {"ROLE_NAME": self.flags.role}
+        is_default = self.flags.role == LaunchFlags.role
+        return {**({} if is_default else {"ROLE_NAME": self.flags.role}), **self.flags.variables}
 
 
 def user_script(template: Mapping[str, Any] | None) -> Script | None:
@@ -64,32 +68,47 @@ def user_script(template: Mapping[str, Any] | None) -> Script | None:
 
 
 def _split(words: list[str]) -> tuple[str, list[str], LaunchFlags]:
-    """The interpreter, the script with its arguments, and the flags of torchrun."""
+    """The interpreter, the script with its arguments, and the flags of its launcher."""
     first = words[0]
-    if _name(first) == "torchrun":
-        python = f"{first.removesuffix('torchrun')}python"
-        return python, *_script_of_torchrun(words[1:])
+    if launched := _read_launcher(_name(first), words[1:]):
+        return f"{first.removesuffix(_name(first))}python", *launched
     if not _INTERPRETER.fullmatch(first):
         _refuse_launcher(words)
         return "python", words, LaunchFlags()
     rest = words[1:]
     while rest[:1] == ["-u"]:  # the output of ranks is never held back
         rest = rest[1:]
-    if rest[:1] == ["-m"] and rest[1:2] and rest[1] in _TORCHRUN_MODULES:
-        return first, *_script_of_torchrun(rest[2:])
+    if rest[:1] == ["-m"] and (launched := _read_launcher("".join(rest[1:2]), rest[2:])):
+        return first, *launched
     return first, rest, LaunchFlags()
 
 
-def _script_of_torchrun(words: list[str]) -> tuple[list[str], LaunchFlags]:
+def _read_launcher(name: str, words: list[str]) -> tuple[list[str], LaunchFlags] | None:
+    """The script and the flags of a command line of torchrun or accelerate; None: it is neither.
+
+    `name` is that of a program or a module.
+    """
     try:
-        flags, rest = read_torchrun(words)
+        if name in ("torchrun", *_TORCHRUN_MODULES):
+            flags, rest = read_torchrun(words)
+        elif name in ("accelerate", accelerate_flags.MODULES[1]):
+            if words[:1] != ["launch"]:
+                raise FlagError(
+                    f"{' '.join(['accelerate', *words[:1]])}: it starts no ranks: write "
+                    "[accelerate, launch, train.py]"
+                )
+            flags, rest = accelerate_flags.read_accelerate(words[1:])
+        elif name in ("accelerate-launch", accelerate_flags.MODULES[0]):
+            flags, rest = accelerate_flags.read_accelerate(words)
+        else:
+            return None
     except FlagError as error:
         raise ValueError(f"{COMMAND_FIELD}: {error}") from None
     return rest, flags
 
 
 def _refuse_launcher(words: list[str]) -> None:
-    """Raises ValueError for a shell and for other launchers than torchrun."""
+    """Raises ValueError for a shell and for launchers that cannot be obeyed."""
     name = _name(words[0])
     if name in _SHELLS or name == "env":
         raise ValueError(

@@ -205,6 +205,14 @@ def worker(job: Job, settings: Settings, place: tuple[int, int], main: Object) -
     return {"apiVersion": "v1", "kind": "Pod", "metadata": described, "spec": rendered["spec"]}
 
 
+def set_variables(pod: Object, variables: dict[str, str]) -> None:
+    """Set variables of the main container, whatever the template says of them."""
+    container = main_of(pod)
+    others = [entry for entry in container["env"] if entry["name"] not in variables]
+    given = [{"name": name, "value": value} for name, value in variables.items()]
+    container["env"] = [*others, *given]
+
+
 def main_of(pod: Object) -> Object:
     """The main container of a rendered worker."""
     found: Object = next(c for c in pod["spec"]["containers"] if c["name"] == names.MAIN_CONTAINER)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from regroup_operator.api.launcher_flags import LaunchFlags
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.user_script import Script
 from regroup_trainer.protocol.desired import UNLIMITED_RESTARTS
@@ -71,6 +72,7 @@ def rendezvous_generation(term: int) -> str:
 
 def agent_command(script: Script, meeting: Rendezvous) -> list[str]:
     """The command line of an agent."""
+    flags = script.flags
     restarts = UNLIMITED_RESTARTS if meeting.max_restarts < 0 else meeting.max_restarts
     return [
         script.interpreter,
@@ -84,8 +86,8 @@ def agent_command(script: Script, meeting: Rendezvous) -> list[str]:
         f"--rdzv-conf={SETTINGS}",
         f"--max-restarts={restarts}",
         f"--local-addr={meeting.address}",
-        *(f"--role={role}" for role in script.variables.values()),
-        *script.flags.stock,
+        *([f"--role={flags.role}"] if flags.role != LaunchFlags.role else []),
+        *flags.stock,
         *script.arguments,
     ]
 

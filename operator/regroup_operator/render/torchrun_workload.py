@@ -21,6 +21,7 @@ from regroup_operator.render.pods import (
     metadata,
     pod_spec,
     ranks_per_worker,
+    set_variables,
     trainer_image,
     worker,
 )
@@ -83,6 +84,7 @@ def agent_pod(
     Service's IP.
     """
     spec, term = job.spec, job.status.coordinator_term
+    script = _script(spec)
     variables = {**OWN_STORES, DIRECTORY_VARIABLE: directory(job)}
     meeting = Rendezvous(
         endpoint=f"[{address}]:{STORE_PORT}" if ":" in address else f"{address}:{STORE_PORT}",
@@ -93,11 +95,12 @@ def agent_pod(
         address=f"$({_POD_ADDRESS})",
     )
     main = {
-        "command": agent_command(_script(spec), meeting),
+        "command": agent_command(script, meeting),
         "env": environment(variables, {_POD_ADDRESS: "status.podIP"}),
         "volumeMounts": list(MOUNTS_WITHOUT_TOKEN),
     }
     pod = worker(job, settings, place, main)
+    set_variables(pod, script.variables)
     pod["metadata"]["labels"][names.TERM] = str(term)
     pod["metadata"]["annotations"][names.NNODES] = meeting.nnodes
     return avoiding(pod, excluded)

@@ -26,10 +26,10 @@ from regroup_operator.render.pods import (
     container_security,
     directory,
     environment,
-    main_of,
     metadata,
     pod_spec,
     ranks_per_worker,
+    set_variables,
     user_image,
     worker,
 )
@@ -229,7 +229,6 @@ def worker_pod(
         of("job"): job.name,
         of("index"): str(place[0]),
         DIRECTORY_VARIABLE: directory(job),
-        **(script.variables if script else {}),
     }
     fields = {
         of("namespace"): "metadata.namespace",
@@ -250,9 +249,8 @@ def worker_pod(
         "volumeMounts": list(MOUNTS),
     }
     pod = worker(job, settings, place, main)
-    ranks = {"name": of("ranks"), "value": str(ranks_per_worker(job.spec))}
-    container = main_of(pod)
-    container["env"] = [*container["env"], ranks]
+    launched = script.variables if script else {}
+    set_variables(pod, {**launched, of("ranks"): str(ranks_per_worker(job.spec))})
     if injected:
         injection.inject(pod, coordinator_image(job, settings), settings.image_pull_policy)
     return avoiding(pod, excluded)

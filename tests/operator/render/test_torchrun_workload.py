@@ -76,6 +76,21 @@ def test_command_and_args_of_the_template_become_the_script_of_every_rank() -> N
     assert {"name": "shm", "mountPath": "/dev/shm"} in main["volumeMounts"]
 
 
+def accelerate_template(**container: Any) -> dict[str, Any]:
+    command = ["accelerate", "launch", "--mixed_precision=bf16", "--role=a", "train.py"]
+    return {"spec": {"containers": [{"name": "trainer", "command": command, **container}]}}
+
+
+def test_the_flags_of_accelerate_become_variables_whatever_the_template_says() -> None:
+    said = [{"name": "ACCELERATE_MIXED_PRECISION", "value": "no"}, {"name": "MINE", "value": "1"}]
+    main = main_of(make_agent(template=accelerate_template(env=said)))
+    values = {entry["name"]: entry.get("value") for entry in main["env"]}
+    assert len(values) == len(main["env"])
+    assert values["ACCELERATE_MIXED_PRECISION"] == "bf16"
+    assert values["MINE"] == "1"
+    assert main["command"][-2:] == ["--role=a", "train.py"]
+
+
 def test_no_limit_of_restarts_is_a_number_that_is_never_reached() -> None:
     assert (
         "--max-restarts=1000000"

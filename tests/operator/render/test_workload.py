@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,21 @@ def test_a_worker_gets_all_that_its_agent_reads_from_the_environment() -> None:
     assert agent.coordinator_url == "http://198.19.0.1:8471"
     assert agent.job == "gpt"
     assert agent.ranks == 1
+
+
+def test_a_worker_gets_the_variables_of_accelerate_and_its_coordinator_the_config_file() -> None:
+    def make_template(*flags: str) -> dict[str, Any]:
+        command = ["accelerate", "launch", "--mixed_precision=bf16", *flags, "train.py"]
+        return {"spec": {"containers": [{"name": "trainer", "command": command}]}}
+
+    plain: dict[str, Any] = {"trainer": None, "template": make_template()}
+    assert values_of(main_of(make_worker(**plain)))["ACCELERATE_MIXED_PRECISION"] == "bf16"
+    assert workload.desired(make_valid_job(**plain), Ledger()).accelerate is None
+    filed: dict[str, Any] = {"trainer": None, "template": make_template("--config_file=a.yaml")}
+    assert "ACCELERATE_MIXED_PRECISION" not in values_of(main_of(make_worker(**filed)))
+    wanted = workload.desired(make_valid_job(**filed), Ledger())
+    assert wanted.accelerate is not None
+    assert (wanted.accelerate.config_file, wanted.script) == ("a.yaml", ("train.py",))
 
 
 def test_a_coordinator_gets_the_job_as_it_should_be() -> None:

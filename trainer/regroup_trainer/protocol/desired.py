@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from regroup_trainer.protocol import version_one
+from regroup_trainer.protocol.accelerate_settings import AccelerateLaunch
 from regroup_trainer.protocol.config import CheckpointPolicy, ResumePolicy, TrainConfig
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import Message, Name, Text
@@ -46,6 +47,8 @@ class Desired(Message):
     train: TrainConfig
     script: tuple[Text, ...] = ()
     """A user's program with its arguments. The ranks run it instead of the built-in trainer."""
+    accelerate: AccelerateLaunch | None = None
+    """A config file of accelerate, whose settings the ranks of the program find as variables."""
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     resume: ResumePolicy = ResumePolicy()
     directory: Text

@@ -21,7 +21,8 @@ from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.desired import UNLIMITED_RESTARTS
 from regroup_trainer.protocol.generation import Assignment
-from regroup_trainer.rank import command_line, launch, rendezvous_check
+from regroup_trainer.rank import accelerate_config, command_line, launch, rendezvous_check
+from regroup_trainer.rank.accelerate_config import JobSize
 from regroup_trainer.rank.joining import is_generation_lost
 from regroup_trainer.rank.launch import Launch
 from regroup_trainer.rank.rendezvous_check import RankPlace
@@ -101,7 +102,22 @@ def environment(assignment: Assignment, given: Mapping[str, str]) -> dict[str, s
     if place.ranks > 1:
         variables["OMP_NUM_THREADS"] = "1"  # as torchrun, so that ranks do not fight for CPUs
     kept = {name: given[name] for name in _USERS if given.get(name)}
-    return {**variables, **kept, DIRECTORY_VARIABLE: desired.directory}
+    return {
+        **variables,
+        **kept,
+        **_of_accelerate(assignment),
+        DIRECTORY_VARIABLE: desired.directory,
+    }
+
+
+def _of_accelerate(assignment: Assignment) -> dict[str, str]:
+    desired = assignment.record.desired
+    if desired.accelerate is None:
+        return {}
+    size = JobSize(
+        desired.min_replicas, desired.max_replicas, desired.replicas, assignment.place.ranks
+    )
+    return accelerate_config.environment(desired.accelerate, size)
 
 
 def _agree_on_port(assignment: Assignment, host: str, port: int) -> int:

@@ -1,0 +1,141 @@
+"""Reads the flags of a launcher by a table: each is obeyed, or refused by name. Pure.
+
+`torchrun_flags` and `accelerate_flags` hold the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from regroup_trainer.protocol.accelerate_settings import AccelerateLaunch
+
+
+class FlagError(ValueError):
+    """A flag cannot be obeyed. The message names it and what to do."""
+
+
+@dataclass(frozen=True)
+class LaunchFlags:
+    """What a launcher's command line asks for, beside the script."""
+
+    ranks: int | Literal["auto"] | None = None
+    """Ranks of a worker; None: the command does not say."""
+    nodes: tuple[int, int] | None = None
+    """Fewest and most workers."""
+    processes: int | None = None
+    """Ranks of all workers together."""
+    machines: int | None = None
+    """Workers over which `processes` are spread."""
+    max_restarts: int | None = None
+    role: str = "default"
+    stock: tuple[str, ...] = ()
+    """Flags that only stock torchrun obeys, as they were written."""
+    accelerate: AccelerateLaunch | None = None
+    """A command of accelerate with a config file, which only a rank can read."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of a command of accelerate without a config file."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """What a launcher's flag means here."""
+
+    kind: str
+    """"refused", or what the launcher's reader makes of it."""
+    takes_value: bool = True
+    values: tuple[str, ...] = ()
+    """The values that can be obeyed; empty: all."""
+    instead: str = ""
+    """What to do instead."""
+
+
+class FoundFlag(NamedTuple):
+    """A flag of a command line."""
+
+    name: str
+    """Without dashes in front of it, and with dashes inside."""
+    value: str
+    written: str
+    """As one word that the launcher understands."""
+
+
+@dataclass(frozen=True)
+class FlagTable:
+    """The flags of a launcher."""
+
+    command: tuple[str, ...]
+    """The words that start it."""
+    flags: Mapping[str, Flag]
+    """By name, with dashes inside."""
+    short: Mapping[str, str]
+    """Letter -> name."""
+    abbreviates: bool
+    """Whether the beginning of a name will do."""
+
+    def read(self, words: Sequence[str]) -> tuple[list[FoundFlag], list[str]]:
+        """Read what follows the launcher; returns the flags, and the script with its arguments.
+
+        Raises FlagError, which names a flag that cannot be obeyed.
+        """
+        rest: list[str] = list(words)
+        found = []
+        while rest and rest[0].startswith("-"):
+            found.append(self._take(rest))
+        refused = {flag.written: why for flag in found if (why := self._refusal(flag))}
+        if refused:
+            kept = [flag.written for flag in found if flag.written not in refused]
+            reasons = "; ".join(sorted(set(refused.values())))
+            raise FlagError(
+                f"{', '.join(refused)}: {reasons}: "
+                f"write [{', '.join([*self.command, *kept, *rest])}]"
+            )
+        return found, rest
+
+    def _take(self, rest: list[str]) -> FoundFlag:
+        """Take a flag, and its value if it has one, from the beginning of `rest`."""
+        word = rest.pop(0)
+        given, equals, value = word.partition("=")
+        name = self._name(given)
+        if not self.flags[name].takes_value:
+            if equals:
+                raise FlagError(f"{word}: {given} takes no value: write {given} alone")
+            return FoundFlag(name, "", word)
+        if len(given) > 2 and not given.startswith("--"):  # -t3
+            given, value, equals = given[:2], given[2:] + equals + value, "="
+        if not equals:
+            if not rest:
+                raise FlagError(f"{word}: its value is missing")
+            value = rest.pop(0)
+        written = f"{given}={value}" if given.startswith("--") else f"{given}{value}"
+        return FoundFlag(name, value, written)
+
+    def _name(self, given: str) -> str:
+        unknown = f"{given}: {self.command[0]} has no such flag"
+        if not given.startswith("--"):
+            if given[1:2] in self.short:
+                return self.short[given[1]]
+            raise FlagError(unknown)
+        name = given[2:].replace("_", "-")
+        if name in self.flags:
+            return name
+        names = [known for known in self.flags if name and known.startswith(name)]
+        if len(names) == 1 and self.abbreviates:
+            return names[0]
+        known = f": it may be {' or '.join('--' + known for known in names)}" if names else ""
+        raise FlagError(f"{unknown}{known}")
+
+    def _refusal(self, found: FoundFlag) -> str:
+        """Why a flag with this value cannot be obeyed; empty when it can."""
+        flag = self.flags[found.name]
+        allowed = flag.kind != "refused" and (not flag.values or found.value in flag.values)
+        return "" if allowed else flag.instead
+
+
+def read_number(found: FoundFlag, fewest: int, most: int, otherwise: str = "") -> int:
+    """The value of a flag as a number. Raises FlagError when it is none between the bounds."""
+    text = found.value
+    if text.isascii() and text.isdigit() and len(text) < 10 and fewest <= int(text) <= most:
+        return int(text)
+    raise FlagError(f"{found.written}: give a number from {fewest} to {most}{otherwise}")
