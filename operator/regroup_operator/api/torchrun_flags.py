@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["ranks", "nodes", "restarts", "role", "module", "same", "stock", "refused"]
+Kind = Literal["ranks", "nodes", "restarts", "role", "module", "same", "stock", "output", "refused"]
 
 
 class FlagError(ValueError):
@@ -30,6 +30,8 @@ class LaunchFlags:
     role: str = "default"
     stock: tuple[str, ...] = ()
     """Flags that only stock torchrun obeys, as they were written."""
+    has_output: bool = False
+    """Whether torchrun itself is to handle what ranks write."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,13 @@ _FLAGS: dict[str, _Flag] = {
     "start-method": _Flag("same", values=("spawn",), instead="ranks are processes of their own"),
     "monitor-interval": _Flag("stock"),
     "log-dir": _Flag("stock"),
-    "redirects": _Flag("stock"),
-    "tee": _Flag("stock"),
-    "log-line-prefix-template": _Flag("stock"),
+    "redirects": _Flag("output"),
+    "tee": _Flag("output"),
+    "log-line-prefix-template": _Flag("output"),
     "local-ranks-filter": _Flag("stock"),
-    "duplicate-stdout-filters": _Flag("stock"),
-    "duplicate-stderr-filters": _Flag("stock"),
-    "logs-specs": _Flag("stock"),
+    "duplicate-stdout-filters": _Flag("output"),
+    "duplicate-stderr-filters": _Flag("output"),
+    "logs-specs": _Flag("output"),
     "event-log-handler": _Flag("stock"),
     "numa-binding": _Flag("stock"),
     "signals-to-handle": _Flag("stock"),
@@ -148,7 +150,8 @@ def _flags(found: Sequence[tuple[str, str, str]]) -> LaunchFlags:
         nodes=_nodes(*last["nodes"]) if "nodes" in last else None,
         max_restarts=_restarts(*last["restarts"]) if "restarts" in last else None,
         role=last["role"][0] if "role" in last else LaunchFlags.role,
-        stock=tuple(written for name, _, written in found if _FLAGS[name].kind == "stock"),
+        stock=tuple(w for name, _, w in found if _FLAGS[name].kind in ("stock", "output")),
+        has_output="output" in last,
     )
 
 
