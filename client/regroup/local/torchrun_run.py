@@ -127,6 +127,8 @@ class TorchrunRun:
     """Workers that were killed: their peers have used up restarts because of them."""
     _failed: dict[int, str] = field(default_factory=dict)
     """The last messages of workers that failed and were not replaced yet."""
+    _gave_up: str | None = None
+    """The last message of an agent that gave up on its ranks."""
     _reason: str = ""
     """The last message of what failed last."""
     _replace_at: dict[int, float] = field(default_factory=dict)
@@ -251,15 +253,16 @@ class TorchrunRun:
         if (agent.exit_code or 0) > 0:
             self._failures += 1
             self._failed[index] = self._reason = agent.message
+            if torchrun_end.gave_up(self._reason):
+                self._gave_up = self._reason
         else:
             self._lost += 1
         self._replace_at[index] = _now() + self.replace_seconds
 
     def _outcome(self) -> Outcome | None:
         budget = f"spec.restartPolicy.maxRestarts={self.wanted.max_restarts}"
-        gave_up = next(filter(torchrun_end.gave_up, self._failed.values()), None)
-        if gave_up is not None and not self._lost:
-            shown = torchrun_end.shorten(gave_up, _MESSAGE_LIMIT)
+        if self._gave_up is not None and not self._lost:
+            shown = torchrun_end.shorten(self._gave_up, _MESSAGE_LIMIT)
             return Outcome(result="failed", message=f"{shown}\ntorchrun gave up ({budget})")
         if 0 <= self.wanted.max_restarts < self._failures:
             text = f"workers failed {self._failures} times ({budget})"
