@@ -63,9 +63,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("undisturbed")
     for name, epochs in EPOCHS.items():
         (root / name).mkdir()
-        command = ["--standalone", "--nproc-per-node=2", PROGRAMS / f"{name}.py", root / name]
+        script = [str(PROGRAMS / f"{name}.py"), str(root / name), str(epochs)]
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         subprocess.run(
-            [sys.executable, "-m", "torch.distributed.run", *command, str(epochs)],
+            [sys.executable, *torchrun, *script],
             check=True,
             timeout=200,
         )

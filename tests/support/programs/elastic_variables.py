@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 FOLDER, EPOCHS = Path(sys.argv[1]), int(sys.argv[2])
 SAVED = FOLDER / "saved.pt"
@@ -23,9 +24,9 @@ def main() -> None:
     restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     assert restarts <= int(os.environ["TORCHELASTIC_MAX_RESTARTS"])
     hosts_store = rank == 0 and os.environ["TORCHELASTIC_USE_AGENT_STORE"] != "True"
-    store = dist.PrefixStore(
+    store = PrefixStore(
         f"{os.environ['TORCHELASTIC_RUN_ID']}/{restarts}",
-        dist.TCPStore(
+        TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
             world_size,

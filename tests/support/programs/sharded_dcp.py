@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -20,6 +19,8 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -47,7 +48,7 @@ def main() -> None:
     begun = newest() + 1
     if begun:
         state = state_of(model, optimizer)
-        dcp.load(state, checkpoint_id=FOLDER / str(begun - 1))
+        load(state, checkpoint_id=FOLDER / str(begun - 1))
         set_state_dict(
             model,
             optimizer,
@@ -60,7 +61,7 @@ def main() -> None:
         optimizer.zero_grad()
         (model(inputs) - inputs).square().mean().backward()
         optimizer.step()
-        dcp.save(state_of(model, optimizer), checkpoint_id=FOLDER / str(epoch))
+        save(state_of(model, optimizer), checkpoint_id=FOLDER / str(epoch))
         if rank == 0:
             (FOLDER / f"{epoch}.whole").touch()
         dist.barrier()

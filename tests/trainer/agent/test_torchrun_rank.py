@@ -105,6 +105,17 @@ def test_a_failure_says_when_torchrun_gives_up() -> None:
     )
 
 
+@pytest.mark.parametrize(("local_size", "is_advised"), [("1", True), ("2", False)])
+def test_two_ranks_that_want_one_address_are_told_what_to_change(
+    tmp_path: Path, local_size: str, is_advised: bool
+) -> None:
+    error = "The server socket has failed to listen on any local network address. port: 29517"
+    sizes = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": local_size}
+    start(tmp_path, f"raise RuntimeError('{error}')", **sizes).communicate(timeout=60)
+    first = (tmp_path / "message").read_text().splitlines()[0]
+    assert ("takes LOCAL_RANK for its rank" in first) == is_advised
+
+
 def test_the_signal_to_the_group_is_the_scripts_to_obey(tmp_path: Path) -> None:
     text = """
 import signal, sys

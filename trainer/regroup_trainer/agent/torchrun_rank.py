@@ -34,6 +34,8 @@ _MESSAGE_VARIABLE = "REGROUP_TERMINATION_LOG"
 _PR_SET_PDEATHSIG = 1
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """What torchrun sends to the rank's whole process group: the script's to obey."""
+_HOSTS_IN_VAIN = b"The server socket has failed to listen"
+"""What c10d says when rank 0 cannot host the store of a process group."""
 _MESSAGE_BYTES = 4000
 """Kubernetes keeps 4,096 bytes."""
 
@@ -61,7 +63,7 @@ def watch(command: Sequence[str]) -> NoReturn:
             write(2, f"{_prefix()}{_counts(script.returncode)}\n".encode())
             _end_with(0)
     if script.returncode not in (0, -signal.SIGTERM):
-        _leave_message(failure(script.returncode, os.environ), tail)
+        _leave_message(failure(script.returncode, os.environ) + advice(tail, os.environ), tail)
     _end_with(script.returncode)
 
 
@@ -72,6 +74,20 @@ def failure(code: int, environment: Mapping[str, str]) -> str:
     )
     gives_up = f"; torchrun gives up after {limit} restarts" if count and count == limit else ""
     return f"rank {environment.get('RANK', '?')} {_how(code)}{gives_up}"
+
+
+def advice(tail: bytes, environment: Mapping[str, str]) -> str:
+    """What to change, when the error looks like two ranks that both take themselves for rank 0.
+    Workers on one machine then want the same address.
+    """
+    several = environment.get("WORLD_SIZE") != environment.get("LOCAL_WORLD_SIZE")
+    if not several or _HOSTS_IN_VAIN not in tail:
+        return ""
+    return (
+        " (an address is in use, at which rank 0 lets the others meet: if this script takes "
+        'LOCAL_RANK for its rank, write rank=int(os.environ["RANK"]); leave MASTER_ADDR and '
+        "MASTER_PORT as they are set)"
+    )
 
 
 def _how(code: int) -> str:
