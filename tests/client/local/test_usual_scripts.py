@@ -111,3 +111,12 @@ def test_a_rank_that_aborts_at_its_exit_does_not_undo_the_work(
     outcome = play(run)
     assert outcome.result == "completed", outcome.message
     assert lines.count("rank 1: epoch 0 on rank 1.") == 1
+
+
+@pytest.mark.parametrize("launcher", ["regroup", "torchrun"])
+def test_a_process_that_owns_several_devices_trains(tmp_path: Path, launcher: str) -> None:
+    script = (str(PROGRAMS / "two_devices.py"), str(tmp_path), "cpu", "cpu")
+    outcome = play(make_run(launcher, tmp_path, *script))
+    assert outcome.result == "completed", outcome.message
+    first, second = torch.load(tmp_path / "final.pt")["of ranks"]
+    assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
