@@ -149,7 +149,7 @@ def test_a_rank_that_aborts_after_the_last_line_does_not_undo_the_work(tmp_path:
     assert "rank 1: was ended by SIGABRT after the script's last line: its work counts" in seen
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_rank_that_fails_after_others_ended_well_fails_the_job_when_its_budget_is_spent(
     tmp_path: Path,
 ) -> None:
