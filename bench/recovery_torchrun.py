@@ -75,7 +75,7 @@ class Torchrun(Subject):
         self._attempt += 1
         for worker in self.workers.values():
             self.nodes.kill(worker.node)
-        command = store_command(sys.executable, PORT)
+        command = store_command(sys.executable, f"bench-{self._attempt}", PORT)
         return self.nodes.start(CONTROL, command, {}, self.folder / "store.log")
 
     def start_worker(self, index: int, node: int) -> subprocess.Popen[bytes]:

@@ -14,26 +14,31 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from regroup.local.faults import Fault
 from regroup.local.local_run import END_SECONDS, POLL_SECONDS, REPLACE_SECONDS, LocalRunError
 from regroup.local.log_lines import LogLines
 from regroup.local.processes import ADDRESS, descendants, dies_with, kill_process, strike
+from regroup_operator.api import torchrun_end
+from regroup_operator.api.torchrun_end import AttemptState
 from regroup_operator.api.user_script import Script
 from regroup_operator.render.torchrun_commands import (
-    GAVE_UP,
-    OWN_STORES,
     Rendezvous,
     agent_command,
+    agent_variables,
     store_command,
 )
 from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
+from regroup_trainer.protocol.exit_codes import WAITS_IN_VAIN
 from regroup_trainer.protocol.job_status import Outcome
+from regroup_trainer.protocol.torchrun_programs import MESSAGE_VARIABLE
 
 STORE_SECONDS = 120.0
 """How long the store may take to listen: it imports torch first."""
+_MESSAGE_LIMIT = 3000
+"""Characters of a failing rank's standard error in an outcome."""
 _LISTENING = re.compile(r"listens on port (\d+)")
 
 
@@ -62,12 +67,15 @@ class Wanted:
 
 @dataclass
 class Process:
-    """The store or an agent. `out` has its standard output, `log` its standard error."""
+    """The store or an agent. `out` has its standard output, `log` its standard error, and `last`
+    the last message of a worker.
+    """
 
     name: str
     popen: subprocess.Popen[bytes]
     out: Path
     log: Path
+    last: Path
     out_lines: LogLines
     log_lines: LogLines
 
@@ -82,9 +90,16 @@ class Process:
             kill_process(pid)
         self.popen.wait()
 
-    def new_lines(self) -> list[str]:
+    @property
+    def message(self) -> str:
+        """Why it failed: what its rank left, or else the end of its log."""
+        left = self.last.read_text(errors="replace") if self.last.exists() else ""
+        return left or _tail(self.log)
+
+    def new_lines(self, *, only_ranks: bool) -> list[str]:
         """Whole lines that it has written since the last call."""
-        return [*self.out_lines.new(), *self.log_lines.new()]
+        logs = (self.out_lines, self.log_lines)
+        return [line for log in logs for line in (log.of_ranks() if only_ranks else log.new())]
 
 
 @dataclass
@@ -107,8 +122,15 @@ class TorchrunRun:
     _done: set[int] = field(default_factory=set)
     _incarnation: int = 0
     _failures: int = 0
+    """Workers and attempts that ended by themselves."""
+    _lost: int = 0
+    """Workers that were killed: their peers have used up restarts because of them."""
+    _failed: dict[int, str] = field(default_factory=dict)
+    """The last messages of workers that failed and were not replaced yet."""
     _gave_up: str | None = None
-    """The end of the log of an agent that gave up on its ranks."""
+    """The last message of an agent that gave up on its ranks."""
+    _reason: str = ""
+    """The last message of what failed last."""
     _replace_at: dict[int, float] = field(default_factory=dict)
     _pending: list[Fault] = field(default_factory=list)
     _lines: list[str] = field(default_factory=list)
@@ -159,19 +181,41 @@ class TorchrunRun:
         """Keep one store. When it is gone, or the attempt cannot complete any more, begin the next
         attempt with another store.
         """
-        spoilt = bool(self._done) and not self.agents and len(self._done) < self.wanted.min_replicas
-        if self.store is not None and self.store.exit_code is None and not spoilt:
+        again = torchrun_end.judge(self._state()) == "again"
+        if self.store is not None and self.store.exit_code is None and not again:
             return
         if self.store is not None:
-            self.on_note("the attempt is over; the next one begins")
+            self._account_attempt(self._state())
             for process in [*self.agents.values(), self.store]:
                 process.kill()
         self.attempt += 1
-        self.agents, self._done, self._replace_at = {}, set(), {}
+        self.agents, self._done, self._failed, self._replace_at = {}, set(), {}, {}
         self.store = self._start(
-            f"{self.wanted.job}-s{self.attempt}", store_command(sys.executable, 0), {}
+            f"{self.wanted.job}-s{self.attempt}",
+            store_command(sys.executable, self._identity(), 0),
+            {},
         )
         self._port = await self._listening(self.store)
+
+    def _state(self) -> AttemptState:
+        return AttemptState(
+            well=len(self._done),
+            running=len(self.agents),
+            failures=tuple(self._failed.values()),
+            waits_in_vain=self.store is not None and self.store.exit_code == WAITS_IN_VAIN,
+            fewest=self.wanted.min_replicas,
+        )
+
+    def _account_attempt(self, ended: AttemptState) -> None:
+        self.on_note("the attempt is over; the next one begins")
+        if ended.waits_in_vain:
+            self.on_note("a worker waited to train again with others that have ended well")
+            self._failures += 1
+            left = (agent.message for agent in self.agents.values() if agent.last.exists())
+            self._reason = next(filter(None, left), self._reason)
+
+    def _identity(self) -> str:
+        return f"{self.wanted.job}-{self.attempt}"
 
     async def _listening(self, store: Process) -> int:
         with contextlib.suppress(TimeoutError):
@@ -195,6 +239,7 @@ class TorchrunRun:
                 and not ended
                 and _now() >= self._replace_at.get(index, 0.0)
             ):
+                self._failed.pop(index, None)
                 self.agents[index] = self._start_agent(index)
 
     def _account(self, index: int, agent: Process) -> None:
@@ -207,22 +252,26 @@ class TorchrunRun:
         self.restarts += 1
         if (agent.exit_code or 0) > 0:
             self._failures += 1
-            tail = _tail(agent.log)
-            self._gave_up = tail if GAVE_UP in tail else self._gave_up
+            self._failed[index] = self._reason = agent.message
+            if torchrun_end.gave_up(self._reason):
+                self._gave_up = self._reason
+        else:
+            self._lost += 1
         self._replace_at[index] = _now() + self.replace_seconds
 
     def _outcome(self) -> Outcome | None:
-        if self._done and not self.agents and len(self._done) >= self.wanted.min_replicas:
+        budget = f"spec.restartPolicy.maxRestarts={self.wanted.max_restarts}"
+        if self._gave_up is not None and not self._lost:
+            shown = torchrun_end.shorten(self._gave_up, _MESSAGE_LIMIT)
+            return Outcome(result="failed", message=f"{shown}\ntorchrun gave up ({budget})")
+        if 0 <= self.wanted.max_restarts < self._failures:
+            text = f"workers failed {self._failures} times ({budget})"
+            shown = torchrun_end.shorten(self._reason, _MESSAGE_LIMIT)
+            return Outcome(result="failed", message=f"{shown}\n{text}".lstrip())
+        if torchrun_end.judge(self._state()) == "complete":
             return Outcome(
                 result="completed", message=f"workers that ended well: {len(self._done)}"
             )
-        budget = f"spec.restartPolicy.maxRestarts={self.wanted.max_restarts}"
-        if self._gave_up is not None and self.restarts == self._failures:
-            text = f"torchrun gave up ({budget}):\n{self._gave_up[-3000:]}"
-            return Outcome(result="failed", message=text)
-        if 0 <= self.wanted.max_restarts < self._failures:
-            text = f"workers failed {self._failures} times ({budget})"
-            return Outcome(result="failed", message=text)
         return None
 
     def _inject(self, seconds: float) -> None:
@@ -237,9 +286,10 @@ class TorchrunRun:
                 self.on_note(f"killed {fault}")
 
     def _report_lines(self) -> None:
+        # An agent that is stopped, or has lost its store, ends with tracebacks of its own.
+        ends = self._suspended or self.store is None or self.store.exit_code is not None
         for agent in self.agents.values():
-            # An agent that is stopped ends with a traceback of its own.
-            for line in agent.out_lines.new() if self._suspended else agent.new_lines():
+            for line in agent.new_lines(only_ranks=ends):
                 self._lines.append(line)
                 self.on_line(line)
 
@@ -258,26 +308,29 @@ class TorchrunRun:
         wanted = self.wanted
         meeting = Rendezvous(
             endpoint=f"{ADDRESS}:{self._port}",
-            identity=f"{wanted.job}-{self.attempt}",
+            identity=self._identity(),
             nnodes=wanted.nnodes,
             ranks=wanted.ranks,
             max_restarts=wanted.max_restarts,
             address=ADDRESS,
         )
-        command = [sys.executable, *agent_command(wanted.script, meeting)[1:]]
+        script = replace(wanted.script, interpreter=sys.executable)
         name = f"{wanted.job}-w{index}-{self._incarnation}"
         self._incarnation += 1
-        variables = {**OWN_STORES, **wanted.script.environment, **wanted.script.variables}
-        return self._start(name, command, variables)
+        variables = {**agent_variables(script), **script.environment, **script.variables}
+        return self._start(name, agent_command(script, meeting), variables)
 
     def _start(self, name: str, command: list[str], variables: Mapping[str, str]) -> Process:
-        out, log = (self.wanted.directory / "logs" / f"{name}.{kind}" for kind in ("out", "log"))
+        out, log, last = (
+            self.wanted.directory / "logs" / f"{name}.{kind}" for kind in ("out", "log", "message")
+        )
         threads = max(1, len(os.sched_getaffinity(0)) // (self.wanted.replicas * self.wanted.ranks))
         environment = {
             "OMP_NUM_THREADS": str(threads),
             "PYTHONUNBUFFERED": "1",
             **os.environ,
             DIRECTORY_VARIABLE: str(self.wanted.directory),
+            MESSAGE_VARIABLE: str(last),
             **variables,
         }
         with out.open("wb") as stdout, log.open("wb") as stderr:
@@ -292,7 +345,7 @@ class TorchrunRun:
                 # One prctl and one getppid, both already resolved: safe between fork and exec.
                 preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509
             )
-        return Process(name, popen, out, log, LogLines(out), LogLines(log))
+        return Process(name, popen, out, log, last, LogLines(out), LogLines(log))
 
 
 def _environment(pid: int) -> dict[str, str]:

@@ -113,7 +113,7 @@ _FLAGS: dict[str, Flag] = {
     "module": Flag("module", takes_value=False),
     "quiet": Flag("same", takes_value=False),
     "gpu-ids": Flag("same", values=("all",), instead=_GPUS),
-    "tee": Flag("stock"),
+    "tee": Flag("output"),
     "log-dir": Flag("stock"),
     "monitor-interval": Flag("stock"),
 }
@@ -153,7 +153,8 @@ def read_accelerate(words: Sequence[str]) -> tuple[LaunchFlags, list[str]]:
         if "restarts" in last
         else None,
         role=last["role"].value if "role" in last else LaunchFlags.role,
-        stock=tuple(flag.written for flag in found if _FLAGS[flag.name].kind == "stock"),
+        stock=_TABLE.stock(found),
+        has_output="output" in last,
         accelerate=launch,
         variables={} if launch else _variables(settings),
     )

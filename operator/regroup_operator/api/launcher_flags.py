@@ -32,6 +32,8 @@ class LaunchFlags:
     role: str = "default"
     stock: tuple[str, ...] = ()
     """Flags that only stock torchrun obeys, as they were written."""
+    has_output: bool = False
+    """Whether torchrun itself is to handle what ranks write."""
     accelerate: AccelerateLaunch | None = None
     """A command of accelerate with a config file, which only a rank can read."""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -92,6 +94,11 @@ class FlagTable:
                 f"write [{', '.join([*self.command, *kept, *rest])}]"
             )
         return found, rest
+
+    def stock(self, found: Sequence[FoundFlag]) -> tuple[str, ...]:
+        """The flags that only stock torchrun obeys, as they were written."""
+        kinds = ("stock", "output")
+        return tuple(flag.written for flag in found if self.flags[flag.name].kind in kinds)
 
     def _take(self, rest: list[str]) -> FoundFlag:
         """Take a flag, and its value if it has one, from the beginning of `rest`."""

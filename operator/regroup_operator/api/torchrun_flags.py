@@ -34,13 +34,13 @@ _FLAGS: dict[str, Flag] = {
     "start-method": Flag("same", values=("spawn",), instead="ranks are processes of their own"),
     "monitor-interval": Flag("stock"),
     "log-dir": Flag("stock"),
-    "redirects": Flag("stock"),
-    "tee": Flag("stock"),
-    "log-line-prefix-template": Flag("stock"),
+    "redirects": Flag("output"),
+    "tee": Flag("output"),
+    "log-line-prefix-template": Flag("output"),
     "local-ranks-filter": Flag("stock"),
-    "duplicate-stdout-filters": Flag("stock"),
-    "duplicate-stderr-filters": Flag("stock"),
-    "logs-specs": Flag("stock"),
+    "duplicate-stdout-filters": Flag("output"),
+    "duplicate-stderr-filters": Flag("output"),
+    "logs-specs": Flag("output"),
     "event-log-handler": Flag("stock"),
     "numa-binding": Flag("stock"),
     "signals-to-handle": Flag("stock"),
@@ -85,7 +85,8 @@ def _flags(found: Sequence[FoundFlag]) -> LaunchFlags:
         if "restarts" in last
         else None,
         role=last["role"].value if "role" in last else LaunchFlags.role,
-        stock=tuple(flag.written for flag in found if _FLAGS[flag.name].kind == "stock"),
+        stock=_TABLE.stock(found),
+        has_output="output" in last,
     )
 
 

@@ -8,10 +8,18 @@ workers that come later.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
-from regroup_operator.decide.plan import JobOutcome
+from regroup_operator.api import torchrun_end
+from regroup_operator.api.timestamps import parse_time
+from regroup_operator.api.torchrun_end import AttemptState
+from regroup_operator.decide.plan import MESSAGE_LIMIT, JobOutcome
 from regroup_operator.observe.observed import Job, Observed, Pod
-from regroup_operator.render.torchrun_commands import GAVE_UP, nnodes
+from regroup_operator.render.torchrun_commands import nnodes
+from regroup_trainer.protocol.exit_codes import WAITS_IN_VAIN
+
+STORE_SECONDS = 10.0
+"""How long after a failed worker the end of its store may become known: they have other nodes."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +31,8 @@ class Attempt:
     live: tuple[Pod, ...]
     done: tuple[Pod, ...]
     """Workers that ended well."""
+    failed: tuple[Pod, ...]
+    """Workers that failed and were not replaced."""
 
     @property
     def running(self) -> tuple[Pod, ...]:
@@ -33,10 +43,15 @@ class Attempt:
 def read_attempt(observed: Observed, term: int) -> Attempt:
     """The pods of the attempt `term`."""
     workers = [pod for pod in observed.workers if pod.term == term]
+    live = tuple(pod for pod in workers if pod.alive)
+    ended = [pod for pod in workers if not pod.alive and not pod.terminating]
+    done = tuple(pod for pod in ended if pod.phase == "Succeeded")
+    followed = {pod.index for pod in (*live, *done)}
     return Attempt(
         store=next((pod for pod in observed.stores if pod.term == term and pod.alive), None),
-        live=tuple(pod for pod in workers if pod.alive),
-        done=tuple(pod for pod in workers if pod.phase == "Succeeded" and not pod.terminating),
+        live=live,
+        done=done,
+        failed=tuple(p for p in ended if p.phase == "Failed" and p.index not in followed),
     )
 
 
@@ -47,25 +62,63 @@ def trains(job: Job, observed: Observed, term: int) -> bool:
     return bool(attempt.running) and ran >= job.spec.min_replicas
 
 
-def find_end(job: Job, observed: Observed) -> JobOutcome | None:
-    """How the attempt ended, when that ends the job: enough workers ended well, or torchrun gave up
-    on the program.
+def find_end(job: Job, observed: Observed, now: datetime) -> JobOutcome | None:
+    """How the attempt ended, when that ends the job: enough workers ended well, or the program
+    failed too often.
     """
-    attempt = read_attempt(observed, job.status.coordinator_term)
-    if not attempt.done:
-        return _gave_up(job, observed)
-    if attempt.running or len(attempt.done) < job.spec.min_replicas:
+    attempt, verdict = read_attempt(observed, job.status.coordinator_term), judge(job, observed)
+    if (given_up := _gave_up(job, observed)) is not None:
+        return given_up
+    if verdict == "again":
+        return _fails_too_often(job, observed)
+    if verdict == "open" or any(_is_recent(pod, now) for pod in attempt.failed):
         return None
     return JobOutcome(True, "Completed", f"workers that ended well: {len(attempt.done)}")
 
 
-def is_spoilt(job: Job, observed: Observed) -> bool:
-    """Whether an attempt can neither train nor complete: too few workers ended well, and none
-    runs.
+def judge(job: Job, observed: Observed) -> torchrun_end.Verdict:
+    """Whether the current attempt goes on, completes the job, or has to be followed by the next."""
+    return torchrun_end.judge(state_of(job, observed))
+
+
+def state_of(job: Job, observed: Observed) -> AttemptState:
+    """What the pods show of the current attempt."""
+    term = job.status.coordinator_term
+    attempt = read_attempt(observed, term)
+    return AttemptState(
+        well=len(attempt.done),
+        running=len(attempt.running),
+        failures=tuple(pod.exit_message for pod in attempt.failed),
+        waits_in_vain=any(
+            pod.term == term and pod.phase == "Failed" and pod.exit_code == WAITS_IN_VAIN
+            for pod in observed.stores
+        ),
+        fewest=job.spec.min_replicas,
+    )
+
+
+def failure_after_the_end(job: Job, observed: Observed) -> str:
+    """Why an attempt in which some workers ended well has to be followed by another: a rank failed.
+    Empty when that is not the reason.
     """
-    attempt = read_attempt(observed, job.status.coordinator_term)
-    ended = bool(attempt.done) and not attempt.running
-    return ended and len(attempt.done) < job.spec.min_replicas
+    state = state_of(job, observed)
+    if torchrun_end.judge(state) != "again":
+        return ""
+    vain = "a worker waits to train again with others that have ended well"
+    return torchrun_end.failed_rank(state) or (vain if state.waits_in_vain else "")
+
+
+def _fails_too_often(job: Job, observed: Observed) -> JobOutcome | None:
+    limit, why = job.spec.restart_policy.max_restarts, failure_after_the_end(job, observed)
+    if not why or not 0 <= limit <= job.status.restarts.application:
+        return None
+    text = f"\n(spec.restartPolicy.maxRestarts={limit})"
+    shown = torchrun_end.shorten(why, MESSAGE_LIMIT - len(text))
+    return JobOutcome(False, "RestartsExhausted", shown + text)
+
+
+def _is_recent(pod: Pod, now: datetime) -> bool:
+    return bool(pod.ended) and (now - parse_time(pod.ended)).total_seconds() < STORE_SECONDS
 
 
 def has_other_bounds(job: Job, observed: Observed) -> bool:
@@ -81,17 +134,12 @@ def _gave_up(job: Job, observed: Observed) -> JobOutcome | None:
     restarts = job.status.restarts
     if restarts.infrastructure or restarts.preemption:
         return None
-    failed = (
-        pod
-        for pod in observed.workers
-        if pod.phase == "Failed"
-        and pod.term == job.status.coordinator_term
-        and not pod.terminating
-        and GAVE_UP in pod.exit_message
-    )
-    pod = next(failed, None)
+    failed = read_attempt(observed, job.status.coordinator_term).failed
+    pod = next((pod for pod in failed if torchrun_end.gave_up(pod.exit_message)), None)
     if pod is None:
         return None
     budget = f"spec.restartPolicy.maxRestarts={job.spec.restart_policy.max_restarts}"
     text = f"torchrun gave up ({budget}): see the log of {pod.name}"
+    if why := torchrun_end.failed_rank(state_of(job, observed)):
+        text = f"{torchrun_end.shorten(why, MESSAGE_LIMIT - len(text) - 1)}\n{text}"
     return JobOutcome(False, "RestartsExhausted", text)

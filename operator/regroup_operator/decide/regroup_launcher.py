@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from regroup_operator.api import names
 from regroup_operator.api.status import Phase, TrainingJobStatus
 from regroup_operator.decide.launcher_policy import LauncherPolicy
@@ -23,7 +25,7 @@ _PHASES: dict[CoordinatorPhase, Phase] = {
 }
 
 
-def find_outcome(_job: AnyJob, observed: Observed) -> JobOutcome | None:
+def find_outcome(_job: AnyJob, observed: Observed, _now: datetime) -> JobOutcome | None:
     """The outcome that the coordinator reports."""
     report = observed.coordinator.status
     outcome = report.outcome if report else None

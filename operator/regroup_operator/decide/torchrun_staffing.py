@@ -9,7 +9,12 @@ from datetime import datetime
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide import torchrun_losses as losses
-from regroup_operator.decide.attempt import has_other_bounds, is_spoilt, read_attempt
+from regroup_operator.decide.attempt import (
+    failure_after_the_end,
+    has_other_bounds,
+    judge,
+    read_attempt,
+)
 from regroup_operator.decide.failures import classify
 from regroup_operator.decide.losses import avoids_in_vain
 from regroup_operator.decide.plan import (
@@ -47,7 +52,7 @@ def keep_store(
     if blocker is not None:
         return Step(status, old)
     current = read_attempt(observed, status.coordinator_term).store
-    useless = is_spoilt(job, observed) or has_other_bounds(job, observed)
+    useless = judge(job, observed) == "again" or has_other_bounds(job, observed)
     if current is not None and not useless and not _is_lost(job, current, observed, status):
         return Step(status, (*old, *ensure_service(observed, status.coordinator_term)))
     if backoff_left(job, status, now) > 0:
@@ -73,7 +78,9 @@ def _attempt_lost(loss: losses.Loss | None, term: int) -> tuple[Event, ...]:
 def _end_of_attempt(job: Job, observed: Observed, status: TrainingJobStatus) -> losses.Loss | None:
     """The loss that begins the next attempt; None when the last one has not trained."""
     store = _own_store(observed, status)
-    if store is not None and not store.alive:
+    if why := failure_after_the_end(job, observed):
+        loss = losses.Loss("application", f"some workers ended well, and one did not: {why}")
+    elif store is not None and not store.alive:
         loss = losses.of_pod(store, observed)
         loss = loss if loss.cause == "preemption" else replace(loss, cause="infrastructure")
     elif has_other_bounds(job, observed):

@@ -14,6 +14,12 @@ from regroup_operator.api.launcher_flags import LaunchFlags
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.user_script import Script
 from regroup_trainer.protocol.desired import UNLIMITED_RESTARTS
+from regroup_trainer.protocol.torchrun_programs import (
+    PROGRAM_VARIABLE,
+    RUN_RANK,
+    rank_program,
+    store_program,
+)
 
 STORE_PORT = 29400
 SETTINGS = (
@@ -26,18 +32,6 @@ noticed after 3 s.
 OWN_STORES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """One store per process group. With a shared store a new group reads the addresses of the last one.
 """
-GAVE_UP = "ChildFailedError"
-"""Printed by an agent whose ranks failed more often than it may start them again."""
-_STORE_PROGRAM = """
-import signal, sys
-ends = {signal.SIGTERM, signal.SIGINT}
-signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-from torch.distributed import TCPStore
-store = TCPStore("localhost", int(sys.argv[1]), is_master=True, wait_for_workers=False)
-print("the store listens on port", store.port, flush=True)
-signal.sigwait(ends)
-""".strip()
-"""Runs in any image with torch. As process 1 of a container it must handle SIGTERM itself."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +67,7 @@ def rendezvous_generation(term: int) -> str:
 def agent_command(script: Script, meeting: Rendezvous) -> list[str]:
     """The command line of an agent."""
     flags = script.flags
+    rank = () if flags.has_output else ("--no-python", script.interpreter, "-u", RUN_RANK)
     restarts = UNLIMITED_RESTARTS if meeting.max_restarts < 0 else meeting.max_restarts
     return [
         script.interpreter,
@@ -88,10 +83,16 @@ def agent_command(script: Script, meeting: Rendezvous) -> list[str]:
         f"--local-addr={meeting.address}",
         *([f"--role={flags.role}"] if flags.role != LaunchFlags.role else []),
         *flags.stock,
+        *rank,
         *script.arguments,
     ]
 
 
-def store_command(interpreter: str, port: int = STORE_PORT) -> list[str]:
-    """The command line of the store."""
-    return [interpreter, "-c", _STORE_PROGRAM, str(port)]
+def agent_variables(script: Script) -> dict[str, str]:
+    """The environment variables that the command of an agent relies on."""
+    return OWN_STORES | ({} if script.flags.has_output else {PROGRAM_VARIABLE: rank_program()})
+
+
+def store_command(interpreter: str, identity: str, port: int = STORE_PORT) -> list[str]:
+    """The command line of the store of an attempt."""
+    return [interpreter, "-c", store_program(), str(port), identity]

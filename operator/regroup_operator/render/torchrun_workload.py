@@ -26,10 +26,10 @@ from regroup_operator.render.pods import (
     worker,
 )
 from regroup_operator.render.torchrun_commands import (
-    OWN_STORES,
     STORE_PORT,
     Rendezvous,
     agent_command,
+    agent_variables,
     nnodes,
     store_command,
 )
@@ -51,7 +51,7 @@ def store_pod(job: Job, settings: Settings, term: int, excluded: Iterable[str]) 
         "name": names.STORE,
         "image": main_container(spec.template).get("image") or trainer_image(job, settings),
         "imagePullPolicy": settings.image_pull_policy,
-        "command": store_command(_script(spec).interpreter),
+        "command": store_command(_script(spec).interpreter, _identity(job, term)),
         "env": environment({}, {}),
         "ports": [{"name": "store", "containerPort": STORE_PORT}],
         "readinessProbe": {"tcpSocket": {"port": STORE_PORT}, "periodSeconds": 1},
@@ -85,10 +85,10 @@ def agent_pod(
     """
     spec, term = job.spec, job.status.coordinator_term
     script = _script(spec)
-    variables = {**OWN_STORES, DIRECTORY_VARIABLE: directory(job)}
+    variables = {**agent_variables(script), DIRECTORY_VARIABLE: directory(job)}
     meeting = Rendezvous(
         endpoint=f"[{address}]:{STORE_PORT}" if ":" in address else f"{address}:{STORE_PORT}",
-        identity=f"{names.short(job.uid)}-{term}",
+        identity=_identity(job, term),
         nnodes=nnodes(spec),
         ranks=ranks_per_worker(spec),
         max_restarts=spec.restart_policy.max_restarts,
@@ -104,6 +104,10 @@ def agent_pod(
     pod["metadata"]["labels"][names.TERM] = str(term)
     pod["metadata"]["annotations"][names.NNODES] = meeting.nnodes
     return avoiding(pod, excluded)
+
+
+def _identity(job: Job, term: int) -> str:
+    return f"{names.short(job.uid)}-{term}"
 
 
 def _script(spec: TrainingJobSpec) -> Script:

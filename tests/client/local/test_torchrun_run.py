@@ -35,12 +35,18 @@ spec:
 """
 
 
-def make_run(folder: Path, program: str, replicas: int = 2, max_restarts: int = 10) -> TorchrunRun:
+def make_run(
+    folder: Path,
+    program: str,
+    replicas: int = 2,
+    max_restarts: int = 10,
+    arguments: tuple[str, ...] = (),
+) -> TorchrunRun:
     (folder / "train.py").write_text(program)
     return TorchrunRun(
         Wanted(
             job="mine",
-            script=Script("python", ("train.py",), {"GREETING": "hello"}),
+            script=Script("python", ("train.py", *arguments), {"GREETING": "hello"}),
             replicas=replicas,
             nnodes=f"{replicas}:{replicas}",
             ranks=1,
@@ -62,7 +68,8 @@ def play(
     printed: set[str] = set()
 
     def on_line(line: str) -> None:
-        if not line.startswith("rank "):
+        _, is_of_a_rank, line = line.rpartition(": rank ")
+        if not is_of_a_rank:
             return  # of the agent
         lines.append(line)
         printed.add(line)
@@ -94,7 +101,7 @@ def test_a_killed_worker_rejoins_and_without_its_store_the_next_attempt_begins(
     assert outcome.result == "completed"
     assert run.restarts == 1
     assert run.attempt == 2
-    said = {f"rank {rank} of 2 {words}" for rank in range(2) for words in ("says hello", "warns")}
+    said = {f"{rank} of 2 {words}" for rank in range(2) for words in ("says hello", "warns")}
     assert set(lines) == said
 
 
@@ -104,7 +111,7 @@ def test_a_killed_rank_is_torchruns_own_matter_and_ctrl_c_stops_all(tmp_path: Pa
     outcome, lines = play(run, [lambda run: run.kill_rank(0), lambda run: run.suspend()])
     assert outcome.result == "suspended"
     assert run.restarts == 0
-    assert lines == ["rank 0 of 1 says hello", "rank 0 of 1 warns"] * 2
+    assert lines == ["0 of 1 says hello", "0 of 1 warns"] * 2
 
 
 @pytest.mark.slow
@@ -113,7 +120,45 @@ def test_a_program_that_torchrun_gives_up_on_fails_with_its_last_lines(tmp_path:
     outcome, _ = play(run, [])
     assert outcome.result == "failed"
     assert "torchrun gave up (spec.restartPolicy.maxRestarts=1)" in outcome.message
-    assert "exitcode  : 3" in outcome.message
+    assert outcome.message.startswith("rank 0 failed with exit code 3; torchrun gives up after 1")
+
+
+ENDS = """
+import atexit, os, sys, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+dist.barrier()
+dist.destroy_process_group()
+if rank == 1 and sys.argv[1:] == ["aborts"]:
+    atexit.register(os.abort)
+elif rank == 1:
+    time.sleep(1)  # the other rank ends well meanwhile
+    raise ValueError("a bug of rank 1")
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_aborts_after_the_last_line_does_not_undo_the_work(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ENDS, arguments=("aborts",))
+    seen: list[str] = []
+    run.on_line = seen.append
+    outcome = asyncio.run(run.run())
+    assert outcome.result == "completed", outcome.message
+    assert (run.attempt, run.restarts) == (1, 0)
+    assert "rank 1: was ended by SIGABRT after the script's last line: its work counts" in seen
+
+
+@pytest.mark.long
+def test_a_rank_that_fails_after_others_ended_well_fails_the_job_when_its_budget_is_spent(
+    tmp_path: Path,
+) -> None:
+    run = make_run(tmp_path, ENDS, max_restarts=1)
+    outcome = asyncio.run(run.run())
+    assert outcome.result == "failed", "it never completes: the work of rank 1 is missing"
+    assert outcome.message.startswith("rank 1 failed with exit code 1:")
+    assert "ValueError: a bug of rank 1\nworkers failed 2 times" in outcome.message
+    assert run.attempt == 3
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
-from regroup_operator.decide.plan import CreateStore, CreateWorker, DeletePod, EnsureService
+from regroup_operator.decide.plan import (
+    MESSAGE_LIMIT,
+    CreateStore,
+    CreateWorker,
+    DeletePod,
+    EnsureService,
+)
 from regroup_operator.decide.planner import plan
 from regroup_operator.observe.observed import Pod
+from regroup_trainer.protocol.exit_codes import WAITS_IN_VAIN
 from tests.support.operator_simulation import Simulation, make_torchrun_spec, names_of
 
 
@@ -194,6 +201,72 @@ def test_restarts_that_were_spent_on_lost_peers_do_not_fail_the_job(job: Simulat
     job.settle(3)
     assert job.status.phase == "Running"
     assert len(job.workers()) == 3
+
+
+FAILED = "rank 1 failed with exit code 1:\nTraceback ...\nValueError: a bug"
+
+
+def test_a_rank_that_failed_after_others_ended_well_begins_the_next_attempt(
+    job: Simulation,
+) -> None:
+    first, second, third = job.workers()
+    succeed(job, first, second)
+    job.fail(third, exit_code=1, exit_message=FAILED)
+    job.round()
+    assert job.status.phase != "Succeeded", "its work is missing"
+    assert job.status.coordinator_term == 2
+    assert "ValueError: a bug" in job.status.recoveries[-1].message
+    assert job.status.restarts.application == 1
+
+
+def test_a_store_that_saw_workers_wait_in_vain_ends_the_attempt(job: Simulation) -> None:
+    first, second, third = job.workers()
+    succeed(job, first, second)
+    job.fail(third, exit_code=1, exit_message="RendezvousConnectionError")
+    job.pods[third.name] = replace(job.pods[third.name], ended=job.now.isoformat())
+    job.round()
+    assert job.status.phase == "Recovering", "the end of the store may come later"
+    assert job.status.coordinator_term == 1
+    job.fail(job.pods["gpt-s1"], exit_code=WAITS_IN_VAIN)
+    job.round()
+    assert job.status.coordinator_term == 2
+    assert (job.status.restarts.application, job.status.pod_failures) == (1, 2)
+
+
+def test_a_worker_that_came_too_late_does_not_undo_the_work_of_the_others(job: Simulation) -> None:
+    first, second, third = job.workers()
+    succeed(job, first, second)
+    job.fail(third, exit_code=1, exit_message="RendezvousClosedError")
+    job.pods[third.name] = replace(job.pods[third.name], ended=job.now.isoformat())
+    job.round()
+    job.tick(11)
+    job.round()
+    assert job.status.phase == "Succeeded"
+
+
+def test_attempts_that_end_so_are_begun_no_more_often_than_the_budget_says() -> None:
+    budget = {"maxRestarts": 2, "backoffSeconds": 1}
+    simulation = Simulation(spec=make_torchrun_spec(restartPolicy=budget))
+    for _ in range(3):
+        simulation.settle(6)
+        first, second, third = simulation.workers()
+        succeed(simulation, first, second)
+        simulation.fail(third, exit_code=1, exit_message=FAILED)
+        simulation.round()
+        simulation.tick(60)
+    assert simulation.status.phase == "Failed"
+    assert simulation.status.message == f"{FAILED}\n(spec.restartPolicy.maxRestarts=2)"
+
+
+def test_the_message_of_a_failed_job_begins_with_what_the_rank_wrote(job: Simulation) -> None:
+    sentence = "rank 0 failed with exit code 3; torchrun gives up after 10 restarts:"
+    trace = "\n".join(f"  frame {number}" for number in range(300))
+    job.fail(job.workers()[0], exit_code=1, exit_message=f"{sentence}\n{trace}\nValueError: a bug")
+    job.round()
+    assert job.status.phase == "Failed"
+    assert job.status.message.startswith(sentence)
+    assert "ValueError: a bug\ntorchrun gave up" in job.status.message
+    assert len(job.status.message) <= MESSAGE_LIMIT
 
 
 def test_a_scaled_job_keeps_its_attempt_within_its_bounds(job: Simulation) -> None:

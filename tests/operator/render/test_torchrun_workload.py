@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from regroup_operator.observe.kubernetes_objects import read_pod
 from regroup_operator.observe.observed import Job
 from regroup_operator.render import torchrun_workload, workload
 from regroup_operator.render.torchrun_commands import SETTINGS
+from regroup_trainer.protocol.torchrun_programs import RUN_RANK
 from tests.support.operator_simulation import SCRIPT, make_torchrun_spec
 from tests.support.rendering import SETTINGS as OPERATOR
 from tests.support.rendering import job_of
@@ -38,8 +41,34 @@ def test_an_agent_is_stock_torchrun_with_the_settings_that_recover() -> None:
             "--rdzv-backend=c10d",
         ),
         *("--rdzv-endpoint=198.19.0.1:29400", "--rdzv-id=4322f31b-3", f"--rdzv-conf={SETTINGS}"),
-        *("--max-restarts=10", "--local-addr=$(POD_IP)", "train.py"),
+        *("--max-restarts=10", "--local-addr=$(POD_IP)"),
+        *("--no-python", "python", "-u", RUN_RANK, "train.py"),
     ]
+
+
+def test_the_program_of_a_rank_comes_with_the_pod_whose_image_may_not_have_it() -> None:
+    variables = {entry["name"]: entry.get("value", "") for entry in main_of(make_agent())["env"]}
+    program = variables["REGROUP_RANK_PROGRAM"]
+    compile(program, "<regroup>", "exec")
+    assert "regroup_trainer" not in program
+    assert "$(" not in program, "Kubernetes would put variables there"
+    assert len(program) < 12_000
+
+
+@pytest.mark.parametrize("flag", ["--tee=3", "-r3", "--log-line-prefix-template=x"])
+def test_torchruns_own_flags_for_output_leave_the_ranks_to_it(flag: str) -> None:
+    container = {"name": "trainer", "command": ["torchrun", flag, "train.py"]}
+    main = main_of(make_agent(template={"spec": {"containers": [container]}}))
+    assert main["command"][-2:] == [flag, "train.py"]
+    assert "REGROUP_RANK_PROGRAM" not in {entry["name"] for entry in main["env"]}
+
+
+def test_one_rank_may_own_all_devices_of_its_worker() -> None:
+    limits = {"limits": {"nvidia.com/gpu": 2}}
+    main = main_of(make_agent(nprocPerNode=1, resources=limits))
+    assert "--nproc-per-node=1" in main["command"]
+    assert main["resources"] == limits
+    assert "CUDA_VISIBLE_DEVICES" not in {entry["name"] for entry in main["env"]}
 
 
 def test_an_agent_knows_its_address_and_the_folder_of_the_job() -> None:
@@ -109,6 +138,7 @@ def test_the_store_runs_the_image_of_the_workers_where_they_run() -> None:
     pod = torchrun_workload.store_pod(make_job(template=template), OPERATOR, 3, ())
     assert main_of(pod)["image"] == "mine:1"
     assert main_of(pod)["command"][0] == "python3"
+    assert main_of(pod)["command"][-2:] == ["29400", "4322f31b-3"]
     assert pod["spec"]["tolerations"] == [{"operator": "Exists"}]
     assert pod["spec"]["imagePullSecrets"] == [{"name": "mine"}]
     assert pod["spec"]["restartPolicy"] == "Never"

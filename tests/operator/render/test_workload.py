@@ -133,6 +133,14 @@ def test_ranks_come_from_the_limit_of_gpus_wherever_it_is_given() -> None:
     assert values_of(main_of(make_worker(nprocPerNode=3)))["REGROUP_RANKS"] == "3"
 
 
+def test_one_rank_may_own_all_gpus_of_its_worker() -> None:
+    limits = {"limits": {"nvidia.com/gpu": 2}}
+    main = main_of(make_worker(nprocPerNode=1, resources=limits))
+    assert values_of(main)["REGROUP_RANKS"] == "1"
+    assert main["resources"] == limits
+    assert "CUDA_VISIBLE_DEVICES" not in values_of(main)
+
+
 def test_a_limit_of_gpus_that_is_no_number_is_refused() -> None:
     with pytest.raises(TemplateError, match=r"nvidia\.com/gpu='half'"):
         make_worker(resources={"limits": {"nvidia.com/gpu": "half"}})

@@ -10,6 +10,8 @@ sysexits.h).
 """
 TEMPLATE_LOST = 70
 """The template process of an agent ended, and all its ranks with it (EX_SOFTWARE of sysexits.h)."""
+WAITS_IN_VAIN = 76
+"""Of the store of torchrun: a worker waits for others that have ended well."""
 NOT_EXECUTABLE = 126
 """A shell or a container runtime cannot execute the command."""
 NOT_FOUND = 127

@@ -15,17 +15,18 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from regroup_trainer.errors import TrainingError
+from regroup_trainer.errors import ConfigurationError, TrainingError
 from regroup_trainer.parallel.process_group import interface_towards
 from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.desired import UNLIMITED_RESTARTS
 from regroup_trainer.protocol.generation import Assignment
-from regroup_trainer.rank import accelerate_config, command_line, launch, rendezvous_check
+from regroup_trainer.rank import accelerate_config, launch, rendezvous_check
 from regroup_trainer.rank.accelerate_config import JobSize
 from regroup_trainer.rank.joining import is_generation_lost
 from regroup_trainer.rank.launch import Launch
 from regroup_trainer.rank.rendezvous_check import RankPlace
+from regroup_trainer.system import command_line
 
 _STORE_TIMEOUT = timedelta(seconds=60)
 _PORT_KEY = "master_port"
@@ -50,6 +51,8 @@ def run(assignment: Assignment, channel: Channel) -> int:
             here.finish()
     except TrainingError:
         raise
+    except command_line.NoScriptError as error:
+        raise ConfigurationError(str(error)) from None
     except BaseException as error:
         if isinstance(error, Exception) and _is_loss(error, channel):
             raise

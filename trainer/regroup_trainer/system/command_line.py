@@ -18,14 +18,16 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
-from regroup_trainer.errors import ConfigurationError
+
+class NoScriptError(Exception):
+    """There is no such script. The message says where it was looked for."""
 
 
 def execute(command: Sequence[str]) -> int:
     """Run a program to its last line; returns its exit code.
 
-    `command` is what follows `python`. Raises ConfigurationError when there is no such script, and
-    what the program raises, but for SystemExit.
+    `command` is what follows `python`. Raises NoScriptError, and what the program raises, but for
+    SystemExit.
     """
     try:
         if command[0] == "-m":
@@ -76,7 +78,7 @@ def _run_module(name: str, arguments: Sequence[str]) -> None:
 def _run_file(name: str, arguments: Sequence[str]) -> None:
     path = Path(name).absolute()
     if not path.is_file():
-        raise ConfigurationError(
+        raise NoScriptError(
             f"template.spec.containers[trainer].command: {name} is no file on this worker (working "
             f"directory {Path.cwd()}): mount it, or give the path where the image has it"
         )

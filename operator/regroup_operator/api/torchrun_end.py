@@ -1,0 +1,62 @@
+"""How an attempt of stock torchrun ends, by what its processes show: the rule for clusters and for
+local runs. Pure.
+
+A rank that ended after its script's last line has ended well, however its process ended
+(`agent/torchrun_rank.py` sees to that). The first worker that ends well closes the attempt: stock
+torchrun lets nobody join any more. So whoever failed then cannot be made good, and the next attempt
+begins. The script continues from what it saved.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["open", "complete", "again"]
+_GAVE_UP = re.compile(r"ChildFailedError|torchrun gives up after")
+"""In the last message of an agent whose ranks failed more often than it may start them again."""
+_RANK_FAILED = re.compile(r"rank \d+ (?:failed|was ended) ")
+
+
+@dataclass(frozen=True)
+class AttemptState:
+    """What is seen of the processes of an attempt."""
+
+    well: int
+    """Workers that ended well."""
+    running: int
+    failures: tuple[str, ...]
+    """The last message of each worker that failed and was not replaced."""
+    waits_in_vain: bool
+    """Whether the store has seen a worker that waits for others which have ended well."""
+    fewest: int
+    """The least number of workers that train."""
+
+
+def judge(attempt: AttemptState) -> Verdict:
+    """Whether an attempt goes on, completes the job, or has to be followed by the next one."""
+    if attempt.waits_in_vain:
+        return "again"
+    if attempt.running or not attempt.well:
+        return "open"
+    if attempt.well < attempt.fewest or failed_rank(attempt):
+        return "again"
+    return "complete"
+
+
+def failed_rank(attempt: AttemptState) -> str:
+    """The message about a rank that failed; empty when no rank did."""
+    return next((text for text in attempt.failures if _RANK_FAILED.match(text)), "")
+
+
+def gave_up(message: str) -> bool:
+    """Whether an agent with this last message has used up its restarts."""
+    return _GAVE_UP.search(message) is not None
+
+
+def shorten(message: str, limit: int) -> str:
+    """The first line, which says what happened, and as much of the end as fits."""
+    first, _, rest = message.strip().partition("\n")
+    room = limit - len(first) - 1
+    return f"{first}\n{rest[-room:]}" if rest and room > 0 else first[:limit]

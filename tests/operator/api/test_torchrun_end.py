@@ -1,0 +1,43 @@
+"""The rule by which an attempt of stock torchrun ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from regroup_operator.api.torchrun_end import AttemptState, judge, shorten
+
+
+def make_state(**fields: Any) -> AttemptState:
+    """Two workers of at least two, both ended well."""
+    given: dict[str, Any] = {
+        "well": 2, "running": 0, "failures": (), "waits_in_vain": False, "fewest": 2
+    }  # fmt: skip
+    return AttemptState(**{**given, **fields})
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict"),
+    [
+        (make_state(), "complete"),
+        (make_state(well=1, running=1), "open"),
+        (make_state(well=0, running=2), "open"),
+        (make_state(well=0), "open"),  # workers are replaced
+        (make_state(well=1), "again"),
+        (make_state(well=1, fewest=1), "complete"),
+        (make_state(well=1, running=1, waits_in_vain=True), "again"),
+        (make_state(waits_in_vain=True), "again"),
+        (make_state(failures=("rank 2 failed with exit code 1:\nValueError",)), "again"),
+        (make_state(failures=("rank 2 was ended by SIGKILL:",)), "again"),
+        (make_state(failures=("RendezvousClosedError",)), "complete"),  # it came too late
+    ],
+)
+def test_an_attempt_ends_by_the_rule(state: AttemptState, verdict: str) -> None:
+    assert judge(state) == verdict
+
+
+def test_a_long_message_keeps_its_first_line_and_its_end() -> None:
+    assert shorten("what\n" + "x" * 100 + "why", 20) == "what\n" + "x" * 12 + "why"
+    assert shorten("what happened", 4) == "what"
+    assert shorten("what\nwhy", 20) == "what\nwhy"

@@ -1,0 +1,160 @@
+"""A rank under stock torchrun: what it writes, and how it ends. Run as torchrun runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from regroup_trainer.agent.torchrun_rank import failure
+from regroup_trainer.protocol.torchrun_programs import (
+    MESSAGE_VARIABLE,
+    PROGRAM_VARIABLE,
+    RUN_RANK,
+    rank_program,
+)
+
+PROBE = Path(__file__).parents[2] / "support" / "programs" / "probe.py"
+
+
+def start(
+    folder: Path, text: str | Path, *arguments: str, **variables: str
+) -> subprocess.Popen[str]:
+    """Start rank 3, the only one of its worker, with a script of this text."""
+    script = text if isinstance(text, Path) else folder / "script.py"
+    if isinstance(text, str):
+        script.write_text(text)
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"},
+        "RANK": "3",
+        "LOCAL_RANK": "0",
+        PROGRAM_VARIABLE: rank_program(),
+        MESSAGE_VARIABLE: str(folder / "message"),
+        **variables,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-u", RUN_RANK, str(script), *arguments],
+        env=environment,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_every_line_of_the_script_begins_with_its_rank(tmp_path: Path) -> None:
+    (tmp_path / "select.py").write_text("raise ImportError('a module of the program')")
+    text = "import os, sys\nprint('one\\ntwo')\nprint('three', end='', file=sys.stderr)"
+    out, error = start(tmp_path, text).communicate(timeout=60)
+    assert out == "rank 3: one\nrank 3: two\n"
+    assert error == "rank 3: three\n"
+
+
+@pytest.mark.parametrize("end", ["os.abort", "os._exit, 3", "os.kill, os.getpid(), 11"])
+def test_a_script_that_aborts_after_its_last_line_has_ended_well(tmp_path: Path, end: str) -> None:
+    rank = start(tmp_path, f"import atexit, os\natexit.register({end})\nprint('done')")
+    out, error = rank.communicate(timeout=60)
+    assert (rank.returncode, out) == (0, "rank 3: done\n")
+    assert "after the script's last line: its work counts" in error
+    assert not (tmp_path / "message").exists()
+
+
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [
+        ("os.abort()", -signal.SIGABRT),
+        ("os.kill(os.getpid(), 9)", -signal.SIGKILL),
+        ("sys.exit(3)", 3),
+        ("os._exit(4)", 4),
+        ("raise ValueError('a bug')", 1),
+    ],
+)
+def test_a_script_that_ends_before_its_last_line_has_failed(
+    tmp_path: Path, last: str, code: int
+) -> None:
+    rank = start(tmp_path, f"import os, sys\n{last}\nprint('done')")
+    rank.communicate(timeout=60)
+    assert rank.returncode == code
+    assert (tmp_path / "message").read_text().startswith("rank 3 ")
+
+
+def test_the_last_message_has_the_traceback_without_frames_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "message").write_text("an earlier failure")
+    rank = start(tmp_path, "def train():\n    raise ValueError('a bug')\ntrain()\n")
+    rank.communicate(timeout=60)
+    first, *trace = (tmp_path / "message").read_text().splitlines()
+    assert first == "rank 3 failed with exit code 1:"
+    assert trace[0] == "Traceback (most recent call last):"
+    assert trace[-1] == "ValueError: a bug"
+    assert [line for line in trace if "File" in line and "script.py" not in line] == []
+
+
+def test_a_failure_says_when_torchrun_gives_up() -> None:
+    environment = {"RANK": "1", "TORCHELASTIC_RESTART_COUNT": "4", "TORCHELASTIC_MAX_RESTARTS": "4"}
+    assert failure(-9, environment) == (
+        "rank 1 was ended by SIGKILL; torchrun gives up after 4 restarts"
+    )
+    assert failure(7, {**environment, "TORCHELASTIC_RESTART_COUNT": "3"}) == (
+        "rank 1 failed with exit code 7"
+    )
+
+
+@pytest.mark.parametrize(("local_size", "is_advised"), [("1", True), ("2", False)])
+def test_two_ranks_that_want_one_address_are_told_what_to_change(
+    tmp_path: Path, local_size: str, is_advised: bool
+) -> None:
+    error = "The server socket has failed to listen on any local network address. port: 29517"
+    sizes = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": local_size}
+    start(tmp_path, f"raise RuntimeError('{error}')", **sizes).communicate(timeout=60)
+    first = (tmp_path / "message").read_text().splitlines()[0]
+    assert ("takes LOCAL_RANK for its rank" in first) == is_advised
+
+
+def test_the_signal_to_the_group_is_the_scripts_to_obey(tmp_path: Path) -> None:
+    text = """
+import signal, sys
+def save(*_):
+    print("saved")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready")
+signal.pause()
+"""
+    rank = start(tmp_path, text)
+    assert rank.stdout is not None
+    assert rank.stdout.readline() == "rank 3: ready\n"
+    os.killpg(rank.pid, signal.SIGTERM)
+    assert rank.communicate(timeout=60)[0] == "rank 3: saved\n"
+    assert rank.returncode == 0
+
+
+def test_a_script_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    rank = start(tmp_path, tmp_path / "nowhere.py")
+    assert "nowhere.py is no file on this worker" in rank.communicate(timeout=60)[1]
+    assert rank.returncode == 2
+
+
+@pytest.mark.slow
+def test_the_process_is_the_one_that_python_would_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    found = []
+    for name in ("plain", "rank"):
+        folder = tmp_path / name
+        folder.mkdir()
+        if name == "plain":
+            subprocess.run([sys.executable, "-u", PROBE, folder], check=True, timeout=100)
+        else:
+            out, error = start(folder, PROBE, str(folder)).communicate(timeout=100)
+            assert "rank 3: by atexit" in out, error
+        found.append(json.loads((folder / "found.json").read_text()))
+    for each in found:
+        assert each.pop("argv")[0] == str(PROBE)
+    assert found[0] == found[1]

@@ -1,0 +1,195 @@
+"""A rank under stock torchrun: a process that starts the script and watches over it.
+
+torchrun runs this in images that may not have Regroup. `protocol/torchrun_programs.py` therefore
+ships its text and that of the two modules that it imports. They need the standard library of Python
+3.9, and no name stands in two of them.
+
+It marks what the script writes with the rank, says in the worker's last message why the script
+failed, and knows whether the script's last line has run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from regroup_trainer.agent.rank_output import IDLE_SECONDS, Lines, Stream, write
+from regroup_trainer.system.command_line import NoScriptError, end, execute, show
+
+_START = (
+    "-cimport os, sys; sys.path[:] = filter(None, sys.path); "
+    'exec(compile(os.environ.pop("REGROUP_RANK_PROGRAM"), "<regroup>", "exec")); '
+    "start(sys.argv[1:])"
+)
+_MESSAGE_VARIABLE = "REGROUP_TERMINATION_LOG"
+_PR_SET_PDEATHSIG = 1
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""What torchrun sends to the rank's whole process group: the script's to obey."""
+_HOSTS_IN_VAIN = b"The server socket has failed to listen"
+"""What c10d says when rank 0 cannot host the store of a process group."""
+_MESSAGE_BYTES = 4000
+"""Kubernetes keeps 4,096 bytes."""
+
+
+# --- the process that watches ---------------------------------------------------------------------
+
+
+def watch(command: Sequence[str]) -> NoReturn:
+    """Run `python COMMAND` as a child to its end, and end as it does."""
+    _begin_message()
+    has_ended, says_end = os.pipe()
+    script = subprocess.Popen(
+        [sys.executable, "-u", _START, str(says_end), str(os.getpid()), *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=(says_end,),
+    )
+    os.close(says_end)
+    for number in _STOPS:
+        signal.signal(number, lambda *_: None)
+    tail = _pass_on(script)
+    os.set_blocking(has_ended, False)
+    with contextlib.suppress(BlockingIOError):
+        if os.read(has_ended, 1) and script.returncode:
+            write(2, f"{_prefix()}{_counts(script.returncode)}\n".encode())
+            _end_with(0)
+    if script.returncode not in (0, -signal.SIGTERM):
+        _leave_message(failure(script.returncode, os.environ) + advice(tail, os.environ), tail)
+    _end_with(script.returncode)
+
+
+def failure(code: int, environment: Mapping[str, str]) -> str:
+    """One sentence: which rank failed and how, and whether torchrun starts it again."""
+    count, limit = (
+        environment.get(f"TORCHELASTIC_{name}", "") for name in ("RESTART_COUNT", "MAX_RESTARTS")
+    )
+    gives_up = f"; torchrun gives up after {limit} restarts" if count and count == limit else ""
+    return f"rank {environment.get('RANK', '?')} {_how(code)}{gives_up}"
+
+
+def advice(tail: bytes, environment: Mapping[str, str]) -> str:
+    """What to change, when the error looks like two ranks that both take themselves for rank 0.
+    Workers on one machine then want the same address.
+    """
+    several = environment.get("WORLD_SIZE") != environment.get("LOCAL_WORLD_SIZE")
+    if not several or _HOSTS_IN_VAIN not in tail:
+        return ""
+    return (
+        " (an address is in use, at which rank 0 lets the others meet: if this script takes "
+        'LOCAL_RANK for its rank, write rank=int(os.environ["RANK"]); leave MASTER_ADDR and '
+        "MASTER_PORT as they are set)"
+    )
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"failed with exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"was ended by signal {-code}"
+
+
+def _counts(code: int) -> str:
+    return f"{_how(code)} after the script's last line: its work counts"
+
+
+def _prefix() -> str:
+    return f"rank {os.environ.get('RANK', '?')}: "
+
+
+def _pass_on(script: subprocess.Popen[bytes]) -> bytes:
+    """Mark and pass on what the script writes, until it ends. Returns the end of its standard
+    error.
+    """
+    assert script.stdout is not None
+    assert script.stderr is not None
+    streams = []
+    for pipe, target in ((script.stdout, 1), (script.stderr, 2)):
+        os.set_blocking(pipe.fileno(), False)
+        streams.append(Stream(pipe.fileno(), target, Lines(_prefix().encode)))
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    reading = {stream.source: stream for stream in streams}
+    while script.poll() is None:
+        for source in select.select([woken, *reading], [], [], IDLE_SECONDS)[0]:
+            if source == woken:
+                os.read(woken, 64)
+            elif not reading[source].pump(time.monotonic()):
+                del reading[source]
+        for stream in streams:
+            stream.pass_on_beginning(time.monotonic())
+    for stream in streams:
+        stream.drain(time.monotonic())
+    return streams[1].tail
+
+
+def _begin_message() -> None:
+    """Forget the failure of an earlier start."""
+    if os.environ.get("LOCAL_RANK") == "0":
+        with contextlib.suppress(OSError):
+            os.truncate(_message_file(), 0)
+
+
+def _leave_message(sentence: str, tail: bytes) -> None:
+    """Say why the worker fails, if no other rank of it has: the others fail because of it."""
+    text = f"{sentence}:\n".encode() + tail.strip()[-_MESSAGE_BYTES + len(sentence) + 2 :]
+    with contextlib.suppress(OSError):
+        file = _message_file()
+        if not file.exists() or file.stat().st_size == 0:
+            file.write_bytes(text)
+
+
+def _message_file() -> Path:
+    return Path(os.environ.get(_MESSAGE_VARIABLE, "/dev/termination-log"))
+
+
+def _end_with(code: int) -> NoReturn:
+    """End as the script did, by its signal too: torchrun reports it."""
+    if code < 0:
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+# --- the process of the script --------------------------------------------------------------------
+
+
+def start(arguments: Sequence[str]) -> NoReturn:
+    """Be the script: `arguments` are the descriptor for the news of its last line, the parent, and
+    what follows `python`.
+    """
+    says_end, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
+    _die_with(parent)
+    try:
+        code = execute(command)
+    except NoScriptError as error:
+        print(error, file=sys.stderr)
+        os._exit(2)
+    except BaseException as error:
+        show(error)
+        code = 1
+    if not code:
+        with contextlib.suppress(OSError):
+            os.write(says_end, b".")
+    end()
+    os._exit(code & 0xFF)
+
+
+def _die_with(parent: int) -> None:
+    """End when the parent is killed, where the system can do that."""
+    with contextlib.suppress(Exception):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
