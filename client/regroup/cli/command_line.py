@@ -150,7 +150,7 @@ def _read(file: Path) -> list[Document]:
 
 def _only_job(file: Path) -> Document:
     documents = _read(file)
-    problems = [problem for document in documents for problem in find_problems(document)]
+    problems = [p for document in documents for p in find_problems(document, on_cluster=False)]
     if problems:
         raise click.ClickException("\n".join(str(problem) for problem in problems))
     if len(documents) > 1:

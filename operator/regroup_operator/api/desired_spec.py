@@ -44,6 +44,7 @@ def desired_of(
         max_backoff_seconds=restarts.max_backoff_seconds,
         train=spec.trainer or TrainConfig(),
         script=script.arguments if script else (),
+        progress_pattern=spec.progress_pattern or "",
         checkpoint=spec.checkpoint.policy,
         resume=spec.resume.plain,
         directory=directory,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from regroup_operator.api.spec_reader import InvalidSpecError, parse_spec
-from regroup_operator.api.support import LIMITS, TORCHRUN_LIMITS, unsupported
+from regroup_operator.api.support import LIMITS, TORCHRUN_LIMITS, TORCHRUN_POD_LIMITS, unsupported
 from tests.support.operator_simulation import make_spec
 
 ASKED_FOR: dict[str, Any] = {
@@ -136,6 +136,7 @@ def test_a_wrong_spec_is_explained_by_field_and_value(fields: dict[str, Any], wo
 
 TORCHRUN: dict[str, Any] = {
     "spares": 1,
+    "progressPattern": r"step (?P<step>\d+)",
     "failureDetection.progressTimeoutSeconds": 60,
     "failureDetection.stragglerPercent": 50,
     "failureDetection.stragglerAction": "Replace",
@@ -158,7 +159,8 @@ def torchrun_spec(**fields: Any) -> dict[str, Any]:
 
 
 def test_each_field_without_a_meaning_for_torchrun_is_tried() -> None:
-    assert set(TORCHRUN) == {limit.path for limit in TORCHRUN_LIMITS}
+    limits = (*TORCHRUN_LIMITS, *TORCHRUN_POD_LIMITS)
+    assert set(TORCHRUN) == {limit.path for limit in limits}
     assert unsupported(parse_spec(torchrun_spec())) == []
 
 
@@ -169,6 +171,11 @@ def test_torchrun_refuses_what_only_our_own_launcher_can_do(path: str) -> None:
     found = unsupported(parse_spec(torchrun_spec(**{section: value})))
     assert len(found) == 1
     assert found[0].startswith(f"not possible with launcher torchrun: spec.{path}=")
+
+
+def test_a_local_run_reads_what_ranks_of_torchrun_write() -> None:
+    spec = parse_spec(torchrun_spec(progressPattern=TORCHRUN["progressPattern"]))
+    assert unsupported(spec, on_cluster=False) == []
 
 
 def test_torchrun_needs_a_script_and_takes_no_configuration_of_the_built_in_trainer() -> None:

@@ -212,7 +212,7 @@ The reasons from VolumeUnavailable on are those why no next generation is formed
 def find_waiting(context: WaitingContext) -> Waiting | None:
     """Why no generation trains; None while one does, or when the next can be formed."""
     current = context.state.current
-    if current is not None and current.alive and (current.running or current.non_reporting):
+    if current is not None and current.alive and (current.running or current.unmanaged):
         return None
     for reason, check in REASONS:
         text = check(context)

@@ -46,6 +46,8 @@ class Desired(Message):
     train: TrainConfig
     script: tuple[Text, ...] = ()
     """A user's program with its arguments. The ranks run it instead of the built-in trainer."""
+    progress_pattern: Text = ""
+    """Finds steps in what rank 0 of that program writes (`progress_pattern`); empty: none does."""
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     resume: ResumePolicy = ResumePolicy()
     directory: Text
@@ -56,7 +58,10 @@ class Desired(Message):
     def to_json(self, protocol: int) -> str:
         """The JSON that a coordinator of this version of the protocol understands."""
         is_old = protocol == version_one.VERSION
-        return self.model_dump_json(include=set(version_one.DESIRED_FIELDS) if is_old else None)
+        return self.model_dump_json(
+            include=set(version_one.DESIRED_FIELDS) if is_old else None,
+            exclude=None if self.progress_pattern else {"progress_pattern"},  # unknown to 0.2.0
+        )
 
     @property
     def workers(self) -> int:
