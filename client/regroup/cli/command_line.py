@@ -24,6 +24,7 @@ from regroup.local.torchrun_play import play_torchrun, torchrun_wanted
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.user_script import user_script
 from regroup_trainer.protocol.job_status import Outcome
+from regroup_trainer.protocol.progress_pattern import NEEDS_RE2, has_re2
 
 RUNS_FOLDER = Path("regroup-runs")
 EXIT_PROBLEMS = 1
@@ -98,6 +99,8 @@ def run(
     """Train the job of FILE with local processes. FILE is the same YAML as on a cluster."""
     document = _only_job(file)
     spec = TrainingJobSpec.model_validate(document.value["spec"])
+    if spec.progress_pattern and not has_re2():
+        raise click.ClickException(f"{file}: spec.{NEEDS_RE2}")
     folder = (directory or RUNS_FOLDER / document.name).absolute()
     if spec.launcher == "torchrun":
         wanted = torchrun_wanted(spec, document.name, file.absolute().parent, folder, workers)

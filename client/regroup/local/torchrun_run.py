@@ -30,10 +30,14 @@ from regroup_operator.render.torchrun_commands import (
     store_command,
 )
 from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
+from regroup_trainer.protocol.channel import PROGRESS_SECONDS
 from regroup_trainer.protocol.job_status import Outcome
+from regroup_trainer.protocol.progress_pattern import Found, ProgressPattern
 
 STORE_SECONDS = 120.0
 """How long the store may take to listen: it imports torch first."""
+_MOST_LINES = 256
+"""New lines that are searched for a step, at most: the newest."""
 _LISTENING = re.compile(r"listens on port (\d+)")
 
 
@@ -53,6 +57,8 @@ class Wanted:
     """The folder that relative paths of the script start from."""
     directory: Path
     """The job's own folder."""
+    progress_pattern: str = ""
+    """Finds steps in what the ranks write; empty: nothing does."""
 
     @property
     def min_replicas(self) -> int:
@@ -97,6 +103,10 @@ class TorchrunRun:
     """Called with each line that a rank prints."""
     on_note: Callable[[str], None] = lambda _note: None
     """Called with one sentence when something is done to a process."""
+    on_step: Callable[[Found], None] = lambda _found: None
+    """Called with the newest step that a rank has written."""
+    step: Found | None = None
+    """That step."""
     replace_seconds: float = REPLACE_SECONDS
     restarts: int = 0
     """Workers that were replaced."""
@@ -113,11 +123,18 @@ class TorchrunRun:
     _pending: list[Fault] = field(default_factory=list)
     _lines: list[str] = field(default_factory=list)
     _suspended: bool = False
+    _pattern: ProgressPattern | None = None
+    _looked: int = 0
+    """How many of the lines were looked at."""
+    _look_at: float = 0.0
+    """When to look at progress bars next."""
 
     async def run(self) -> Outcome:
         """Train to the end. Raises LocalRunError when the store cannot start."""
         (self.wanted.directory / "logs").mkdir(parents=True, exist_ok=True)
         self._pending = list(self.faults)
+        if self.wanted.progress_pattern:
+            self._pattern = ProgressPattern(self.wanted.progress_pattern)
         start = _now()
         try:
             while True:
@@ -168,6 +185,7 @@ class TorchrunRun:
                 process.kill()
         self.attempt += 1
         self.agents, self._done, self._replace_at = {}, set(), {}
+        self.on_note("importing torch: first the store where the workers meet, then each worker")
         self.store = self._start(
             f"{self.wanted.job}-s{self.attempt}", store_command(sys.executable, 0), {}
         )
@@ -242,6 +260,23 @@ class TorchrunRun:
             for line in agent.out_lines.new() if self._suspended else agent.new_lines():
                 self._lines.append(line)
                 self.on_line(line)
+        if self._pattern is not None:
+            self._find_step(self._pattern)
+
+    def _find_step(self, pattern: ProgressPattern) -> None:
+        """Report the newest step. torchrun does not show which rank has written a line, so those of
+        all ranks count.
+        """
+        new, self._looked = self._lines[self._looked :], len(self._lines)
+        found = _newest_step(pattern, new)
+        if found is None and _now() >= self._look_at:
+            self._look_at = _now() + PROGRESS_SECONDS
+            processes = self.agents.values()
+            drawn = [each.last_drawing() for a in processes for each in (a.out_lines, a.log_lines)]
+            found = _newest_step(pattern, drawn)
+        if found is not None and found != self.step:
+            self.step = found
+            self.on_step(found)
 
     async def _wind_up(self) -> Outcome:
         for agent in self.agents.values():
@@ -292,6 +327,12 @@ class TorchrunRun:
                 preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509
             )
         return Process(name, popen, out, log, LogLines(out), LogLines(log))
+
+
+def _newest_step(pattern: ProgressPattern, lines: Sequence[str]) -> Found | None:
+    newest = reversed(lines[-_MOST_LINES:])
+    found = (pattern.find(line.rpartition("\r")[2].encode()) for line in newest)
+    return next((step for step in found if step is not None), None)
 
 
 def _environment(pid: int) -> dict[str, str]:

@@ -94,6 +94,7 @@ class Agent:
             environment.coordinator_url,
             token,
             environment.member,
+            environment.index,
             HEARTBEAT_SECONDS,
             on_unknown=lambda: loop.call_soon_threadsafe(self._connection.reconnect),
         )
@@ -168,8 +169,9 @@ class Agent:
         self._sockets = RankSockets(directory / "ranks.sock", self._on_report)
         await self._sockets.start()
         await self._template.start(self._environment.entry, directory)
-        await self._warm.wait()
         self._heartbeat.start()
+        await self._warm.wait()
+        self._heartbeat.is_warm = True
         await self._connection.run()
 
     # --- orders of the coordinator ----------------------------------------------------------------

@@ -55,7 +55,7 @@ def report(
         return
     steps = _steps_of(here)
     if done is not None:
-        steps.on_step(_Step(done, whole or 0, _detached(loss), time.time()))
+        steps.on_step(_NewStep(done, whole or 0, _detached(loss), time.time()))
     if busy:
         steps.on_busy(busy[:BUSY_LIMIT])
 
@@ -68,7 +68,7 @@ def flush() -> None:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _NewStep:
     done: int
     total: int
     loss: Any
@@ -83,11 +83,11 @@ class _ScriptSteps:
     def __init__(self, here: Launch) -> None:
         self.launch = here
         self._sending = threading.Lock()
-        self._unsent: _Step | None = None
+        self._unsent: _NewStep | None = None
         self._busy = ""
         self._busy_at = 0.0
 
-    def on_step(self, step: _Step) -> None:
+    def on_step(self, step: _NewStep) -> None:
         self._unsent = step
         is_due = self.launch.channel.committed(step.done, step.time)
         if is_due or self._busy:
@@ -114,7 +114,7 @@ class _ScriptSteps:
         finally:
             self._sending.release()
 
-    def _message(self, step: _Step) -> ScriptStep:
+    def _message(self, step: _NewStep) -> ScriptStep:
         assignment = self.launch.assignment
         has_loss = step.loss is not None and assignment.rank == 0  # whose loss is shown
         return ScriptStep(
