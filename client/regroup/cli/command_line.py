@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from regroup.cli.checkpoint_command import checkpoint
+from regroup.cli.checkpoint_command import checkpoint, require
 from regroup.cli.manifest import Document, ManifestError, read_documents
 from regroup.cli.plan_command import plan_command
 from regroup.cli.validation import validate as find_problems
@@ -23,6 +23,7 @@ from regroup.local.summary import sentence, summarize, write
 from regroup.local.torchrun_play import play_torchrun, torchrun_wanted
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.user_script import user_script
+from regroup_trainer.protocol.extras import OF_TRAINER
 from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.progress_pattern import NEEDS_RE2, has_re2
 
@@ -97,6 +98,7 @@ def run(
     summary_file: Path | None,
 ) -> None:
     """Train the job of FILE with local processes. FILE is the same YAML as on a cluster."""
+    require(OF_TRAINER)
     document = _only_job(file)
     spec = TrainingJobSpec.model_validate(document.value["spec"])
     if spec.progress_pattern and not has_re2():

@@ -258,8 +258,9 @@ class TorchrunRun:
         for agent in self.agents.values():
             # An agent that is stopped ends with a traceback of its own.
             for line in agent.out_lines.new() if self._suspended else agent.new_lines():
-                self._lines.append(line)
-                self.on_line(line)
+                shown = line.removesuffix("\r").rpartition("\r")[2]  # of a bar, the last drawing
+                self._lines.append(shown)
+                self.on_line(shown)
         if self._pattern is not None:
             self._find_step(self._pattern)
 
@@ -331,7 +332,7 @@ class TorchrunRun:
 
 def _newest_step(pattern: ProgressPattern, lines: Sequence[str]) -> Found | None:
     newest = reversed(lines[-_MOST_LINES:])
-    found = (pattern.find(line.rpartition("\r")[2].encode()) for line in newest)
+    found = (pattern.find(line.encode()) for line in newest)
     return next((step for step in found if step is not None), None)
 
 

@@ -87,6 +87,8 @@ class CurrentGeneration:
     """Longest time between two reports of a program without a Session."""
     busy: dict[int, Busy] = field(default_factory=dict)
     """What ranks of such a program are busy with until their next step."""
+    reported_busy: Busy | None = None
+    """The one of these that an event has reported, since it takes long."""
     before: LastCommit | None = None
     """What was committed when the generation began."""
     previous_end: GenerationEnd | None = None

@@ -69,11 +69,14 @@ def watch(state: State, current: CurrentGeneration, now: float) -> None:
 
 def _report_busy(state: State, current: CurrentGeneration, idle: float, now: float) -> None:
     rank, busy = next(iter(current.busy.items()))
+    if current.reported_busy == busy:
+        return
+    current.reported_busy = busy
     text = (
         f"rank {rank} has been busy ({busy.doing}) for {idle / 60:.0f} minutes: hangs are not "
         "watched until its next step"
     )
-    state.journal.emit_rarely(state.wall(now), "BusyForLong", text, "Warning")
+    state.emit(now, "BusyForLong", text, "Warning")
 
 
 def _ask_for_stacks(state: State, current: CurrentGeneration, idle: float, now: float) -> None:
