@@ -66,6 +66,8 @@ OWN_SCRIPT = {"spec": {"containers": [{"name": "trainer", "command": ["python", 
 
 def test_a_script_of_ones_own_is_honoured() -> None:
     assert unsupported(parse_spec({"template": OWN_SCRIPT})) == []
+    pattern = r"step (?P<step>\d+)"
+    assert unsupported(parse_spec({"template": OWN_SCRIPT, "progressPattern": pattern})) == []
 
 
 @pytest.mark.parametrize(
@@ -99,6 +101,15 @@ def test_a_job_runs_either_the_trainer_or_a_script(spec: dict[str, Any], words: 
             "did you mean 'onReasons'?",
         ),
         ({"replicas": 9}, "replicas 9 must lie between"),
+        (
+            {"progressPattern": r"step (\d+)"},
+            "spec.progressPattern: has no group 'step': write (?P<step>\\d+) where",
+        ),
+        (
+            {"progressPattern": r"(?P<step>\d+)"},
+            "progressPattern '(?P<step>\\\\d+)' is only for a script of your own",
+        ),
+        ({"progressPattern": "(?P<step>" + "x" * 300}, "spec.progressPattern: String should have"),
         ({"replicas": "three"}, "spec.replicas"),
         (
             {"failureDetection": {"timeoutMilliseconds": 600}},

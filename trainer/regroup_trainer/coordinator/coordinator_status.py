@@ -87,10 +87,11 @@ def _running(state: State, current: CurrentGeneration) -> str:
     at = f": step {current.progress.step}{whole}" if current.progress else ""
     script = " ".join(state.desired.script[: 2 if state.desired.script[0] == "-m" else 1])
     doing = f"running {script}{at} on {_workers(state, current)}{_waiting_spares(state)}"
-    for rank, busy in current.busy.items():
-        since = f" since step {busy.step}" if busy.step else ""
-        return f"{doing}; rank {rank} is busy ({busy.doing}){since}: hangs are not watched"
-    return doing
+    if not current.busy:
+        return doing
+    busy = current.busy[min(current.busy)]
+    since = f" since step {busy.step}" if busy.step else ""
+    return f"{doing}; rank {busy.rank} is busy ({busy.doing}){since}: hangs are not watched"
 
 
 def _training(state: State, current: CurrentGeneration) -> str:

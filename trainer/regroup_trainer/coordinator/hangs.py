@@ -68,12 +68,12 @@ def watch(state: State, current: CurrentGeneration, now: float) -> None:
 
 
 def _report_busy(state: State, current: CurrentGeneration, idle: float, now: float) -> None:
-    rank, busy = next(iter(current.busy.items()))
+    busy = current.busy[min(current.busy)]
     if current.reported_busy == busy:
         return
     current.reported_busy = busy
     text = (
-        f"rank {rank} has been busy ({busy.doing}) for {idle / 60:.0f} minutes: hangs are not "
+        f"rank {busy.rank} has been busy ({busy.doing}) for {idle / 60:.0f} minutes: hangs are not "
         "watched until its next step"
     )
     state.emit(now, "BusyForLong", text, "Warning")
