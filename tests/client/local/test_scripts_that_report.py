@@ -21,18 +21,22 @@ SAVES = """
 import os, pathlib, signal, sys
 from regroup_trainer import report
 saved = pathlib.Path(os.environ["REGROUP_DIRECTORY"], "saved")
-done = int(saved.read_text()) if saved.exists() else 0
+again = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
+done = int(saved.read_text()) if again else 0
 for step in range(done, 40):
     report(step=step + 1, total=40, loss=1 / (step + 1))
     if os.environ["RANK"] == "0" and (step + 1) % 10 == 0:
         saved.write_text(str(step + 1))
-    if step + 1 == 25 and done == 0:
+    if step + 1 == 25 and not again:
         pathlib.Path(sys.argv[1], os.environ["RANK"]).touch()
         signal.pause()  # until it is killed; the newest steps were not sent
 """
 HANGS = """
 import os, signal, time
 from regroup_trainer import report
+def hang():
+    while True:
+        signal.pause()  # which the request for stacks ends
 again = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
 report(step=1, total=4)
 if not again:
@@ -41,9 +45,9 @@ if not again:
 report(step=2)
 if not again and os.environ["RANK"] == "1":
     report(step=3)
-    signal.pause()
+    hang()
 if not again:
-    signal.pause()  # as in a collective with rank 1
+    hang()  # as in a collective with rank 1
 report(step=4, total=4)
 """
 DRAWS = """
@@ -67,7 +71,7 @@ def make_script(folder: Path, program: str, *arguments: str, **desired: Any) -> 
 
 def test_the_steps_that_a_killed_script_does_again_are_counted(tmp_path: Path) -> None:
     run = make_script(tmp_path, SAVES, str(tmp_path))
-    ready = (lambda _: (tmp_path / "0").exists(), lambda run: run.kill_rank(0))
+    ready = (lambda _: len(list(tmp_path.glob("[01]"))) == 2, lambda run: run.kill_rank(0))
     outcome = play(run, [ready])
     assert outcome.result == "completed", outcome.message
     assert outcome.message == "the program ended well on 2 ranks, after step 40"
