@@ -10,7 +10,13 @@ from regroup_trainer.coordinator.coordinator_status import make_status
 from regroup_trainer.coordinator.hangs import FIRST_STEP_SECONDS
 from regroup_trainer.protocol.agent_messages import RankExit
 from regroup_trainer.protocol.job_status import CoordinatorStatus
-from regroup_trainer.protocol.rank_messages import Busy, Finished, RankReport, ScriptStep
+from regroup_trainer.protocol.rank_messages import (
+    Busy,
+    Finished,
+    RankReport,
+    Restored,
+    ScriptStep,
+)
 from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired
 
 
@@ -264,3 +270,14 @@ def test_its_end_names_the_last_step() -> None:
         script.job.send(script.of(rank), end)
     assert script.job.outcome is not None
     assert script.job.outcome.message == "the program ended well on 2 ranks, after step 30"
+
+
+def test_a_session_after_such_steps_counts_no_step_twice() -> None:
+    script = Script()
+    script.step(100)
+    script.fail()
+    script.step(81)
+    restored = Restored(generation=script.number, rank=0, step=80, restored_from="Checkpoint")
+    script.job.send(script.of(0), restored)
+    assert script.status.ledger.lost_steps == 20
+    assert script.job.core.state.resumed == [(script.number, 80)]
