@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from regroup_operator.__main__ import may_watch_nodes
 from regroup_operator.controller.cluster import Cluster
+from regroup_operator.controller.operator_process import may_watch_nodes
 from regroup_operator.errors import ClusterError
 
 

@@ -161,6 +161,8 @@ class Job:
     """Step of the newest checkpoint on the volume."""
     lineage: GenerationNumber | None = None
     save_every: int = 10
+    is_unmanaged: bool = False
+    """Whether the ranks run a program without a Session: they report what a test sends for them."""
     pace: dict[int, float] = field(default_factory=dict)
     """Rank -> how much longer than the others it computes; 1 by default."""
     _born: int = 0
@@ -305,7 +307,8 @@ class Job:
         record = agent.state.record
         if not (agent.alive and agent.ranks_run and record is not None):
             return
-        if not STRATEGIES[record.desired.train.parallelism.strategy].recoverable_in_place:
+        strategy = STRATEGIES[record.desired.train.parallelism.strategy]
+        if self.is_unmanaged or not strategy.recoverable_in_place:
             self.rank_ends(agent, "peer", 75)
             return
         agent.ranks_run, agent.is_parked = False, True
@@ -343,7 +346,8 @@ class Job:
                 for agent in self.agents.values()
                 if agent.state.record is not None
             ]
-            for record in {record.number: record for record in records}.values():
+            numbered = {record.number: record for record in records}
+            for record in () if self.is_unmanaged else numbered.values():
                 self._train(record)
 
     def _train(self, record: GenerationRecord) -> None:
@@ -461,7 +465,9 @@ class Job:
             self.lineage = max(self.lineage or record.number, record.number)
             step = self.resumed.setdefault(record.number, self._state_for(record))
             agent.step = step
-            self.send(agent, Restored(generation=record.number, rank=place.first_rank, step=step))
+            if not self.is_unmanaged:
+                rank = place.first_rank
+                self.send(agent, Restored(generation=record.number, rank=rank, step=step))
         agent.is_parked = False
 
     def _state_for(self, record: GenerationRecord) -> int:

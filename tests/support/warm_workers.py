@@ -266,8 +266,8 @@ def _be_template(orders: socket.socket, parent: int) -> int:
 
 def main() -> None:
     """Import what coordinators, agents and ranks need, then fork."""
-    for module in (AGENT, COORDINATOR):
-        importlib.import_module(f"{module}.__main__")
+    for module in (f"{AGENT}.__main__", f"{AGENT}.agent", f"{COORDINATOR}.__main__"):
+        importlib.import_module(module)
     template.preload(RANK_ENTRY)
     gc.collect()
     gc.freeze()  # forks would copy every page whose reference counts the collector touches

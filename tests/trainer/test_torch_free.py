@@ -48,3 +48,10 @@ def test_the_package_loads_torch_only_for_its_session() -> None:
     done = run("-c", forbid + "regroup_trainer.Session")
     assert done.returncode != 0
     assert "torch is forbidden here" in done.stderr
+
+
+def test_a_script_may_report_where_torch_cannot_be_imported() -> None:
+    forbid = "import sys; from tests.support.import_without_torch import Refuse; "
+    forbid += "sys.meta_path.insert(0, Refuse()); from regroup_trainer import report; "
+    done = run("-c", forbid + "report(step=1, total=2, loss=0.5); report(busy='evaluation')")
+    assert done.returncode == 0, done.stderr

@@ -5,7 +5,6 @@ It runs in another process, because the client imports neither torch nor the tra
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import click
 from pydantic import ValidationError
 
 from regroup_trainer.protocol.calibration import Calibration
+from regroup_trainer.protocol.extras import OF_TRAINER, missing_extra
 
 _MODULE = "regroup_trainer.parallel.machine_speed"
 _TIMEOUT_SECONDS = 600.0
@@ -25,11 +25,8 @@ def measure(model: dict[str, Any], sequence_length: int, ranks: int) -> Calibrat
 
     Raises click.ClickException with what to do when the machine cannot be measured.
     """
-    if importlib.util.find_spec("torch") is None:
-        raise click.ClickException(
-            "--calibrate measures with torch, which is not installed here: pip install "
-            "'regroup[trainer]', or run the command in a worker's image"
-        )
+    if (missing := missing_extra("trainer", OF_TRAINER)) is not None:
+        raise click.ClickException(f"--calibrate: {missing}, or run it in a worker's image")
     options = {
         "--model": json.dumps(model),
         "--sequence-length": str(sequence_length),

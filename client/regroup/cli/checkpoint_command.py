@@ -5,15 +5,21 @@ It runs in another process, because the client imports neither torch nor the tra
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import click
 
+from regroup_trainer.protocol.extras import OF_CHECKPOINTS, missing_extra
+
 _MODULE = "regroup_trainer.checkpoint"
-_NEEDED = "xxhash"
-"""A package that only the trainer's extra installs."""
+
+
+def require(modules: Sequence[str]) -> None:
+    """Raises click.ClickException, with what to type, without these of the trainer's modules."""
+    if (missing := missing_extra("trainer", modules)) is not None:
+        raise click.ClickException(missing)
 
 
 @click.command(
@@ -24,8 +30,5 @@ _NEEDED = "xxhash"
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def checkpoint(arguments: tuple[str, ...]) -> None:
     """List, verify, export and prune the checkpoints of a job."""
-    if importlib.util.find_spec(_NEEDED) is None:
-        raise click.ClickException(
-            "checkpoints need the trainer's packages: pip install 'regroup[trainer]'"
-        )
+    require(OF_CHECKPOINTS)
     sys.exit(subprocess.run([sys.executable, "-m", _MODULE, *arguments], check=False).returncode)

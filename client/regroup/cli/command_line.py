@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from regroup.cli.checkpoint_command import checkpoint
+from regroup.cli.checkpoint_command import checkpoint, require
 from regroup.cli.manifest import Document, ManifestError, read_documents
 from regroup.cli.plan_command import plan_command
 from regroup.cli.validation import validate as find_problems
@@ -23,7 +23,9 @@ from regroup.local.summary import sentence, summarize, write
 from regroup.local.torchrun_play import play_torchrun, torchrun_wanted
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.user_script import user_script
+from regroup_trainer.protocol.extras import OF_TRAINER
 from regroup_trainer.protocol.job_status import Outcome
+from regroup_trainer.protocol.progress_pattern import NEEDS_RE2, has_re2
 
 RUNS_FOLDER = Path("regroup-runs")
 EXIT_PROBLEMS = 1
@@ -96,8 +98,11 @@ def run(
     summary_file: Path | None,
 ) -> None:
     """Train the job of FILE with local processes. FILE is the same YAML as on a cluster."""
+    require(OF_TRAINER)
     document = _only_job(file)
     spec = TrainingJobSpec.model_validate(document.value["spec"])
+    if spec.progress_pattern and not has_re2():
+        raise click.ClickException(f"{file}: spec.{NEEDS_RE2}")
     folder = (directory or RUNS_FOLDER / document.name).absolute()
     if spec.launcher == "torchrun":
         wanted = torchrun_wanted(spec, document.name, file.absolute().parent, folder, workers)
@@ -150,7 +155,7 @@ def _read(file: Path) -> list[Document]:
 
 def _only_job(file: Path) -> Document:
     documents = _read(file)
-    problems = [problem for document in documents for problem in find_problems(document)]
+    problems = [p for document in documents for p in find_problems(document, on_cluster=False)]
     if problems:
         raise click.ClickException("\n".join(str(problem) for problem in problems))
     if len(documents) > 1:

@@ -34,8 +34,10 @@ class Problem:
         return f"{self.file}:{self.line}: {self.field}: {self.message}"
 
 
-def validate(document: Document) -> list[Problem]:
-    """All problems of a document, in the order of its lines; empty when it would be accepted."""
+def validate(document: Document, on_cluster: bool = True) -> list[Problem]:
+    """All problems of a document, in the order of its lines; empty when a cluster, or a local run,
+    would accept it.
+    """
     if not isinstance(document.value, dict):
         return [
             _problem(
@@ -44,7 +46,7 @@ def validate(document: Document) -> list[Problem]:
         ]
     problems = _header_problems(document)
     if isinstance(document.value.get("spec"), dict):
-        problems += _spec_problems(document, document.value["spec"])
+        problems += _spec_problems(document, document.value["spec"], on_cluster)
     else:
         problems.append(_problem(document, ("spec",), "is missing: it describes what to train"))
     return sorted(problems, key=lambda problem: problem.line)
@@ -76,12 +78,12 @@ def _header_problems(document: Document) -> list[Problem]:
     return problems
 
 
-def _spec_problems(document: Document, value: dict[str, Any]) -> list[Problem]:
+def _spec_problems(document: Document, value: dict[str, Any], on_cluster: bool) -> list[Problem]:
     try:
         spec = TrainingJobSpec.model_validate(value)
     except ValidationError as error:
         return [_explain(document, details) for details in error.errors(include_url=False)]
-    return [_unsupported(document, sentence) for sentence in unsupported(spec)]
+    return [_unsupported(document, sentence) for sentence in unsupported(spec, on_cluster)]
 
 
 def _explain(document: Document, details: Any) -> Problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -12,6 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from regroup_trainer.protocol.job_status import CoordinatorStatus
+from regroup_trainer.protocol.progress_pattern import Found
+from regroup_trainer.protocol.rank_messages import Progress
 
 PLAIN_SECONDS = 5.0
 """Pause between two lines of progress without a terminal. Changes are printed at once."""
@@ -61,42 +64,60 @@ class Display:
 
     def show(self, status: CoordinatorStatus) -> None:
         """Show the newest status."""
-        if self._live is not None:
-            self._live.update(self._panel(status))
-            return
-        news = (
-            status.phase,
-            status.generation,
-            status.message if status.phase != "running" else "",
-        )
-        if news != self._printed or time.monotonic() - self._printed_at >= PLAIN_SECONDS:
-            self._printed, self._printed_at = news, time.monotonic()
-            self._console.print(
-                Text(f"{self._elapsed():7.1f} s  {plain_line(status)}"), soft_wrap=True
-            )
+        step = status.progress.step if status.progress else 0
+        view = _View(status.phase, status.message, step, status.total_steps, _facts(status))
+        message = status.message if status.phase != "running" else ""
+        self._show(view, (status.phase, status.generation, message))
 
-    def _panel(self, status: CoordinatorStatus) -> Group:
-        step, total = status.progress.step if status.progress else 0, status.total_steps
-        bar, table = Table.grid(), Table.grid(padding=(0, 2))
-        bar.add_row(ProgressBar(total=max(1, total), completed=step, width=60))
-        for name, value in _facts(status):
-            table.add_row(Text(name, style="dim"), value)
-        phase = Text(f"{status.phase}  ", style=PHASE_STYLES.get(status.phase, "cyan"))
-        return Group(
-            phase + Text(status.message),
-            bar,
-            table,
-        )
+    def show_step(self, message: str, found: Found) -> None:
+        """Show the newest step that a script under torchrun has written."""
+        facts = [("step", _count(found.step, found.total))]
+        if found.loss is not None:
+            facts.append(("loss", f"{found.loss:.4f}"))
+        self._show(_View("running", message, found.step, found.total, facts), message)
+
+    def _show(self, view: _View, news: object) -> None:
+        """Show it; as a line only where there is news, or the last line is some seconds old."""
+        if self._live is not None:
+            self._live.update(view.panel())
+        elif news != self._printed or time.monotonic() - self._printed_at >= PLAIN_SECONDS:
+            self._printed, self._printed_at = news, time.monotonic()
+            self._console.print(Text(f"{self._elapsed():7.1f} s  {view.line()}"), soft_wrap=True)
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._start
 
 
-def plain_line(status: CoordinatorStatus) -> str:
-    """The status in one line, for logs."""
-    facts = " ".join(f"{name}={value}" for name, value in _facts(status))
-    sentence = status.message.partition("\n")[0]  # a traceback follows the run
-    return f"{status.phase}: {sentence} [{facts}]"
+@dataclass(frozen=True)
+class _View:
+    """What is shown at one time."""
+
+    phase: str
+    message: str
+    step: int
+    total: int
+    """0: unknown."""
+    facts: list[tuple[str, str]]
+
+    def line(self) -> str:
+        """In one line, for logs."""
+        facts = " ".join(f"{name}={value}" for name, value in self.facts)
+        sentence = self.message.partition("\n")[0]  # a traceback follows the run
+        return f"{self.phase}: {sentence} [{facts}]"
+
+    def panel(self) -> Group:
+        """With a bar, for a terminal."""
+        bar, table = Table.grid(), Table.grid(padding=(0, 2))
+        done = self.step if self.total else 0
+        bar.add_row(ProgressBar(total=max(1, self.total), completed=done, width=60))
+        for name, value in self.facts:
+            table.add_row(Text(name, style="dim"), value)
+        phase = Text(f"{self.phase}  ", style=PHASE_STYLES.get(self.phase, "cyan"))
+        return Group(phase + Text(self.message), bar, table)
+
+
+def _count(step: int, total: int) -> str:
+    return f"{step}/{total}" if total else str(step)
 
 
 def _facts(status: CoordinatorStatus) -> list[tuple[str, str]]:
@@ -104,14 +125,27 @@ def _facts(status: CoordinatorStatus) -> list[tuple[str, str]]:
     counts_steps = progress is not None or status.total_steps > 0
     facts = [("ranks", str(status.world_size))]
     if counts_steps:
-        facts.insert(0, ("step", f"{progress.step if progress else 0}/{status.total_steps}"))
-    if progress is not None and progress.loss is not None:
-        facts.append(("loss", f"{progress.loss:.4f}"))
+        step = progress.step if progress else 0
+        facts.insert(0, ("step", _count(step, status.total_steps)))
     if progress is not None:
-        facts.append(("tokens/s", f"{progress.tokens_per_second:,.0f}"))
+        facts += _numbers(progress)
     if status.checkpoint is not None:
         facts.append(("checkpoint", f"step {status.checkpoint.step}"))
     facts.append(("recoveries", str(sum(status.ledger.restarts.values()))))
     if counts_steps:
         facts.append(("goodput", f"{status.ledger.goodput_ratio:.0%}"))
+    return facts
+
+
+def _numbers(progress: Progress) -> list[tuple[str, str]]:
+    """What is known of the newest step; a script reports no tokens, and maybe no loss."""
+    facts = []
+    if progress.loss is not None:
+        facts.append(("loss", f"{progress.loss:.4f}"))
+    elif progress.has_loss:
+        facts.append(("loss", "not finite"))
+    if progress.steps_per_second:
+        facts.append(("steps/s", f"{progress.steps_per_second:,.3g}"))
+    if progress.tokens_per_second:
+        facts.append(("tokens/s", f"{progress.tokens_per_second:,.0f}"))
     return facts

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_OF_A_RANK = re.compile(r"rank \d+: ")
+OF_A_RANK = re.compile(r"rank \d+: ")
 _MOST = 1 << 20
 """Bytes that one call reads. A longer line is given in pieces."""
 
@@ -35,4 +35,4 @@ class LogLines:
 
     def of_ranks(self) -> list[str]:
         """As `new`, without the lines that are not a rank's."""
-        return [line for line in self.new() if _OF_A_RANK.match(line)]
+        return [line for line in self.new() if OF_A_RANK.match(line)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ def torchrun_wanted(
         max_restarts=spec.restart_policy.max_restarts,
         working_directory=working_directory,
         directory=folder,
+        progress_pattern=spec.progress_pattern or "",
     )
 
 
@@ -54,13 +57,15 @@ def play_torchrun(
     start = time.monotonic()
     with Display(Console(), plain) as display:
         run.on_line, run.on_note = display.line, display.note
+        run.on_step = partial(display.show_step, " ".join(wanted.script.arguments[:1]))
         try:
             outcome = asyncio.run(until_the_end(run, display.note, "stopping"))
         except (LocalRunError, OSError) as error:
             raise click.ClickException(str(error)) from None
     summary = _summarize(run, outcome, time.monotonic() - start)
+    steps = f"step {run.step.step}, " if run.step else ""
     click.echo(
-        f"{outcome.result}: {outcome.message}; {run.restarts} workers replaced, "
+        f"{outcome.result}: {outcome.message}; {steps}{run.restarts} workers replaced, "
         f"{summary['wallSeconds']:.1f} s"
     )
     if summary_file is not None:
@@ -81,11 +86,18 @@ def _require_possible(faults: Sequence[Fault]) -> None:
 
 
 def _summarize(run: TorchrunRun, outcome: Outcome, wall_seconds: float) -> dict[str, Any]:
-    """A JSON object; times in seconds. Steps and losses are the script's own matter."""
+    """A JSON object; times in seconds. Step and loss are the last that `progressPattern` found."""
     return {
         "outcome": outcome.result,
         "message": outcome.message,
+        "steps": run.step.step if run.step else None,
+        "finalLoss": _finite(run.step.loss) if run.step else None,
         "restarts": run.restarts,
         "attempts": run.attempt,
         "wallSeconds": wall_seconds,
     }
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has neither NaN nor infinity."""
+    return value if value is not None and math.isfinite(value) else None

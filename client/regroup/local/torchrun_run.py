@@ -19,7 +19,7 @@ from pathlib import Path
 
 from regroup.local.faults import Fault
 from regroup.local.local_run import END_SECONDS, POLL_SECONDS, REPLACE_SECONDS, LocalRunError
-from regroup.local.log_lines import LogLines
+from regroup.local.log_lines import OF_A_RANK, LogLines
 from regroup.local.processes import ADDRESS, descendants, dies_with, kill_process, strike
 from regroup_operator.api import torchrun_end
 from regroup_operator.api.torchrun_end import AttemptState
@@ -33,12 +33,16 @@ from regroup_operator.render.torchrun_commands import (
 from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.exit_codes import WAITS_IN_VAIN
 from regroup_trainer.protocol.job_status import Outcome
+from regroup_trainer.protocol.progress_pattern import Found, ProgressPattern
 from regroup_trainer.protocol.torchrun_programs import MESSAGE_VARIABLE
 
 STORE_SECONDS = 120.0
 """How long the store may take to listen: it imports torch first."""
 _MESSAGE_LIMIT = 3000
 """Characters of a failing rank's standard error in an outcome."""
+_MOST_LINES = 256
+"""New lines that are searched for a step, at most: the newest."""
+_OF_RANK_0 = "rank 0: "
 _LISTENING = re.compile(r"listens on port (\d+)")
 
 
@@ -58,6 +62,8 @@ class Wanted:
     """The folder that relative paths of the script start from."""
     directory: Path
     """The job's own folder."""
+    progress_pattern: str = ""
+    """Finds steps in what the ranks write; empty: nothing does."""
 
     @property
     def min_replicas(self) -> int:
@@ -112,6 +118,10 @@ class TorchrunRun:
     """Called with each line that a rank prints."""
     on_note: Callable[[str], None] = lambda _note: None
     """Called with one sentence when something is done to a process."""
+    on_step: Callable[[Found], None] = lambda _found: None
+    """Called with the newest step that a rank has written."""
+    step: Found | None = None
+    """That step."""
     replace_seconds: float = REPLACE_SECONDS
     restarts: int = 0
     """Workers that were replaced."""
@@ -135,11 +145,17 @@ class TorchrunRun:
     _pending: list[Fault] = field(default_factory=list)
     _lines: list[str] = field(default_factory=list)
     _suspended: bool = False
+    _pattern: ProgressPattern | None = None
+    _looked: int = 0
+    """How many of the lines were looked at."""
+    """When to look at progress bars next."""
 
     async def run(self) -> Outcome:
         """Train to the end. Raises LocalRunError when the store cannot start."""
         (self.wanted.directory / "logs").mkdir(parents=True, exist_ok=True)
         self._pending = list(self.faults)
+        if self.wanted.progress_pattern:
+            self._pattern = ProgressPattern(self.wanted.progress_pattern)
         start = _now()
         try:
             while True:
@@ -190,6 +206,7 @@ class TorchrunRun:
                 process.kill()
         self.attempt += 1
         self.agents, self._done, self._failed, self._replace_at = {}, set(), {}, {}
+        self.on_note("importing torch: first the store where the workers meet, then each worker")
         self.store = self._start(
             f"{self.wanted.job}-s{self.attempt}",
             store_command(sys.executable, self._identity(), 0),
@@ -292,6 +309,18 @@ class TorchrunRun:
             for line in agent.new_lines(only_ranks=ends):
                 self._lines.append(line)
                 self.on_line(line)
+        if self._pattern is not None:
+            self._find_step(self._pattern)
+
+    def _find_step(self, pattern: ProgressPattern) -> None:
+        """Report the newest step that rank 0 has written. Lines have no rank where torchrun itself
+        handles the output: all of those count.
+        """
+        new, self._looked = self._lines[self._looked :], len(self._lines)
+        found = _newest_step(pattern, [line for line in new if _may_be_of_rank_0(line)])
+        if found is not None and found != self.step:
+            self.step = found
+            self.on_step(found)
 
     async def _wind_up(self) -> Outcome:
         for agent in self.agents.values():
@@ -346,6 +375,16 @@ class TorchrunRun:
                 preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509
             )
         return Process(name, popen, out, log, last, LogLines(out), LogLines(log))
+
+
+def _may_be_of_rank_0(line: str) -> bool:
+    return line.startswith(_OF_RANK_0) or not OF_A_RANK.match(line)
+
+
+def _newest_step(pattern: ProgressPattern, lines: Sequence[str]) -> Found | None:
+    newest = reversed(lines[-_MOST_LINES:])
+    found = (pattern.find(line.removeprefix(_OF_RANK_0).encode()) for line in newest)
+    return next((step for step in found if step is not None), None)
 
 
 def _environment(pid: int) -> dict[str, str]:

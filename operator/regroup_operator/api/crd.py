@@ -41,6 +41,7 @@ FIXED_UNLESS_SUSPENDED = (
     "image",
     "resources",
     "template",
+    "progressPattern",
     *(
         f"trainer.{section}"
         for section in ("model", "data", "parallelism", "optimizer", "evaluation")

@@ -45,6 +45,7 @@ def desired_of(
         train=spec.trainer or TrainConfig(),
         script=script.arguments if script else (),
         accelerate=script.flags.accelerate if script else None,
+        progress_pattern=spec.progress_pattern or "",
         checkpoint=spec.checkpoint.policy,
         resume=spec.resume.plain,
         directory=directory,

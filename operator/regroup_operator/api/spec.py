@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from regroup_operator.api.checkpoint_storage import Checkpoint, Resume
 from regroup_operator.api.launcher_flags import LaunchFlags
@@ -32,6 +32,7 @@ from regroup_trainer.protocol.config import (
     Section,
     TrainConfig,
 )
+from regroup_trainer.protocol.progress_pattern import PATTERN_LIMIT, find_problem
 
 _Value = TypeVar("_Value")
 
@@ -61,6 +62,10 @@ class TrainingJobSpec(Section):
     """
     trainer: TrainConfig | None = None
     """Configuration of the built-in trainer. Exclusive with a command in `template`."""
+    progress_pattern: Annotated[str, Field(min_length=1, max_length=PATTERN_LIMIT)] | None = None
+    """Regular expression (RE2) with groups named step, total and loss: finds the steps of a script
+    in what rank 0 writes. Only for launcher regroup.
+    """
     elastic_policy: ElasticPolicy | None = None
     """Bounds of the number of workers; absent: fixed size."""
     failure_detection: FailureDetection = FailureDetection()
@@ -107,6 +112,14 @@ class TrainingJobSpec(Section):
     def max_replicas(self) -> int:
         """Most workers."""
         return (self.elastic_policy and self.elastic_policy.max_replicas) or self.replicas
+
+    @field_validator("progress_pattern")
+    @classmethod
+    def _is_possible_pattern(cls, pattern: str | None) -> str | None:
+        problem = None if pattern is None else find_problem(pattern)
+        if problem is not None:
+            raise ValueError(problem)
+        return pattern
 
     @model_validator(mode="after")
     def _obey_command(self) -> Self:
@@ -219,6 +232,11 @@ class TrainingJobSpec(Section):
             raise ValueError(
                 f"trainer: the built-in trainer's configuration, and {COMMAND_FIELD} "
                 f"({' '.join(script.arguments)}) both say what to run: keep one of them"
+            )
+        if script is None and self.progress_pattern is not None:
+            raise ValueError(
+                f"progressPattern {self.progress_pattern!r} is only for a script of your own: the "
+                "built-in trainer reports its steps: leave it out"
             )
         if script is None and self.trainer is None:
             raise ValueError(

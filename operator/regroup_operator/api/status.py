@@ -149,8 +149,10 @@ class ProgressStatus(StatusSection):
     """At the current rate."""
     tokens_per_second: float | None = None
     """Over all ranks."""
+    steps_per_second: float | None = None
+    """Of a script that reports its steps."""
     loss: float | None = None
-    """Mean loss per token of the last step, nats."""
+    """Mean loss per token of the last step, nats; or what a script calls its loss."""
     updated_time: Time | None = None
     """When the last step was committed."""
 

@@ -88,11 +88,22 @@ nevertheless.
 """
 
 
-def _without_meaning(spec: TrainingJobSpec) -> list[str]:
+TORCHRUN_POD_LIMITS = (
+    Limit(
+        "progressPattern",
+        (None,),
+        "nothing reads what torchrun's pods write; `regroup run` does, and launcher regroup",
+    ),
+)
+"""The same for pods of stock torchrun only: local processes may ask for it."""
+
+
+def _without_meaning(spec: TrainingJobSpec, on_cluster: bool) -> list[str]:
     """What a job with launcher torchrun must not ask for, and what it lacks."""
     if spec.launcher != "torchrun":
         return []
-    found = [f"{sentence}: leave it out" for sentence in _beyond(TORCHRUN_LIMITS, spec)]
+    limits = (*TORCHRUN_LIMITS, *(TORCHRUN_POD_LIMITS if on_cluster else ()))
+    found = [f"{sentence}: leave it out" for sentence in _beyond(limits, spec)]
     group = spec.elastic_policy.replica_group_size if spec.elastic_policy else None
     if group not in (None, 1):
         found.append(
@@ -120,11 +131,13 @@ def _script_problem(spec: TrainingJobSpec) -> str | None:
     )
 
 
-def unsupported(spec: TrainingJobSpec) -> list[str]:
-    """One sentence per field that asks for what is not supported; empty when all is."""
+def unsupported(spec: TrainingJobSpec, on_cluster: bool = True) -> list[str]:
+    """One sentence per field that asks for what is not supported on a cluster, or in a local run;
+    empty when all is.
+    """
     return [
         *(f"not supported yet: {sentence}" for sentence in _beyond(LIMITS, spec)),
-        *_without_meaning(spec),
+        *_without_meaning(spec, on_cluster),
     ]
 
 

@@ -43,10 +43,11 @@ def _progress(report: CoordinatorStatus) -> ProgressStatus | None:
     return ProgressStatus(
         step=progress.step,
         total_steps=total,
-        epoch=_finite(progress.epoch),
+        epoch=_finite(progress.epoch) if progress.tokens else None,  # a script reports neither
         percentage=min(100, 100 * progress.step // total) if total else 0,
         remaining_seconds=_remaining(report, left),
-        tokens_per_second=_finite(progress.tokens_per_second),
+        tokens_per_second=_finite(progress.tokens_per_second) if progress.tokens else None,
+        steps_per_second=_finite(progress.steps_per_second or None),
         loss=_finite(progress.loss),
         updated_time=_wall(progress.time),
     )
@@ -54,6 +55,8 @@ def _progress(report: CoordinatorStatus) -> ProgressStatus | None:
 
 def _remaining(report: CoordinatorStatus, steps_left: int) -> int | None:
     progress = report.progress
+    if progress and progress.steps_per_second > 0 and report.total_steps:  # of a script
+        return min(2**31 - 1, int(steps_left / progress.steps_per_second))
     if not progress or not progress.tokens or not progress.step or progress.tokens_per_second <= 0:
         return None
     tokens_per_step = progress.tokens / progress.step

@@ -6,12 +6,13 @@ import io
 
 from rich.console import Console
 
-from regroup.local.display import Display, plain_line
+from regroup.local.display import Display
 from regroup.local.local_run import LocalRun, keep_progress
 from regroup.local.summary import sentence, summarize
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Outcome, Recovery
 from regroup_trainer.protocol.ledger import Ledger
+from regroup_trainer.protocol.progress_pattern import Found
 from regroup_trainer.protocol.rank_messages import CheckpointSaved, Progress
 from tests.support.coordinator_simulation import make_desired
 
@@ -49,6 +50,14 @@ def make_status(step: int, **changes: object) -> CoordinatorStatus:
         ),
     }
     return CoordinatorStatus.model_validate({**fields, **changes})
+
+
+def plain_line(status: CoordinatorStatus) -> str:
+    """The line that is shown without a terminal."""
+    out = io.StringIO()
+    with Display(Console(file=out), plain=True) as display:
+        display.show(status)
+    return out.getvalue().rstrip().partition(" s  ")[2]
 
 
 def test_a_plain_line_has_the_numbers_that_matter() -> None:
@@ -131,3 +140,24 @@ def test_a_program_that_reports_no_steps_has_none_in_display_and_summary() -> No
 def test_a_line_has_the_sentence_of_a_failure_without_its_traceback() -> None:
     status = make_status(3, phase="failed", message="rank 0 failed\nTraceback ...\nKeyError: 1")
     assert plain_line(status).startswith("failed: rank 0 failed [")
+
+
+def test_the_steps_of_a_script_are_shown_as_far_as_it_reports_them() -> None:
+    progress = Progress(
+        generation=NUMBER, rank=0, step=7, time=1.0, has_loss=False, steps_per_second=2.5
+    )
+    line = plain_line(make_status(7, progress=progress, total_steps=0))
+    assert "step=7 " in line
+    assert "steps/s=2.5" in line
+    assert "loss" not in line
+    assert "tokens" not in line
+    lost = progress.model_copy(update={"has_loss": True})
+    assert "loss=not finite" in plain_line(make_status(7, progress=lost))
+
+
+def test_the_step_that_a_script_under_torchrun_has_written_is_shown() -> None:
+    out = io.StringIO()
+    with Display(Console(file=out), plain=True) as display:
+        for step in range(3, 50):
+            display.show_step("train.py", Found(step, 50, 0.25))
+    assert out.getvalue().rstrip().endswith("running: train.py [step=3/50 loss=0.2500]")

@@ -35,6 +35,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "nprocPerNode": ("auto", 2),
     "image": ("a:1", "a:2"),
     "resources": ({"limits": {"cpu": "1"}}, {"limits": {"cpu": 2}}),
+    "progressPattern": (r"(?P<step>\d+)", r"step (?P<step>\d+)"),
     "template": ({"metadata": {"labels": {"a": "1"}}}, {"metadata": {"labels": {"a": "2"}}}),
     "trainer.model": ({"name": "gpt", "preset": "1m"}, {"name": "gpt", "preset": "tiny"}),
     "trainer.data": ({"paths": ["/a"]}, {"paths": ["/b"]}),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from regroup_operator.api.spec_reader import InvalidSpecError, parse_spec
-from regroup_operator.api.support import LIMITS, TORCHRUN_LIMITS, unsupported
+from regroup_operator.api.support import LIMITS, TORCHRUN_LIMITS, TORCHRUN_POD_LIMITS, unsupported
 from tests.support.operator_simulation import make_spec
 
 ASKED_FOR: dict[str, Any] = {
@@ -66,6 +66,8 @@ OWN_SCRIPT = {"spec": {"containers": [{"name": "trainer", "command": ["python", 
 
 def test_a_script_of_ones_own_is_honoured() -> None:
     assert unsupported(parse_spec({"template": OWN_SCRIPT})) == []
+    pattern = r"step (?P<step>\d+)"
+    assert unsupported(parse_spec({"template": OWN_SCRIPT, "progressPattern": pattern})) == []
 
 
 @pytest.mark.parametrize(
@@ -99,6 +101,15 @@ def test_a_job_runs_either_the_trainer_or_a_script(spec: dict[str, Any], words: 
             "did you mean 'onReasons'?",
         ),
         ({"replicas": 9}, "replicas 9 must lie between"),
+        (
+            {"progressPattern": r"step (\d+)"},
+            "spec.progressPattern: has no group 'step': write (?P<step>\\d+) where",
+        ),
+        (
+            {"progressPattern": r"(?P<step>\d+)"},
+            "progressPattern '(?P<step>\\\\d+)' is only for a script of your own",
+        ),
+        ({"progressPattern": "(?P<step>" + "x" * 300}, "spec.progressPattern: String should have"),
         ({"replicas": "three"}, "spec.replicas"),
         (
             {"failureDetection": {"timeoutMilliseconds": 600}},
@@ -136,6 +147,7 @@ def test_a_wrong_spec_is_explained_by_field_and_value(fields: dict[str, Any], wo
 
 TORCHRUN: dict[str, Any] = {
     "spares": 1,
+    "progressPattern": r"step (?P<step>\d+)",
     "failureDetection.progressTimeoutSeconds": 60,
     "failureDetection.stragglerPercent": 50,
     "failureDetection.stragglerAction": "Replace",
@@ -158,7 +170,8 @@ def torchrun_spec(**fields: Any) -> dict[str, Any]:
 
 
 def test_each_field_without_a_meaning_for_torchrun_is_tried() -> None:
-    assert set(TORCHRUN) == {limit.path for limit in TORCHRUN_LIMITS}
+    limits = (*TORCHRUN_LIMITS, *TORCHRUN_POD_LIMITS)
+    assert set(TORCHRUN) == {limit.path for limit in limits}
     assert unsupported(parse_spec(torchrun_spec())) == []
 
 
@@ -169,6 +182,11 @@ def test_torchrun_refuses_what_only_our_own_launcher_can_do(path: str) -> None:
     found = unsupported(parse_spec(torchrun_spec(**{section: value})))
     assert len(found) == 1
     assert found[0].startswith(f"not possible with launcher torchrun: spec.{path}=")
+
+
+def test_a_local_run_reads_what_ranks_of_torchrun_write() -> None:
+    spec = parse_spec(torchrun_spec(progressPattern=TORCHRUN["progressPattern"]))
+    assert unsupported(spec, on_cluster=False) == []
 
 
 def test_torchrun_needs_a_script_and_takes_no_configuration_of_the_built_in_trainer() -> None:

@@ -45,6 +45,15 @@ def test_progress_shows_the_step_and_the_remaining_time() -> None:
     assert progress.updated_time == "1970-01-01T00:00:00Z"
 
 
+def test_a_script_shows_the_steps_that_it_reports_and_nothing_that_it_does_not() -> None:
+    reported = make_progress(tokens=0, tokens_per_second=0.0, steps_per_second=2.5)
+    progress = projected(Simulation(), progress=reported, total_steps=500).progress
+    assert (progress.steps_per_second, progress.remaining_seconds) == (2.5, 100)
+    assert (progress.epoch, progress.tokens_per_second) == (None, None)
+    endless = projected(Simulation(), progress=reported, total_steps=0).progress
+    assert endless.remaining_seconds is None
+
+
 def test_a_number_that_the_api_server_would_refuse_is_left_out() -> None:
     progress = projected(
         Simulation(), progress=make_progress(loss=float("nan"), epoch=float("inf"))

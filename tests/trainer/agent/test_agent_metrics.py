@@ -107,3 +107,12 @@ def test_checkpoints_and_evaluations_are_exposed() -> None:
     assert found["trainingjob_checkpoint_save_seconds_count"].value == 1
     assert found["trainingjob_checkpoint_failures_total"].labels["stage"] == "write"
     assert found["trainingjob_evaluation_loss"].value == 1.25
+
+
+def test_the_steps_in_all_of_a_script_are_those_that_it_reports() -> None:
+    desired = RECORD.desired.model_copy(update={"script": ("train.py",)})
+    metrics = AgentMetrics("default", "gpt")
+    metrics.begin(RECORD.model_copy(update={"desired": desired}), range(1))
+    assert series(metrics)["trainingjob_target_steps"].value == 0
+    metrics.note(progress(3, total_steps=30))
+    assert series(metrics)["trainingjob_target_steps"].value == 30

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from typing import Self, cast
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientWebSocketResponse, WSMessage, WSMsgType, web
 from aiohttp.test_utils import TestServer
 
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection
@@ -137,3 +138,42 @@ async def test_a_new_generation_drops_old_reports_but_not_the_request_to_leave()
         connection.drop_unsent_reports()
         await peer.until(lambda: bool(peer.received) and len(peer.received[-1]) == 2)
     assert peer.received[0][1:] == [Leaving(reason="SIGTERM")]
+
+
+class Ending:
+    """A socket that welcomes and then ends, while a message is still being sent over it."""
+
+    def __init__(self) -> None:
+        self.messages = [WSMessage(WSMsgType.TEXT, Welcome(term=1).model_dump_json(), "")]
+        self.sending, self.ending = asyncio.Event(), asyncio.Event()
+
+    async def send_str(self, text: str) -> None:
+        if agent_message.validate_json(text).kind == "hello":
+            return
+        self.sending.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ending.set()
+            await asyncio.Event().wait()  # it takes its time to end
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> WSMessage:
+        if self.messages:
+            return self.messages.pop()
+        await self.sending.wait()
+        raise StopAsyncIteration
+
+
+async def test_an_agent_that_ends_while_its_connection_is_lost_does_not_connect_again() -> None:
+    connection = CoordinatorConnection("http://c:1", "token", make_hello, lambda _: None)
+    connection.send(FINISHED)
+    socket = Ending()
+    talking = asyncio.create_task(connection._talk(cast(ClientWebSocketResponse, socket)))
+    async with asyncio.timeout(10):
+        await socket.ending.wait()
+        talking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await talking

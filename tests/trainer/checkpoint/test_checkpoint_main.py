@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from regroup_trainer.checkpoint import catalog
-from regroup_trainer.checkpoint.__main__ import main
+from regroup_trainer.checkpoint.commands import main
 from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.protocol.generation import GenerationNumber
 from tests.support.checkpoints import begin, write_checkpoint

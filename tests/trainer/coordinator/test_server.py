@@ -199,10 +199,14 @@ async def test_a_large_body_is_refused(setup: Setup) -> None:
 
 
 async def test_heartbeats_keep_a_member_until_the_operator_reports_it_lost(setup: Setup) -> None:
-    socket = await setup.join(make_hello())
     unknown = threading.Event()
-    heartbeat = Heartbeat(setup.url, TOKEN, "uid-0", 0.05, unknown.set)
+    heartbeat = Heartbeat(setup.url, TOKEN, "uid-0", 0, 0.05, unknown.set)
     heartbeat.start()
+    importing = setup.core.state.importing
+    await asyncio.to_thread(wait_until, "a worker that imports torch", lambda: 0 in importing)
+    assert not unknown.is_set()
+    socket = await setup.join(make_hello())
+    heartbeat.is_warm = True
     members = setup.core.state.members
     await asyncio.to_thread(wait_until, "a member", lambda: members)
     timeout = setup.core.state.desired.timeout_milliseconds / 1000

@@ -48,6 +48,19 @@ def test_too_few_workers_have_come() -> None:
     assert reason(job) == "TooFewWorkers"
 
 
+def test_workers_that_import_torch_are_named_while_they_report_it() -> None:
+    job = Job()
+    for index in (0, 1, 1_000_000):
+        job.core.on_importing(index, job.now)
+    job.wait(0.1)
+    doing = "(importing torch: gpt-w0, gpt-w1; see the pods of gpt-w2)"
+    assert status(job).message == f"waiting for workers: none has connected yet {doing}"
+    job.wait(3.0)
+    assert status(job).message.endswith(doing)
+    job.wait(3.0)
+    assert status(job).message.endswith("(see the pods of gpt-w0, gpt-w1, gpt-w2)")
+
+
 def test_more_workers_than_the_least_are_waited_for_a_while() -> None:
     job = Job(make_desired(start_grace_seconds=10.0))
     job.add_agent(0)

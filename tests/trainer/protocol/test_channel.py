@@ -13,7 +13,15 @@ from regroup_trainer.agent.rank_sockets import RankSockets
 from regroup_trainer.protocol.channel import AgentChannel
 from regroup_trainer.protocol.coordinator_messages import Decide
 from regroup_trainer.protocol.generation import Decision, GenerationNumber
-from regroup_trainer.protocol.rank_messages import Progress, RankReport, Restored
+from regroup_trainer.protocol.rank_messages import (
+    Busy,
+    Finished,
+    LastLine,
+    Progress,
+    RankReport,
+    Restored,
+    ScriptStep,
+)
 from regroup_trainer.system.commit_page import CommitPage
 from tests.support.waiting import wait_until
 
@@ -114,6 +122,20 @@ async def test_a_rank_that_died_had_a_session_until_the_next_generation(recorder
     assert not recorder.sockets.has_session(NUMBER, 1)
     recorder.sockets.forget()
     assert not recorder.sockets.has_session(NUMBER, 0)
+
+
+async def test_a_script_that_reports_has_no_session(recorder: Recorder) -> None:
+    step = ScriptStep(generation=NUMBER, rank=0, step=1, has_loss=False, time=1.0)
+    busy = Busy(generation=NUMBER, rank=0, doing="evaluation", step=0, lasting=True)
+    end = Finished(generation=NUMBER, rank=0, step=0, reason="completed")
+    with recorder.channel() as channel:
+        for report in (step, busy, LastLine(generation=NUMBER, rank=0), end):
+            channel.send(report)
+        await recorder.wait_for(4)
+        assert not recorder.sockets.has_session(NUMBER, 0)
+        channel.send(RESTORED)  # it has made a Session after all
+        await recorder.wait_for(5)
+        assert recorder.sockets.has_session(NUMBER, 0)
 
 
 def test_a_channel_without_an_agent_is_an_error(tmp_path: Path) -> None:

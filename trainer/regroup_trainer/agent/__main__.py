@@ -13,15 +13,16 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from regroup_trainer.agent.agent import Agent
 from regroup_trainer.protocol.environment import AgentEnvironment
 from regroup_trainer.protocol.exit_codes import WRONG_USAGE
+from regroup_trainer.protocol.extras import OF_TRAINER, require_extra
 
 log = logging.getLogger("regroup_trainer.agent")
 
 
 def main() -> int:
     """Run one worker; returns its exit code."""
+    require_extra("trainer", OF_TRAINER, "regroup agent")
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
@@ -35,6 +36,8 @@ def main() -> int:
 
 
 async def _run(environment: AgentEnvironment, token: str) -> int:
+    from regroup_trainer.agent.agent import Agent
+
     return await Agent(environment, token).run()
 
 

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from regroup_trainer.agent.coordinator_connection import CoordinatorConnection, 
 from regroup_trainer.agent.endpoint import port_of, start_endpoint
 from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.agent.rank_sockets import RankSockets
+from regroup_trainer.agent.script_progress import ScriptReports
 from regroup_trainer.agent.template_process import TemplateProcess
 from regroup_trainer.agent.template_protocol import (
     EndWithRanks,
@@ -59,6 +61,8 @@ from regroup_trainer.protocol.rank_messages import (
     Finished,
     LastLine,
     RankReport,
+    Report,
+    ScriptStep,
     SnapshotsOff,
     SnapshotTaken,
 )
@@ -90,6 +94,7 @@ class Agent:
             environment.coordinator_url,
             token,
             environment.member,
+            environment.index,
             HEARTBEAT_SECONDS,
             on_unknown=lambda: loop.call_soon_threadsafe(self._connection.reconnect),
         )
@@ -100,6 +105,11 @@ class Agent:
         self._leaving = ""
         self._assignments: list[Assignment] = []
         """Of the ranks of the current generation."""
+        self._scripts = ScriptReports(time.monotonic())
+        self._last_lines_due: Finished | None = None
+        """The report of a rank that has ended. It waits for the steps in the last lines that the
+        rank has written.
+        """
         self._oom_kills = 0
         self._first_failure: RankExit | None = None
         self._diagnosing: asyncio.Task[None] | None = None
@@ -159,8 +169,9 @@ class Agent:
         self._sockets = RankSockets(directory / "ranks.sock", self._on_report)
         await self._sockets.start()
         await self._template.start(self._environment.entry, directory)
-        await self._warm.wait()
         self._heartbeat.start()
+        await self._warm.wait()
+        self._heartbeat.is_warm = True
         await self._connection.run()
 
     # --- orders of the coordinator ----------------------------------------------------------------
@@ -197,6 +208,8 @@ class Agent:
         log.info("generation %s: ranks %s of %d", record.number, list(ranks), record.world_size)
         self._connection.drop_unsent_reports()
         self._sockets.forget()
+        self._scripts = ScriptReports(time.monotonic())
+        self._last_lines_due = None
         self._metrics.begin(record, ranks)
         self._heartbeat.seconds = record.desired.heartbeat_milliseconds / 1000
         self._first_failure = None
@@ -308,9 +321,29 @@ class Agent:
         if isinstance(report, LastLine):
             self._state.past_last_line.add(report.rank)
             return
+        if isinstance(report, Finished) and self._may_write_steps(report.rank):
+            self._last_lines_due = report
+            return
+        for passed_on in self._scripts.on_report(report, time.monotonic()):
+            self._pass_on(passed_on)
+
+    def _pass_on(self, report: Report) -> None:
         self._state.note(report)
         self._metrics.note(report)
         self._connection.send(report)
+
+    def _may_write_steps(self, rank: int) -> bool:
+        """Whether the steps of a rank are found in what it writes."""
+        record, sockets = self._state.record, self._sockets
+        if record is None or sockets is None or rank or not record.desired.progress_pattern:
+            return False
+        return not sockets.has_session(record.number, rank) and not self._scripts.reports(rank)
+
+    def _on_written_step(self, step: ScriptStep) -> None:
+        """Rank 0 has written a step. What it reports by itself is more exact."""
+        if self._state.is_current(step.generation) and self._may_write_steps(step.rank):
+            for passed_on in self._scripts.on_written(step, time.monotonic()):
+                self._pass_on(passed_on)
 
     def _on_news(self, news: TemplateNews) -> None:
         match news:
@@ -323,6 +356,8 @@ class Agent:
             case StoreEnded():
                 log.error("the c10d store process ended; starting another")
                 self._template.order(StartStore(address=self._environment.address))
+            case ScriptStep():
+                self._on_written_step(news)
             case RankEnded():
                 self._on_rank_end(news)
 
@@ -333,12 +368,15 @@ class Agent:
         # A parked rank may have died after the next generation began here, but before the template
         # received that order.
         end = end.model_copy(update={"generation": self._state.record.number, "rank": now})
+        if (last := self._last_lines_due) is not None and last.rank == end.rank:
+            self._last_lines_due = None
+            self._pass_on(last)
         finished = self._state.ended.get(end.rank)
         if isinstance(finished, Finished) and (end.exit_code == 0 or finished.retained is None):
             return  # its part is done, however its process ends
         unreported = self._state.unreported(end.rank, end.step, end.time)
         if unreported is not None:
-            self._on_report(unreported)
+            self._pass_on(unreported)
         if end.rank in self._state.past_last_line:
             self._count_as_finished(end)
             return

@@ -54,7 +54,8 @@ class AgentMetrics:
         """Enter a generation in which `ranks` run here."""
         self._has_rank_zero = 0 in ranks
         self._ranks.begin()
-        self._job.begin(record.desired.train.training.steps)
+        desired = record.desired
+        self._job.begin(0 if desired.script else desired.train.training.steps)
 
     def note(self, report: Report) -> None:
         """Apply a report of a rank of the current generation."""
@@ -153,6 +154,8 @@ class _JobSeries:
     def note_progress(self, report: Progress) -> None:
         """Apply the progress of rank 0."""
         self.set("step", report.step)
+        if report.total_steps:
+            self.set("target_steps", report.total_steps)
         self.set("epoch", report.epoch)
         self.set("loss", _or_nan(report.loss))
         self.set("gradient_norm", _or_nan(report.gradient_norm))

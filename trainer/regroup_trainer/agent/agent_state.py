@@ -7,6 +7,7 @@ from regroup_trainer.protocol.environment import AgentEnvironment
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.rank_messages import (
+    Busy,
     CheckpointSaved,
     Finished,
     Parked,
@@ -29,6 +30,8 @@ class AgentState:
         self.newest: dict[int, Progress] = {}
         """The last progress of each rank of the current generation."""
         self.checkpoint: CheckpointSaved | None = None
+        self.busy: dict[int, Busy] = {}
+        """What ranks of the current generation are busy with until their next step."""
         self.ended: dict[int, RankExit | Finished | Parked] = {}
         self.terminated: set[int] = set()
         """Ranks of the current generation that got a signal to end: their end is no failure."""
@@ -53,6 +56,7 @@ class AgentState:
             if former is not None and place < len(own)
         }
         self.newest = {}
+        self.busy = {}
         self.ended = {}
         self.terminated = set()
         self.past_last_line = set()
@@ -91,6 +95,9 @@ class AgentState:
                 self._restored[report.rank] = report
             case Progress():
                 self.newest[report.rank] = report
+                self.busy.pop(report.rank, None)
+            case Busy(lasting=True):
+                self.busy[report.rank] = report
             case CheckpointSaved():
                 self.checkpoint = report
             case RankExit() | Finished() | Parked():
@@ -125,6 +132,7 @@ class AgentState:
             restored=self._restored[min(self._restored)] if self._restored else None,
             progress=self.newest[min(self.newest)] if self.newest else None,
             checkpoint=self.checkpoint,
+            busy=tuple(self.busy.values()),
             ended=tuple(self.ended.values()),
             endpoint=self.endpoint,
             snapshots=self.snapshots,

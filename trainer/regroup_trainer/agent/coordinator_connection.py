@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -145,8 +144,7 @@ class CoordinatorConnection:
         finally:
             if sending is not None:
                 sending.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await sending
+                await asyncio.wait([sending])  # which does not hide that this task is cancelled
 
     def _refused(self, message: Refused) -> None:
         """Give up after a final refusal. Another coordinator may accept what this one refused."""

@@ -15,18 +15,28 @@ from urllib.parse import quote, urlsplit
 
 
 class Heartbeat(threading.Thread):
-    """POST /v1/heartbeat/<member> every `seconds`. Failures are ignored: the coordinator notices.
+    """POST /v1/importing/<index> every `seconds` until `is_warm` is set, and /v1/heartbeat/<member>
+    from then on. Failures are ignored: the coordinator notices.
 
     `on_unknown` is called in this thread when a coordinator does not know the member.
     """
 
     def __init__(
-        self, url: str, token: str, member: str, seconds: float, on_unknown: Callable[[], object]
+        self,
+        url: str,
+        token: str,
+        member: str,
+        index: int,
+        seconds: float,
+        on_unknown: Callable[[], object],
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 80
+        self._cold_path = f"/v1/importing/{index}"
         self._path = f"/v1/heartbeat/{quote(member, safe='')}"
+        self.is_warm = False
+        """Whether torch is imported."""
         self._headers = {"Authorization": f"Bearer {token}", "Content-Length": "0"}
         self.seconds = seconds
         """The interval; it may be changed while the thread runs."""
@@ -52,7 +62,8 @@ class Heartbeat(threading.Thread):
                 self._connection = http.client.HTTPConnection(
                     self._host, self._port, timeout=max(1.0, self.seconds)
                 )
-            self._connection.request("POST", self._path, headers=self._headers)
+            path = self._path if self.is_warm else self._cold_path
+            self._connection.request("POST", path, headers=self._headers)
             answer = self._connection.getresponse()
             answer.read()
             if answer.status == http.HTTPStatus.NOT_FOUND:

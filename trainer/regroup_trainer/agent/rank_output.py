@@ -24,6 +24,10 @@ _DRAINED = 1 << 20
 """Bytes that are read at most after a rank's end: processes that it started may write on."""
 
 
+def ignore(_line: bytes) -> None:
+    """Nobody looks at the lines."""
+
+
 @dataclass
 class Lines:
     """Splits what a stream gets into lines, and marks each with the prefix.
@@ -33,7 +37,7 @@ class Lines:
     """
 
     prefix: Callable[[], bytes]
-    on_line: Callable[[bytes], None] = lambda _line: None
+    on_line: Callable[[bytes], None] = ignore
     """Called with every line and every drawing, without their ends."""
     _pending: bytes = b""
     _drawn: float = 0.0

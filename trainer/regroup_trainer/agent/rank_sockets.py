@@ -17,7 +17,14 @@ from regroup_trainer.protocol.coordinator_messages import (
     RankMessage,
 )
 from regroup_trainer.protocol.generation import Assignment, GenerationNumber
-from regroup_trainer.protocol.rank_messages import RankReport, rank_report
+from regroup_trainer.protocol.rank_messages import (
+    Busy,
+    Finished,
+    LastLine,
+    RankReport,
+    ScriptStep,
+    rank_report,
+)
 
 _LINE_BYTES = 1 << 20
 log = logging.getLogger(__name__)
@@ -55,10 +62,7 @@ class RankSockets:
                 _send(writer, order)
 
     def has_session(self, generation: GenerationNumber, rank: int) -> bool:
-        """Whether this rank has sent a report in this generation, dead or alive.
-
-        A program without a Session never does.
-        """
+        """Whether this rank has sent a report of a Session in this generation, dead or alive."""
         return (generation, rank) in self._with_session
 
     def enter(self, generation: GenerationNumber, rank: int, assignment: Assignment) -> None:
@@ -85,7 +89,7 @@ class RankSockets:
             known = False
             while line := await reader.readline():
                 report = rank_report.validate_json(line)
-                if not known:
+                if not known and not _is_of_script(report):
                     self._register((report.generation, report.rank), writer)
                     known = True
                 self._on_report(report)
@@ -107,6 +111,13 @@ class RankSockets:
         self._undelivered = [decision for decision in self._undelivered if decision not in waiting]
         for decision in waiting:
             self.decide(decision)
+
+
+def _is_of_script(report: RankReport) -> bool:
+    """Whether a program without a Session may have sent it, which receives no orders."""
+    if isinstance(report, Busy):
+        return report.lasting
+    return isinstance(report, ScriptStep | LastLine | Finished)
 
 
 def _send(writer: asyncio.StreamWriter, message: RankMessage) -> None:

@@ -4,7 +4,7 @@ It is run by its path, never imported by other modules. An init container puts t
 with our code and the few packages that it needs, for each version of Python that it knows:
 
     code/regroup_trainer   this package
-    ranks/3.12/...         what a rank needs: pydantic, safetensors, xxhash
+    ranks/3.12/...         what a rank needs: google-re2, pydantic, safetensors, xxhash
     agent/3.12/...         what only the agent needs: aiohttp, prometheus_client
 
 A user's script must find the packages of its image. So ranks use those, and ours fill the gaps,
@@ -26,7 +26,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[3]
 AGENT = "regroup_trainer.agent"
-OLDEST = {"pydantic": (2, 10), "safetensors": (0, 5), "xxhash": (3, 5)}
+OLDEST = {"google-re2": (1, 1), "pydantic": (2, 10), "safetensors": (0, 5), "xxhash": (3, 5)}
 """Versions that the ranks can work with, as in requirements/injected-ranks.in."""
 REQUIRED = ("torch", "numpy")
 """What the image must have."""

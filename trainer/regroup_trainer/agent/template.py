@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import gc
 import importlib
+import math
 import os
 import selectors
 import signal
@@ -27,7 +28,8 @@ from typing import NoReturn
 
 from regroup_trainer.agent import stacks
 from regroup_trainer.agent.forked_rank import RankStart, live
-from regroup_trainer.agent.rank_output import IDLE_SECONDS, Lines, Stream
+from regroup_trainer.agent.line_watch import LineWatch, make_watch
+from regroup_trainer.agent.rank_output import IDLE_SECONDS, Lines, Stream, ignore
 from regroup_trainer.agent.template_protocol import (
     EndWithRanks,
     ForkRank,
@@ -42,7 +44,10 @@ from regroup_trainer.agent.template_protocol import (
     TerminateRanks,
     order,
 )
+from regroup_trainer.protocol.channel import PROGRESS_SECONDS
 from regroup_trainer.protocol.generation import Assignment
+from regroup_trainer.protocol.progress_pattern import Found
+from regroup_trainer.protocol.rank_messages import ScriptStep
 from regroup_trainer.system.child_process import die_with_parent, name_process
 from regroup_trainer.system.commit_page import CommitPage
 
@@ -82,11 +87,26 @@ class _Rank:
     page: CommitPage
     streams: list[Stream] = field(default_factory=list)
     """Its standard output and its standard error."""
+    watch: LineWatch | None = None
+    """Finds its steps in what it writes; None where no pattern is given, or it is not rank 0."""
     killed: bool = False
 
     def prefix(self) -> bytes:
         """What marks its lines. A rank that goes on may get another number."""
         return f"rank {self.assignment.rank}: ".encode()
+
+    def script_step(self, found: Found) -> ScriptStep:
+        """The report of a step that it has written."""
+        loss = found.loss
+        return ScriptStep(
+            generation=self.assignment.record.number,
+            rank=self.assignment.rank,
+            step=found.step,
+            total=found.total,
+            loss=loss if loss is not None and math.isfinite(loss) else None,
+            has_loss=loss is not None,
+            time=time.time(),
+        )
 
 
 class Template:
@@ -131,6 +151,7 @@ class Template:
         selected = [key for key, _ in self._selector.select(self._patience())]
         ready = {key.fileobj for key in selected}
         self._pass_on([key.data for key in selected if key.data is not None])
+        self._look()
         if self._woken in ready:
             with contextlib.suppress(BlockingIOError):
                 self._woken.recv(4096)
@@ -166,10 +187,11 @@ class Template:
     def _open_streams(self, rank: _Rank) -> list[int]:
         """Make the pipes of a rank; returns their writing ends."""
         ends = []
+        on_line = rank.watch.on_line if rank.watch else ignore
         for target in (1, 2):
             source, end = os.pipe()
             os.set_blocking(source, False)
-            stream = Stream(source, target, Lines(rank.prefix))
+            stream = Stream(source, target, Lines(rank.prefix, on_line))
             rank.streams.append(stream)
             self._selector.register(source, selectors.EVENT_READ, stream)
             ends.append(end)
@@ -186,7 +208,16 @@ class Template:
 
     def _patience(self) -> float | None:
         """Seconds to wait for anything; None: for ever."""
+        if any(rank.watch and rank.watch.has_new for rank in self._ranks.values()):
+            return PROGRESS_SECONDS
         return IDLE_SECONDS if any(stream.lines.has_begun for stream in self._streams()) else None
+
+    def _look(self) -> None:
+        """Report the steps that ranks have written."""
+        now = time.monotonic()
+        for rank in self._ranks.values():
+            if rank.watch is not None and (found := rank.watch.look(now)) is not None:
+                self._send(rank.script_step(found))
 
     def _streams(self) -> list[Stream]:
         return [key.data for key in self._selector.get_map().values() if key.data is not None]
@@ -243,7 +274,7 @@ class Template:
             self._send(StoreStarted(port=int(port)))
 
     def _fork_rank(self, fork: ForkRank) -> None:
-        rank = _Rank(fork.assignment, CommitPage())
+        rank = _Rank(fork.assignment, CommitPage(), watch=make_watch(fork.assignment))
         ends = self._open_streams(rank)
         start = RankStart(fork, self._entry, self._directory, rank.page, self._environment)
         pid = self._fork(f"rank-{fork.assignment.rank}", lambda: live(start, ends))
@@ -284,6 +315,8 @@ class Template:
         now = time.monotonic()
         for stream in rank.streams:
             stream.drain(now)
+        if rank.watch is not None and (found := rank.watch.look_now(now)) is not None:
+            self._send(rank.script_step(found))
         step, committed_at = rank.page.read()
         rank.page.close()
         self._send(

@@ -8,6 +8,7 @@ from pydantic import Field, TypeAdapter
 
 from regroup_trainer.protocol.generation import Assignment, GenerationNumber
 from regroup_trainer.protocol.message import Message, Text
+from regroup_trainer.protocol.rank_messages import ScriptStep
 
 
 class StartStore(Message):
@@ -108,5 +109,8 @@ class RankEnded(Message):
     """Wall clock of that commit."""
 
 
-TemplateNews = Annotated[Ready | StoreStarted | StoreEnded | RankEnded, Field(discriminator="kind")]
+TemplateNews = Annotated[
+    Ready | StoreStarted | StoreEnded | ScriptStep | RankEnded, Field(discriminator="kind")
+]
+"""`ScriptStep`: rank 0 has written a line that `spec.progressPattern` matches."""
 template_news: TypeAdapter[TemplateNews] = TypeAdapter(TemplateNews)

@@ -81,13 +81,14 @@ def _adopt(state: State, record: GenerationRecord, back: Mapping[str, Hello], no
     state.current = CurrentGeneration(
         record, begun=now, last_report=now, last_activity=now, restored=restored
     )
-    if 0 in restored:
+    if 0 in restored and restored[0].restored_from != "Script":
         state.resumed.append((restored[0].generation, restored[0].step))
     progresses = [hello.progress for hello in back.values() if hello.progress is not None]
     newest = max(progresses, key=lambda progress: progress.step, default=None)
     if newest is not None:
+        state.current.report_seconds = newest.report_seconds
         state.committed = LastCommit(newest.step, newest.time)
-        state.started = True
+        state.started = not state.current.unmanaged
     state.account.adopt(
         next((progress for progress in progresses if progress.rank == 0), None), now
     )

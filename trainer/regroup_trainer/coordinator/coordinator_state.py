@@ -32,6 +32,8 @@ class State:
         self.members: dict[str, Member] = {}
         self.unknown_members: dict[str, float] = {}
         """Name -> last heartbeat of members that are lost, or have not said hello here yet."""
+        self.importing: dict[int, float] = {}
+        """Index -> when its worker last reported that it imports torch."""
         self.lost_members: dict[int, tuple[Hello, str]] = {}
         """Index -> the member lost there and why, until a replacement says hello."""
         self.ended_pods: set[str] = set()

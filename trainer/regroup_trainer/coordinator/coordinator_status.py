@@ -56,7 +56,7 @@ def phase_of(state: State) -> CoordinatorPhase:
         return "resizing" if current.failure is None else "recovering"
     if current.decision is not None:
         return "stopping" if current.decision == Decision.STOP else "resizing"
-    if current.running or current.non_reporting:
+    if current.running or current.unmanaged:
         return "running"
     if current.previous_end is None:
         return "starting"
@@ -76,9 +76,22 @@ def _doing(state: State, current: CurrentGeneration) -> str:
     ending = ending_message(current)
     if ending is not None:
         return ending
-    if current.non_reporting:
-        return f"running {state.desired.script[0]} on {_workers(state, current)}"
+    if current.unmanaged:
+        return _running(state, current)
     return _training(state, current)
+
+
+def _running(state: State, current: CurrentGeneration) -> str:
+    """What a program without a Session does, as far as it reports it."""
+    whole = f" of {current.total_steps}" if current.total_steps else ""
+    at = f": step {current.progress.step}{whole}" if current.progress else ""
+    script = " ".join(state.desired.script[: 2 if state.desired.script[0] == "-m" else 1])
+    doing = f"running {script}{at} on {_workers(state, current)}{_waiting_spares(state)}"
+    if not current.busy:
+        return doing
+    busy = current.busy[min(current.busy)]
+    since = f" since step {busy.step}" if busy.step else ""
+    return f"{doing}; rank {busy.rank} is busy ({busy.doing}){since}: hangs are not watched"
 
 
 def _training(state: State, current: CurrentGeneration) -> str:

@@ -120,6 +120,11 @@ class Coordinator:
         member.last_seen = now
         return True
 
+    def on_importing(self, index: int, now: float) -> None:
+        """A worker that has not connected yet imports torch."""
+        if index < self.state.desired.workers:
+            self.state.importing[index] = now
+
     def on_closed(self, name: str, now: float) -> list[Effect]:
         """The connection to a member closed."""
         member, current = self.state.members.get(name), self.state.current

@@ -16,7 +16,7 @@ from regroup_trainer.protocol.generation import (
     SnapshotNumber,
 )
 from regroup_trainer.protocol.ledger import Cause
-from regroup_trainer.protocol.rank_messages import Finished, Progress, Restored, Retained
+from regroup_trainer.protocol.rank_messages import Busy, Finished, Progress, Restored, Retained
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,12 @@ class CurrentGeneration:
     """When a rank last reported anything."""
     first_commit: Progress | None = None
     """The first report of a committed step, by any rank."""
+    report_seconds: float = 0.0
+    """Longest time between two reports of a program without a Session."""
+    busy: dict[int, Busy] = field(default_factory=dict)
+    """What ranks of such a program are busy with until their next step."""
+    reported_busy: Busy | None = None
+    """The one of these that an event has reported, since it takes long."""
     before: LastCommit | None = None
     """What was committed when the generation began."""
     previous_end: GenerationEnd | None = None
@@ -129,10 +135,20 @@ class CurrentGeneration:
         return bool(self.record.desired.script) and not self.restored
 
     @property
+    def unmanaged(self) -> bool:
+        """Whether it runs a user's program without a Session, as far as is known: one that
+        receives no decisions, even if it reports its steps.
+        """
+        first = next(iter(self.restored.values()), None)
+        reported = first is None or first.restored_from == "Script"
+        return bool(self.record.desired.script) and reported
+
+    @property
     def total_steps(self) -> int:
         """The number of steps that a user's program reported; 0 where it reported none."""
-        reported = self.restored[0].total_steps if 0 in self.restored else None
-        return reported or 0
+        restored = self.restored.get(0)
+        latest = self.progress.total_steps if self.progress else 0
+        return latest or (restored.total_steps if restored else 0) or 0
 
     @property
     def ended(self) -> bool:

@@ -18,7 +18,7 @@ from regroup_trainer.coordinator.current_generation import (
 from regroup_trainer.coordinator.restart_budget import FAILS_AT_START, RestartBackoff, refusal
 from regroup_trainer.coordinator.transitions import (
     AGREE_SECONDS,
-    NON_REPORTING_SECONDS,
+    UNMANAGED_SECONDS,
     planned_transition,
 )
 from regroup_trainer.protocol.coordinator_messages import Decide, Exit, LeaveGeneration
@@ -51,8 +51,11 @@ def apply_transition(state: State, current: CurrentGeneration, now: float) -> No
             Decide(generation=current.number, decision=wanted.decision),
         )
     agreed = current.transition
-    patience = NON_REPORTING_SECONDS if current.non_reporting else AGREE_SECONDS
-    if agreed is not None and now - max(current.decided_at, current.last_report) > patience:
+    patience = UNMANAGED_SECONDS if current.unmanaged else AGREE_SECONDS
+    since = current.decided_at
+    if not current.unmanaged:
+        since = max(since, current.last_report)
+    if agreed is not None and now - since > patience:
         message = f"{agreed.reason}, but the ranks did not agree on an end within {patience:.0f} s"
         current.failure = Failure(now, agreed.cause, message, agreed.place)
 
@@ -82,7 +85,7 @@ def abort_seconds(current: CurrentGeneration) -> float:
     A program that receives no decisions gets a signal instead. Where that signal stands for a
     planned decision, the program gets as long as ranks that agree.
     """
-    if current.non_reporting and current.transition is not None:
+    if current.unmanaged and current.transition is not None:
         return AGREE_SECONDS
     return min(
         LONGEST_ABORT_SECONDS, max(ABORT_SECONDS, ABORT_STEPS * current.usual_step_seconds())
@@ -121,7 +124,7 @@ def finalize(
     if not _is_certain(state, current, failure, now):
         return 0.0
     current.finalized = True
-    if failure.provisional and current.non_reporting:
+    if failure.provisional and current.unmanaged:
         failure = current.failure = _unconfirmed(failure)
     state.account.restart(failure.cause)
     if failure.cause == "hang":
@@ -144,7 +147,7 @@ def finalize(
 def _unconfirmed(failure: Failure) -> Failure:
     """A program lost a connection while all ranks and workers were there: that is its own failure.
 
-    A program that reports nothing cannot be distinguished from one that meets at a wrong address.
+    Without a Session it cannot be distinguished from one that meets at a wrong address.
     """
     message = f"{failure.message} (no rank and no worker was lost)"
     return replace(failure, cause="application", message=message, provisional=False)

@@ -23,17 +23,28 @@ LEAST_SECONDS = 60.0
 STEPS = 10
 """Without a given deadline, a generation hangs after the mean time of so many steps."""
 FIRST_STEP_SECONDS = 600.0
-"""Least deadline before the first step of a generation, which loads, allocates and compiles."""
+"""Least deadline before the first step of a generation, which loads, allocates and compiles; and
+of a script, which may not say that it evaluates or saves.
+"""
+LONG_BUSY_SECONDS = 3600.0
+"""A script that is busy for so long is worth an event."""
 ANSWER_SECONDS = 2.0
 """How long to wait for the stacks."""
 _FRAME = re.compile(r'File "([^"]*)", line (\d+) in (\S+)')
 
 
 def deadline_seconds(current: CurrentGeneration, desired: Desired) -> float:
-    """How long this generation may do nothing; infinite for a program that reports nothing."""
-    if current.non_reporting:
+    """How long this generation may do nothing; infinite for a program that reports nothing, or is
+    busy with something else than steps.
+
+    A script may report each step, each hundredth or each epoch, and evaluate in between. So it gets
+    a multiple of its longest silence.
+    """
+    if current.non_reporting or current.busy:
         return math.inf
     given = float(desired.progress_timeout_seconds)
+    if current.unmanaged:
+        return given or max(FIRST_STEP_SECONDS, STEPS * current.report_seconds)
     if current.progress is None:
         return max(given, FIRST_STEP_SECONDS)
     return given or max(LEAST_SECONDS, STEPS * current.step_seconds(current.progress))
@@ -42,6 +53,8 @@ def deadline_seconds(current: CurrentGeneration, desired: Desired) -> float:
 def watch(state: State, current: CurrentGeneration, now: float) -> None:
     """Ask for stacks when nothing was done for too long; end the generation once they are here."""
     idle = now - current.last_activity
+    if current.busy and idle > LONG_BUSY_SECONDS:
+        _report_busy(state, current, idle, now)
     if current.diagnosed_at is not None and current.last_activity > current.diagnosed_at:
         current.diagnosed_at, current.stacks = None, {}
     if current.diagnosed_at is None:
@@ -52,6 +65,18 @@ def watch(state: State, current: CurrentGeneration, now: float) -> None:
         or now - current.diagnosed_at > ANSWER_SECONDS
     ):
         _end(state, current, now)
+
+
+def _report_busy(state: State, current: CurrentGeneration, idle: float, now: float) -> None:
+    busy = current.busy[min(current.busy)]
+    if current.reported_busy == busy:
+        return
+    current.reported_busy = busy
+    text = (
+        f"rank {busy.rank} has been busy ({busy.doing}) for {idle / 60:.0f} minutes: hangs are not "
+        "watched until its next step"
+    )
+    state.emit(now, "BusyForLong", text, "Warning")
 
 
 def _ask_for_stacks(state: State, current: CurrentGeneration, idle: float, now: float) -> None:

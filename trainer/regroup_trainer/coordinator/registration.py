@@ -34,8 +34,8 @@ def resync(state: State, hello: Hello, now: float) -> None:
     member = state.members[hello.member]
     if hello.progress is not None:
         on_report(state, hello.progress, member, now)
-    for end in hello.ended:
-        on_report(state, end, member, now)
+    for report in (*hello.busy, *hello.ended):
+        on_report(state, report, member, now)
     current = state.current
     if current is None:
         return

@@ -14,6 +14,7 @@ from regroup_trainer.coordinator.restart_budget import describe
 from regroup_trainer.protocol.agent_messages import RankExit, Stack
 from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.rank_messages import (
+    Busy,
     CheckpointFailed,
     CheckpointSaved,
     Evaluated,
@@ -45,8 +46,10 @@ def on_report(state: State, report: Report, member: Member, now: float) -> None:
 
 
 def _is_activity(report: Report, current: CurrentGeneration) -> bool:
-    """Whether work was done since the last report; a repeated step is none."""
-    if not isinstance(report, Progress) or current.progress is None:
+    """Whether work was done since the last report; a repeated step is none, but for a script, whose
+    steps may begin anew.
+    """
+    if not isinstance(report, Progress) or current.progress is None or current.unmanaged:
         return True
     return report.step > current.progress.step
 
@@ -69,6 +72,8 @@ def _apply(state: State, report: Report, current: CurrentGeneration, now: float)
             state.emit(now, "SnapshotsOff", report.why, "Warning")
         case Evaluated():
             state.evaluation = report
+        case Busy(lasting=True):
+            current.busy[report.rank] = report
         case Parked():
             _on_parked(state, report, current, now)
         case Finished():
@@ -78,11 +83,16 @@ def _apply(state: State, report: Report, current: CurrentGeneration, now: float)
 
 
 def _on_restored(state: State, report: Restored, current: CurrentGeneration, now: float) -> None:
+    is_known = report.rank in current.restored  # a script has written a step before its Session
     current.restored[report.rank] = report
-    state.started = True
+    is_of_script = report.restored_from == "Script"
+    state.started = state.started or not is_of_script
     if report.rank != 0:
         return
-    state.resumed.append((report.generation, report.step))
+    if not is_of_script:
+        state.resumed.append((report.generation, report.step))
+    if is_known:
+        return
     if report.fallback_reason:
         text = f"the state comes from {report.restored_from}: {report.fallback_reason}"
         state.emit(now, "SnapshotPassedOver", text, "Warning")
@@ -99,18 +109,37 @@ def _on_restored(state: State, report: Restored, current: CurrentGeneration, now
 
 def _on_progress(state: State, report: Progress, current: CurrentGeneration, now: float) -> None:
     current.pace.note(report.rank, report.compute_seconds)
-    if state.committed is None or report.step > state.committed.step:
+    current.busy.pop(report.rank, None)
+    current.report_seconds = max(current.report_seconds, report.report_seconds)
+    if _is_last_commit(state, report, current):
         step_seconds = state.committed.step_seconds if state.committed else 0.0
         state.committed = LastCommit(
             report.step, report.time, current.step_seconds(report) or step_seconds
         )
-    if current.first_commit is None:
-        current.first_commit = report
+    if _is_first_step(report, current):
         _emit_recovery(state, report, current, now)
-    if report.rank == 0 and (current.progress is None or report.step >= current.progress.step):
+    current.first_commit = current.first_commit or report
+    if report.rank == 0 and (
+        current.progress is None or report.step >= current.progress.step or current.unmanaged
+    ):
         _emit_skipped(state, report, current, now)
         state.account.progress(report.seconds, now)
         current.progress = state.progress = report
+
+
+def _is_last_commit(state: State, report: Progress, current: CurrentGeneration) -> bool:
+    """Whether it is the highest step, or a script has gone back by itself, as rank 0 reports."""
+    if state.committed is None or report.step > state.committed.step:
+        return True
+    before = current.progress.step if current.progress else 0
+    return current.unmanaged and report.rank == 0 and report.step < before
+
+
+def _is_first_step(report: Progress, current: CurrentGeneration) -> bool:
+    """Whether it is the first of its generation. Only rank 0 of a script says where it resumed."""
+    if current.unmanaged:
+        return report.rank == 0 and current.progress is None
+    return current.first_commit is None
 
 
 def _emit_skipped(state: State, report: Progress, current: CurrentGeneration, now: float) -> None:
@@ -139,12 +168,14 @@ def _on_finished(state: State, report: Finished, current: CurrentGeneration, now
     A program that ends in order after a signal has not completed its work.
     """
     current.finished[report.rank] = report
+    current.busy.pop(report.rank, None)
     if report.retained is not None:
         current.retained[report.rank] = report.retained
     completed = all(end.reason == "completed" for end in current.finished.values())
     if current.ended and current.failure is None and completed:
-        ranks = f"the program ended well on {len(current.finished)} ranks"
-        text = ranks if current.non_reporting else f"trained {report.step} steps"
+        step = f", after step {current.progress.step}" if current.progress else ""
+        ranks = f"the program ended well on {len(current.finished)} ranks{step}"
+        text = ranks if current.unmanaged else f"trained {report.step} steps"
         state.emit(now, "Completed", text)
         state.conclude(Outcome(result="completed", message=text))
 

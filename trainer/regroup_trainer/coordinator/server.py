@@ -63,6 +63,7 @@ class Server:
         app = web.Application(client_max_size=BODY_BYTES, middlewares=[self._authenticate])
         app.router.add_get("/v1/agent", self._agent)
         app.router.add_post("/v1/heartbeat/{member}", self._heartbeat)
+        app.router.add_post(r"/v1/importing/{index:\d{1,6}}", self._importing)
         app.router.add_get("/v1/status", self._status)
         app.router.add_put("/v1/desired", self._desired)
         app.router.add_post("/v1/lost", self._lost)
@@ -167,6 +168,10 @@ class Server:
     async def _heartbeat(self, request: web.Request) -> web.Response:
         known = self._core.on_heartbeat(request.match_info["member"], time.monotonic())
         return web.Response(status=204 if known else 404)
+
+    async def _importing(self, request: web.Request) -> web.Response:
+        self._core.on_importing(int(request.match_info["index"]), time.monotonic())
+        return web.Response(status=204)
 
     # --- operator ---------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from regroup_trainer.protocol.generation import Decision
 
 AGREE_SECONDS = 60.0
 """Ranks that report nothing for so long after a planned decision are ended by force."""
-NON_REPORTING_SECONDS = 1.0
-"""The same for a program that has reported nothing yet: it does not receive decisions either."""
+UNMANAGED_SECONDS = 1.0
+"""The same for a program without a Session, whatever it reports: it receives no decisions."""
 
 
 def planned_transition(
@@ -29,7 +29,7 @@ def planned_transition(
     if leaving:
         reason = f"worker {leaving[0].pod} was asked to leave"
         return Transition(Decision.LEAVE, "preemption", reason, leaving[0])
-    if not current.running and not current.non_reporting:
+    if not current.running and not current.unmanaged:
         return None
     return _resize(current, members, desired, node) or _new_configuration(current, desired)
 

@@ -6,6 +6,7 @@ reason and message to the operator and the user.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,6 +21,8 @@ from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
+IMPORTING_SECONDS = 5.0
+"""A worker that imports torch reports it twice a second."""
 PODS_NAMED = 3
 """Pods that a message names at most."""
 
@@ -129,7 +132,7 @@ def _nobody_yet(context: WaitingContext) -> str | None:
     early = context.now < context.timers.adopt_until
     if context.candidates or not early:
         return None
-    return "waiting for workers: none has connected yet (see the logs of their pods)"
+    return f"waiting for workers: none has connected yet{_absent(context)}"
 
 
 def _too_few_workers(context: WaitingContext) -> str | None:
@@ -139,15 +142,25 @@ def _too_few_workers(context: WaitingContext) -> str | None:
     least, have = least_workers(state.desired), context.candidates
     missing = max(1, least - have)
     more = f"{missing} more worker{'s' if missing > 1 else ''}"
-    advice = f" (see the pods of {absent})" if (absent := _absent(state)) else ""
-    return f"waiting for {more}: have {have} of at least {least}{advice}"
+    return f"waiting for {more}: have {have} of at least {least}{_absent(context)}"
 
 
-def _absent(state: State) -> str:
-    """The first workers that are not here, as their pods' names begin; empty when all are."""
+def _absent(context: WaitingContext) -> str:
+    """What the first workers that are not here do, in brackets, as their pods' names begin; empty
+    when all are here.
+    """
+    state = context.state
     here = {member.hello.index for member in state.members.values() if member.leaving is None}
     absent = (index for index in range(state.desired.workers) if index not in here)
-    return ", ".join(f"{state.desired.job}-w{index}" for index in islice(absent, PODS_NAMED))
+    importing: list[str] = []
+    others: list[str] = []
+    for index in islice(absent, PODS_NAMED):
+        at = state.importing.get(index, -math.inf)
+        pods = importing if context.now < at + IMPORTING_SECONDS else others
+        pods.append(f"{state.desired.job}-w{index}")
+    parts = [f"importing torch: {', '.join(importing)}"] if importing else []
+    parts += [f"see the pods of {', '.join(others)}"] if others else []
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def _worker_is_suspect(context: WaitingContext) -> str | None:
@@ -212,7 +225,7 @@ The reasons from VolumeUnavailable on are those why no next generation is formed
 def find_waiting(context: WaitingContext) -> Waiting | None:
     """Why no generation trains; None while one does, or when the next can be formed."""
     current = context.state.current
-    if current is not None and current.alive and (current.running or current.non_reporting):
+    if current is not None and current.alive and (current.running or current.unmanaged):
         return None
     for reason, check in REASONS:
         text = check(context)

@@ -79,6 +79,8 @@ class Hello(Message):
     """The report of its first rank in that generation."""
     progress: Progress | None = None
     checkpoint: CheckpointSaved | None = None
+    busy: tuple[Busy, ...] = ()
+    """What its ranks are busy with until their next step."""
     ended: tuple[RankExit | Finished | Parked, ...] = ()
     """How its ranks ended in the current generation."""
     endpoint: Name = ""

@@ -49,6 +49,8 @@ class Desired(Message):
     """A user's program with its arguments. The ranks run it instead of the built-in trainer."""
     accelerate: AccelerateLaunch | None = None
     """A config file of accelerate, whose settings the ranks of the program find as variables."""
+    progress_pattern: Text = ""
+    """Finds steps in what rank 0 of that program writes (`progress_pattern`); empty: none does."""
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     resume: ResumePolicy = ResumePolicy()
     directory: Text
@@ -59,7 +61,10 @@ class Desired(Message):
     def to_json(self, protocol: int) -> str:
         """The JSON that a coordinator of this version of the protocol understands."""
         is_old = protocol == version_one.VERSION
-        return self.model_dump_json(include=set(version_one.DESIRED_FIELDS) if is_old else None)
+        return self.model_dump_json(
+            include=set(version_one.DESIRED_FIELDS) if is_old else None,
+            exclude=None if self.progress_pattern else {"progress_pattern"},  # unknown to 0.2.0
+        )
 
     @property
     def workers(self) -> int:

@@ -46,9 +46,9 @@ class SnapshotNumber(NamedTuple):
         return cls(step, GenerationNumber(term, n), shards)
 
 
-RestoredFrom = Literal["Nothing", "Peers", "Snapshot", "Checkpoint"]
+RestoredFrom = Literal["Nothing", "Peers", "Snapshot", "Checkpoint", "Script"]
 """Where a generation's state comes from: nowhere yet, live peers, memory snapshots, a verified
-checkpoint.
+checkpoint. Script, in reports only: what a program without a Session has saved itself.
 """
 
 

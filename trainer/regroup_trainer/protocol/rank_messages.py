@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter
 
 from regroup_trainer.protocol.generation import GenerationNumber, RestoredFrom, SnapshotNumber
 from regroup_trainer.protocol.message import Message, Name, Text
+
+HIGHEST_STEP: Final = 2**53 - 1
+"""JSON and JavaScript hold all whole numbers up to it."""
+BUSY_LIMIT: Final = 64
+"""Characters that say what a rank is busy with."""
+Step = Annotated[int, Field(ge=0, le=HIGHEST_STEP)]
 
 
 class Report(Message):
@@ -60,7 +66,9 @@ class Progress(Report):
     """Time of this generation by ledger phase, cumulative since `Restored`."""
     epoch: float = 0.0
     loss: float | None = None
-    """Mean loss per token in nats; None when not finite."""
+    """Mean loss per token in nats, or what a script calls its loss; None when not finite."""
+    has_loss: bool = True
+    """False: the script has reported no loss."""
     gradient_norm: float | None = None
     learning_rate: float = 0.0
     tokens: int = 0
@@ -71,6 +79,27 @@ class Progress(Report):
     skipped: int = 0
     """Steps of this generation without an update, since loss or gradients were not finite."""
     tokens_per_second: float = 0.0
+    total_steps: Step = 0
+    """Steps in all, as a script reports them; 0: it does not."""
+    steps_per_second: float = 0.0
+    """Of a script."""
+    report_seconds: float = 0.0
+    """Longest time between two reports of a script, or from its start to the first."""
+
+
+class ScriptStep(Report):
+    """A program without a Session has made a step. Its agent makes Restored and Progress of it."""
+
+    kind: Literal["script_step"] = "script_step"
+    step: Step
+    total: Step = 0
+    """Steps in all; 0: unknown."""
+    loss: float | None = None
+    """None when not finite."""
+    has_loss: bool
+    """Whether there is a loss at all."""
+    time: float
+    """Wall clock, seconds since the epoch."""
 
 
 class Evaluated(Report):
@@ -87,8 +116,11 @@ class Busy(Report):
     """No step comes for now. A rank repeats this every few seconds, so as not to seem to hang."""
 
     kind: Literal["busy"] = "busy"
-    doing: Literal["save", "evaluation"]
+    doing: Annotated[str, Field(max_length=BUSY_LIMIT)]
+    """`save`, `evaluation`, or what a script says."""
     step: int
+    lasting: bool = False
+    """Whether it holds until the rank's next step, without being repeated."""
 
 
 class SnapshotFile(NamedTuple):
@@ -184,6 +216,7 @@ class Finished(Report):
 RankReport = Annotated[
     Restored
     | Progress
+    | ScriptStep
     | Evaluated
     | Busy
     | SnapshotTaken

@@ -4,8 +4,9 @@ agent.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.generation import Assignment
@@ -20,6 +21,8 @@ class Launch:
     channel: Channel
     finish: Callable[[], None] | None = None
     """Called when the program has ended well. A Session sets it."""
+    process: int = field(default_factory=os.getpid)
+    """The id of the rank's own process. Those that it forks do not report."""
 
     def report_last_line(self) -> None:
         """Report that the program has done its work, and only the end of its process follows."""

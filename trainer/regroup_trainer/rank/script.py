@@ -21,7 +21,8 @@ from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.desired import UNLIMITED_RESTARTS
 from regroup_trainer.protocol.generation import Assignment
-from regroup_trainer.rank import accelerate_config, launch, rendezvous_check
+from regroup_trainer.protocol.progress_pattern import NEEDS_RE2, has_re2
+from regroup_trainer.rank import accelerate_config, launch, rendezvous_check, script_report
 from regroup_trainer.rank.accelerate_config import JobSize
 from regroup_trainer.rank.joining import is_generation_lost
 from regroup_trainer.rank.launch import Launch
@@ -41,6 +42,8 @@ def run(assignment: Assignment, channel: Channel) -> int:
 
     Raises ConfigurationError, and what the program raises when its generation is lost.
     """
+    if assignment.record.desired.progress_pattern and not has_re2():
+        raise ConfigurationError(NEEDS_RE2)
     here = Launch(assignment, channel)
     launch.announce(here)
     os.environ.update(environment(assignment, os.environ))
@@ -58,6 +61,7 @@ def run(assignment: Assignment, channel: Channel) -> int:
             raise
         command_line.show(error)
         code = 1
+    script_report.flush()
     if code:
         faulthandler.dump_traceback_later(_END_SECONDS, exit=True)
     elif here.finish is None:

@@ -1,0 +1,78 @@
+"""The operator's process, inside a cluster, or outside with KUBECONFIG."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+
+import kopf
+from prometheus_client import start_http_server
+
+from regroup_operator.api.settings import Settings
+from regroup_operator.controller.cluster import Cluster
+from regroup_operator.controller.credentials import login
+from regroup_operator.controller.handlers import Operator, register
+from regroup_operator.errors import ClusterError, OperatorError
+
+RETRY_SECONDS = 2.0
+
+
+async def may_watch_nodes(cluster: Cluster, pause: float = RETRY_SECONDS) -> bool:
+    """Whether the operator has the rights to watch nodes and read their leases. kopf ends when a
+    watch is forbidden.
+
+    Waits for an API server that does not answer. A kubelet would restart an operator that ended
+    instead, but ever less often, and the operator would miss the API server's return by minutes.
+    """
+    while True:
+        try:
+            nodes = await cluster.may("watch", "", "nodes")
+            return nodes and await cluster.may(
+                "get", "coordination.k8s.io", "leases", "kube-node-lease"
+            )
+        except ClusterError as error:
+            if error.status:
+                raise
+            logging.warning("%s", error)
+            await asyncio.sleep(pause)
+
+
+async def _ask() -> bool:
+    async with Cluster(login) as cluster:
+        return await may_watch_nodes(cluster)
+
+
+def main() -> int:
+    """Run until SIGTERM. Returns the exit code."""
+    try:
+        settings = Settings.read(os.environ)
+        settings.key()
+        logging.basicConfig(
+            level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
+        for chatty in ("kopf", "aiohttp.access"):
+            logging.getLogger(chatty).setLevel(logging.WARNING)
+        nodes_are_ours_to_watch = asyncio.run(_ask())
+    except (OperatorError, kopf.LoginError) as error:
+        print(f"regroup-operator: {error}", file=sys.stderr)
+        return 2
+    if not nodes_are_ours_to_watch:
+        logging.warning(
+            "no right to watch nodes and read their leases: unresponsive nodes are not avoided "
+            "(see watch.nodes of the chart)"
+        )
+    if settings.metrics_port:
+        start_http_server(settings.metrics_port)
+    registry = kopf.OperatorRegistry()
+    operator = Operator(settings)
+    register(registry, operator, may_watch_nodes=nodes_are_ours_to_watch)
+    kopf.run(
+        registry=registry,
+        standalone=True,
+        clusterwide=not settings.namespaces,
+        namespaces=settings.namespaces,
+        liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
+    )
+    return 0

@@ -1,0 +1,103 @@
+"""Which patterns are possible, and what they read of a line."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from regroup_trainer.protocol import progress_pattern
+from regroup_trainer.protocol.progress_pattern import (
+    LINE_BYTES,
+    Found,
+    ProgressPattern,
+    find_problem,
+)
+
+USUAL = r"step (?P<step>[\d,_]+)(/(?P<total>\S+))?( loss (?P<loss>\S+))?"
+TQDM = r"\| *(?P<step>\d+)/(?P<total>\d+) \[.*loss=(?P<loss>[^,\]]+)"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("step 12", Found(12, 0, None)),
+        ("epoch 3 step 12/100 loss 1.2e-3", Found(12, 100, 0.0012)),
+        ("step 12,000/1_000_000", Found(12_000, 1_000_000, None)),
+        ("step 7/many loss 0.5", Found(7, 0, 0.5)),
+        ("step 7 loss -inf", Found(7, 0, -math.inf)),
+        ("step 7 loss low", Found(7, 0, None)),
+        ("step 7 loss " + "1" * 40, Found(7, 0, None)),
+        ("step 9007199254740991", Found(2**53 - 1, 0, None)),
+        ("step 9007199254740992", None),
+        ("step " + "9" * 4000, None),
+        ("step ,", None),
+        ("nothing of it", None),
+    ],
+)
+def test_a_line_says_what_can_be_read_of_it(line: str, found: Found | None) -> None:
+    assert ProgressPattern(USUAL).find(line.encode()) == found
+
+
+def test_a_loss_may_be_no_number() -> None:
+    found = ProgressPattern(USUAL).find(b"step 7 loss nan")
+    assert found is not None
+    assert found.loss is not None
+    assert math.isnan(found.loss)
+
+
+def test_a_drawing_of_tqdm_is_read() -> None:
+    drawn = " 12%|█▎        | 12/100 [00:01<00:08, 10.0it/s, loss=0.25]".encode()
+    assert ProgressPattern(TQDM).find(drawn) == Found(12, 100, 0.25)
+
+
+def test_bytes_that_are_no_text_hurt_nobody() -> None:
+    assert ProgressPattern(USUAL).find(b"\xff\xfe step 3 \x00") == Found(3, 0, None)
+
+
+def test_only_the_beginning_of_a_line_is_looked_at() -> None:
+    pattern = ProgressPattern(USUAL)
+    assert pattern.find(b"x" * (LINE_BYTES - 6) + b"step 3") == Found(3, 0, None)
+    assert pattern.find(b"x" * LINE_BYTES + b"step 3") is None
+
+
+@pytest.mark.parametrize("pattern", [USUAL, TQDM, r"(?i)it[(?=] (?P<step>\d+)\\1"])
+def test_a_usual_pattern_is_possible(pattern: str) -> None:
+    assert find_problem(pattern) is None
+
+
+REFUSED = {
+    "x" * 257: "has 257 characters: at most 256",
+    r"(?P<step>\d": "is no regular expression: missing )",
+    r"step (\d+)": r"has no group 'step': write (?P<step>\d+)",
+    r"(?P<step>\d+) (?P<los>\d+)": "has a group 'los': known are step, total, loss",
+    r"(?P<step>\d+)(?=/)": "'(?' is not possible",
+    r"(?<!x)(?P<step>\d+)": "'(?' is not possible",
+    r"(?P<step>\d)(?P=step)": "'(?' is not possible",
+    r"(?P<step>\d)\1": r"'\\1' is not possible",
+    r"(?P<step>\d++)": "'++' is not possible",
+}
+
+
+@pytest.mark.parametrize("pattern", REFUSED)
+@pytest.mark.parametrize("is_there", [True, False], ids=["with RE2", "without RE2"])
+def test_a_pattern_is_refused_with_what_is_wrong(
+    pattern: str, is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_pattern, "has_re2", lambda: is_there)
+    problem = find_problem(pattern)
+    assert problem is not None
+    assert REFUSED[pattern] in problem
+
+
+@pytest.mark.parametrize("pattern", [r"(?P<step>(\d{100}){100})", "(?P<step>" + ".{999}" * 9 + ")"])
+def test_a_pattern_that_takes_too_long_for_each_line_is_refused(pattern: str) -> None:
+    assert "is no regular expression of RE2" in (find_problem(pattern) or "")
+
+
+def test_a_pattern_on_which_backtracking_never_ends_takes_a_moment() -> None:
+    pattern = ProgressPattern(r"(?P<step>(a|aa)+)$")
+    begun = time.process_time()
+    assert pattern.find(b"a" * LINE_BYTES + b"!") is None
+    assert time.process_time() - begun < 5.0

@@ -1,0 +1,245 @@
+"""`regroup checkpoint`: list, verify, export and prune the checkpoints in a job's directory.
+
+It needs nothing but the directory on any mounted volume; only `export` needs torch.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from regroup_trainer.checkpoint import catalog, lineage, publish
+from regroup_trainer.checkpoint.catalog import Candidate
+from regroup_trainer.checkpoint.layout import Layout
+from regroup_trainer.checkpoint.lineage import LineageRecord
+from regroup_trainer.errors import FencedError, TrainingError
+from regroup_trainer.protocol.generation import GenerationNumber
+
+EXIT_DAMAGED = 1
+_TABLE_WIDTH = 100
+_DIRECTORY = click.argument(
+    "directory", type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+_STEP = click.option(
+    "--step", type=click.IntRange(0), help="The checkpoint of this step; the newest by default."
+)
+
+
+@click.group()
+def main() -> None:
+    """Checkpoints in the directory of a job: the folder that holds `checkpoints` and `lineage`."""
+
+
+@main.command("list")
+@_DIRECTORY
+@click.option("--json", "as_json", is_flag=True, help="One JSON list instead of a table.")
+def list_checkpoints(directory: Path, as_json: bool) -> None:
+    """Show all checkpoints, newest first, and which of them a job would resume from."""
+    layout = _layout(directory)
+    found = catalog.published(layout)
+    counting = {candidate.step for candidate in _counting(layout, _records(layout))}
+    if as_json:
+        click.echo(
+            json.dumps(
+                [_facts(candidate, candidate.step in counting) for candidate in found], indent=2
+            )
+        )
+        return
+    if not found:
+        click.echo(f"{layout.checkpoints} holds no checkpoint")
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("step", "saved", "size", "ranks", "strategy", "model", "generation", "state"):
+        table.add_column(column, no_wrap=True)
+    for candidate in found:
+        table.add_row(*_row(candidate, candidate.step in counting))
+    terminal = Console(highlight=False)
+    Console(highlight=False, width=max(terminal.width, _TABLE_WIDTH)).print(table)
+
+
+@main.command()
+@_DIRECTORY
+@_STEP
+def verify(directory: Path, step: int | None) -> None:
+    """Read checkpoints and compare them with their checksums; without --step all of them. Exit code
+    1: damaged.
+    """
+    layout = _layout(directory)
+    chosen = catalog.published(layout) if step is None else [_choose(layout, step)]
+    damaged = 0
+    for candidate in chosen:
+        problem = candidate.problem
+        if candidate.manifest is not None:
+            problem = catalog.verify(candidate.path, candidate.manifest, candidate.manifest.files)
+        damaged += bool(problem)
+        size = _size(candidate.manifest.size_bytes) if candidate.manifest else ""
+        click.echo(
+            f"step {candidate.step}: damaged: {problem}"
+            if problem
+            else f"step {candidate.step}: whole ({size})"
+        )
+    if not chosen:
+        raise click.ClickException(f"{layout.checkpoints} holds no checkpoint")
+    if damaged:
+        click.echo("a job passes damaged ones over and resumes from the newest whole one", err=True)
+        sys.exit(EXIT_DAMAGED)
+
+
+@main.command()
+@_DIRECTORY
+@_STEP
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder to write.",
+)
+def export(directory: Path, step: int | None, out: Path) -> None:
+    """Write the model as safetensors in Hugging Face's layout; the checkpoint is verified
+    before.
+    """
+    layout = _layout(directory)
+    candidate = _choose(layout, step)
+    problem = candidate.problem
+    if candidate.manifest is not None:
+        problem = catalog.verify(candidate.path, candidate.manifest, candidate.manifest.files)
+    if problem or candidate.manifest is None:
+        raise click.ClickException(f"{candidate.path} is damaged: {problem}: choose another step")
+    if out.exists() and any(out.iterdir()):
+        raise click.ClickException(f"--out {out} is not empty: name a new folder")
+    from regroup_trainer.checkpoint.export import export as write
+
+    try:
+        files = write(candidate.path, candidate.manifest, out)
+    except OSError as error:
+        raise click.ClickException(
+            f"--out {out} cannot be written ({error}): free it or choose another"
+        ) from error
+    for file in files:
+        click.echo(f"{file}  {_size(file.stat().st_size)}")
+
+
+@main.command()
+@_DIRECTORY
+@click.option(
+    "--keep-last", type=click.IntRange(1), required=True, help="How many of the newest stay."
+)
+@click.option("--keep-every-steps", type=click.IntRange(1), help="Multiples of this step stay too.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+def prune(directory: Path, keep_last: int, keep_every_steps: int | None, dry_run: bool) -> None:
+    """Delete old checkpoints. One that is damaged, or of an abandoned line, is left alone and does
+    not count.
+    """
+    layout = _layout(directory)
+    records = _records(layout)
+    steps = [candidate.step for candidate in _counting(layout, records) if candidate.manifest]
+    going = catalog.removable(steps, keep_last, keep_every_steps)
+    for step in going:
+        if not dry_run:
+            _remove(layout, step, max(records))
+        click.echo(f"step {step}: {'would go' if dry_run else 'deleted'}")
+    click.echo(f"{len(steps) - len(going)} stay")
+
+
+def _remove(layout: Layout, step: int, newest: GenerationNumber) -> None:
+    try:
+        publish.remove(layout, step, newest)
+    except FencedError as error:
+        raise click.ClickException(
+            f"{error}, and may need step {step}: it stays; prune again"
+        ) from error
+    except OSError as error:
+        raise click.ClickException(
+            f"{layout.published(step)} cannot be deleted: {error.strerror}"
+        ) from error
+
+
+def _layout(directory: Path) -> Layout:
+    layout = Layout(directory)
+    if not layout.checkpoints.is_dir():
+        raise click.ClickException(
+            f"{directory} is no job's directory, it has no folder `checkpoints`: name "
+            "[subPath/]NAMESPACE/JOB-UID on "
+            f"the volume, or regroup-runs/JOB for a local run"
+        )
+    return layout
+
+
+def _counting(layout: Layout, records: dict[GenerationNumber, LineageRecord]) -> list[Candidate]:
+    """The checkpoints of the current lineage, newest first."""
+    links = lineage.chain(records, max(records, default=None))
+    return [
+        candidate for candidate in catalog.published(layout) if catalog.on_lineage(candidate, links)
+    ]
+
+
+def _records(layout: Layout) -> dict[GenerationNumber, LineageRecord]:
+    try:
+        return lineage.read(layout)
+    except TrainingError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _choose(layout: Layout, step: int | None) -> Candidate:
+    candidates = _counting(layout, _records(layout)) if step is None else catalog.published(layout)
+    chosen = next((candidate for candidate in candidates if step in (None, candidate.step)), None)
+    if chosen is None:
+        there = ", ".join(str(candidate.step) for candidate in candidates) or "none at all"
+        raise click.ClickException(
+            f"--step {step}: not in {layout.checkpoints}: choose one of {there}"
+        )
+    return chosen
+
+
+def _row(candidate: Candidate, counts: bool) -> list[str | Text]:
+    manifest = candidate.manifest
+    if manifest is None:
+        return [str(candidate.step), *[""] * 6, Text(candidate.problem, style="red")]
+    saved = datetime.fromtimestamp(manifest.time).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    state = (
+        Text("resumable", style="green") if counts else Text("of an abandoned line", style="yellow")
+    )
+    return [
+        str(candidate.step),
+        saved,
+        _size(manifest.size_bytes),
+        str(manifest.world_size),
+        manifest.strategy,
+        str(manifest.model.get("name", "")),
+        str(manifest.generation),
+        state,
+    ]
+
+
+def _facts(candidate: Candidate, counts: bool) -> dict[str, object]:
+    manifest = candidate.manifest
+    facts: dict[str, object] = {
+        "step": candidate.step,
+        "path": str(candidate.path),
+        "problem": candidate.problem,
+    }
+    if manifest is not None:
+        described = manifest.model_dump(
+            mode="json", include={"world_size", "strategy", "time", "position", "tokens"}
+        )
+        facts |= {
+            **described,
+            "sizeBytes": manifest.size_bytes,
+            "generation": str(manifest.generation),
+        }
+    return {**facts, "resumable": counts and manifest is not None}
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
