@@ -39,6 +39,10 @@ def run(assignment: Assignment, channel: Channel) -> int:
             ctypes.string_at(0)
         case "hang":
             signal.pause()
+        case "complain, then hang":
+            print("a peer was lost", file=sys.stderr)
+            channel.send(Progress(generation=number, rank=rank, step=1, time=time.time()))
+            signal.pause()
         case "stall":
             channel.send(Progress(generation=number, rank=rank, step=1, time=time.time()))
             wait_for_ever()

@@ -18,6 +18,7 @@ from regroup_trainer.agent.template_protocol import (
     Order,
     RankEnded,
     Ready,
+    ReassignedRank,
     StartStore,
     StoreEnded,
     StoreStarted,
@@ -65,10 +66,12 @@ class Parent:
         return template_news.validate_json(self.lines.readline())
 
     def fork(self, job: str, n: int = 1) -> None:
+        self.order(ForkRank(assignment=self.assignment(job, n), threads=1))
+
+    def assignment(self, job: str, n: int) -> Assignment:
         number = GenerationNumber(1, n)
         record = make_record(number, (make_hello(0),), make_desired(job=job), ("Nothing", "test"))
-        assignment = Assignment(record=record, rank=0, local_rank=0, channel=self.path)
-        self.order(ForkRank(assignment=assignment, threads=1))
+        return Assignment(record=record, rank=0, local_rank=0, channel=self.path)
 
     def ended(self) -> RankEnded:
         news = self.news()
@@ -152,6 +155,19 @@ def test_a_killed_rank_is_marked_as_such_and_the_next_one_follows(parent: Parent
     first, second = sorted((parent.ended(), parent.ended()), key=lambda end: end.generation)
     parent.accept().close()
     assert (first.killed, first.signal, second.killed, second.exit_code) == (True, 9, False, 0)
+
+
+def test_what_a_rank_wrote_in_a_former_generation_does_not_explain_its_end(parent: Parent) -> None:
+    job = "complain, then hang"
+    parent.fork(job, n=20)
+    with parent.accept() as rank, rank.makefile("rb") as lines:
+        assert [rank_report.validate_json(lines.readline()).kind for _ in range(2)][1] == "progress"
+        parent.order(
+            KillRanks(kept=(ReassignedRank(rank=0, assignment=parent.assignment(job, 21)),))
+        )
+        parent.order(KillRanks())
+        end = parent.ended()
+    assert (end.generation, end.stderr_tail) == (GenerationNumber(1, 21), "")
 
 
 def test_ranks_run_in_their_own_group_with_a_name_and_lower_priority(parent: Parent) -> None:

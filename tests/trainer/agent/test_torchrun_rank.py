@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from regroup_trainer.agent.torchrun_rank import failure
+from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.torchrun_programs import (
     MESSAGE_VARIABLE,
     PROGRAM_VARIABLE,
@@ -54,6 +55,14 @@ def test_every_line_of_the_script_begins_with_its_rank(tmp_path: Path) -> None:
     out, error = start(tmp_path, text).communicate(timeout=60)
     assert out == "rank 3: one\nrank 3: two\n"
     assert error == "rank 3: three\n"
+
+
+def test_the_folder_of_the_job_is_there_when_the_script_begins(tmp_path: Path) -> None:
+    folder = tmp_path / "volume/job"
+    text = f"open({str(folder / 'snapshot')!r}, 'w').close()"
+    rank = start(tmp_path, text, **{DIRECTORY_VARIABLE: str(folder)})
+    rank.communicate(timeout=60)
+    assert (folder / "snapshot").exists()
 
 
 @pytest.mark.parametrize("end", ["os.abort", "os._exit, 3", "os.kill, os.getpid(), 11"])

@@ -286,6 +286,8 @@ class Template:
         for pid, rank in self._ranks.items():
             if not rank.killed and rank.assignment.rank in kept:
                 rank.assignment = kept[rank.assignment.rank]
+                for stream in rank.streams:
+                    stream.tail = b""  # what it wrote before explains no later end
                 continue
             rank.killed = True
             with contextlib.suppress(ProcessLookupError):

@@ -31,6 +31,7 @@ _START = (
     "start(sys.argv[1:])"
 )
 _MESSAGE_VARIABLE = "REGROUP_TERMINATION_LOG"
+_DIRECTORY_VARIABLE = "REGROUP_DIRECTORY"
 _PR_SET_PDEATHSIG = 1
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """What torchrun sends to the rank's whole process group: the script's to obey."""
@@ -46,6 +47,7 @@ _MESSAGE_BYTES = 4000
 def watch(command: Sequence[str]) -> NoReturn:
     """Run `python COMMAND` as a child to its end, and end as it does."""
     _begin_message()
+    _make_directory()
     has_ended, says_end = os.pipe()
     script = subprocess.Popen(
         [sys.executable, "-u", _START, str(says_end), str(os.getpid()), *command],
@@ -132,6 +134,13 @@ def _pass_on(script: subprocess.Popen[bytes]) -> bytes:
     for stream in streams:
         stream.drain(time.monotonic())
     return streams[1].tail
+
+
+def _make_directory() -> None:
+    """Make the folder of the job on the volume, where scripts save."""
+    if directory := os.environ.get(_DIRECTORY_VARIABLE):
+        with contextlib.suppress(OSError):  # the script will say so where it needs it
+            Path(directory).mkdir(parents=True, exist_ok=True)
 
 
 def _begin_message() -> None:

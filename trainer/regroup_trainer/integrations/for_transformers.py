@@ -89,7 +89,7 @@ class TransformersRecovery(TrainerCallback):
     ) -> None:
         """Agree with the other ranks whether to save and to stop here."""
         assert self._agreement is not None
-        agreed = self._agreement.after(state.global_step)
+        agreed = self._agreement.after(state.global_step, state.max_steps)
         self._is_stopping = agreed.stop
         if agreed.stop or agreed.save:
             control.should_save = True

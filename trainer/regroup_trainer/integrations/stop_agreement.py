@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.rank.script_report import report
 
 STOPPED = 128 + signal.SIGTERM
 """Exit code of a program that saved and ended because it was asked to."""
@@ -50,8 +51,11 @@ class StopAgreement:
         self._pending: dist.Work | None = None
         self._former = signal.signal(signal.SIGTERM, self._note_signal)
 
-    def after(self, step: int) -> Agreed:
-        """What all ranks do after this step. All of them call it, once a step."""
+    def after(self, step: int, total: int | None = None) -> Agreed:
+        """What all ranks do after this step, which the job's status shows. All of them call it,
+        once a step.
+        """
+        report(step=step, total=total)
         wished = self._read()
         is_due = bool(self._every_steps) and step % (self._every_steps or 1) == 0
         agreed = Agreed(bool(wished[0]), bool(wished[1]) or is_due)
