@@ -280,7 +280,8 @@ class TorchrunRun:
         budget = f"spec.restartPolicy.maxRestarts={self.wanted.max_restarts}"
         if self._gave_up is not None and not self._lost:
             shown = torchrun_end.shorten(self._gave_up, _MESSAGE_LIMIT)
-            return Outcome(result="failed", message=f"{shown}\ntorchrun gave up ({budget})")
+            reason, text = torchrun_end.why_it_ended(self._gave_up, self.wanted.max_restarts)
+            return Outcome(result="failed", reason=reason, message=f"{shown}\n{text}")
         if 0 <= self.wanted.max_restarts < self._failures:
             text = f"workers failed {self._failures} times ({budget})"
             shown = torchrun_end.shorten(self._reason, _MESSAGE_LIMIT)

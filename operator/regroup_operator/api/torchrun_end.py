@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Verdict = Literal["open", "complete", "again"]
-_GAVE_UP = re.compile(r"ChildFailedError|torchrun gives up after")
-"""In the last message of an agent whose ranks failed more often than it may start them again."""
+_HOPELESS = "another try would fail too"
+_GAVE_UP = re.compile(rf"ChildFailedError|torchrun gives up after|{_HOPELESS}")
+"""In the last message of an agent that will not start its ranks again."""
 _RANK_FAILED = re.compile(r"rank \d+ (?:failed|was ended) ")
 
 
@@ -51,8 +52,16 @@ def failed_rank(attempt: AttemptState) -> str:
 
 
 def gave_up(message: str) -> bool:
-    """Whether an agent with this last message has used up its restarts."""
+    """Whether an agent with this last message will not start its ranks again."""
     return _GAVE_UP.search(message) is not None
+
+
+def why_it_ended(message: str, max_restarts: int) -> tuple[str, str]:
+    """The reason and a sentence for a job whose agent will not start its ranks again."""
+    if _HOPELESS in message:
+        return "FailsAtStart", "the ranks would wait for each other in vain"
+    budget = f"spec.restartPolicy.maxRestarts={max_restarts}"
+    return "RestartsExhausted", f"torchrun gave up ({budget})"
 
 
 def shorten(message: str, limit: int) -> str:

@@ -138,8 +138,9 @@ def _gave_up(job: Job, observed: Observed) -> JobOutcome | None:
     pod = next((pod for pod in failed if torchrun_end.gave_up(pod.exit_message)), None)
     if pod is None:
         return None
-    budget = f"spec.restartPolicy.maxRestarts={job.spec.restart_policy.max_restarts}"
-    text = f"torchrun gave up ({budget}): see the log of {pod.name}"
+    limit = job.spec.restart_policy.max_restarts
+    reason, sentence = torchrun_end.why_it_ended(pod.exit_message, limit)
+    text = f"{sentence}: see the log of {pod.name}"
     if why := torchrun_end.failed_rank(state_of(job, observed)):
         text = f"{torchrun_end.shorten(why, MESSAGE_LIMIT - len(text) - 1)}\n{text}"
-    return JobOutcome(False, "RestartsExhausted", text)
+    return JobOutcome(False, reason, text)

@@ -178,3 +178,33 @@ def test_faults_that_torchrun_cannot_have_are_refused(
     )
     assert done.exit_code == 1
     assert words in done.output
+
+
+TAKES_LOCAL_RANK = """
+import os
+import torch.distributed as dist
+dist.init_process_group("gloo", rank=int(os.environ["LOCAL_RANK"]), world_size=2)
+"""
+SPAWNS = """
+import torch.multiprocessing as mp
+mp.spawn(print, nprocs=2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (TAKES_LOCAL_RANK, "init_process_group got rank 0, which is LOCAL_RANK"),
+        (SPAWNS, "torch.multiprocessing.spawn starts ranks"),
+    ],
+    ids=["LOCAL_RANK", "spawn"],
+)
+def test_ranks_that_would_wait_in_vain_end_the_job_at_the_first_try(
+    tmp_path: Path, program: str, words: str
+) -> None:
+    run = make_run(tmp_path, program)
+    outcome, _ = play(run, [])
+    assert (outcome.result, outcome.reason) == ("failed", "FailsAtStart")
+    assert words in outcome.message
+    assert run.restarts <= 2

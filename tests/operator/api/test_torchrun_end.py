@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from regroup_operator.api.torchrun_end import AttemptState, judge, shorten
+from regroup_operator.api.torchrun_end import AttemptState, gave_up, judge, shorten, why_it_ended
 
 
 def make_state(**fields: Any) -> AttemptState:
@@ -41,3 +41,13 @@ def test_a_long_message_keeps_its_first_line_and_its_end() -> None:
     assert shorten("what\n" + "x" * 100 + "why", 20) == "what\n" + "x" * 12 + "why"
     assert shorten("what happened", 4) == "what"
     assert shorten("what\nwhy", 20) == "what\nwhy"
+
+
+def test_ranks_that_would_wait_in_vain_are_no_matter_of_restarts() -> None:
+    message = "rank 1 failed with exit code 2; another try would fail too:\nConfigurationError: ..."
+    assert gave_up(message)
+    assert why_it_ended(message, 10)[0] == "FailsAtStart"
+    assert why_it_ended("rank 0 failed; torchrun gives up after 10 restarts", 10) == (
+        "RestartsExhausted",
+        "torchrun gave up (spec.restartPolicy.maxRestarts=10)",
+    )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from regroup_trainer.agent.torchrun_rank import failure
+from regroup_trainer.agent.torchrun_rank import failure, place_in
 from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.torchrun_programs import (
     MESSAGE_VARIABLE,
@@ -19,6 +19,7 @@ from regroup_trainer.protocol.torchrun_programs import (
     RUN_RANK,
     rank_program,
 )
+from regroup_trainer.system.rendezvous_check import RankPlace
 
 PROBE = Path(__file__).parents[2] / "support" / "programs" / "probe.py"
 
@@ -167,3 +168,10 @@ def test_the_process_is_the_one_that_python_would_make(
     for each in found:
         assert each.pop("argv")[0] == str(PROBE)
     assert found[0] == found[1]
+
+
+def test_workers_at_one_address_of_their_own_are_one_host() -> None:
+    given = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    there = {**given, "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "198.18.0.7"}
+    assert place_in(there) == RankPlace(3, 4, 1, 2, hosts=2)
+    assert place_in({**there, "MASTER_ADDR": "127.0.0.1"}).hosts == 1

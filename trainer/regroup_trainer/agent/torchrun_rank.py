@@ -1,29 +1,39 @@
 """A rank under stock torchrun: a process that starts the script and watches over it.
 
 torchrun runs this in images that may not have Regroup. `protocol/torchrun_programs.py` therefore
-ships its text and that of the two modules that it imports. They need the standard library of Python
-3.9, and no name stands in two of them.
+ships its text and that of the modules of ours that it imports. They need the standard library of
+Python 3.9, and no name stands in two of them.
 
 It marks what the script writes with the rank, says in the worker's last message why the script
-failed, and knows whether the script's last line has run.
+failed, and knows whether the script's last line has run. It ends the worker when ranks would wait
+for each other in vain.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import os
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from types import ModuleType
+from typing import Any, NoReturn
 
 from regroup_trainer.agent.rank_output import IDLE_SECONDS, Lines, Stream, write
 from regroup_trainer.system.command_line import NoScriptError, end, execute, show
+from regroup_trainer.system.rendezvous_check import (
+    RankPlace,
+    is_loopback,
+    refuse_spawn,
+    watch_rendezvous,
+)
 
 _START = (
     "-cimport os, sys; sys.path[:] = filter(None, sys.path); "
@@ -37,6 +47,9 @@ _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """What torchrun sends to the rank's whole process group: the script's to obey."""
 _HOSTS_IN_VAIN = b"The server socket has failed to listen"
 """What c10d says when rank 0 cannot host the store of a process group."""
+_DONE, _HOPELESS = b".", b"!"
+"""What the process of the script says of its end."""
+_NO_OTHER_TRY = "; another try would fail too"
 _MESSAGE_BYTES = 4000
 """Kubernetes keeps 4,096 bytes."""
 
@@ -60,11 +73,16 @@ def watch(command: Sequence[str]) -> NoReturn:
         signal.signal(number, lambda *_: None)
     tail = _pass_on(script)
     os.set_blocking(has_ended, False)
+    news = b""
     with contextlib.suppress(BlockingIOError):
-        if os.read(has_ended, 1) and script.returncode:
-            write(2, f"{_prefix()}{_counts(script.returncode)}\n".encode())
-            _end_with(0)
-    if script.returncode not in (0, -signal.SIGTERM):
+        news = os.read(has_ended, 1)
+    if news == _DONE and script.returncode:
+        write(2, f"{_prefix()}{_counts(script.returncode)}\n".encode())
+        _end_with(0)
+    if news == _HOPELESS:
+        _leave_message(f"{_named()} {_how(script.returncode)}{_NO_OTHER_TRY}", tail)
+        os.kill(os.getppid(), signal.SIGTERM)  # torchrun would start all ranks again
+    elif script.returncode not in (0, -signal.SIGTERM):
         _leave_message(failure(script.returncode, os.environ) + advice(tail, os.environ), tail)
     _end_with(script.returncode)
 
@@ -105,7 +123,11 @@ def _counts(code: int) -> str:
 
 
 def _prefix() -> str:
-    return f"rank {os.environ.get('RANK', '?')}: "
+    return f"{_named()}: "
+
+
+def _named() -> str:
+    return f"rank {os.environ.get('RANK', '?')}"
 
 
 def _pass_on(script: subprocess.Popen[bytes]) -> bytes:
@@ -181,8 +203,19 @@ def start(arguments: Sequence[str]) -> NoReturn:
     """
     says_end, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
     _die_with(parent)
+    place = place_in(os.environ)
+    checks = {
+        "torch.distributed.rendezvous": watch_rendezvous,
+        "torch.multiprocessing": refuse_spawn,
+    }
+    for name, check in checks.items():
+        sys.meta_path.insert(0, AfterImport(name, partial(check, place, HopelessError)))
     try:
         code = execute(command)
+    except HopelessError as error:
+        print(f"ConfigurationError: {error}", file=sys.stderr)
+        os.write(says_end, _HOPELESS)
+        os._exit(2)
     except NoScriptError as error:
         print(error, file=sys.stderr)
         os._exit(2)
@@ -191,9 +224,45 @@ def start(arguments: Sequence[str]) -> NoReturn:
         code = 1
     if not code:
         with contextlib.suppress(OSError):
-            os.write(says_end, b".")
+            os.write(says_end, _DONE)
     end()
     os._exit(code & 0xFF)
+
+
+def place_in(environment: Mapping[str, str]) -> RankPlace:
+    """The place of this rank by torchrun's variables."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
+    rank, size, local_rank, local_size, workers = (int(environment.get(n, "1")) for n in names)
+    hosts = 1 if is_loopback(environment.get("MASTER_ADDR", "")) else workers
+    return RankPlace(rank, size, local_rank, local_size, hosts)
+
+
+class HopelessError(Exception):
+    """The ranks would wait for each other in vain, and in another try again."""
+
+
+class AfterImport:
+    """A finder of modules that calls `then` once, after the import of a module."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> Any:
+        """What importlib asks: None, except for the module that is waited for."""
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                load(module)
+                with contextlib.suppress(Exception):  # another version of torch
+                    self._then()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
 
 
 def _die_with(parent: int) -> None:

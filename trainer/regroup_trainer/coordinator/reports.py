@@ -83,7 +83,7 @@ def _apply(state: State, report: Report, current: CurrentGeneration, now: float)
 
 
 def _on_restored(state: State, report: Restored, current: CurrentGeneration, now: float) -> None:
-    is_known = report.rank in current.restored  # a script has written a step before its Session
+    former = current.restored.get(report.rank)
     current.restored[report.rank] = report
     is_of_script = report.restored_from == "Script"
     state.started = state.started or not is_of_script
@@ -91,8 +91,8 @@ def _on_restored(state: State, report: Restored, current: CurrentGeneration, now
         return
     if not is_of_script:
         state.resumed.append((report.generation, report.step))
-    if is_known:
-        return
+    if former is not None and former.restored_from == "Script":
+        return  # a script has written a step before its Session
     if report.fallback_reason:
         text = f"the state comes from {report.restored_from}: {report.fallback_reason}"
         state.emit(now, "SnapshotPassedOver", text, "Warning")

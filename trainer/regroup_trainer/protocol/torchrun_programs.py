@@ -28,7 +28,12 @@ _PRODUCT = Path(__file__).parents[1]
 @cache
 def rank_program() -> str:
     """A rank under torchrun: `agent/torchrun_rank.py`."""
-    return _program("agent/rank_output.py", "system/command_line.py", "agent/torchrun_rank.py")
+    return _program(
+        "agent/rank_output.py",
+        "system/command_line.py",
+        "system/rendezvous_check.py",
+        "agent/torchrun_rank.py",
+    )
 
 
 @cache

@@ -22,12 +22,12 @@ from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.desired import UNLIMITED_RESTARTS
 from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.protocol.progress_pattern import NEEDS_RE2, has_re2
-from regroup_trainer.rank import accelerate_config, launch, rendezvous_check, script_report
+from regroup_trainer.rank import accelerate_config, launch, script_report
 from regroup_trainer.rank.accelerate_config import JobSize
 from regroup_trainer.rank.joining import is_generation_lost
 from regroup_trainer.rank.launch import Launch
-from regroup_trainer.rank.rendezvous_check import RankPlace
-from regroup_trainer.system import command_line
+from regroup_trainer.system import command_line, rendezvous_check
+from regroup_trainer.system.rendezvous_check import RankPlace
 
 _STORE_TIMEOUT = timedelta(seconds=60)
 _PORT_KEY = "master_port"
@@ -47,7 +47,9 @@ def run(assignment: Assignment, channel: Channel) -> int:
     here = Launch(assignment, channel)
     launch.announce(here)
     os.environ.update(environment(assignment, os.environ))
-    rendezvous_check.watch(RankPlace.of(assignment))
+    place = _place_of(assignment)
+    rendezvous_check.watch_rendezvous(place, ConfigurationError)
+    rendezvous_check.refuse_spawn(place, ConfigurationError)
     try:
         code = command_line.execute(assignment.record.desired.script)
         if code == 0 and here.finish is not None:
@@ -70,6 +72,17 @@ def run(assignment: Assignment, channel: Channel) -> int:
     if not code and here.finish is None:
         here.report_end("completed")
     return code
+
+
+def _place_of(assignment: Assignment) -> RankPlace:
+    record, place = assignment.record, assignment.place
+    return RankPlace(
+        rank=assignment.rank,
+        world_size=record.world_size,
+        local_rank=assignment.local_rank,
+        local_world_size=place.ranks,
+        hosts=len({member.address for member in record.members}),
+    )
 
 
 def _is_loss(error: Exception, channel: Channel) -> bool:

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from regroup_trainer.rank.rendezvous_check import RankPlace, is_own_listener, problem
+from regroup_trainer.system.rendezvous_check import RankPlace, is_own_listener, problem
 
 PLACE = RankPlace(rank=2, world_size=4, local_rank=0, local_world_size=2, hosts=2)
 SET = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "10.0.0.1"}

@@ -2,7 +2,8 @@
 in vain.
 
 A program that takes LOCAL_RANK for its rank, or sets MASTER_ADDR to localhost, works on one
-machine. On several, some ranks never come.
+machine. On several, some ranks never come. It works in images without Regroup too: see
+`protocol/torchrun_programs.py`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
-
-import torch.multiprocessing
-
-from regroup_trainer.errors import ConfigurationError
-from regroup_trainer.protocol.generation import Assignment
 
 _LISTENS = "0A"
 """State of a listening socket in /proc/net/tcp."""
@@ -35,28 +31,32 @@ class RankPlace:
     hosts: int
     """The number of machines, or pods, of the job."""
 
-    @classmethod
-    def of(cls, assignment: Assignment) -> RankPlace:
-        """The place of an assignment."""
-        record, place = assignment.record, assignment.place
-        return cls(
-            rank=assignment.rank,
-            world_size=record.world_size,
-            local_rank=assignment.local_rank,
-            local_world_size=place.ranks,
-            hosts=len({member.address for member in record.members}),
-        )
 
-
-def watch(place: RankPlace) -> None:
-    """From now on a rendezvous of this process that cannot succeed raises ConfigurationError."""
+def watch_rendezvous(place: RankPlace, error: type[Exception]) -> None:
+    """From now on a rendezvous of this process that cannot succeed raises `error`. The process has
+    imported torch.distributed.
+    """
     handlers = vars(sys.modules["torch.distributed.rendezvous"])["_rendezvous_handlers"]
     for scheme in ("env", "tcp"):
-        handlers[scheme] = _checked(handlers[scheme], place)
+        handlers[scheme] = _checked(handlers[scheme], place, error)
+
+
+def refuse_spawn(place: RankPlace, error: type[Exception]) -> None:
+    """From now on torch's way to start ranks raises `error`, where there are several already. The
+    process has imported torch.multiprocessing.
+    """
+
+    def refuse(*_arguments: Any, **_options: Any) -> None:
+        raise error(
+            "torch.multiprocessing.spawn starts ranks, which the job does here: call the function "
+            "itself once, with RANK and WORLD_SIZE of the environment; for processes that are no "
+            "ranks use Python's multiprocessing"
+        )
+
     if place.world_size > 1:
         for name in ("torch.multiprocessing", "torch.multiprocessing.spawn"):
-            vars(sys.modules[name])["start_processes"] = _refuse_spawn
-        vars(torch.multiprocessing)["spawn"] = _refuse_spawn
+            vars(sys.modules[name])["start_processes"] = refuse
+        vars(sys.modules["torch.multiprocessing"])["spawn"] = refuse
 
 
 def problem(url: str, environment: Mapping[str, str], place: RankPlace) -> str:
@@ -84,7 +84,7 @@ def problem(url: str, environment: Mapping[str, str], place: RankPlace) -> str:
             'leave rank and world_size out, or take world_size=int(os.environ["WORLD_SIZE"])'
         )
     host = (parts.hostname or "") if parts.scheme == "tcp" else environment.get("MASTER_ADDR", "")
-    if place.hosts > 1 and _is_loopback(host):
+    if place.hosts > 1 and is_loopback(host):
         return (
             f"the address to meet at is {host}, which is another machine on each of the "
             f"{place.hosts} workers: leave MASTER_ADDR and MASTER_PORT as they are set"
@@ -123,24 +123,19 @@ def _link(descriptor: str) -> str:
         return ""
 
 
-def _checked(handler: Callable[..., Any], place: RankPlace) -> Callable[..., Any]:
+def _checked(
+    handler: Callable[..., Any], place: RankPlace, error: type[Exception]
+) -> Callable[..., Any]:
     def checked(url: str, *arguments: Any, **options: Any) -> Any:
         if found := problem(url, os.environ, place):
-            raise ConfigurationError(found)
+            raise error(found)
         return handler(url, *arguments, **options)
 
     return checked
 
 
-def _refuse_spawn(*_arguments: Any, **_options: Any) -> None:
-    raise ConfigurationError(
-        "torch.multiprocessing.spawn starts ranks, which the job does here: call the function "
-        "itself once, with RANK and WORLD_SIZE of the environment; for processes that are no ranks "
-        "use Python's multiprocessing"
-    )
-
-
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether the address is the machine's own."""
     if host == "localhost":
         return True
     try:
