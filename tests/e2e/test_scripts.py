@@ -26,6 +26,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(900)]
 EPOCHS, KILL_AT = 100, 3
 ROUNDING = 1e-5
 LAUNCHERS = ("regroup", "torchrun")
+PROGRAMS = ROOT / "tests/support/programs"
+WRONG = {
+    "first_ddp.py": "init_process_group got rank 0, which is LOCAL_RANK",
+    "meets_at_localhost.py": "the address to meet at is localhost",
+}
+"""Script -> what the job says."""
+FAILS_SECONDS = 120
 LIBRARIES = ("accelerate", "lightning", "transformers")
 WITHOUT = "torch; sys_platform == 'never'"  # the image has it
 
@@ -37,9 +44,12 @@ def test_a_script_ends_as_if_no_pod_had_been_killed(
     volume = installation.stage.volume(installation.namespace)
     install_libraries(volume / "libraries", tmp_path)
     files = [f"--from-file={path}" for path in sorted(SHAPES.glob("*.py"))]
-    installation.kubectl("create", "configmap", "shapes", "-n", installation.namespace, *files)
+    installation.kubectl("create", "configmap", "scripts", "-n", installation.namespace, *files)
     undisturbed = run_undisturbed(shape, tmp_path)
-    jobs = [installation.start(manifest(shape, launcher)) for launcher in LAUNCHERS]
+    arguments = ("$REGROUP_DIRECTORY", str(EPOCHS))
+    jobs = [
+        installation.start(manifest(shape.script, launcher, *arguments)) for launcher in LAUNCHERS
+    ]
     for job in jobs:
         wait_for_line(installation, job, f"epoch {KILL_AT}: loss")
         victim = job.workers()[1]["metadata"]["name"]
@@ -53,19 +63,32 @@ def test_a_script_ends_as_if_no_pod_had_been_killed(
         assert difference(final, read(undisturbed)) <= ROUNDING
 
 
-def manifest(shape: Shape, launcher: str) -> dict[str, Any]:
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_script_that_was_only_tried_on_one_machine_fails_with_what_to_change(
+    launcher: str, installation: Installation
+) -> None:
+    files = [f"--from-file={PROGRAMS / name}" for name in WRONG]
+    installation.kubectl("create", "configmap", "scripts", "-n", installation.namespace, *files)
+    jobs = {installation.start(manifest(name, launcher)): words for name, words in WRONG.items()}
+    for job, words in jobs.items():
+        job.wait_for_condition("Failed", seconds=FAILS_SECONDS)
+        assert words in job.status()["message"]
+        assert job.condition("Failed")["reason"] == "FailsAtStart"
+
+
+def manifest(script: str, launcher: str, *arguments: str) -> dict[str, Any]:
     """A job that runs the script on two workers, with the libraries from the shared volume."""
     container = {
         "name": "trainer",
-        "command": ["python", shape.script, "$REGROUP_DIRECTORY", str(EPOCHS)],
-        "workingDir": "/shapes",
+        "command": ["python", script, *arguments],
+        "workingDir": "/scripts",
         "env": [
             {"name": "OMP_NUM_THREADS", "value": "1"},
             {"name": "PYTHONPATH", "value": "/libraries"},
             {"name": "HF_HUB_OFFLINE", "value": "1"},
         ],
         "volumeMounts": [
-            {"name": "shapes", "mountPath": "/shapes"},
+            {"name": "scripts", "mountPath": "/scripts"},
             {
                 "name": "shared",
                 "mountPath": "/libraries",
@@ -75,13 +98,13 @@ def manifest(shape: Shape, launcher: str) -> dict[str, Any]:
         ],
     }
     volumes = [
-        {"name": "shapes", "configMap": {"name": "shapes"}},
+        {"name": "scripts", "configMap": {"name": "scripts"}},
         {"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}},
     ]
     return {
         "apiVersion": "regroup.dev/v1alpha1",
         "kind": "TrainingJob",
-        "metadata": {"name": f"{Path(shape.script).stem.replace('_', '-')}-{launcher}"},
+        "metadata": {"name": f"{Path(script).stem.replace('_', '-')}-{launcher}"},
         "spec": {
             "launcher": launcher,
             "replicas": 2,
