@@ -58,7 +58,8 @@ def test_a_script_ends_as_if_no_pod_had_been_killed(
         )
     for job in jobs:
         job.wait_for_condition("Complete", seconds=400)
-        assert job.status()["restarts"] == {"infrastructure": 1}
+        restarts = job.status()["restarts"]
+        assert {cause: n for cause, n in restarts.items() if n} == {"infrastructure": 1}
         (final,) = volume.glob(f"**/{job.name}-*/final.pt")
         assert difference(final, read(undisturbed)) <= ROUNDING
 
