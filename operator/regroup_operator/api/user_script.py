@@ -11,6 +11,7 @@ file, so that one file serves both.
 from __future__ import annotations
 
 import re
+import reprlib
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -151,8 +152,17 @@ def _name(word: str) -> str:
 
 
 def main_container(template: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The container `trainer` of a pod template; empty when there is none."""
-    containers = ((template or {}).get("spec") or {}).get("containers") or []
+    """The container `trainer` of a pod template; empty when there is none. Raises ValueError for a
+    template that is no object of lists and objects.
+    """
+    spec = (template or {}).get("spec") or {}
+    if not isinstance(spec, Mapping):
+        raise ValueError(f"spec.template.spec: must be an object, got {reprlib.repr(spec)}")
+    containers = spec.get("containers") or []
+    if not isinstance(containers, list):
+        raise ValueError(
+            f"spec.template.spec.containers: must be a list, got {reprlib.repr(containers)}"
+        )
     found = (c for c in containers if isinstance(c, Mapping) and c.get("name") == _MAIN_CONTAINER)
     return next(found, {})
 
@@ -162,7 +172,7 @@ def _words(container: Mapping[str, Any], key: str) -> list[str]:
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise ValueError(
             f"spec.template.spec.containers[trainer].{key}: must be a list of strings, got "
-            f"{words!r}"
+            f"{reprlib.repr(words)}"
         )
     return words
 
@@ -186,8 +196,13 @@ def _require_script(words: list[str]) -> None:
 
 def _environment(container: Mapping[str, Any]) -> dict[str, str]:
     entries = container.get("env") or []
+    if not isinstance(entries, list):
+        raise ValueError(
+            "spec.template.spec.containers[trainer].env: must be a list of names and values, got "
+            f"{reprlib.repr(entries)}"
+        )
     return {
         str(entry["name"]): str(entry["value"])
         for entry in entries
-        if isinstance(entry, Mapping) and "value" in entry
+        if isinstance(entry, Mapping) and entry.get("name") and entry.get("value") is not None
     }

@@ -147,3 +147,13 @@ def test_a_program_that_cannot_start_fails_at_once_with_its_traceback(tmp_path: 
     assert "regroup_trainer" not in outcome.message
     assert run.status is not None
     assert run.status.ledger.restarts == {"application": 1}
+
+
+def test_a_process_that_a_rank_has_forked_does_not_end_for_it(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import os, sys\nos.fork() or sys.exit(0)\nos.wait()\nsys.exit(5)\n")
+    outcome = play(
+        make_run(tmp_path / "job", 1, script=(str(program),), replicas=1, min_replicas=1)
+    )
+    assert outcome.result == "failed"
+    assert "exit code 5" in outcome.message

@@ -157,3 +157,29 @@ def test_flags_of_torchrun_that_contradict_the_spec_are_refused(
 ) -> None:
     with pytest.raises(ValidationError, match=re.escape(words)):
         of_torchrun(flag, **spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ("hello", "spec.template.spec: must be an object"),
+        ({"containers": 5}, "spec.template.spec.containers: must be a list"),
+        (
+            {"containers": [{"name": "trainer", "command": ["python", "a.py"], "env": 5}]},
+            r"spec.template.spec.containers\[trainer\].env: must be a list",
+        ),
+    ],
+)
+def test_a_template_of_another_shape_is_refused_by_the_name_of_the_field(
+    spec: Any, field: str
+) -> None:
+    with pytest.raises(ValueError, match=field):
+        user_script({"spec": spec})
+
+
+def test_an_entry_of_env_without_a_name_or_value_is_none() -> None:
+    env = [{"value": "x"}, {"name": None, "value": None}, {"name": "A", "value": "1"}]
+    container = {"name": "trainer", "command": ["python", "a.py"], "env": env}
+    script = user_script({"spec": {"containers": [container]}})
+    assert script is not None
+    assert script.environment == {"A": "1"}

@@ -75,6 +75,13 @@ def test_a_script_that_aborts_after_its_last_line_has_ended_well(tmp_path: Path,
     assert not (tmp_path / "message").exists()
 
 
+ENDS_IN_A_THREAD = """
+import threading, time
+end = lambda: (time.sleep(0.5), os.kill(os.getpid(), 9))
+threading.Thread(target=end).start()
+"""
+
+
 @pytest.mark.parametrize(
     ("last", "code"),
     [
@@ -83,6 +90,9 @@ def test_a_script_that_aborts_after_its_last_line_has_ended_well(tmp_path: Path,
         ("sys.exit(3)", 3),
         ("os._exit(4)", 4),
         ("raise ValueError('a bug')", 1),
+        # a helper that it has forked ended well
+        ("os.fork() or sys.exit(0)\nos.wait()\nsys.exit(5)", 5),
+        (ENDS_IN_A_THREAD, -signal.SIGKILL),
     ],
 )
 def test_a_script_that_ends_before_its_last_line_has_failed(
@@ -175,3 +185,15 @@ def test_workers_at_one_address_of_their_own_are_one_host() -> None:
     there = {**given, "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "198.18.0.7"}
     assert place_in(there) == RankPlace(3, 4, 1, 2, hosts=2)
     assert place_in({**there, "MASTER_ADDR": "127.0.0.1"}).hosts == 1
+
+
+def test_nothing_is_written_where_the_script_has_opened_something_else(tmp_path: Path) -> None:
+    text = """
+import os
+os.closerange(3, 64)
+files = [open(f"mine-{number}", "wb") for number in range(12)]
+"""
+    rank = start(tmp_path, text)
+    rank.communicate(timeout=60)
+    assert rank.returncode == 0
+    assert {path.read_bytes() for path in tmp_path.glob("mine-*")} == {b""}

@@ -39,6 +39,8 @@ def test_a_program_that_changes_the_variables_is_named() -> None:
         ("tcp://10.0.0.1:29500?rank=2&world_size=4", PLACE),
         ("env://?rank=0&world_size=2", PLACE),  # a group of this worker's ranks
         ("tcp://localhost:1?rank=1&world_size=2", RankPlace(1, 2, 1, 2, hosts=1)),
+        ("tcp://127.0.0.1:5555?rank=0&world_size=1", PLACE),  # a group of this rank alone
+        ("tcp://10.0.0.9:6666?rank=0&world_size=3", PLACE),  # with others than the job's ranks
     ],
 )
 def test_what_can_succeed_is_left_alone(url: str, place: RankPlace) -> None:

@@ -27,7 +27,13 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from regroup_trainer.agent.rank_output import IDLE_SECONDS, Lines, Stream, write
-from regroup_trainer.system.command_line import NoScriptError, end, execute, show
+from regroup_trainer.system.command_line import (
+    NoScriptError,
+    end,
+    execute,
+    show,
+    wait_for_threads,
+)
 from regroup_trainer.system.rendezvous_check import (
     RankPlace,
     is_loopback,
@@ -203,6 +209,7 @@ def start(arguments: Sequence[str]) -> NoReturn:
     """
     says_end, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
     _die_with(parent)
+    pipe = NewsPipe(says_end)
     place = place_in(os.environ)
     checks = {
         "torch.distributed.rendezvous": watch_rendezvous,
@@ -214,7 +221,7 @@ def start(arguments: Sequence[str]) -> NoReturn:
         code = execute(command)
     except HopelessError as error:
         print(f"ConfigurationError: {error}", file=sys.stderr)
-        os.write(says_end, _HOPELESS)
+        pipe.send(_HOPELESS)
         os._exit(2)
     except NoScriptError as error:
         print(error, file=sys.stderr)
@@ -222,11 +229,29 @@ def start(arguments: Sequence[str]) -> NoReturn:
     except BaseException as error:
         show(error)
         code = 1
+    wait_for_threads()
     if not code:
-        with contextlib.suppress(OSError):
-            os.write(says_end, _DONE)
+        pipe.send(_DONE)
     end()
     os._exit(code & 0xFF)
+
+
+class NewsPipe:
+    """Where the process of the script says how it ends. Processes that it forks say nothing, and
+    nothing is written when a script has closed the pipe and opened something else in its place.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._process = descriptor, os.getpid()
+        self._identity = os.fstat(descriptor)[:3]
+
+    def send(self, news: bytes) -> None:
+        """Write it, if this is possible."""
+        if os.getpid() != self._process:
+            return
+        with contextlib.suppress(OSError):
+            if os.fstat(self._descriptor)[:3] == self._identity:
+                os.write(self._descriptor, news)
 
 
 def place_in(environment: Mapping[str, str]) -> RankPlace:

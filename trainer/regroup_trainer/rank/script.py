@@ -52,21 +52,24 @@ def run(assignment: Assignment, channel: Channel) -> int:
     rendezvous_check.refuse_spawn(place, ConfigurationError)
     try:
         code = command_line.execute(assignment.record.desired.script)
-        if code == 0 and here.finish is not None:
+        if code == 0 and here.finish is not None and _is_rank(here):
             here.finish()
-    except TrainingError:
-        raise
     except command_line.NoScriptError as error:
         raise ConfigurationError(str(error)) from None
     except BaseException as error:
-        if isinstance(error, Exception) and _is_loss(error, channel):
+        if _is_rank(here) and (isinstance(error, TrainingError) or _is_loss(error, channel)):
             raise
         command_line.show(error)
         code = 1
+    if not _is_rank(here):  # a process that the program has forked ends as any other
+        command_line.wait_for_threads()
+        command_line.end()
+        os._exit(code & 0xFF)
     script_report.flush()
     if code:
         faulthandler.dump_traceback_later(_END_SECONDS, exit=True)
-    elif here.finish is None:
+    command_line.wait_for_threads()
+    if not code and here.finish is None:
         here.report_last_line()
     command_line.end()
     if not code and here.finish is None:
@@ -85,10 +88,14 @@ def _place_of(assignment: Assignment) -> RankPlace:
     )
 
 
-def _is_loss(error: Exception, channel: Channel) -> bool:
-    return is_generation_lost(error, channel) and not rendezvous_check.is_own_listener(
-        error, os.environ
-    )
+def _is_rank(here: Launch) -> bool:
+    return os.getpid() == here.process
+
+
+def _is_loss(error: BaseException, channel: Channel) -> bool:
+    if not isinstance(error, Exception) or not is_generation_lost(error, channel):
+        return False
+    return not rendezvous_check.is_own_listener(error, os.environ)
 
 
 def environment(assignment: Assignment, given: Mapping[str, str]) -> dict[str, str]:

@@ -42,15 +42,17 @@ def execute(command: Sequence[str]) -> int:
     return 0
 
 
-def end() -> None:
-    """What Python does after the last line of a program: wait for its threads, then call what it
-    has registered with `atexit`.
-    """
+def wait_for_threads() -> None:
+    """Wait for the threads of a program, as Python does after its last line."""
     threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter itself calls
+
+
+def end() -> None:
+    """What Python does after that: call what the program has registered with `atexit`."""
     with _shown_errors():
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # it may be None
             stream.flush()
 
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 _LISTENS = "0A"
 """State of a listening socket in /proc/net/tcp."""
@@ -70,6 +70,8 @@ def problem(url: str, environment: Mapping[str, str], place: RankPlace) -> str:
     size = given.get("world_size", environment.get("WORLD_SIZE", ""))
     if (rank, size) == (str(place.local_rank), str(place.local_world_size)):
         return ""  # a group of this worker's ranks alone
+    if size == "1" or (parts.scheme == "tcp" and _is_elsewhere(parts, size, environment, place)):
+        return ""  # a group of its own, with others than the job's ranks or with none
     if rank != str(place.rank):
         same = rank == str(place.local_rank)
         which = "LOCAL_RANK, its number on this worker" if same else "none of its variables"
@@ -90,6 +92,13 @@ def problem(url: str, environment: Mapping[str, str], place: RankPlace) -> str:
             f"{place.hosts} workers: leave MASTER_ADDR and MASTER_PORT as they are set"
         )
     return ""
+
+
+def _is_elsewhere(
+    parts: SplitResult, size: str, environment: Mapping[str, str], place: RankPlace
+) -> bool:
+    here = f"{environment.get('MASTER_ADDR', '')}:{environment.get('MASTER_PORT', '')}"
+    return size != str(place.world_size) and parts.netloc != here
 
 
 def is_own_listener(error: Exception, environment: Mapping[str, str]) -> bool:
@@ -136,9 +145,10 @@ def _checked(
 
 def is_loopback(host: str) -> bool:
     """Whether the address is the machine's own."""
-    if host == "localhost":
+    name = host.strip().lower()
+    if name == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
