@@ -13,7 +13,13 @@ from typing import Protocol
 
 from regroup.local.local_run import POLL_SECONDS, REPLACE_SECONDS, LocalRun
 from regroup.local.log_lines import LogLines
-from regroup.local.processes import ADDRESS, descendants, dies_with, free_port, kill_process
+from regroup.local.processes import (
+    ADDRESS,
+    dies_with,
+    free_port,
+    kill_rank_of_torchrun,
+    kill_with_descendants,
+)
 from regroup.local.torchrun_run import TorchrunRun, Wanted
 from regroup_operator.api.user_script import Script
 from regroup_trainer.protocol.config import TrainConfig
@@ -123,16 +129,12 @@ class Stock:
         agent = self._agents[index]
         if agent is None or agent.poll() is not None:
             return False
-        for pid in [agent.pid, *descendants(agent.pid)]:
-            kill_process(pid)
-        agent.wait()
+        kill_with_descendants(agent)
         return True
 
     def kill_rank(self, rank: int) -> bool:
         """Kill a rank; False when it does not run."""
-        agents = [agent.pid for agent in self._agents if agent is not None]
-        ranks = [pid for agent in agents for pid in descendants(agent) if _is_rank(pid, rank)]
-        return any(kill_process(pid) for pid in ranks)
+        return kill_rank_of_torchrun((agent.pid for agent in self._agents if agent), rank)
 
     def _keep(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -175,10 +177,3 @@ class Stock:
 
     def _log(self, index: int) -> Path:
         return self._job.folder / f"worker-{index}.log"
-
-
-def _is_rank(pid: int, rank: int) -> bool:
-    try:
-        return f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.recovery_settings import PYTHON_PATH
-from regroup.local.processes import descendants, dies_with, kill_process
+from regroup.local.processes import dies_with, kill_with_descendants
 
 RANKS = 2
 WARM_STEPS = 5
@@ -139,6 +139,4 @@ def started(
     try:
         yield process
     finally:
-        for pid in [process.pid, *descendants(process.pid)]:
-            kill_process(pid)
-        process.wait()
+        kill_with_descendants(process)

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -181,6 +181,19 @@ def kill_process(pid: int) -> bool:
     return True
 
 
+def kill_with_descendants(process: subprocess.Popen[bytes]) -> None:
+    """End a process and those that it started, as a power failure would."""
+    for pid in [process.pid, *descendants(process.pid)]:
+        kill_process(pid)
+    process.wait()
+
+
+def kill_rank_of_torchrun(agents: Iterable[int], rank: int) -> bool:
+    """SIGKILL the process of a rank below one of these agents; False when it does not run."""
+    below = (pid for agent in agents for pid in descendants(agent))
+    return any(kill_process(pid) for pid in below if _is_rank_of_torchrun(pid, rank))
+
+
 class Killable(Protocol):
     """A process that can be killed."""
 
@@ -206,6 +219,13 @@ def _children(pid: int) -> list[int]:
     except OSError:
         return []
     return [int(child) for text in texts for child in text.split()]
+
+
+def _is_rank_of_torchrun(pid: int, rank: int) -> bool:
+    try:
+        return f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def _name(pid: int) -> str:

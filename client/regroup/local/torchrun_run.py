@@ -20,7 +20,13 @@ from pathlib import Path
 from regroup.local.faults import Fault
 from regroup.local.local_run import END_SECONDS, POLL_SECONDS, REPLACE_SECONDS, LocalRunError
 from regroup.local.log_lines import OF_A_RANK, LogLines
-from regroup.local.processes import ADDRESS, descendants, dies_with, kill_process, strike
+from regroup.local.processes import (
+    ADDRESS,
+    dies_with,
+    kill_rank_of_torchrun,
+    kill_with_descendants,
+    strike,
+)
 from regroup_operator.api import torchrun_end
 from regroup_operator.api.torchrun_end import AttemptState
 from regroup_operator.api.user_script import Script
@@ -92,9 +98,7 @@ class Process:
 
     def kill(self) -> None:
         """End it and the processes that it started, as a power failure would."""
-        for pid in [self.popen.pid, *descendants(self.popen.pid)]:
-            kill_process(pid)
-        self.popen.wait()
+        kill_with_descendants(self.popen)
 
     @property
     def message(self) -> str:
@@ -146,9 +150,6 @@ class TorchrunRun:
     _lines: list[str] = field(default_factory=list)
     _suspended: bool = False
     _pattern: ProgressPattern | None = None
-    _looked: int = 0
-    """How many of the lines were looked at."""
-    """When to look at progress bars next."""
 
     async def run(self) -> Outcome:
         """Train to the end. Raises LocalRunError when the store cannot start."""
@@ -185,11 +186,7 @@ class TorchrunRun:
 
     def kill_rank(self, rank: int) -> bool:
         """SIGKILL one rank; False when it does not run."""
-        for agent in self.agents.values():
-            for pid in descendants(agent.popen.pid):
-                if _environment(pid).get("RANK") == str(rank) and kill_process(pid):
-                    return True
-        return False
+        return kill_rank_of_torchrun((agent.popen.pid for agent in self.agents.values()), rank)
 
     # --- the operator's part ----------------------------------------------------------------------
 
@@ -306,18 +303,18 @@ class TorchrunRun:
     def _report_lines(self) -> None:
         # An agent that is stopped, or has lost its store, ends with tracebacks of its own.
         ends = self._suspended or self.store is None or self.store.exit_code is not None
-        for agent in self.agents.values():
-            for line in agent.new_lines(only_ranks=ends):
-                self._lines.append(line)
-                self.on_line(line)
+        agents = self.agents.values()
+        new = [line for agent in agents for line in agent.new_lines(only_ranks=ends)]
+        self._lines += new
+        for line in new:
+            self.on_line(line)
         if self._pattern is not None:
-            self._find_step(self._pattern)
+            self._find_step(self._pattern, new)
 
-    def _find_step(self, pattern: ProgressPattern) -> None:
+    def _find_step(self, pattern: ProgressPattern, new: Sequence[str]) -> None:
         """Report the newest step that rank 0 has written. Lines have no rank where torchrun itself
         handles the output: all of those count.
         """
-        new, self._looked = self._lines[self._looked :], len(self._lines)
         found = _newest_step(pattern, [line for line in new if _may_be_of_rank_0(line)])
         if found is not None and found != self.step:
             self.step = found
@@ -386,14 +383,6 @@ def _newest_step(pattern: ProgressPattern, lines: Sequence[str]) -> Found | None
     newest = reversed(lines[-_MOST_LINES:])
     found = (pattern.find(line.removeprefix(_OF_RANK_0).encode()) for line in newest)
     return next((step for step in found if step is not None), None)
-
-
-def _environment(pid: int) -> dict[str, str]:
-    try:
-        entries = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return {}
-    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
 def _tail(log: Path) -> str:

@@ -9,6 +9,7 @@ read: it belongs to the machine where it was made.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from regroup_operator.api.launcher_flags import (
     Flag,
@@ -18,7 +19,7 @@ from regroup_operator.api.launcher_flags import (
     LaunchFlags,
     read_number,
 )
-from regroup_operator.api.torchrun_flags import MEETING, MOST_RANKS, MOST_RESTARTS
+from regroup_operator.api.torchrun_flags import MEETING, MOST_RANKS
 from regroup_trainer.protocol.accelerate_settings import (
     REFUSED_GROUPS,
     SETTINGS,
@@ -132,7 +133,7 @@ def read_accelerate(words: Sequence[str]) -> tuple[LaunchFlags, list[str]]:
     Raises FlagError, which names a flag that cannot be obeyed.
     """
     found, rest = _TABLE.read(words)
-    last = {_FLAGS[flag.name].kind: flag for flag in found}
+    last = _TABLE.last(found)
     settings = {
         flag.name.replace("-", "_"): _checked(flag)
         for flag in found
@@ -146,15 +147,10 @@ def read_accelerate(words: Sequence[str]) -> tuple[LaunchFlags, list[str]]:
     if "file" in last:
         path = _path(last["file"])
         launch = AccelerateLaunch(config_file=path, settings=settings, counts=counts)
-    flags = LaunchFlags(
+    flags = replace(
+        _TABLE.common(found),
         processes=counts.get("num_processes"),
         machines=counts.get("num_machines"),
-        max_restarts=read_number(last["restarts"], 0, MOST_RESTARTS)
-        if "restarts" in last
-        else None,
-        role=last["role"].value if "role" in last else LaunchFlags.role,
-        stock=_TABLE.stock(found),
-        has_output="output" in last,
         accelerate=launch,
         variables={} if launch else _variables(settings),
     )

@@ -11,6 +11,8 @@ from typing import Literal, NamedTuple
 
 from regroup_trainer.protocol.accelerate_settings import AccelerateLaunch
 
+MOST_RESTARTS = 999_999_999
+
 
 class FlagError(ValueError):
     """A flag cannot be obeyed. The message names it and what to do."""
@@ -95,10 +97,20 @@ class FlagTable:
             )
         return found, rest
 
-    def stock(self, found: Sequence[FoundFlag]) -> tuple[str, ...]:
-        """The flags that only stock torchrun obeys, as they were written."""
-        kinds = ("stock", "output")
-        return tuple(flag.written for flag in found if self.flags[flag.name].kind in kinds)
+    def last(self, found: Sequence[FoundFlag]) -> dict[str, FoundFlag]:
+        """Kind -> the last flag of it, which counts."""
+        return {self.flags[flag.name].kind: flag for flag in found}
+
+    def common(self, found: Sequence[FoundFlag]) -> LaunchFlags:
+        """What the flags say that all launchers have. Raises FlagError."""
+        last, stock = self.last(found), ("stock", "output")
+        restarts, role = last.get("restarts"), last.get("role")
+        return LaunchFlags(
+            max_restarts=read_number(restarts, 0, MOST_RESTARTS) if restarts else None,
+            role=role.value if role else LaunchFlags.role,
+            stock=tuple(f.written for f in found if self.flags[f.name].kind in stock),
+            has_output="output" in last,
+        )
 
     def _take(self, rest: list[str]) -> FoundFlag:
         """Take a flag, and its value if it has one, from the beginning of `rest`."""

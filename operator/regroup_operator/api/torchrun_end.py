@@ -13,6 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from regroup_trainer.protocol.job_status import FAILS_AT_START
+
 Verdict = Literal["open", "complete", "again"]
 _HOPELESS = "another try would fail too"
 _GAVE_UP = re.compile(rf"ChildFailedError|torchrun gives up after|{_HOPELESS}")
@@ -59,7 +61,7 @@ def gave_up(message: str) -> bool:
 def why_it_ended(message: str, max_restarts: int) -> tuple[str, str]:
     """The reason and a sentence for a job whose agent will not start its ranks again."""
     if _HOPELESS in message:
-        return "FailsAtStart", "the ranks would wait for each other in vain"
+        return FAILS_AT_START, "the ranks would wait for each other in vain"
     budget = f"spec.restartPolicy.maxRestarts={max_restarts}"
     return "RestartsExhausted", f"torchrun gave up ({budget})"
 

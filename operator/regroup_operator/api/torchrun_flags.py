@@ -8,6 +8,7 @@ that say where agents meet are refused: the job brings its own rendezvous.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from regroup_operator.api.launcher_flags import (
@@ -21,7 +22,6 @@ from regroup_operator.api.launcher_flags import (
 
 MEETING = "the job brings its own rendezvous"
 MOST_RANKS = 1024
-MOST_RESTARTS = 999_999_999
 _FLAGS: dict[str, Flag] = {
     "nproc-per-node": Flag("ranks"),
     "nnodes": Flag("nodes"),
@@ -72,22 +72,11 @@ def read_torchrun(words: Sequence[str]) -> tuple[LaunchFlags, list[str]]:
     Raises FlagError, which names a flag that cannot be obeyed.
     """
     found, rest = _TABLE.read(words)
-    is_module = any(flag.name == "module" for flag in found)
-    return _flags(found), [*(["-m"] if is_module else []), *rest]
-
-
-def _flags(found: Sequence[FoundFlag]) -> LaunchFlags:
-    last = {_FLAGS[flag.name].kind: flag for flag in found}
-    return LaunchFlags(
-        ranks=_ranks(last["ranks"]) if "ranks" in last else None,
-        nodes=_nodes(last["nodes"]) if "nodes" in last else None,
-        max_restarts=read_number(last["restarts"], 0, MOST_RESTARTS)
-        if "restarts" in last
-        else None,
-        role=last["role"].value if "role" in last else LaunchFlags.role,
-        stock=_TABLE.stock(found),
-        has_output="output" in last,
-    )
+    last = _TABLE.last(found)
+    ranks = _ranks(last["ranks"]) if "ranks" in last else None
+    nodes = _nodes(last["nodes"]) if "nodes" in last else None
+    flags = replace(_TABLE.common(found), ranks=ranks, nodes=nodes)
+    return flags, [*(["-m"] if "module" in last else []), *rest]
 
 
 def _ranks(found: FoundFlag) -> int | Literal["auto"]:

@@ -15,14 +15,14 @@ from regroup_trainer.coordinator.current_generation import (
     Failure,
     GenerationEnd,
 )
-from regroup_trainer.coordinator.restart_budget import FAILS_AT_START, RestartBackoff, refusal
+from regroup_trainer.coordinator.restart_budget import RestartBackoff, refusal
 from regroup_trainer.coordinator.transitions import (
     AGREE_SECONDS,
     UNMANAGED_SECONDS,
     planned_transition,
 )
 from regroup_trainer.protocol.coordinator_messages import Decide, Exit, LeaveGeneration
-from regroup_trainer.protocol.job_status import Outcome
+from regroup_trainer.protocol.job_status import FAILS_AT_START, Outcome
 from regroup_trainer.protocol.message import TEXT_LIMIT
 from regroup_trainer.protocol.strategies import STRATEGIES
 

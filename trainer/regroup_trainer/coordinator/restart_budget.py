@@ -13,7 +13,6 @@ from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.exit_codes import HOPELESS_EXIT_CODES
 
-FAILS_AT_START = "FailsAtStart"
 TRIES = 3
 PROVEN_SECONDS = 60.0
 """A program that has lived so long can start."""

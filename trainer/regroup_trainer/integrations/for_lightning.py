@@ -173,7 +173,7 @@ class _Rest(Sampler[int]):
         return len(self._sampler)  # type: ignore[arg-type]  # a sampler of a map-style data set
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the sampler, if it wants to know."""
+        """Set the epoch of the sampler, if it has one."""
         _set_epoch(self._sampler, epoch)
 
 
@@ -190,7 +190,7 @@ def _draws_its_order(loader: Any) -> bool:
 def _seek(trainer: Trainer, loaders: list[Any]) -> None:
     """Have the loaders go on after the last batch of the checkpoint.
 
-    Lightning has made its iterator already, before it told the samplers the epoch.
+    Lightning has made its iterator already, before it set the epoch of the samplers.
     """
     loop, fetcher = trainer.fit_loop, trainer.fit_loop._data_fetcher
     progress: Any = loop.epoch_progress.current

@@ -1,9 +1,9 @@
 """Lets the ranks of a program act at the same step, when one of them was asked to stop or the time
 for a save has come.
 
-The ranks sum their wishes at the end of each step, by gloo and in the background. What they read is
-the sum of the step before, which has arrived by then. So a step does not wait, and no GPU is held
-up.
+The ranks sum their requests at the end of each step, by gloo and in the background. What they read
+is the sum of the step before, which has arrived by then. So a step does not wait, and no GPU is
+held up.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StopAgreement:
         self._group: dist.ProcessGroup | None = None
         if has_peers():
             self._group = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))
-        self._wishes = torch.zeros(2)
+        self._requests = torch.zeros(2)
         self._pending: dist.Work | None = None
         self._former = signal.signal(signal.SIGTERM, self._note_signal)
 
@@ -56,9 +56,9 @@ class StopAgreement:
         once a step.
         """
         report(step=step, total=total)
-        wished = self._read()
+        requested = self._read()
         is_due = bool(self._every_steps) and step % (self._every_steps or 1) == 0
-        agreed = Agreed(bool(wished[0]), bool(wished[1]) or is_due)
+        agreed = Agreed(bool(requested[0]), bool(requested[1]) or is_due)
         if agreed.stop or agreed.save:
             self._saved_at = time.monotonic()
         self._send()
@@ -73,14 +73,14 @@ class StopAgreement:
         if self._pending is not None:
             self._pending.wait()
             self._pending = None
-        return self._wishes
+        return self._requests
 
     def _send(self) -> None:
         waited = time.monotonic() - self._saved_at
         is_due = self._every_seconds is not None and waited >= self._every_seconds
-        self._wishes = torch.tensor([float(self._is_asked), float(is_due)])
+        self._requests = torch.tensor([float(self._is_asked), float(is_due)])
         if self._group is not None:
-            self._pending = dist.all_reduce(self._wishes, group=self._group, async_op=True)
+            self._pending = dist.all_reduce(self._requests, group=self._group, async_op=True)
 
     def _note_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._is_asked = True

@@ -94,6 +94,10 @@ class Waiting(Message):
         return cls(reason=reason.name, message=message[:TEXT_LIMIT])
 
 
+FAILS_AT_START = "FailsAtStart"
+"""Reason of a job whose program would fail again before its first step."""
+
+
 class Outcome(Message):
     """How the job ended."""
 
