@@ -21,7 +21,9 @@ def test_the_smallest_job_trains_as_printed(installation: Installation) -> None:
     job = installation.start(yaml.safe_load((SAMPLES / "smallest.yaml").read_text()))
     job.wait_for_ranks(3, seconds=120)
     wait_until("some steps", lambda: installation.committed_steps(job) >= 10, seconds=120)
-    assert job.status()["recoveries"] == []
+    # A worker that comes after the start's grace joins at a step boundary; nothing else may happen.
+    recoveries = job.status()["recoveries"]
+    assert all((r["cause"], r["lostSteps"]) == ("resize", 0) for r in recoveries), recoveries
     printed = installation.kubectl("get", "trainingjob", job.name, "-n", job.namespace)
     assert all(
         column in printed for column in ("PHASE", "WORKERS", "STEP", "CKPT", "GOODPUT", "Running")
