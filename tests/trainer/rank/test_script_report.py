@@ -133,6 +133,7 @@ def test_any_number_is_a_loss(channel: StubChannel, loss: float) -> None:
         ({"step": "1"}, "step"),
         ({"step": True}, "step"),
         ({"step": torch.tensor(1.5)}, "step"),
+        ({"step": torch.tensor(1, device="meta")}, "step"),
         ({"step": 1, "total": 1.5}, "total"),
         ({"step": 1, "loss": "low"}, "loss"),
         ({"step": 1, "loss": False}, "loss"),
@@ -176,6 +177,35 @@ def test_busy_is_sent_at_once_after_the_newest_step_and_not_again(channel: StubC
     assert busy.doing.startswith("evaluation of")
     report(step=5)  # ends it, however soon
     assert [s.step for s in steps(channel)] == [4, 5]
+
+
+def test_what_no_message_can_hold_is_escaped(channel: StubChannel) -> None:
+    report(busy="evaluation of \udcff")
+    busy = channel.sent[0]
+    assert isinstance(busy, Busy)
+    assert busy.doing == "evaluation of \\udcff"
+    assert busy.model_dump_json()
+
+
+def test_a_signal_handler_may_report_within_a_report(channel: StubChannel) -> None:
+    class Interrupted:
+        def __float__(self) -> float:
+            report(busy="save")  # as a handler does that runs while the step is sent
+            return 1.0
+
+    report(step=1, loss=Interrupted())
+    assert [sent.kind for sent in channel.sent] == ["script_step", "busy"]
+
+
+def test_a_step_ends_what_was_busy_and_not_sent_yet(channel: StubChannel) -> None:
+    class Interrupted:
+        def __float__(self) -> float:
+            report(busy="save")
+            report(step=2)
+            return 1.0
+
+    report(step=1, loss=Interrupted())
+    assert [sent.kind for sent in channel.sent] == ["script_step", "script_step"]
 
 
 def test_beside_a_session_it_does_nothing(channel: StubChannel) -> None:

@@ -57,7 +57,7 @@ def report(
     if done is not None:
         steps.on_step(_NewStep(done, whole or 0, _detached(loss), time.time()))
     if busy:
-        steps.on_busy(busy[:BUSY_LIMIT])
+        steps.on_busy(_printable(busy)[:BUSY_LIMIT])
 
 
 def flush() -> None:
@@ -76,19 +76,20 @@ class _NewStep:
 
 
 class _ScriptSteps:
-    """What one rank of a script reports. No caller waits for another: who comes while a report is
-    sent leaves its step for the next.
+    """What one rank of a script reports. No caller waits for another, since one may be a signal
+    handler within the other: who comes while a report is sent leaves its own to that caller.
     """
 
     def __init__(self, here: Launch) -> None:
         self.launch = here
         self._sending = threading.Lock()
         self._unsent: _NewStep | None = None
+        self._unsent_busy = ""
         self._busy = ""
         self._busy_at = 0.0
 
     def on_step(self, step: _NewStep) -> None:
-        self._unsent = step
+        self._unsent, self._unsent_busy = step, ""
         is_due = self.launch.channel.committed(step.done, step.time)
         if is_due or self._busy:
             self.flush()
@@ -98,21 +99,27 @@ class _ScriptSteps:
         now = time.monotonic()
         if doing == self._busy and now < self._busy_at + PROGRESS_SECONDS:
             return
+        self._busy, self._busy_at, self._unsent_busy = doing, now, doing
         self.flush()
-        self._busy, self._busy_at = doing, now
-        number, rank = self.launch.assignment.record.number, self.launch.assignment.rank
-        busy = Busy(generation=number, rank=rank, doing=doing, step=0, lasting=True)
-        self.launch.channel.send(busy)
 
     def flush(self) -> None:
-        if not self._sending.acquire(blocking=False):
-            return
-        try:
-            step, self._unsent = self._unsent, None
-            if step is not None:
-                self.launch.channel.send(self._message(step))
-        finally:
-            self._sending.release()
+        while self._unsent is not None or self._unsent_busy:
+            if not self._sending.acquire(blocking=False):
+                return
+            try:
+                self._send_unsent()
+            finally:
+                self._sending.release()
+
+    def _send_unsent(self) -> None:
+        step, self._unsent = self._unsent, None
+        if step is not None:
+            self.launch.channel.send(self._message(step))
+        doing, self._unsent_busy = self._unsent_busy, ""
+        if doing:
+            number, rank = self.launch.assignment.record.number, self.launch.assignment.rank
+            busy = Busy(generation=number, rank=rank, doing=doing, step=0, lasting=True)
+            self.launch.channel.send(busy)
 
     def _message(self, step: _NewStep) -> ScriptStep:
         assignment = self.launch.assignment
@@ -142,8 +149,13 @@ def _whole(name: str, value: SupportsIndex) -> int:
         raise _wrong_type(name, "a whole number", value)
     try:
         return min(max(0, operator.index(value)), HIGHEST_STEP)
-    except TypeError as error:
+    except Exception as error:  # a tensor without a value raises what it likes
         raise _wrong_type(name, "a whole number", value) from error
+
+
+def _printable(text: str) -> str:
+    """The text without the halves of characters that no file or message can hold."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _wrong_type(name: str, wanted: str, value: object) -> TypeError:
