@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,14 @@ def plain(tmp_path: Path) -> dict[str, object]:
     folder = tmp_path / "plain"
     folder.mkdir()
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
-    subprocess.run([sys.executable, PROBE, folder], env=environment, check=True, timeout=200)
+    subprocess.run(
+        [sys.executable, PROBE, folder],
+        env=environment,
+        check=True,
+        timeout=200,
+        # A shell lets the jobs in its background ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     found: dict[str, object] = json.loads((folder / "found.json").read_text())
     return found
 
