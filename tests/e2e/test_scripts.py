@@ -75,6 +75,8 @@ def test_a_script_that_was_only_tried_on_one_machine_fails_with_what_to_change(
         message = job.status()["message"]
         assert "ConfigurationError: " in message
         assert ": leave " in message  # rank and world_size, or MASTER_ADDR
+        reasons = {c["type"]: c["reason"] for c in job.status()["conditions"]}
+        assert reasons["Failed"] == "FailsAtStart"
 
 
 def manifest(script: str, launcher: str, *arguments: str) -> dict[str, Any]:

@@ -45,13 +45,14 @@ class Script:
         """A rank does something else."""
         self._send(Busy(generation=self.number, rank=rank, doing=doing, step=0, lasting=True))
 
-    def fail(self) -> None:
-        """Both ranks end with the same error, and the next generation begins."""
+    def fail(self, exit_code: int = 1) -> None:
+        """Both ranks end with the same error, and the next generation begins if it may."""
         for agent in self.agents:
             agent.ranks_run = False
         for rank in range(2):
-            fields = {"generation": self.number, "rank": rank, "exit_code": 1, "cause": "error"}
-            self.job.send(self.of(rank), RankExit.model_validate({**fields, "message": "E: x"}))
+            fields = {"generation": self.number, "rank": rank, "exit_code": exit_code}
+            fields |= {"cause": "error", "message": "E: x"}
+            self.job.send(self.of(rank), RankExit.model_validate(fields))
         self.job.wait(3.0)
         if self.job.outcome is None:
             self.begin()
@@ -246,6 +247,18 @@ def test_a_script_that_never_reported_cannot_start() -> None:
         script.fail()
     assert script.job.outcome is not None
     assert script.job.outcome.reason == "FailsAtStart"
+
+
+@pytest.mark.parametrize(("steps", "reason"), [(0, "FailsAtStart"), (1, "")])
+def test_an_error_that_would_come_again_fails_at_start_before_the_first_step(
+    steps: int, reason: str
+) -> None:
+    script = Script()
+    for step in range(1, steps + 1):
+        script.step(step)
+    script.fail(exit_code=2)
+    assert script.job.outcome is not None
+    assert (script.job.outcome.result, script.job.outcome.reason) == ("failed", reason)
 
 
 def test_it_receives_no_decision_and_is_ended_by_a_signal() -> None:

@@ -22,6 +22,7 @@ from regroup_trainer.coordinator.transitions import (
     planned_transition,
 )
 from regroup_trainer.protocol.coordinator_messages import Decide, Exit, LeaveGeneration
+from regroup_trainer.protocol.exit_codes import HOPELESS_EXIT_CODES
 from regroup_trainer.protocol.job_status import FAILS_AT_START, Outcome
 from regroup_trainer.protocol.message import TEXT_LIMIT
 from regroup_trainer.protocol.strategies import STRATEGIES
@@ -137,10 +138,14 @@ def finalize(
     elif failure.cause == "application" and failure.exit is not None:
         state.detections.append(("application", 0.0))
         state.emit(now, "RankFailed", failure.message, "Warning")
-        why = refusal(failure.exit, state.account.used("application") - 1, state.desired)
         cannot_start = state.start_failures.count(current, failure, now)
-        if why is not None or cannot_start is not None:
-            _fail(state, failure, why or cannot_start or "", now, "" if why else FAILS_AT_START)
+        why = refusal(failure.exit, state.account.used("application") - 1, state.desired)
+        if why is not None:
+            hopeless = failure.exit.exit_code in HOPELESS_EXIT_CODES
+            at_start = hopeless and not state.start_failures.can_start
+            _fail(state, failure, why, now, FAILS_AT_START if at_start else "")
+        elif cannot_start is not None:
+            _fail(state, failure, cannot_start, now, FAILS_AT_START)
     return backoff.pause(state.committed.step if state.committed else 0, state.desired)
 
 
