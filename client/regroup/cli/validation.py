@@ -16,6 +16,7 @@ from regroup_operator.api.resource import API_VERSION, KIND, NAME_LIMIT, NAME_PA
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.spec_reader import known_fields
 from regroup_operator.api.support import unsupported
+from regroup_trainer.protocol.message import quote, shorten
 
 HEADER_FIELDS = ["apiVersion", "kind", "metadata", "spec", "status"]
 
@@ -57,7 +58,7 @@ def _header_problems(document: Document) -> list[Problem]:
     for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         given = document.value.get(key)
         if given != wanted:
-            problems.append(_problem(document, (key,), f"must be {wanted}, got {given!r}"))
+            problems.append(_problem(document, (key,), f"must be {wanted}, got {quote(given)}"))
     unknown = [str(key) for key in document.value if key not in HEADER_FIELDS]
     problems += [
         _problem(document, (key,), f"unknown field{_nearest(key, HEADER_FIELDS)}")
@@ -73,7 +74,7 @@ def _header_problems(document: Document) -> list[Problem]:
             "characters"
         )
         problems.append(
-            _problem(document, ("metadata", "name"), f"{name!r} is no valid name: {rule}")
+            _problem(document, ("metadata", "name"), f"{quote(name)} is no valid name: {rule}")
         )
     return problems
 
@@ -94,7 +95,7 @@ def _explain(document: Document, details: Any) -> Problem:
     elif details["type"] == "missing":
         message = "is missing"
     elif not isinstance(details["input"], dict | list):
-        message = f"{message}, got {details['input']!r}"
+        message = f"{message}, got {quote(details['input'])}"
     return _problem(document, ("spec", *location), message)
 
 
@@ -114,5 +115,6 @@ def _unsupported(document: Document, sentence: str) -> Problem:
 def _problem(document: Document, path: FieldPath, message: str) -> Problem:
     shown = ""
     for part in path:
-        shown += f"[{part}]" if isinstance(part, int) else f".{part}" if shown else part
-    return Problem(str(document.file), document.line_of(path), shown or "document", message)
+        shown += f"[{part}]" if isinstance(part, int) else f".{shorten(part)}"
+    field = shown.removeprefix(".") or "document"
+    return Problem(str(document.file), document.line_of(path), field, message)
