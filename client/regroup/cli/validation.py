@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import click
 from pydantic import ValidationError
 
 from regroup.cli.manifest import Document, FieldPath
@@ -59,7 +60,11 @@ def _header_problems(document: Document) -> list[Problem]:
         given = document.value.get(key)
         if given != wanted:
             problems.append(_problem(document, (key,), f"must be {wanted}, got {quote(given)}"))
-    unknown = [str(key) for key in document.value if key not in HEADER_FIELDS]
+    unknown = [
+        key if isinstance(key, str) else quote(key)
+        for key in document.value
+        if key not in HEADER_FIELDS
+    ]
     problems += [
         _problem(document, (key,), f"unknown field{_nearest(key, HEADER_FIELDS)}")
         for key in unknown
@@ -117,4 +122,4 @@ def _problem(document: Document, path: FieldPath, message: str) -> Problem:
     for part in path:
         shown += f"[{part}]" if isinstance(part, int) else f".{shorten(part)}"
     field = shown.removeprefix(".") or "document"
-    return Problem(str(document.file), document.line_of(path), field, message)
+    return Problem(click.format_filename(document.file), document.line_of(path), field, message)
