@@ -72,8 +72,7 @@ def _documents(file: Path, text: str) -> Iterator[Document]:
     try:
         while loader.check_node():
             node = loader.get_node()
-            value = loader.construct_document(node)
-            if value is not None:
+            if node is not None and (value := loader.construct_document(node)) is not None:
                 yield Document(file, value, dict(_lines(node, ())))
     finally:
         loader.dispose()

@@ -164,7 +164,7 @@ ODD = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(value=ODD, spec=st.dictionaries(st.sampled_from(FIELDS), ODD))
 def test_no_document_ends_in_another_error(
     value: object, spec: dict[str, object], tmp_path_factory: pytest.TempPathFactory

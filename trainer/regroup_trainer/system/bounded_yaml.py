@@ -44,7 +44,7 @@ class BoundedLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """The next node with all that is in it. Raises yaml.YAMLError."""
-        event = self.peek_event()
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         self._open.append(_Extent())
         self._require_levels(0, event)
         node = super().compose_node(parent, index)
