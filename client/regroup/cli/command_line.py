@@ -53,7 +53,8 @@ def validate(files: tuple[Path, ...]) -> None:
     if problems:
         sys.exit(EXIT_PROBLEMS)
     for document in documents:
-        click.echo(f"{document.file}: TrainingJob {document.name} is valid")
+        shown = click.format_filename(document.file)
+        click.echo(f"{shown}: TrainingJob {document.name} is valid")
 
 
 class FaultParameter(click.ParamType[Fault]):
@@ -128,7 +129,8 @@ def run(
     if outcome.result == "failed":
         click.echo(outcome.message, err=True)
     if outcome.result == "suspended":
-        click.echo(f"resume with: regroup run {file} --directory {folder}")
+        shown = click.format_filename(file)
+        click.echo(f"resume with: regroup run {shown} --directory {folder}")
     if summary_file is not None:
         write(summary, summary_file)
     sys.exit(0 if outcome.result == "completed" else 1)
@@ -146,7 +148,7 @@ def _play(local: LocalRun, plain: bool) -> Outcome:
 def _read(file: Path) -> list[Document]:
     try:
         documents = read_documents(file)
-    except (ManifestError, OSError, UnicodeDecodeError) as error:
+    except (ManifestError, OSError) as error:
         raise click.ClickException(str(error)) from None
     if not documents:
         raise click.ClickException(f"{file}: is empty")

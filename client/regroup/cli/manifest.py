@@ -7,13 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import click
 import yaml
 
+from regroup_trainer.protocol.message import shorten
+from regroup_trainer.system.bounded_yaml import BoundedLoader, explain
+
 FieldPath = tuple[str | int, ...]
+SIZE_LIMIT = 1 << 20
+"""Bytes of the largest file that is read."""
 
 
 class ManifestError(Exception):
-    """The file is not YAML. The message names file and line."""
+    """The file cannot be read as YAML. The message names file and line."""
 
 
 @dataclass(frozen=True)
@@ -43,25 +49,33 @@ class Document:
 
 
 def read_documents(file: Path) -> list[Document]:
-    """All non-empty documents of a file. Raises ManifestError when it is not YAML, OSError when it
-    cannot be read.
+    """All non-empty documents of a file. Raises ManifestError when it is not YAML, or stands for
+    more than can be checked (`bounded_yaml`), and OSError when it cannot be read.
     """
-    loader = yaml.SafeLoader(file.read_text())
-    documents = []
+    shown = click.format_filename(file)
+    with file.open("rb") as stream:
+        content = stream.read(SIZE_LIMIT + 1)
+    if len(content) > SIZE_LIMIT:
+        raise ManifestError(f"{shown}: has more than {SIZE_LIMIT} bytes: give the file of a job")
+    try:
+        return list(_documents(file, content.decode()))
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ManifestError(f"{shown}:{line}: no text in UTF-8: save the file as UTF-8") from None
+    except yaml.YAMLError as error:
+        line, problem = explain(error)
+        raise ManifestError(f"{shown}:{line}: cannot be read as YAML: {shorten(problem)}") from None
+
+
+def _documents(file: Path, text: str) -> Iterator[Document]:
+    loader = BoundedLoader(text)
     try:
         while loader.check_node():
             node = loader.get_node()
-            if node is not None:
-                value = loader.construct_document(node)
-                lines = dict(_lines(node, ()))
-                if value is not None:
-                    documents.append(Document(file, value, lines))
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ManifestError(f"{file}:{line}: not YAML: {error.problem}") from None
+            if node is not None and (value := loader.construct_document(node)) is not None:
+                yield Document(file, value, dict(_lines(node, ())))
     finally:
         loader.dispose()
-    return documents
 
 
 def _lines(node: yaml.Node, path: FieldPath) -> Iterator[tuple[FieldPath, int]]:

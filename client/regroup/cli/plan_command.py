@@ -292,7 +292,7 @@ def _layout(document: Document, config: TrainConfig, machines: Cluster) -> Layou
 def _document(file: Path) -> Document:
     try:
         documents = read_documents(file)
-    except (ManifestError, OSError, UnicodeDecodeError) as error:
+    except (ManifestError, OSError) as error:
         raise click.ClickException(str(error)) from None
     if len(documents) != 1:
         raise click.ClickException(f"{file}: holds {len(documents)} jobs; plan takes one")

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import click
 from pydantic import ValidationError
 
 from regroup.cli.manifest import Document, FieldPath
@@ -16,6 +17,7 @@ from regroup_operator.api.resource import API_VERSION, KIND, NAME_LIMIT, NAME_PA
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.spec_reader import known_fields
 from regroup_operator.api.support import unsupported
+from regroup_trainer.protocol.message import quote, shorten
 
 HEADER_FIELDS = ["apiVersion", "kind", "metadata", "spec", "status"]
 
@@ -57,8 +59,12 @@ def _header_problems(document: Document) -> list[Problem]:
     for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         given = document.value.get(key)
         if given != wanted:
-            problems.append(_problem(document, (key,), f"must be {wanted}, got {given!r}"))
-    unknown = [str(key) for key in document.value if key not in HEADER_FIELDS]
+            problems.append(_problem(document, (key,), f"must be {wanted}, got {quote(given)}"))
+    unknown = [
+        key if isinstance(key, str) else quote(key)
+        for key in document.value
+        if key not in HEADER_FIELDS
+    ]
     problems += [
         _problem(document, (key,), f"unknown field{_nearest(key, HEADER_FIELDS)}")
         for key in unknown
@@ -73,7 +79,7 @@ def _header_problems(document: Document) -> list[Problem]:
             "characters"
         )
         problems.append(
-            _problem(document, ("metadata", "name"), f"{name!r} is no valid name: {rule}")
+            _problem(document, ("metadata", "name"), f"{quote(name)} is no valid name: {rule}")
         )
     return problems
 
@@ -94,7 +100,7 @@ def _explain(document: Document, details: Any) -> Problem:
     elif details["type"] == "missing":
         message = "is missing"
     elif not isinstance(details["input"], dict | list):
-        message = f"{message}, got {details['input']!r}"
+        message = f"{message}, got {quote(details['input'])}"
     return _problem(document, ("spec", *location), message)
 
 
@@ -114,5 +120,6 @@ def _unsupported(document: Document, sentence: str) -> Problem:
 def _problem(document: Document, path: FieldPath, message: str) -> Problem:
     shown = ""
     for part in path:
-        shown += f"[{part}]" if isinstance(part, int) else f".{part}" if shown else part
-    return Problem(str(document.file), document.line_of(path), shown or "document", message)
+        shown += f"[{part}]" if isinstance(part, int) else f".{shorten(part)}"
+    field = shown.removeprefix(".") or "document"
+    return Problem(click.format_filename(document.file), document.line_of(path), field, message)

@@ -11,7 +11,9 @@ from typing import Literal
 
 FaultKind = Literal["worker", "rank", "coordinator"]
 FaultUnit = Literal["step", "seconds", "line"]
-_SYNTAX = re.compile(r"(?:(worker|rank)=(\d+)|(coordinator))@(?:(step|seconds)=(\d+)|line=(.+))")
+_SYNTAX = re.compile(
+    r"(?:(worker|rank)=(\d+)|(coordinator))@(?:(step|seconds)=(\d+)|line=(.+))", re.ASCII
+)
 _KINDS: dict[str | None, FaultKind] = {"worker": "worker", "rank": "rank", None: "coordinator"}
 EXAMPLES = "worker=1@step=50, rank=0@step=50 or coordinator@step=50"
 """`@seconds=20` is also possible; so is `@line=text that a rank prints` for launcher torchrun."""

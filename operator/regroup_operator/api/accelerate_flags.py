@@ -19,7 +19,13 @@ from regroup_operator.api.launcher_flags import (
     LaunchFlags,
     read_number,
 )
-from regroup_operator.api.torchrun_flags import MEETING, MOST_RANKS
+from regroup_operator.api.torchrun_flags import (
+    MEETING,
+    MONITOR_INTERVAL,
+    MOST_RANKS,
+    MOST_WORKERS,
+    TEE,
+)
 from regroup_trainer.protocol.accelerate_settings import (
     REFUSED_GROUPS,
     SETTINGS,
@@ -28,10 +34,10 @@ from regroup_trainer.protocol.accelerate_settings import (
     checked,
     variables,
 )
-from regroup_trainer.protocol.message import TEXT_LIMIT
+from regroup_trainer.protocol.message import TEXT_LIMIT, shorten
 
 MODULES = ("accelerate.commands.launch", "accelerate.commands.accelerate_cli")
-_MOST_COUNTS = {"num_processes": 100_000 * MOST_RANKS, "num_machines": 100_000}
+_MOST_COUNTS = {"num_processes": MOST_WORKERS * MOST_RANKS, "num_machines": MOST_WORKERS}
 _GPUS = "the GPU limit in spec.resources says which GPUs a worker has"
 _TO_ACCELERATOR = (
     "accelerate passes it on to DeepSpeed alone: give it to Accelerator() in the script, or set "
@@ -114,9 +120,9 @@ _FLAGS: dict[str, Flag] = {
     "module": Flag("module", takes_value=False),
     "quiet": Flag("same", takes_value=False),
     "gpu-ids": Flag("same", values=("all",), instead=_GPUS),
-    "tee": Flag("output"),
+    "tee": TEE,
     "log-dir": Flag("stock"),
-    "monitor-interval": Flag("stock"),
+    "monitor-interval": MONITOR_INTERVAL,
 }
 _TABLE = FlagTable(
     command=("accelerate", "launch"),
@@ -160,7 +166,7 @@ def read_accelerate(words: Sequence[str]) -> tuple[LaunchFlags, list[str]]:
 def _path(flag: FoundFlag) -> str:
     if 0 < len(flag.value) <= TEXT_LIMIT and flag.value.isprintable():
         return flag.value
-    raise FlagError(f"{flag.written[:100]}: give a path of at most {TEXT_LIMIT} characters")
+    raise FlagError(f"{shorten(flag.written)}: give a path of at most {TEXT_LIMIT} characters")
 
 
 def _checked(flag: FoundFlag) -> Value:
@@ -169,7 +175,7 @@ def _checked(flag: FoundFlag) -> Value:
     try:
         return checked(flag.name.replace("-", "_"), flag.value)
     except ValueError as error:
-        raise FlagError(f"{flag.written}: {error}") from None
+        raise FlagError(f"{shorten(flag.written)}: {error}") from None
 
 
 def _variables(settings: dict[str, Value]) -> dict[str, str]:

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from regroup_trainer.protocol.accelerate_settings import AccelerateLaunch
+from regroup_trainer.protocol.message import listed, shorten
 
 MOST_RESTARTS = 999_999_999
+_NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+", re.ASCII)
+"""What begins with a dash, and is a value for argparse."""
 
 
 class FlagError(ValueError):
@@ -51,6 +55,8 @@ class Flag:
     takes_value: bool = True
     values: tuple[str, ...] = ()
     """The values that can be obeyed; empty: all."""
+    form: re.Pattern[str] | None = None
+    """What each value must look like."""
     instead: str = ""
     """What to do instead."""
 
@@ -84,16 +90,15 @@ class FlagTable:
         Raises FlagError, which names a flag that cannot be obeyed.
         """
         rest: list[str] = list(words)
-        found = []
+        found: list[FoundFlag] = []
         while rest and rest[0].startswith("-"):
-            found.append(self._take(rest))
+            found += self._take(rest)
         refused = {flag.written: why for flag in found if (why := self._refusal(flag))}
         if refused:
             kept = [flag.written for flag in found if flag.written not in refused]
             reasons = "; ".join(sorted(set(refused.values())))
             raise FlagError(
-                f"{', '.join(refused)}: {reasons}: "
-                f"write [{', '.join([*self.command, *kept, *rest])}]"
+                f"{listed([*refused])}: {reasons}: write [{listed([*self.command, *kept, *rest])}]"
             )
         return found, rest
 
@@ -112,26 +117,42 @@ class FlagTable:
             has_output="output" in last,
         )
 
-    def _take(self, rest: list[str]) -> FoundFlag:
-        """Take a flag, and its value if it has one, from the beginning of `rest`."""
+    def _take(self, rest: list[str]) -> Iterator[FoundFlag]:
+        """Take the flags of a word, and its value if it has one, from the beginning of `rest`."""
         word = rest.pop(0)
+        if not word.startswith("--"):
+            yield from self._take_letters(word, rest)
+            return
         given, equals, value = word.partition("=")
         name = self._name(given)
         if not self.flags[name].takes_value:
             if equals:
-                raise FlagError(f"{word}: {given} takes no value: write {given} alone")
-            return FoundFlag(name, "", word)
-        if len(given) > 2 and not given.startswith("--"):  # -t3
-            given, value, equals = given[:2], given[2:] + equals + value, "="
-        if not equals:
-            if not rest:
-                raise FlagError(f"{word}: its value is missing")
-            value = rest.pop(0)
-        written = f"{given}={value}" if given.startswith("--") else f"{given}{value}"
-        return FoundFlag(name, value, written)
+                raise FlagError(f"{shorten(word)}: {given} takes no value: write {given} alone")
+            yield FoundFlag(name, "", word)
+            return
+        value = value if equals else _take_value(given, f"{given}=VALUE", rest)
+        yield FoundFlag(name, value, f"{given}={value}")
+
+    def _take_letters(self, word: str, rest: list[str]) -> Iterator[FoundFlag]:
+        """Flags of one letter may share a word, such as -qm. A value may follow the last: -t3."""
+        letters = word[1:]
+        self._name(word[:2])  # also that there is a letter
+        for place, letter in enumerate(letters, start=1):
+            given = f"-{letter}"
+            if letter not in self.short:
+                raise FlagError(
+                    f"{shorten(word)}: {self.command[0]} has no such flag as {shorten(given)}: "
+                    "put a blank in front of what is no flag"
+                )
+            name, value = self.short[letter], letters[place:]
+            if self.flags[name].takes_value:
+                value = value.removeprefix("=") or _take_value(given, f"{given}VALUE", rest)
+                yield FoundFlag(name, value, f"{given}{value}")
+                return
+            yield FoundFlag(name, "", given)
 
     def _name(self, given: str) -> str:
-        unknown = f"{given}: {self.command[0]} has no such flag"
+        unknown = f"{shorten(given)}: {self.command[0]} has no such flag"
         if not given.startswith("--"):
             if given[1:2] in self.short:
                 return self.short[given[1]]
@@ -148,8 +169,24 @@ class FlagTable:
     def _refusal(self, found: FoundFlag) -> str:
         """Why a flag with this value cannot be obeyed; empty when it can."""
         flag = self.flags[found.name]
-        allowed = flag.kind != "refused" and (not flag.values or found.value in flag.values)
+        allowed = (
+            flag.kind != "refused"
+            and (not flag.values or found.value in flag.values)
+            and (flag.form is None or flag.form.fullmatch(found.value) is not None)
+        )
         return "" if allowed else flag.instead
+
+
+def _take_value(given: str, how: str, rest: list[str]) -> str:
+    """The next word as the value of a flag. Raises FlagError where argparse sees a flag there."""
+    if rest and (not rest[0].startswith("-") or _is_value(rest[0])):
+        return rest.pop(0)
+    why = f", since {shorten(rest[0])} looks like a flag" if rest else ""
+    raise FlagError(f"{given}: its value is missing{why}: write {how}")
+
+
+def _is_value(word: str) -> bool:
+    return word == "-" or _NEGATIVE_NUMBER.fullmatch(word) is not None
 
 
 def read_number(found: FoundFlag, fewest: int, most: int, otherwise: str = "") -> int:
@@ -157,4 +194,4 @@ def read_number(found: FoundFlag, fewest: int, most: int, otherwise: str = "") -
     text = found.value
     if text.isascii() and text.isdigit() and len(text) < 10 and fewest <= int(text) <= most:
         return int(text)
-    raise FlagError(f"{found.written}: give a number from {fewest} to {most}{otherwise}")
+    raise FlagError(f"{shorten(found.written)}: give a number from {fewest} to {most}{otherwise}")

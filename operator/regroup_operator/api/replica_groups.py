@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from regroup_operator.api.user_script import main_container
+from regroup_trainer.protocol.message import quote
 
 if TYPE_CHECKING:  # the spec's own validation calls these
     from regroup_operator.api.spec import TrainingJobSpec
@@ -75,5 +76,6 @@ def _ranks_per_worker(spec: TrainingJobSpec) -> int:
     if spec.nproc_per_node != "auto":
         return max(1, spec.nproc_per_node)
     overridden = (main_container(spec.template).get("resources") or {}).get("limits") or {}
-    limit = str({**(spec.resources.limits or {}), **overridden}.get(GPU, 1))
-    return (int(limit) or 1) if limit.isdecimal() else 1
+    given = {**(spec.resources.limits or {}), **overridden}.get(GPU, 1)
+    limit = given if isinstance(given, str) else quote(given)
+    return (int(limit) or 1) if limit.isdecimal() and len(limit) < 10 else 1

@@ -32,6 +32,7 @@ from regroup_trainer.protocol.config import (
     Section,
     TrainConfig,
 )
+from regroup_trainer.protocol.message import listed, shorten
 from regroup_trainer.protocol.progress_pattern import PATTERN_LIMIT, find_problem
 
 _Value = TypeVar("_Value")
@@ -146,13 +147,13 @@ class TrainingJobSpec(Section):
         """Raises ValueError for flags that this launcher or these workers cannot obey."""
         if flags.stock and self.launcher == "regroup":
             raise ValueError(
-                f"{COMMAND_FIELD}: {', '.join(flags.stock)}: only launcher torchrun obeys this: "
+                f"{COMMAND_FIELD}: {listed(flags.stock)}: only launcher torchrun obeys this: "
                 "leave it out"
             )
         if flags.accelerate and self.launcher == "torchrun":
             raise ValueError(
-                f"{COMMAND_FIELD}: --config_file={flags.accelerate.config_file}: stock torchrun "
-                "does not read it: write its settings as flags, or use launcher regroup"
+                f"{COMMAND_FIELD}: --config_file={shorten(flags.accelerate.config_file)}: stock "
+                "torchrun does not read it: write its settings as flags, or use launcher regroup"
             )
         if flags.nodes not in (None, (self.min_replicas, self.max_replicas)):
             raise ValueError(
@@ -231,7 +232,7 @@ class TrainingJobSpec(Section):
         if script is not None and self.trainer is not None:
             raise ValueError(
                 f"trainer: the built-in trainer's configuration, and {COMMAND_FIELD} "
-                f"({' '.join(script.arguments)}) both say what to run: keep one of them"
+                f"({shorten(' '.join(script.arguments))}) both say what to run: keep one of them"
             )
         if script is None and self.progress_pattern is not None:
             raise ValueError(

@@ -11,6 +11,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from regroup_operator.api.spec import TrainingJobSpec
+from regroup_trainer.protocol.message import quote, shorten
 
 
 class InvalidSpecError(ValueError):
@@ -32,10 +33,10 @@ def parse_spec(document: Mapping[str, Any]) -> TrainingJobSpec:
 
 
 def _explain(problem: Any) -> str:
-    path = ".".join(["spec", *(str(part) for part in problem["loc"])])
+    path = ".".join(["spec", *(shorten(str(part)) for part in problem["loc"])])
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] != "extra_forbidden":
-        given = "" if isinstance(problem["input"], Mapping) else f", got {problem['input']!r}"
+        given = "" if isinstance(problem["input"], Mapping) else f", got {quote(problem['input'])}"
         return f"{path}: {message}{given}"
     nearest = difflib.get_close_matches(
         str(problem["loc"][-1]), known_fields(problem["loc"][:-1]), n=1

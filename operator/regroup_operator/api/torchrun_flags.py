@@ -7,13 +7,13 @@ that say where agents meet are refused: the job brings its own rendezvous.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 from regroup_operator.api.launcher_flags import (
     Flag,
-    FlagError,
     FlagTable,
     FoundFlag,
     LaunchFlags,
@@ -22,6 +22,21 @@ from regroup_operator.api.launcher_flags import (
 
 MEETING = "the job brings its own rendezvous"
 MOST_RANKS = 1024
+MOST_WORKERS = 100_000
+MONITOR_INTERVAL = Flag(
+    "stock",
+    form=re.compile(r"(?=\.?\d)\d{0,9}\.?\d{0,9}(?:e[+-]?\d)?", re.ASCII | re.IGNORECASE),
+    instead="give seconds, such as 0.1",
+)
+TEE = Flag(
+    "output",
+    form=re.compile(r"[0-3]|\d:[0-3](?:,\d:[0-3])*", re.ASCII),
+    instead="give 0 to 3, or such a number for each local rank: 0:3,1:1",
+)
+_LIST_OF_RANKS = re.compile(r"\d{1,4}(?:,\d{1,4})*", re.ASCII)
+_LIST_OF_SIGNALS = re.compile(r"SIG[A-Z0-9]+(?:,SIG[A-Z0-9]+)*", re.ASCII)
+_SECONDS = re.compile(r"\d{1,9}", re.ASCII)
+_BINDINGS = ("node", "socket", "exclusive", "core-complex")
 _FLAGS: dict[str, Flag] = {
     "nproc-per-node": Flag("ranks"),
     "nnodes": Flag("nodes"),
@@ -32,19 +47,23 @@ _FLAGS: dict[str, Flag] = {
     "run-path": Flag("same", takes_value=False),
     "rdzv-backend": Flag("same", values=("c10d",), instead=MEETING),
     "start-method": Flag("same", values=("spawn",), instead="ranks are processes of their own"),
-    "monitor-interval": Flag("stock"),
+    "monitor-interval": MONITOR_INTERVAL,
     "log-dir": Flag("stock"),
-    "redirects": Flag("output"),
-    "tee": Flag("output"),
+    "redirects": TEE,
+    "tee": TEE,
     "log-line-prefix-template": Flag("output"),
-    "local-ranks-filter": Flag("stock"),
+    "local-ranks-filter": Flag(
+        "stock", form=_LIST_OF_RANKS, instead="give local ranks with commas between them: 0,1"
+    ),
     "duplicate-stdout-filters": Flag("output"),
     "duplicate-stderr-filters": Flag("output"),
     "logs-specs": Flag("output"),
     "event-log-handler": Flag("stock"),
-    "numa-binding": Flag("stock"),
-    "signals-to-handle": Flag("stock"),
-    "shutdown-timeout": Flag("stock"),
+    "numa-binding": Flag("stock", values=_BINDINGS, instead=f"give one of {', '.join(_BINDINGS)}"),
+    "signals-to-handle": Flag(
+        "stock", form=_LIST_OF_SIGNALS, instead="give signals with commas between them: SIGTERM"
+    ),
+    "shutdown-timeout": Flag("stock", form=_SECONDS, instead="give whole seconds, such as 30"),
     "print-completion": Flag("stock", takes_value=False),
     "virtual-local-rank": Flag("stock", takes_value=False),
     "no-python": Flag("refused", takes_value=False, instead="give a Python script"),
@@ -86,10 +105,12 @@ def _ranks(found: FoundFlag) -> int | Literal["auto"]:
 
 
 def _nodes(found: FoundFlag) -> tuple[int, int]:
-    fewest, _, most = (found.value or "1").partition(":")
-    numbers = (fewest, most or fewest)
-    if not all(number.isascii() and number.isdigit() for number in numbers):
-        raise FlagError(
-            f"{found.written}: give a number of workers, or the fewest and the most: 2:4"
-        )
-    return int(numbers[0]), int(numbers[1])
+    if found.name == "standalone":
+        return 1, 1
+    fewest, colon, most = found.value.partition(":")
+    numbers = (fewest, most) if colon else (fewest, fewest)
+    otherwise = ", or the fewest and the most workers: 2:4"
+    low, high = (
+        read_number(found._replace(value=number), 1, MOST_WORKERS, otherwise) for number in numbers
+    )
+    return low, high

@@ -11,7 +11,6 @@ file, so that one file serves both.
 from __future__ import annotations
 
 import re
-import reprlib
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,10 +19,15 @@ from typing import Any
 from regroup_operator.api import accelerate_flags
 from regroup_operator.api.launcher_flags import FlagError, LaunchFlags
 from regroup_operator.api.torchrun_flags import read_torchrun
+from regroup_trainer.protocol.message import listed, quote, shorten
 
-COMMAND_FIELD = "spec.template.spec.containers[trainer].command"
+_CONTAINER_FIELD = "spec.template.spec.containers[trainer]"
+COMMAND_FIELD = f"{_CONTAINER_FIELD}.command"
 _MAIN_CONTAINER = "trainer"
-_INTERPRETER = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)?)?")
+_INTERPRETER = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)?)?", re.ASCII)
+_MODULE_FLAG = re.compile(r"-[uq]*m(.*)", re.DOTALL)
+_IDLE_FLAGS = re.compile(r"-[uq]+")
+"""Of Python: the output of ranks is never held back, and no rank is interactive."""
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh"})
 _LAUNCHERS = frozenset(
     {
@@ -32,6 +36,7 @@ _LAUNCHERS = frozenset(
     }
 )  # fmt: skip
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.elastic")
+_OLD_TORCHRUN = "torch.distributed.launch"
 _SHELL_SYNTAX = re.compile(r"[;&|<>$`(){}*?\n]|(?:^|\s)\w+=")
 
 
@@ -76,12 +81,21 @@ def _split(words: list[str]) -> tuple[str, list[str], LaunchFlags]:
     if not _INTERPRETER.fullmatch(first):
         _refuse_launcher(words)
         return "python", words, LaunchFlags()
-    rest = words[1:]
-    while rest[:1] == ["-u"]:  # the output of ranks is never held back
-        rest = rest[1:]
+    rest = _without_idle_flags(words[1:])
     if rest[:1] == ["-m"] and (launched := _read_launcher("".join(rest[1:2]), rest[2:])):
         return first, *launched
     return first, rest, LaunchFlags()
+
+
+def _without_idle_flags(words: list[str]) -> list[str]:
+    """What follows Python, with `-m` as a word of its own: Python also reads -mname and -um."""
+    rest = words
+    while rest and _IDLE_FLAGS.fullmatch(rest[0]):
+        rest = rest[1:]
+    found = _MODULE_FLAG.fullmatch(rest[0]) if rest else None
+    if found is None:
+        return rest
+    return ["-m", *([found[1]] if found[1] else []), *rest[1:]]
 
 
 def _read_launcher(name: str, words: list[str]) -> tuple[list[str], LaunchFlags] | None:
@@ -94,13 +108,19 @@ def _read_launcher(name: str, words: list[str]) -> tuple[list[str], LaunchFlags]
             flags, rest = read_torchrun(words)
         elif name in ("accelerate", accelerate_flags.MODULES[1]):
             if words[:1] != ["launch"]:
+                command = shorten(" ".join(["accelerate", *words[:1]]))
                 raise FlagError(
-                    f"{' '.join(['accelerate', *words[:1]])}: it starts no ranks: write "
-                    "[accelerate, launch, train.py]"
+                    f"{command}: it starts no ranks: write [accelerate, launch, train.py]"
                 )
             flags, rest = accelerate_flags.read_accelerate(words[1:])
         elif name in ("accelerate-launch", accelerate_flags.MODULES[0]):
             flags, rest = accelerate_flags.read_accelerate(words)
+        elif name == _OLD_TORCHRUN:
+            same = [word for word in words if word not in ("--use_env", "--use-env")]
+            raise FlagError(
+                f"{name} gives scripts an argument --local-rank, and torchrun has taken its place: "
+                f"read LOCAL_RANK of the environment, and write {_shown(['torchrun', *same])}"
+            )
         else:
             return None
     except FlagError as error:
@@ -111,9 +131,10 @@ def _read_launcher(name: str, words: list[str]) -> tuple[list[str], LaunchFlags]
 def _refuse_launcher(words: list[str]) -> None:
     """Raises ValueError for a shell and for launchers that cannot be obeyed."""
     name = _name(words[0])
-    if name in _SHELLS or name == "env":
+    if _is_shell(words[0]):
+        line = shorten(" ".join(words))
         raise ValueError(
-            f"{COMMAND_FIELD}: {' '.join(words)!r} is a line for a shell: {_without_shell(words)}"
+            f"{COMMAND_FIELD}: {line!r} is a line for a shell: {_without_shell(words)}"
         )
     if name in _LAUNCHERS:
         raise ValueError(
@@ -122,18 +143,22 @@ def _refuse_launcher(words: list[str]) -> None:
         )
 
 
+def _is_shell(word: str) -> bool:
+    return _name(word) in {*_SHELLS, "env"}
+
+
 def _without_shell(words: list[str]) -> str:
+    general = "write the command as a list, such as [python, train.py]"
     line = words[-1] if words[1:2] == ["-c"] and len(words) == 3 else " ".join(words[1:])
     if not line or _SHELL_SYNTAX.search(line):
-        return (
-            "write the command as a list, such as [python, train.py], variables in env, and other "
-            "steps in an init container"
-        )
+        return f"{general}, variables in env, and other steps in an init container"
     try:
         command = shlex.split(line)
+        if _is_shell(command[0]):
+            return general
         _require_script(_split(command)[1])
     except (ValueError, IndexError):
-        return "write the command as a list, such as [python, train.py]"
+        return general
     return f"write {_shown(command)}"
 
 
@@ -144,7 +169,7 @@ def _script_in(words: list[str]) -> list[str]:
 
 
 def _shown(words: list[str]) -> str:
-    return f"[{', '.join(words)}]"
+    return f"[{listed(words)}]"
 
 
 def _name(word: str) -> str:
@@ -153,56 +178,115 @@ def _name(word: str) -> str:
 
 def main_container(template: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """The container `trainer` of a pod template; empty when there is none. Raises ValueError for a
-    template that is no object of lists and objects.
+    template that is no object of lists and objects, or has two such containers.
     """
-    spec = (template or {}).get("spec") or {}
+    spec = (template or {}).get("spec")
+    if spec is None:
+        return {}
     if not isinstance(spec, Mapping):
-        raise ValueError(f"spec.template.spec: must be an object, got {reprlib.repr(spec)}")
-    containers = spec.get("containers") or []
-    if not isinstance(containers, list):
+        raise ValueError(f"spec.template.spec: must be an object, got {quote(spec)}")
+    containers = _list(spec, "containers", "spec.template.spec")
+    found = [c for c in containers if isinstance(c, Mapping) and c.get("name") == _MAIN_CONTAINER]
+    if len(found) > 1:
         raise ValueError(
-            f"spec.template.spec.containers: must be a list, got {reprlib.repr(containers)}"
+            f"spec.template.spec.containers: {len(found)} are named {_MAIN_CONTAINER}: give the "
+            "others names of their own"
         )
-    found = (c for c in containers if isinstance(c, Mapping) and c.get("name") == _MAIN_CONTAINER)
-    return next(found, {})
+    container = found[0] if found else {}
+    _require_objects(container)
+    return container
+
+
+def _require_objects(container: Mapping[str, Any]) -> None:
+    """Raises ValueError for resources or limits that are no objects."""
+    field, value = f"{_CONTAINER_FIELD}.resources", container.get("resources")
+    if isinstance(value, Mapping):
+        field, value = f"{field}.limits", value.get("limits")
+    if value is not None and not isinstance(value, Mapping):
+        raise ValueError(f"{field}: must be an object, got {quote(value)}")
+
+
+def _list(given: Mapping[str, Any], key: str, field: str, of: str = "") -> list[Any]:
+    """A list of a template; empty where it has none. Raises ValueError, which names the field."""
+    value = given.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ValueError(f"{field}.{key}: must be a list{of}, got {quote(value)}")
+    return value
 
 
 def _words(container: Mapping[str, Any], key: str) -> list[str]:
-    words = container.get(key) or []
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ValueError(
-            f"spec.template.spec.containers[trainer].{key}: must be a list of strings, got "
-            f"{reprlib.repr(words)}"
-        )
+    words = _list(container, key, _CONTAINER_FIELD, " of strings")
+    for place, word in enumerate(words):
+        field = f"{_CONTAINER_FIELD}.{key}"
+        if not isinstance(word, str):
+            raise ValueError(
+                f"{field}: must be a list of strings, got {quote(word)} at [{place}]: write it in "
+                "quotation marks"
+            )
+        _require_text(word, f"{field}[{place}]")
     return words
+
+
+def _require_text(text: str, field: str) -> None:
+    """Raises ValueError for what no process can get as an argument or a variable."""
+    if "\0" in text:
+        raise ValueError(f"{field}: {quote(text)} holds a NUL character: remove it")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError(
+            f"{field}: {quote(text)} holds half of a character (a lone surrogate): write the whole "
+            "character"
+        )
 
 
 def _require_script(words: list[str]) -> None:
     first = words[0] if words else ""
-    if first == "-m" and len(words) > 1:
+    if first == "-m":
+        _require_module(words[1:2])
         return
     if first.startswith("-"):
         raise ValueError(
-            f"{COMMAND_FIELD}: {first} of Python cannot be obeyed, since ranks are forks of a "
-            "running interpreter: leave it out, or set the environment variable that does the same"
+            f"{COMMAND_FIELD}: {shorten(first)} of Python cannot be obeyed, since ranks are forks "
+            "of a running interpreter: leave it out, or set the environment variable that does the "
+            "same"
         )
     if not first.endswith(".py"):
         raise ValueError(
-            f"{COMMAND_FIELD}: {' '.join(words) or 'python alone'!r} names no Python script: write "
-            "[python, train.py] "
-            "or [python, -m, module], with the arguments behind it"
+            f"{COMMAND_FIELD}: {shorten(' '.join(words)) or 'python alone'!r} names no Python "
+            "script: write [python, train.py] or [python, -m, module], with the arguments behind it"
+        )
+
+
+def _require_module(named: list[str]) -> None:
+    if not named or not named[0].strip() or named[0].startswith("-"):
+        given = f"{quote(named[0])} is none" if named else "it is missing"
+        raise ValueError(
+            f"{COMMAND_FIELD}: -m needs the name of a module, and {given}: write "
+            "[python, -m, package.train]"
         )
 
 
 def _environment(container: Mapping[str, Any]) -> dict[str, str]:
-    entries = container.get("env") or []
-    if not isinstance(entries, list):
-        raise ValueError(
-            "spec.template.spec.containers[trainer].env: must be a list of names and values, got "
-            f"{reprlib.repr(entries)}"
-        )
-    return {
-        str(entry["name"]): str(entry["value"])
-        for entry in entries
-        if isinstance(entry, Mapping) and entry.get("name") and entry.get("value") is not None
-    }
+    entries = _list(container, "env", _CONTAINER_FIELD, " of names and values")
+    found = {}
+    for place, entry in enumerate(entries):
+        if isinstance(entry, Mapping) and entry.get("name") and entry.get("value") is not None:
+            name, value = _plain(entry, "name", place), _plain(entry, "value", place)
+            if "=" in name:
+                raise ValueError(
+                    f"{_CONTAINER_FIELD}.env[{place}].name: {quote(name)} holds '=': write what "
+                    "follows it in value"
+                )
+            found[name] = value
+    return found
+
+
+def _plain(entry: Mapping[str, Any], key: str, place: int) -> str:
+    """A name or value as text. Raises ValueError, which names the field."""
+    field, value = f"{_CONTAINER_FIELD}.env[{place}].{key}", entry[key]
+    if not isinstance(value, str | int | float):
+        raise ValueError(f"{field}: must be a string, got {quote(value)}")
+    text = value if isinstance(value, str) else quote(value)
+    _require_text(text, field)
+    return text

@@ -23,7 +23,10 @@ def test_faults_are_read(text: str, fault: Fault) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "worker=1", "worker@step=3", "node=1@step=3", "coordinator=0@step=1", "worker=x@step=1"],
+    [
+        *["", "worker=1", "worker@step=3", "node=1@step=3", "coordinator=0@step=1"],
+        *["worker=x@step=1", "worker=\N{ARABIC-INDIC DIGIT ONE}@step=1"],
+    ],
 )
 def test_a_misspelt_fault_shows_how_it_is_spelt(text: str) -> None:
     with pytest.raises(ValueError, match="worker=1@step=50, rank=0@step=50 or coordinator@step=50"):

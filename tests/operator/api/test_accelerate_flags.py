@@ -105,6 +105,7 @@ def test_every_flag_of_the_library_is_known() -> None:
         ["accelerate-launch"],
         ["python", "-m", "accelerate.commands.launch"],
         ["python", "-u", "-m", "accelerate.commands.accelerate_cli", "launch"],
+        ["accelerate", "launch", "-q"],
     ],
 )
 def test_a_command_of_accelerate_stands_before_the_script(command: list[str]) -> None:
@@ -113,6 +114,11 @@ def test_a_command_of_accelerate_stands_before_the_script(command: list[str]) ->
     assert script is not None
     assert (script.interpreter, script.arguments) == ("python", ("-m", "mine.train", "-v"))
     assert script.variables["ACCELERATE_MIXED_PRECISION"] == "bf16"
+
+
+def test_flags_of_one_letter_may_share_a_word() -> None:
+    assert read_accelerate(["-qm", "mine", "-v"])[1] == ["-m", "mine", "-v"]
+    assert read_accelerate(["-qt3", "x.py"])[0].stock == ("-t3",)
 
 
 def test_its_interpreter_lies_beside_the_launcher() -> None:

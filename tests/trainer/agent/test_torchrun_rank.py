@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from regroup_trainer.agent.torchrun_rank import failure, place_in
+from regroup_trainer.agent.torchrun_rank import AfterImport, failure, place_in
 from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.torchrun_programs import (
     MESSAGE_VARIABLE,
@@ -185,6 +186,22 @@ def test_workers_at_one_address_of_their_own_are_one_host() -> None:
     there = {**given, "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "198.18.0.7"}
     assert place_in(there) == RankPlace(3, 4, 1, 2, hosts=2)
     assert place_in({**there, "MASTER_ADDR": "127.0.0.1"}).hosts == 1
+
+
+def test_what_waits_for_an_import_outlives_a_question_for_the_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    calls: list[bool] = []
+    finder = AfterImport("colorsys", lambda: calls.append("colorsys" in sys.modules))
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    assert importlib.util.find_spec("colorsys") is not None
+    assert importlib.util.find_spec("colorsys") is not None
+    assert calls == []
+    importlib.import_module("colorsys")
+    importlib.reload(sys.modules["colorsys"])
+    assert calls == [True]
+    assert finder not in sys.meta_path
 
 
 def test_nothing_is_written_where_the_script_has_opened_something_else(tmp_path: Path) -> None:

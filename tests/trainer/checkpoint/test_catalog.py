@@ -62,6 +62,7 @@ def test_a_checkpoint_without_a_readable_manifest_is_a_candidate_with_a_problem(
     (layout.published(5) / MANIFEST).unlink()
     (layout.published(5) / MANIFEST).mkdir()
     layout.published(6).write_text("a file")
+    (layout.checkpoints / "step-\N{ARABIC-INDIC DIGIT SEVEN}").mkdir()  # is none of ours
     assert [(found.step, found.problem) for found in catalog.published(layout)] == [
         (9, "manifest.json is of step 4"),
         (6, "manifest.json cannot be read (Not a directory)"),

@@ -6,6 +6,8 @@ import math
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from regroup_trainer.protocol import progress_pattern
 from regroup_trainer.protocol.progress_pattern import (
@@ -33,6 +35,12 @@ TQDM = r"\| *(?P<step>\d+)/(?P<total>\d+) \[.*loss=(?P<loss>[^,\]]+)"
         ("step 9007199254740992", None),
         ("step " + "9" * 4000, None),
         ("step ,", None),
+        ("step 12,", Found(12, 0, None)),
+        ("step 1,5", None),
+        ("step 1,00,0", None),
+        ("step 1,000_000", None),
+        ("step ,,5,,", None),
+        ("step __1", None),
         ("nothing of it", None),
     ],
 )
@@ -62,7 +70,9 @@ def test_only_the_beginning_of_a_line_is_looked_at() -> None:
     assert pattern.find(b"x" * LINE_BYTES + b"step 3") is None
 
 
-@pytest.mark.parametrize("pattern", [USUAL, TQDM, r"(?i)it[(?=] (?P<step>\d+)\\1"])
+@pytest.mark.parametrize(
+    "pattern", [USUAL, TQDM, r"(?i)it[(?=] (?P<step>\d+)\\1", r"[{,5}]\{,5} (?P<step>\d+)"]
+)
 def test_a_usual_pattern_is_possible(pattern: str) -> None:
     assert find_problem(pattern) is None
 
@@ -77,6 +87,9 @@ REFUSED = {
     r"(?P<step>\d)(?P=step)": "'(?' is not possible",
     r"(?P<step>\d)\1": r"'\\1' is not possible",
     r"(?P<step>\d++)": "'++' is not possible",
+    r"(?P<step>\d{,5})": "'{,5}' is no repetition in RE2: write {0,5}",
+    r"(?P<step>\d+)x{,}": "'{,}' is no repetition in RE2: write {0,}",
+    "(?P<step>\\d+)\ud800": "holds half of a character",
 }
 
 
@@ -92,8 +105,49 @@ def test_a_pattern_is_refused_with_what_is_wrong(
 
 
 @pytest.mark.parametrize("pattern", [r"(?P<step>(\d{100}){100})", "(?P<step>" + ".{999}" * 9 + ")"])
-def test_a_pattern_that_takes_too_long_for_each_line_is_refused(pattern: str) -> None:
+def test_a_pattern_that_is_too_large_for_re2_is_refused(pattern: str) -> None:
     assert "is no regular expression of RE2" in (find_problem(pattern) or "")
+
+
+@pytest.mark.parametrize("pattern", ["(?P<step>.*){1000}", r"(?P<step>[\w ]{1,120}){1,8}="])
+def test_a_pattern_that_takes_too_long_for_each_line_is_refused(pattern: str) -> None:
+    assert "would take too long for each line: it has " in (find_problem(pattern) or "")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"(?P<step>\w{1,200})=", "((a?){50}){4}a{170}(?P<step>b)", "(?P<step>" + "(.*)" * 50 + ")x"],
+)
+def test_what_is_possible_takes_a_moment_for_each_line(pattern: str) -> None:
+    assert find_problem(pattern) is None
+    program = ProgressPattern(pattern)
+    begun = time.process_time()
+    for line in (b"a" * LINE_BYTES, b"ab" * (LINE_BYTES // 2), "é".encode() * (LINE_BYTES // 2)):
+        program.find(line)
+    assert time.process_time() - begun < 1.0
+
+
+def test_a_pattern_that_re2_reads_otherwise_is_refused() -> None:
+    problem = find_problem(r"[[:digit:](?P<step>\d+)]")
+    assert "means something else in RE2 than in Python" in (problem or "")
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    pattern=st.lists(
+        st.sampled_from([*"()[]|*+?^$.a", "(?P<step>", "(?P<loss>", "(?:", "{,3}", "{2,900}", "[^"])
+        | st.sampled_from([r"\d", r"\Q", r"\1", r"\x", r"\p"])
+        | st.text(st.characters(codec=None), max_size=2),
+        max_size=12,
+    ).map(lambda parts: "(?P<step>\\d+)" + "".join(parts)),
+    line=st.binary(max_size=40),
+)
+def test_every_pattern_has_a_problem_or_can_be_used(pattern: str, line: bytes) -> None:
+    problem = find_problem(pattern)
+    if problem is None:
+        ProgressPattern(pattern).find(line)
+    else:
+        assert len(problem.encode()) < 1000
 
 
 def test_a_pattern_on_which_backtracking_never_ends_takes_a_moment() -> None:

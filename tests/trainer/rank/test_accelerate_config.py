@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from regroup_operator.api.accelerate_flags import read_accelerate
 from regroup_trainer.errors import ConfigurationError
-from regroup_trainer.protocol.accelerate_settings import AccelerateLaunch
+from regroup_trainer.protocol.accelerate_settings import SETTINGS, AccelerateLaunch
 from regroup_trainer.rank.accelerate_config import SIZE_LIMIT, JobSize, environment
 from tests.support.accelerate_library import library_variables
 
@@ -128,6 +131,19 @@ def launch(words: list[str]) -> AccelerateLaunch:
         ("{", "it is neither YAML nor, as .json, JSON"),
         ("[" * 500, "it is neither YAML nor, as .json, JSON"),
         ("a: !!python/name:os.system", "it is neither YAML nor, as .json, JSON"),
+        ("a: !!int ''", "line 1: a value is no int: correct it"),
+        ("debug: !!bool abc", "line 1: a value is no bool: correct it"),
+        ("a: 1\nb: !!timestamp abc", "line 2: a value is no timestamp: correct it"),
+        ("gpu_ids: 1" + ":1" * 20000 + ".5", "line 1: a value is no float: correct it"),
+        ("gpu_ids: &a [*a]", "line 1: *a stands in what it names"),
+        ("debug: true\ndebug: false", "line 2: the key 'debug' stands twice"),
+        ("fsdp_config: {version: 1, fsdp_version: 2}", "fsdp_config: fsdp_version stands twice"),
+        ("dynamo_config: {backend: TVM}\ndynamo_backend: TVM", "dynamo_backend stands twice"),
+        (
+            "parallelism_config: {parallelism_config_cp_size: 0}",
+            "parallelism_config_cp_size: 0: give a whole number from 1 and below 1000000000000000",
+        ),
+        ("fsdp_config: {0x" + "f" * 990 + ": 1}", "accelerate has no such setting"),
         ("a: " + "9" * 5000, "it is neither YAML nor, as .json, JSON"),
         ("#" * (SIZE_LIMIT + 1), f"it has more than {SIZE_LIMIT} bytes"),
     ],
@@ -148,7 +164,53 @@ def test_names_that_refer_to_each_other_do_not_grow(tmp_path: Path) -> None:
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
     file = tmp_path / "config.yaml"
     file.write_text("\n".join(lines))
-    with pytest.raises(ConfigurationError, match="a0: accelerate has no such key"):
+    with pytest.raises(
+        ConfigurationError, match=r"more than 20000 values \(\*a counts as what it names\)"
+    ):
+        environment(AccelerateLaunch(config_file=str(file)), TWO)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"debug": true, "debug": false}', "the key 'debug' stands twice"),
+        ('{"gpu_ids": "\\ud800"}', r"gpu_ids: \ud800: the GPU limit of the worker"),
+        ('{"\\ud800": 1}', r"\ud800: accelerate has no such key"),
+        ('{"gpu_ids": ' + "[" * 900 + "]" * 900 + "}", "gpu_ids: [[[...]]]: the GPU limit"),
+        ('{"num_processes": ' + "9" * 5000 + "}", "it is neither YAML nor, as .json, JSON"),
+    ],
+)
+def test_odd_json_is_refused_with_its_key(content: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(content)
+    with pytest.raises(ConfigurationError, match=re.escape(words)) as caught:
+        environment(AccelerateLaunch(config_file=str(file)), TWO)
+    assert str(caught.value).isprintable()
+
+
+TAGS = ["!!int", "!!bool", "!!float", "!!timestamp", "!!binary", "!!set", "!!omap", "!!null"]
+PIECES = st.sampled_from(
+    [
+        *TAGS,
+        *["&a ", "*a", "[", "]", "{", "}", ",", ": ", "\n", "\n  ", "- ", "<<: ", "? ", "'", '"'],
+        *["0x_", "1:1", "2001-99-99", ".nan", "-5", "true", "null", "|", ">", "---\n", "%", "\t"],
+        *SETTINGS,
+        *["fsdp_config", "gpu_ids", "fp8_config", "distributed_type", "num_processes", "use_cpu"],
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    parts=st.lists(PIECES | st.text(max_size=2), max_size=12),
+    key=st.sampled_from(["", "fsdp_config: ", "gpu_ids: ", "num_machines: ", "fp8_config: {"]),
+)
+def test_no_file_ends_in_another_error(
+    parts: list[str], key: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "hostile.yaml"
+    file.write_text(key + "".join(parts))
+    with contextlib.suppress(ConfigurationError):
         environment(AccelerateLaunch(config_file=str(file)), TWO)
 
 

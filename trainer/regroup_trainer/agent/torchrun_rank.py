@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import os
 import select
 import signal
@@ -272,22 +271,24 @@ class AfterImport:
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name, self._then = name, then
 
-    def find_spec(self, name: str, _path: object = None, _target: object = None) -> Any:
-        """What importlib asks: None, except for the module that is waited for."""
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        """What importlib asks: None, except for the module that is waited for. A program may ask,
+        too, without an import.
+        """
         if name != self._name:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        finders: list[Any] = [f for f in sys.meta_path if f is not self and hasattr(f, "find_spec")]
+        spec = next(filter(None, (f.find_spec(name, path, target) for f in finders)), None)
         if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                load(module)
-                with contextlib.suppress(Exception):  # another version of torch
-                    self._then()
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+            spec.loader.exec_module = partial(self._import, spec.loader.exec_module)
         return spec
+
+    def _import(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
+        load(module)
+        with contextlib.suppress(ValueError):  # another thread was quicker
+            sys.meta_path.remove(self)
+        with contextlib.suppress(Exception):  # another version of torch
+            self._then()
 
 
 def _die_with(parent: int) -> None:

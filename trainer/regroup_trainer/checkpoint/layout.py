@@ -110,10 +110,10 @@ class Manifest(Record):
         return sum(file.size for file in self.files.values())
 
 
-_PUBLISHED = re.compile(r"step-(\d+)")
-_TEMPORARY = re.compile(r"step-\d+\.tmp-(\d+)-(\d+)")
-_CORRUPT = re.compile(r"\.corrupt-step-(\d+)-.*")
-_STALE = re.compile(r"\.stale-step-\d+-(\d+)-(\d+)(?:\.\d+)?")
+_PUBLISHED = re.compile(r"step-(\d+)", re.ASCII)
+_TEMPORARY = re.compile(r"step-\d+\.tmp-(\d+)-(\d+)", re.ASCII)
+_CORRUPT = re.compile(r"\.corrupt-step-(\d+)-.*", re.ASCII)
+_STALE = re.compile(r"\.stale-step-\d+-(\d+)-(\d+)(?:\.\d+)?", re.ASCII)
 _REMOVED = ".removed-"
 
 

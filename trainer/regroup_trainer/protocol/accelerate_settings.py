@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from regroup_trainer.protocol.message import TEXT_LIMIT, Message, Name, Text
+from regroup_trainer.protocol.message import TEXT_LIMIT, Message, Name, Text, quote
 
 Value = bool | int | str
 Kind = Literal["text", "number", "switch", "boolean", "bit", "bits"]
@@ -43,6 +43,8 @@ class Setting:
     choices: tuple[str, ...] = ()
     variable: str = ""
     """The variable that shows it, where there is always one."""
+    fewest: int = -_MOST
+    """The least number."""
     lower: bool = False
     """Whether the variable shows it in small letters."""
 
@@ -64,7 +66,7 @@ def _fp8(variable: str, **fields: object) -> Setting:
 
 
 def _degree(variable: str) -> Setting:
-    return Setting("number", 1, variable=f"PARALLELISM_CONFIG_{variable}_SIZE")
+    return Setting("number", 1, variable=f"PARALLELISM_CONFIG_{variable}_SIZE", fewest=1)
 
 
 def _parallel(variable: str, **fields: object) -> Setting:
@@ -159,7 +161,7 @@ _SWITCHES = (
 )  # fmt: skip
 SETTINGS: Mapping[str, Setting] = {
     **{name: Setting("switch", False) for name in _SWITCHES},
-    "num_cpu_threads_per_process": Setting("number"),
+    "num_cpu_threads_per_process": Setting("number", fewest=1),
     **_ALWAYS,
     **_FSDP,
     **_FP8,
@@ -186,8 +188,8 @@ def checked(name: str, value: Value) -> Value:
     if setting.kind == "bit":
         return int(_switch(value))
     if setting.kind == "number":
-        return _number(value)
-    text = str(value)
+        return _number(value, setting.fewest)
+    text = value if isinstance(value, str) else quote(value)
     if not text or len(text) > TEXT_LIMIT or not text.isprintable():
         raise ValueError(f"give one to {TEXT_LIMIT} printable characters")
     if setting.kind == "boolean":
@@ -201,17 +203,19 @@ def checked(name: str, value: Value) -> Value:
 
 
 def _switch(value: Value) -> bool:
-    if str(value).lower() in _TRUE | _FALSE:
-        return str(value).lower() in _TRUE
+    text = (value if isinstance(value, str) else quote(value)).lower()
+    if text in _TRUE | _FALSE:
+        return text in _TRUE
     raise ValueError("give true or false")
 
 
-def _number(value: Value) -> int:
-    text = str(value)
+def _number(value: Value, fewest: int) -> int:
+    text = quote(value) if isinstance(value, int) else value
     digits = text.removeprefix("-")
-    if not isinstance(value, bool) and digits.isascii() and digits.isdigit() and len(digits) < 16:
+    if digits.isascii() and digits.isdigit() and len(digits) < 16 and int(text) >= fewest:
         return int(text)
-    raise ValueError(f"give a whole number below {_MOST}")
+    least = f" from {fewest} and" if fewest > -_MOST else ""
+    raise ValueError(f"give a whole number{least} below {_MOST}")
 
 
 def _three(text: str) -> list[str]:

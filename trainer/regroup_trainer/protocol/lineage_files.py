@@ -13,8 +13,8 @@ from regroup_trainer.protocol.generation import GenerationNumber
 
 LINEAGE_FOLDER = "lineage"
 HISTORY_FOLDER = "history"
-_RECORD = re.compile(r"(\d+)-(\d+)\.jsonl?")
-_RESERVATION = re.compile(r"(\d+)-(\d+)\.claim")
+_RECORD = re.compile(r"(\d+)-(\d+)\.jsonl?", re.ASCII)
+_RESERVATION = re.compile(r"(\d+)-(\d+)\.claim", re.ASCII)
 
 
 def file_stem(generation: GenerationNumber) -> str:

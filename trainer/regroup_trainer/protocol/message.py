@@ -1,4 +1,5 @@
-"""The base of every message, and the version of the protocol. Torch-free and Kubernetes-free.
+"""The base of every message, the version of the protocol, and how texts for users quote what
+somebody wrote. Torch-free and Kubernetes-free.
 
 Every message is one JSON object, and `kind` names its class. A change that an older peer would
 misread raises PROTOCOL_VERSION. A hello of another version is refused.
@@ -16,6 +17,8 @@ misread raises PROTOCOL_VERSION. A hello of another version is refused.
 
 from __future__ import annotations
 
+import reprlib
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -23,6 +26,9 @@ from pydantic import BaseModel, ConfigDict, Field
 PROTOCOL_VERSION = 2
 TEXT_LIMIT = 4096
 """Characters of the longest text in a message: longer ones are cut by whoever makes it."""
+QUOTE_LIMIT = 100
+"""Characters that are shown of a word or a value."""
+_MOST_WORDS = 50
 Text = Annotated[str, Field(max_length=TEXT_LIMIT)]
 Name = Annotated[str, Field(max_length=253)]
 
@@ -31,3 +37,39 @@ class Message(BaseModel):
     """Base of all messages: immutable. Unknown fields are an error, since versions are agreed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _ShortRepr(reprlib.Repr):
+    """Looks at few elements, so that the time is bounded where lists hold lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 2
+        self.maxstring = self.maxother = QUOTE_LIMIT
+
+    def repr_int(self, x: int, level: int) -> str:
+        """A number. Python does not write those of thousands of digits."""
+        if x.bit_length() > 4 * QUOTE_LIMIT:
+            return f"a number of {x.bit_length()} bits"
+        return super().repr_int(x, level)
+
+
+_REPR = _ShortRepr()
+
+
+def shorten(text: str) -> str:
+    """The beginning of a text, with escapes for what cannot be printed."""
+    beginning = text[: QUOTE_LIMIT + 1]
+    shown = beginning if beginning.isprintable() else repr(beginning)[1:-1]
+    return shown if len(shown) <= QUOTE_LIMIT else f"{shown[:QUOTE_LIMIT]}..."
+
+
+def quote(value: object) -> str:
+    """A value as Python would write it, but shortened."""
+    return shorten(_REPR.repr(value))
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words with commas between them, each shortened."""
+    more = ["..."] if len(words) > _MOST_WORDS else []
+    return ", ".join([*map(shorten, words[:_MOST_WORDS]), *more])

@@ -7,7 +7,8 @@ The library itself is not imported. Keys are those of accelerate 1.15 (commands/
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from regroup_trainer.protocol.accelerate_settings import (
     checked,
     variables,
 )
+from regroup_trainer.protocol.message import quote, shorten
 
 SIZE_LIMIT = 65_536
 """Bytes of the largest file that is read."""
@@ -114,15 +116,27 @@ def _read(path: Path) -> bytes:
 
 
 def _parse(path: Path, content: bytes) -> dict[str, Any]:
-    read = json.loads if path.suffix == ".json" else _yaml_reader()
+    read = _read_json if path.suffix == ".json" else _yaml_reader()
     try:
         document = read(content)
     except (ValueError, RecursionError) as error:
-        first = str(error).partition("\n")[0][:200]
-        raise ValueError(f"it is neither YAML nor, as .json, JSON: {first}") from None
+        raise ValueError(f"it is neither YAML nor, as .json, JSON: {shorten(str(error))}") from None
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise ValueError("it holds no keys with values: give a file of `accelerate config`")
     return document
+
+
+def _read_json(content: bytes) -> object:
+    return json.loads(content, object_pairs_hook=_once)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises ValueError for a key that stands twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {quote(twice)} stands twice")
+    return found
 
 
 def _yaml_reader() -> Callable[[bytes], object]:
@@ -130,12 +144,14 @@ def _yaml_reader() -> Callable[[bytes], object]:
         import yaml  # accelerate brings it; not every image has it
     except ImportError:
         raise ValueError("PyYAML is missing in this image: install it, or write JSON") from None
+    from regroup_trainer.system.bounded_yaml import BoundedLoader, explain
 
     def read(content: bytes) -> object:
         try:
-            return yaml.safe_load(content)
+            return yaml.load(content, BoundedLoader)
         except yaml.YAMLError as error:
-            raise ValueError(str(error)) from None
+            line, problem = explain(error)
+            raise ValueError(f"line {line}: {problem}") from None
 
     return read
 
@@ -147,9 +163,10 @@ def _settings(document: Mapping[str, Any], given: Mapping[str, Value]) -> dict[s
         if value is None or key in _COUNTS or key in ("distributed_type", "use_cpu"):
             continue
         if key in _SECTIONS:
-            found.update(_section(key, value))
+            _add(found, key, _section(key, value))
         elif key == "dynamo_backend" or key in ("mixed_precision", "debug", "enable_cpu_affinity"):
-            found[key] = _setting(key, key, "no" if value is False else value)
+            said = _setting(key, key, "no" if value is False else value)
+            _add(found, key, [(key, said)])
         elif key == "fp16":  # of files before 0.9
             found.setdefault("mixed_precision", "fp16" if value is True else "no")
         else:
@@ -158,26 +175,39 @@ def _settings(document: Mapping[str, Any], given: Mapping[str, Value]) -> dict[s
     return {**found, **given}
 
 
+def _add(found: dict[str, Value], section: str, settings: Iterable[tuple[str, Value]]) -> None:
+    """Take the settings of a section. Raises ValueError for one that stands twice in the file."""
+    for name, value in settings:
+        if name in found:
+            raise ValueError(f"{section}: {name} stands twice: keep one of them")
+        found[name] = value
+
+
 def _section(key: str, value: object) -> Iterator[tuple[str, Value]]:
     if not isinstance(value, dict):
         raise ValueError(f"{key}: it holds no keys with values: leave it out")
     for part, content in value.items():
-        name = str(part) if str(part).startswith(_SECTIONS[key]) else f"{_SECTIONS[key]}{part}"
+        given = part if isinstance(part, str) else quote(part)
+        name = given if given.startswith(_SECTIONS[key]) else f"{_SECTIONS[key]}{given}"
         if name not in SETTINGS:
-            raise ValueError(f"{key}.{str(part)[:100]}: accelerate has no such setting: remove it")
+            raise ValueError(f"{key}.{shorten(given)}: accelerate has no such setting: remove it")
         if content is not None:
             yield name, _setting(f"{key}.{part}", name, content)
 
 
 def _setting(key: str, name: str, value: object) -> Value:
     if name == "fp8_override_linear_precision" and isinstance(value, list):
-        value = ",".join(str(part) for part in value[:4])
+        value = ",".join(_shown(part) for part in value[:4])
     if not isinstance(value, bool | int | str):
         raise ValueError(f"{key}: it holds a {type(value).__name__}: give one plain value")
     try:
         return checked(name, value)
     except ValueError as error:
-        raise ValueError(f"{key}: {str(value)[:100]}: {error}") from None
+        raise ValueError(f"{key}: {_shown(value)}: {error}") from None
+
+
+def _shown(value: object) -> str:
+    return shorten(value) if isinstance(value, str) else quote(value)
 
 
 def _require_harmless(key: str, value: object) -> None:
@@ -186,21 +216,21 @@ def _require_harmless(key: str, value: object) -> None:
             raise ValueError(f"{key}: {_REFUSED_SECTIONS[key]}")
         return
     if key not in _HARMLESS:
-        raise ValueError(f"{key[:100]}: accelerate has no such key: remove it")
+        raise ValueError(f"{shorten(key)}: accelerate has no such key: remove it")
     values, why = _HARMLESS[key]
     if value not in values:
-        raise ValueError(f"{key}: {str(value)[:100]}: {why}")
+        raise ValueError(f"{key}: {_shown(value)}: {why}")
 
 
 def _paradigm(document: Mapping[str, Any], given: Mapping[str, Value]) -> dict[str, Value]:
     """What the file says of the back end, where the command line does not."""
     named = document.get("distributed_type", "NO")
-    backend = "NO" if named is False else str(named)
+    backend = "NO" if named is False else _shown(named)
     if backend not in _BACKENDS:
         why = REFUSED_GROUPS["megatron" if backend == "MEGATRON_LM" else "deepspeed"]
         if backend not in ("DEEPSPEED", "MEGATRON_LM"):
             why = f"give one of {', '.join(_BACKENDS)}"
-        raise ValueError(f"distributed_type: {backend[:100]}: {why}")
+        raise ValueError(f"distributed_type: {backend}: {why}")
     if {"multi_gpu", "use_fsdp"} & given.keys():
         return {}
     found = dict(_BACKENDS[backend])
@@ -217,7 +247,7 @@ def _counts(document: Mapping[str, Any]) -> dict[str, int]:
         if value is None or (key == "num_processes" and value == -1):  # -1: not said
             continue
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 10**9:
-            raise ValueError(f"{key}: {str(value)[:100]}: give a whole number from 1")
+            raise ValueError(f"{key}: {_shown(value)}: give a whole number from 1")
         found[key] = value
     return found
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
+_LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 _LISTENS = "0A"
 """State of a listening socket in /proc/net/tcp."""
 
@@ -64,23 +66,28 @@ def problem(url: str, environment: Mapping[str, str], place: RankPlace) -> str:
 
     `url` is as c10d's handlers get it: env://?rank=0, tcp://host:port?rank=0&world_size=2.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""  # c10d refuses it
     given = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    rank = given.get("rank", environment.get("RANK", ""))
-    size = given.get("world_size", environment.get("WORLD_SIZE", ""))
-    if (rank, size) == (str(place.local_rank), str(place.local_world_size)):
+    rank = _whole(given.get("rank", environment.get("RANK", "")))
+    size = _whole(given.get("world_size", environment.get("WORLD_SIZE", "")))
+    if rank is None or size is None:
+        return ""  # c10d refuses it
+    if (rank, size) == (place.local_rank, place.local_world_size):
         return ""  # a group of this worker's ranks alone
-    if size == "1" or (parts.scheme == "tcp" and _is_elsewhere(parts, size, environment, place)):
+    if size == 1 or (parts.scheme == "tcp" and _is_elsewhere(parts, size, environment, place)):
         return ""  # a group of its own, with others than the job's ranks or with none
-    if rank != str(place.rank):
-        same = rank == str(place.local_rank)
+    if rank != place.rank:
+        same = rank == place.local_rank
         which = "LOCAL_RANK, its number on this worker" if same else "none of its variables"
         return (
             f"init_process_group got rank {rank}, which is {which}: this process is rank "
             f"{place.rank} of {place.world_size}: leave rank and world_size out, or take "
             'rank=int(os.environ["RANK"])'
         )
-    if size != str(place.world_size):
+    if size != place.world_size:
         return (
             f"init_process_group got world_size {size}, and there are {place.world_size} ranks: "
             'leave rank and world_size out, or take world_size=int(os.environ["WORLD_SIZE"])'
@@ -88,17 +95,25 @@ def problem(url: str, environment: Mapping[str, str], place: RankPlace) -> str:
     host = (parts.hostname or "") if parts.scheme == "tcp" else environment.get("MASTER_ADDR", "")
     if place.hosts > 1 and is_loopback(host):
         return (
-            f"the address to meet at is {host}, which is another machine on each of the "
+            f"the address to meet at is {host[:100]}, which is another machine on each of the "
             f"{place.hosts} workers: leave MASTER_ADDR and MASTER_PORT as they are set"
         )
     return ""
 
 
+def _whole(text: str) -> int | None:
+    """A number as c10d reads it; None where it reads none."""
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
 def _is_elsewhere(
-    parts: SplitResult, size: str, environment: Mapping[str, str], place: RankPlace
+    parts: SplitResult, size: int, environment: Mapping[str, str], place: RankPlace
 ) -> bool:
     here = f"{environment.get('MASTER_ADDR', '')}:{environment.get('MASTER_PORT', '')}"
-    return size != str(place.world_size) and parts.netloc != here
+    return size != place.world_size and parts.netloc != here
 
 
 def is_own_listener(error: Exception, environment: Mapping[str, str]) -> bool:
@@ -144,11 +159,22 @@ def _checked(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the address is the machine's own."""
-    name = host.strip().lower()
-    if name == "localhost":
+    """Whether every machine means itself by this address."""
+    name = host.strip().lower().strip("[]").removesuffix(".")
+    if name in _LOOPBACK_NAMES or name.endswith(".localhost"):
         return True
     try:
-        return ipaddress.ip_address(name).is_loopback
+        address = ipaddress.ip_address(name)
     except ValueError:
+        return _is_short_loopback(name)
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_loopback or address.is_unspecified
+
+
+def _is_short_loopback(name: str) -> bool:
+    """Whether it is a loopback address as C also reads it: 127.1."""
+    try:
+        packed = socket.inet_aton(name)
+    except (OSError, ValueError):
         return False
+    return ipaddress.IPv4Address(packed).is_loopback
