@@ -154,7 +154,10 @@ signal.pause()
     assert rank.returncode == 0
 
 
-@pytest.mark.parametrize("end", ["sys.exit(143)", "os.kill(os.getpid(), 15)"])
+INTERRUPTED = "class Interrupted(SystemExit):\n    pass\nraise Interrupted"
+
+
+@pytest.mark.parametrize("end", ["sys.exit(143)", "os.kill(os.getpid(), 15)", INTERRUPTED])
 def test_a_script_that_was_asked_to_end_leaves_no_failure(tmp_path: Path, end: str) -> None:
     rank = start(tmp_path, f"import os, sys\n{end}")
     rank.communicate(timeout=60)

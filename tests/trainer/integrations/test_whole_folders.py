@@ -108,8 +108,8 @@ def test_only_the_last_whole_ones_are_kept(tmp_path: Path) -> None:
 def test_the_newest_is_the_one_that_was_published_last(tmp_path: Path) -> None:
     folders = WholeFolders(tmp_path, keep_last=2)
     for step in (100, 200, 30):  # the last one is of a run that began anew
-        last = save(folders, step)
-    assert folders.newest() == last
+        save(folders, step)
+    assert folders.newest() == folders.of_step(30)
     assert names(tmp_path) == {"checkpoint-200", "checkpoint-30"}
 
 
@@ -182,8 +182,8 @@ def test_remains_that_cannot_be_deleted_do_not_stop_the_next_save(
     folders = WholeFolders(tmp_path)
     monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
     for _ in range(3):
-        last = save(folders, 1)
-    assert folders.newest() == last
+        save(folders, 1)
+    assert folders.newest() == folders.of_step(1)
     assert len(names(tmp_path)) == 3
 
 
