@@ -155,6 +155,68 @@ signal.pause()
     assert rank.returncode == 0
 
 
+INTERRUPTED = "class Interrupted(SystemExit):\n    pass\nraise Interrupted"
+
+
+@pytest.mark.parametrize("end", ["sys.exit(143)", "os.kill(os.getpid(), 15)", INTERRUPTED])
+def test_a_script_that_was_asked_to_end_leaves_no_failure(tmp_path: Path, end: str) -> None:
+    rank = start(tmp_path, f"import os, sys\n{end}")
+    rank.communicate(timeout=60)
+    assert rank.returncode in (143, -signal.SIGTERM)
+    assert not (tmp_path / "message").exists()
+
+
+ADOPTS = """
+import ctypes, os, pathlib, signal, subprocess, sys
+PR_SET_CHILD_SUBREAPER = 36
+ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+signal.signal(signal.SIGTERM, lambda *_: print("ended by an orphan", flush=True))
+start = "import subprocess, sys; subprocess.Popen(sys.argv[1:]); input()"
+torchrun = subprocess.Popen([sys.executable, "-c", start, *sys.argv[1:]], stdin=subprocess.PIPE)
+while not pathlib.Path("runs").exists():
+    pass
+torchrun.kill()
+torchrun.wait()
+pathlib.Path("orphaned").touch()
+_, status = os.wait()
+print("the rank ended with code", os.waitstatus_to_exitcode(status))
+"""
+CANNOT_MEET = """
+import os, pathlib
+pathlib.Path("runs").touch()
+while not pathlib.Path("orphaned").exists():
+    pass
+import torch.distributed as dist
+os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="1")
+dist.init_process_group("gloo")
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_cannot_start_ends_its_torchrun_and_no_process_that_adopted_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "script.py").write_text(CANNOT_MEET)
+    sizes = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", ADOPTS, sys.executable, "-u", RUN_RANK, "script.py"],
+        env={
+            **os.environ,
+            **sizes,
+            "LOCAL_RANK": "0",
+            PROGRAM_VARIABLE: rank_program(),
+            MESSAGE_VARIABLE: str(tmp_path / "message"),
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+        timeout=120,
+        text=True,
+    )
+    assert "another try would fail too" in (tmp_path / "message").read_text()
+    assert done.stdout == "the rank ended with code 2\n"
+
+
 def test_a_script_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     rank = start(tmp_path, tmp_path / "nowhere.py")
     assert "nowhere.py is no file on this worker" in rank.communicate(timeout=60)[1]

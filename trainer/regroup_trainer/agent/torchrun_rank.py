@@ -50,6 +50,8 @@ _DIRECTORY_VARIABLE = "REGROUP_DIRECTORY"
 _PR_SET_PDEATHSIG = 1
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """What torchrun sends to the rank's whole process group: the script's to obey."""
+_ASKED_TO_END = (-signal.SIGTERM, 128 + signal.SIGTERM)
+"""How a script ends that was asked to, by the signal or after it has saved."""
 _HOSTS_IN_VAIN = b"The server socket has failed to listen"
 """What c10d says when rank 0 cannot host the store of a process group."""
 _DONE, _HOPELESS = b".", b"!"
@@ -64,6 +66,7 @@ _MESSAGE_BYTES = 4000
 
 def watch(command: Sequence[str]) -> NoReturn:
     """Run `python COMMAND` as a child to its end, and end as it does."""
+    torchrun = os.getppid()
     _begin_message()
     _make_directory()
     has_ended, says_end = os.pipe()
@@ -86,8 +89,9 @@ def watch(command: Sequence[str]) -> NoReturn:
         _end_with(0)
     if news == _HOPELESS:
         _leave_message(f"{_named()} {_how(script.returncode)}{_NO_OTHER_TRY}", tail)
-        os.kill(os.getppid(), signal.SIGTERM)  # torchrun would start all ranks again
-    elif script.returncode not in (0, -signal.SIGTERM):
+        if os.getppid() == torchrun:  # and not whoever has adopted this process
+            os.kill(torchrun, signal.SIGTERM)  # it would start all ranks again
+    elif script.returncode not in (0, *_ASKED_TO_END):
         _leave_message(failure(script.returncode, os.environ) + advice(tail, os.environ), tail)
     _end_with(script.returncode)
 

@@ -23,18 +23,13 @@ import torch
 from torch.utils.data import RandomSampler
 
 from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.integrations.joint_saves import JointSaves
 from regroup_trainer.integrations.required_library import require
 from regroup_trainer.integrations.stop_agreement import (
     STOPPED,
     StopAgreement,
-    from_rank0,
     is_rank0,
     require_joined,
-    wait_for_all,
-)
-from regroup_trainer.integrations.whole_folders import (
-    WholeFolders,
-    saves_directory,
 )
 
 LIBRARY, OLDEST = "accelerate", "1.2"
@@ -81,9 +76,9 @@ def saved_batches(
     require(LIBRARY, OLDEST)
     require_joined("on CPUs, Accelerator needs cpu=True, or `accelerate launch --cpu`")
     _require_repeatable(loader)
-    folders = WholeFolders(saves_directory(), keep_last)
-    position = _resume(accelerator, folders)
-    agreement = StopAgreement(every_steps, every_seconds)
+    saves = JointSaves(keep_last)
+    position = _resume(accelerator, saves)
+    agreement = StopAgreement(every_steps, every_seconds, position.step)
     is_stopping = is_due = False
     while position.epoch < epochs:
         for batch in _rest_of_epoch(accelerator, loader, position):
@@ -93,7 +88,7 @@ def saved_batches(
             is_stopping |= agreed.stop
             is_due |= agreed.save or is_stopping or position.samples == 0
             if is_due and accelerator.sync_gradients:
-                _save(accelerator, folders, position)
+                _save(accelerator, saves, position)
                 is_due = False
                 if is_stopping:
                     raise SystemExit(STOPPED)
@@ -114,14 +109,14 @@ def _require_repeatable(loader: Any) -> None:
         )
 
 
-def _resume(accelerator: Accelerator, folders: WholeFolders) -> _Position:
-    newest = from_rank0(str(folders.newest() or ""))
-    if is_rank0():
-        folders.delete_interrupted()
-    if not newest:
-        return _Position()
-    accelerator.load_state(newest)
-    return _Position(**json.loads((Path(newest) / POSITION_FILE).read_text()))
+def _resume(accelerator: Accelerator, saves: JointSaves) -> _Position:
+    newest = saves.newest()
+    position = _Position()
+    if newest:
+        accelerator.load_state(newest)
+        position = _Position(**json.loads((Path(newest) / POSITION_FILE).read_text()))
+    saves.start(position.step)
+    return position
 
 
 def _rest_of_epoch(accelerator: Accelerator, loader: Any, position: _Position) -> Iterator[Any]:
@@ -150,14 +145,9 @@ def _advance(position: _Position, loader: Any) -> None:
         position.epoch, position.samples = position.epoch + 1, 0
 
 
-def _save(accelerator: Accelerator, folders: WholeFolders, position: _Position) -> None:
-    folder = folders.of_step(position.step)
-    if is_rank0():
-        folders.begin(position.step)
-        (folder / POSITION_FILE).write_text(json.dumps(asdict(position)))
-    wait_for_all()
+def _save(accelerator: Accelerator, saves: JointSaves, position: _Position) -> None:
+    folder = saves.begin(position.step)
     accelerator.save_state(str(folder))
-    wait_for_all()
     if is_rank0():
-        folders.publish(folder)
-    wait_for_all()
+        (folder / POSITION_FILE).write_text(json.dumps(asdict(position)))
+    saves.publish(position.step)

@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import RandomSampler, Sampler
 
+from regroup_trainer.integrations.joint_saves import JointSaves
 from regroup_trainer.integrations.required_library import require
 from regroup_trainer.integrations.stop_agreement import (
     STOPPED,
@@ -32,11 +33,6 @@ from regroup_trainer.integrations.stop_agreement import (
     has_peers,
     is_rank0,
     require_joined,
-    wait_for_all,
-)
-from regroup_trainer.integrations.whole_folders import (
-    WholeFolders,
-    saves_directory,
 )
 
 LIBRARY, OLDEST = "lightning", "2.5"
@@ -88,11 +84,11 @@ class LightningRecovery(Callback):
         keep_last: int = 3,
     ) -> None:
         require(LIBRARY, OLDEST)
-        self._folders = WholeFolders(saves_directory(), keep_last)
+        self._saves = JointSaves(keep_last)
         self._every = (every_steps, every_seconds)
         self._agreement: StopAgreement | None = None
         self._is_stopping = self._may_save_inside = False
-        self._from = self._folders.newest()
+        self._from = self._saves.folders.newest()
 
     def newest(self) -> str | None:
         """The newest whole checkpoint when this was made; None: there is none."""
@@ -105,8 +101,7 @@ class LightningRecovery(Callback):
         """
         _require_same_start(trainer.global_step)
         require_joined("the Trainer needs **placement()")
-        if is_rank0():
-            self._folders.delete_interrupted()
+        self._saves.start(trainer.global_step)
         loaders = (
             trainer.fit_loop._combined_loader.flattened if trainer.fit_loop._combined_loader else []
         )
@@ -118,7 +113,7 @@ class LightningRecovery(Callback):
             )
         _seek(trainer, loaders)
         _restore_randomness(self._from)
-        self._agreement = StopAgreement(*self._every)
+        self._agreement = StopAgreement(*self._every, trainer.global_step)
 
     def on_load_checkpoint(
         self, _trainer: Trainer, _module: LightningModule, checkpoint: dict[str, Any]
@@ -145,17 +140,13 @@ class LightningRecovery(Callback):
             self._agreement.close()
 
     def _save(self, trainer: Trainer) -> None:
-        folder = self._folders.of_step(trainer.global_step)
-        if is_rank0():
-            self._folders.begin(trainer.global_step)
-        wait_for_all()
-        _save_randomness(folder)
-        trainer.save_checkpoint(folder / STATE_FILE)
-        wait_for_all()
-        if is_rank0():
-            self._folders.publish(folder)
+        step = trainer.global_step
+        if not self._saves.has(step):
+            folder = self._saves.begin(step)
+            trainer.save_checkpoint(folder / STATE_FILE)
+            _save_randomness(folder)
+            self._saves.publish(step)
         if self._is_stopping:
-            wait_for_all()
             raise SystemExit(STOPPED)
 
 

@@ -22,19 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.integrations.joint_saves import JointSaves
 from regroup_trainer.integrations.required_library import require
 from regroup_trainer.integrations.stop_agreement import (
     STOPPED,
     StopAgreement,
-    from_rank0,
-    is_rank0,
     require_joined,
-    wait_for_all,
 )
-from regroup_trainer.integrations.whole_folders import (
-    WholeFolders,
-    saves_directory,
-)
+from regroup_trainer.integrations.whole_folders import saves_directory
 
 LIBRARY, OLDEST = "transformers", "4.48"
 try:
@@ -62,7 +57,7 @@ class TransformersRecovery(TrainerCallback):
         keep_last: int = 3,
     ) -> None:
         require(LIBRARY, OLDEST)
-        self._folders = WholeFolders(saves_directory(), keep_last)
+        self._saves = JointSaves(keep_last)
         self._every_seconds = every_seconds
         self._agreement: StopAgreement | None = None
         self._is_stopping = False
@@ -70,15 +65,16 @@ class TransformersRecovery(TrainerCallback):
     def newest(self) -> str | None:
         """The newest whole checkpoint, which is the same on all ranks; None: there is none."""
         require_joined(_HOW_TO_JOIN)
-        return from_rank0(str(self._folders.newest() or "")) or None
+        return self._saves.newest() or None
 
-    def on_train_begin(self, args: TrainingArguments, *_: Any, **__: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
+    ) -> None:
         """Delete what interrupted saves have left, and listen to SIGTERM."""
         require_joined(_HOW_TO_JOIN)
-        _require_savable(args, self._folders.directory)
-        if is_rank0():
-            self._folders.delete_interrupted()
-        self._agreement = StopAgreement(None, self._every_seconds)
+        _require_savable(args, self._saves.folders.directory)
+        self._saves.start(state.global_step)
+        self._agreement = StopAgreement(None, self._every_seconds, state.global_step)
 
     def on_step_end(
         self,
@@ -91,12 +87,29 @@ class TransformersRecovery(TrainerCallback):
         assert self._agreement is not None
         agreed = self._agreement.after(state.global_step, state.max_steps)
         self._is_stopping = agreed.stop
-        if agreed.stop or agreed.save:
-            control.should_save = True
+        control.should_save |= agreed.stop or agreed.save
+        self._make_room(state, control)
+
+    def on_epoch_end(
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,
+        control: TrainerControl,
+        **_: Any,
+    ) -> None:
+        """Make room for a save at the end of an epoch."""
+        self._make_room(state, control)
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        """Make room for a save that comes if the model is the best one so far."""
+        if self._agreement is not None and args.save_strategy == "best":
+            self._make_room(state, TrainerControl(should_save=True))
+
+    def _make_room(self, state: TrainerState, control: TrainerControl) -> None:
+        """Have a save find no folder of its step; no state is saved twice."""
+        control.should_save &= not self._saves.has(state.global_step)
         if control.should_save:
-            if is_rank0():
-                self._folders.begin(state.global_step)
-            wait_for_all()
+            self._saves.begin(state.global_step)
 
     def on_save(
         self,
@@ -106,11 +119,8 @@ class TransformersRecovery(TrainerCallback):
         **__: Any,
     ) -> None:
         """Declare the checkpoint whole. Raises SystemExit after the last one before a stop."""
-        wait_for_all()
-        if is_rank0():
-            best = Path(state.best_model_checkpoint) if state.best_model_checkpoint else None
-            self._folders.publish(self._folders.of_step(state.global_step), best)
-        wait_for_all()
+        best = Path(state.best_model_checkpoint) if state.best_model_checkpoint else None
+        self._saves.publish(state.global_step, best)
         if self._is_stopping:
             raise SystemExit(STOPPED)
 
@@ -118,6 +128,7 @@ class TransformersRecovery(TrainerCallback):
         """Stop listening."""
         if self._agreement is not None:
             self._agreement.close()
+            self._agreement = None
 
 
 def _require_savable(args: TrainingArguments, directory: Path) -> None:

@@ -8,11 +8,13 @@ held up.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
+from numbers import Integral, Real
 from types import FrameType
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -25,7 +27,7 @@ STOPPED = 128 + signal.SIGTERM
 
 
 class Agreed(NamedTuple):
-    """What all ranks do after this step."""
+    """What all ranks do now."""
 
     stop: bool
     """Save and end: somebody sent SIGTERM to a rank."""
@@ -34,16 +36,18 @@ class Agreed(NamedTuple):
 
 class StopAgreement:
     """Begins to listen to SIGTERM. All ranks make one at the same time, after their process
-    group.
+    group. `start` is the step that the run goes on after.
     """
 
-    def __init__(self, every_steps: int | None, every_seconds: float | None) -> None:
-        for name, value in (("every_steps", every_steps), ("every_seconds", every_seconds)):
-            if value is not None and value <= 0:
-                raise ConfigurationError(f"{name}: {value}: give a number above 0")
+    def __init__(
+        self, every_steps: int | None, every_seconds: float | None, start: int = 0
+    ) -> None:
+        _require_above_0("every_steps", every_steps, Integral, "a whole number")
+        _require_above_0("every_seconds", every_seconds, Real, "a number")
         self._every_steps, self._every_seconds = every_steps, every_seconds
+        self._step = start
         self._saved_at = time.monotonic()
-        self._is_asked = False
+        self._is_asked = self._is_due = False
         self._group: dist.ProcessGroup | None = None
         if has_peers():
             self._group = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))
@@ -53,16 +57,22 @@ class StopAgreement:
 
     def after(self, step: int, total: int | None = None) -> Agreed:
         """What all ranks do after this step, which the job's status shows. All of them call it,
-        once a step.
+        once a step or more often: while the step is the same, nothing is agreed, as gradients are
+        being accumulated.
         """
         report(step=step, total=total)
-        requested = self._read()
-        is_due = bool(self._every_steps) and step % (self._every_steps or 1) == 0
-        agreed = Agreed(bool(requested[0]), bool(requested[1]) or is_due)
+        is_asked, is_due = (bool(request) for request in self._read())
+        self._is_due |= is_due or self._passes_multiple(step)
+        agreed = Agreed(is_asked, self._is_due) if step > self._step else Agreed(False, False)
         if agreed.stop or agreed.save:
-            self._saved_at = time.monotonic()
+            self._is_due, self._saved_at = False, time.monotonic()
+        self._step = step
         self._send()
         return agreed
+
+    def _passes_multiple(self, step: int) -> bool:
+        every = self._every_steps
+        return every is not None and step // every > self._step // every
 
     def close(self) -> None:
         """Wait for what is on its way, and give SIGTERM back. All ranks call it."""
@@ -84,6 +94,13 @@ class StopAgreement:
 
     def _note_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._is_asked = True
+
+
+def _require_above_0(name: str, value: Any, kind: Any, what: str) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, kind) or not 0 < value < math.inf:
+        raise ConfigurationError(f"{name}: {value}: give {what} above 0")
 
 
 def has_peers() -> bool:

@@ -18,6 +18,9 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
+_INTERRUPTED = 143
+"""128 + SIGTERM."""
+
 
 class NoScriptError(Exception):
     """There is no such script. The message says where it was looked for."""
@@ -27,7 +30,8 @@ def execute(command: Sequence[str]) -> int:
     """Run a program to its last line; returns its exit code.
 
     `command` is what follows `python`. Raises NoScriptError, and what the program raises, but for
-    SystemExit.
+    SystemExit. A library's own kind of SystemExit without a code interrupts the program, whose work
+    is not done: Lightning ends so on all ranks when rank 0 gets SIGTERM. Python would return 0.
     """
     try:
         if command[0] == "-m":
@@ -35,6 +39,8 @@ def execute(command: Sequence[str]) -> int:
         else:
             _run_file(command[0], command[1:])
     except SystemExit as end:
+        if end.code is None and type(end) is not SystemExit:
+            return _INTERRUPTED
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
         print(end.code, file=sys.stderr)
