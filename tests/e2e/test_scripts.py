@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(900)]
 EPOCHS, KILL_AT = 100, 3
 ROUNDING = 1e-5
-# Not Lightning: before its end upon SIGTERM was told from the end of its work, an attempt failed.
-TRIED = ("ddp", "fsdp2", "accelerate", "transformers")
+TRIED = ("ddp", "fsdp2", "accelerate", "lightning", "transformers")
 LAUNCHERS = ("regroup", "torchrun")
 PROGRAMS = ROOT / "tests/support/programs"
 WRONG = ("first_ddp.py", "meets_at_localhost.py")

@@ -75,7 +75,17 @@ def _redirect(output: Sequence[int]) -> None:
     sys.stdout = _text_stream(1, "<stdout>", sys.stdout)
     sys.stderr = _text_stream(2, "<stderr>", sys.stderr)
     vars(sys).update(__stdout__=sys.stdout, __stderr__=sys.stderr)  # Final, but not the template's
-    faulthandler.enable(all_threads=False)
+    _write_stack_at_crash()
+
+
+def _write_stack_at_crash() -> None:
+    """Only Python's: that of C, which newer Pythons add, would push the reason out of the end of
+    the output that explains a failure.
+    """
+    if sys.version_info >= (3, 14):
+        faulthandler.enable(all_threads=False, c_stack=False)
+    else:
+        faulthandler.enable(all_threads=False)
 
 
 def _text_stream(descriptor: int, name: str, former: TextIO) -> io.TextIOWrapper:
