@@ -14,6 +14,7 @@ import pytest
 from regroup.cli.manifest import read_documents
 from regroup.cli.validation import validate
 from tests.examples.local_commands import LOCAL_COMMANDS, LocalCommand
+from tests.support.optional_packages import needs_re2
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDERS = sorted(
@@ -58,10 +59,19 @@ def test_a_job_of_an_example_is_valid(file: Path) -> None:
     assert [str(problem) for document in documents for problem in validate(document)] == []
 
 
+def marks(row: LocalCommand) -> list[pytest.MarkDecorator]:
+    files = [word for word in row.command.split() if word.endswith(".yaml")]
+    has_pattern = any("progressPattern" in (EXAMPLES / row.example / f).read_text() for f in files)
+    return [
+        *([] if row.mark == "quick" else [getattr(pytest.mark, row.mark)]),
+        *([needs_re2] if has_pattern else []),
+    ]
+
+
 ROWS = [
     pytest.param(
         row,
-        marks=[] if row.mark == "quick" else getattr(pytest.mark, row.mark),
+        marks=marks(row),
         id=f"{row.example}: {row.command}",
     )
     for row in LOCAL_COMMANDS

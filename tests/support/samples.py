@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 from regroup_trainer.data import Dataset, load
 from regroup_trainer.protocol.config import DataConfig, TrainConfig
-
-needs_bpe = pytest.mark.skipif(
-    sys.version_info >= (3, 14), reason="rs-bpe supports Python 3.11 to 3.13"
-)
-"""For tests of byte-pair encodings; see the extra `data` in pyproject.toml."""
 
 
 def dataset(data: DataConfig, length: int, directory: Path, *, evaluate: bool = False) -> Dataset:

@@ -14,6 +14,7 @@ from regroup.local.summary import sentence, summarize
 from regroup.local.torchrun_run import TorchrunRun, Wanted
 from regroup_operator.api.user_script import Script
 from tests.support.local_job import make_run, play
+from tests.support.optional_packages import needs_re2
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(290)]
 
@@ -99,6 +100,7 @@ def test_a_script_that_hangs_is_started_again_and_one_that_is_busy_is_not(tmp_pa
     assert run.status.ledger.seconds["evaluation"] > 8.0
 
 
+@needs_re2
 @pytest.mark.parametrize("arguments", [(), ("--print",)], ids=["stderr", "stdout"])
 def test_the_steps_of_a_progress_bar_are_found(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     run = make_script(tmp_path, DRAWS, *arguments, progress_pattern=PATTERN)
@@ -110,12 +112,14 @@ def test_the_steps_of_a_progress_bar_are_found(tmp_path: Path, arguments: tuple[
     assert run.status.progress.loss == pytest.approx(1 / 200, abs=1e-4)
 
 
+@needs_re2
 def test_what_a_script_reports_counts_more_than_what_it_writes(tmp_path: Path) -> None:
     program = "from regroup_trainer import report\nreport(step=3)\nprint('step 7')\n"
     run = make_script(tmp_path, program, progress_pattern=r"step (?P<step>\d+)")
     assert play(run).message == "the program ended well on 2 ranks, after step 3"
 
 
+@needs_re2
 def test_under_torchrun_the_steps_of_a_progress_bar_are_found(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(DRAWS)
     run = TorchrunRun(

@@ -7,6 +7,9 @@ import time
 from regroup_trainer.agent.line_watch import LineWatch
 from regroup_trainer.agent.rank_output import Lines
 from regroup_trainer.protocol.progress_pattern import Found, ProgressPattern
+from tests.support.optional_packages import needs_re2
+
+pytestmark = needs_re2
 
 
 def make_watch() -> LineWatch:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from regroup_trainer.errors import ConfigurationError, DataError
-from tests.support.samples import config, dataset, inputs, needs_bpe, rows
+from tests.support.optional_packages import needs_bpe
+from tests.support.samples import config, dataset, inputs, rows
 
 
 def saved(path: Path, **columns: list[Any]) -> Path:

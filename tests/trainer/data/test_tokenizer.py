@@ -13,7 +13,8 @@ from regroup_trainer.data import tokenizer
 from regroup_trainer.data.files import File
 from regroup_trainer.data.tokenizer import BpeName, ByteTokenizer, pieces, tokenizer_of
 from regroup_trainer.errors import ConfigurationError, StorageError
-from tests.support.samples import config, dataset, inputs, needs_bpe
+from tests.support.optional_packages import needs_bpe
+from tests.support.samples import config, dataset, inputs
 
 TEXT = inspect.getsource(inspect) + "):\n// \n\n \n\n\tend  \n x\n\n\n"
 

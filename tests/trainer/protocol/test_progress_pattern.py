@@ -16,6 +16,7 @@ from regroup_trainer.protocol.progress_pattern import (
     ProgressPattern,
     find_problem,
 )
+from tests.support.optional_packages import needs_re2
 
 USUAL = r"step (?P<step>[\d,_]+)(/(?P<total>\S+))?( loss (?P<loss>\S+))?"
 TQDM = r"\| *(?P<step>\d+)/(?P<total>\d+) \[.*loss=(?P<loss>[^,\]]+)"
@@ -44,10 +45,12 @@ TQDM = r"\| *(?P<step>\d+)/(?P<total>\d+) \[.*loss=(?P<loss>[^,\]]+)"
         ("nothing of it", None),
     ],
 )
+@needs_re2
 def test_a_line_says_what_can_be_read_of_it(line: str, found: Found | None) -> None:
     assert ProgressPattern(USUAL).find(line.encode()) == found
 
 
+@needs_re2
 def test_a_loss_may_be_no_number() -> None:
     found = ProgressPattern(USUAL).find(b"step 7 loss nan")
     assert found is not None
@@ -55,15 +58,18 @@ def test_a_loss_may_be_no_number() -> None:
     assert math.isnan(found.loss)
 
 
+@needs_re2
 def test_a_drawing_of_tqdm_is_read() -> None:
     drawn = " 12%|█▎        | 12/100 [00:01<00:08, 10.0it/s, loss=0.25]".encode()
     assert ProgressPattern(TQDM).find(drawn) == Found(12, 100, 0.25)
 
 
+@needs_re2
 def test_bytes_that_are_no_text_hurt_nobody() -> None:
     assert ProgressPattern(USUAL).find(b"\xff\xfe step 3 \x00") == Found(3, 0, None)
 
 
+@needs_re2
 def test_only_the_beginning_of_a_line_is_looked_at() -> None:
     pattern = ProgressPattern(USUAL)
     assert pattern.find(b"x" * (LINE_BYTES - 6) + b"step 3") == Found(3, 0, None)
@@ -105,11 +111,13 @@ def test_a_pattern_is_refused_with_what_is_wrong(
 
 
 @pytest.mark.parametrize("pattern", [r"(?P<step>(\d{100}){100})", "(?P<step>" + ".{999}" * 9 + ")"])
+@needs_re2
 def test_a_pattern_that_is_too_large_for_re2_is_refused(pattern: str) -> None:
     assert "is no regular expression of RE2" in (find_problem(pattern) or "")
 
 
 @pytest.mark.parametrize("pattern", ["(?P<step>.*){1000}", r"(?P<step>[\w ]{1,120}){1,8}="])
+@needs_re2
 def test_a_pattern_that_takes_too_long_for_each_line_is_refused(pattern: str) -> None:
     assert "would take too long for each line: it has " in (find_problem(pattern) or "")
 
@@ -118,6 +126,7 @@ def test_a_pattern_that_takes_too_long_for_each_line_is_refused(pattern: str) ->
     "pattern",
     [r"(?P<step>\w{1,200})=", "((a?){50}){4}a{170}(?P<step>b)", "(?P<step>" + "(.*)" * 50 + ")x"],
 )
+@needs_re2
 def test_what_is_possible_takes_a_moment_for_each_line(pattern: str) -> None:
     assert find_problem(pattern) is None
     program = ProgressPattern(pattern)
@@ -127,6 +136,7 @@ def test_what_is_possible_takes_a_moment_for_each_line(pattern: str) -> None:
     assert time.process_time() - begun < 1.0
 
 
+@needs_re2
 def test_a_pattern_that_re2_reads_otherwise_is_refused() -> None:
     problem = find_problem(r"[[:digit:](?P<step>\d+)]")
     assert "means something else in RE2 than in Python" in (problem or "")
@@ -142,6 +152,7 @@ def test_a_pattern_that_re2_reads_otherwise_is_refused() -> None:
     ).map(lambda parts: "(?P<step>\\d+)" + "".join(parts)),
     line=st.binary(max_size=40),
 )
+@needs_re2
 def test_every_pattern_has_a_problem_or_can_be_used(pattern: str, line: bytes) -> None:
     problem = find_problem(pattern)
     if problem is None:
@@ -150,6 +161,7 @@ def test_every_pattern_has_a_problem_or_can_be_used(pattern: str, line: bytes) -
         assert len(problem.encode()) < 1000
 
 
+@needs_re2
 def test_a_pattern_on_which_backtracking_never_ends_takes_a_moment() -> None:
     pattern = ProgressPattern(r"(?P<step>(a|aa)+)$")
     begun = time.process_time()
