@@ -65,7 +65,9 @@ _MESSAGE_BYTES = 4000
 
 
 def watch(command: Sequence[str]) -> NoReturn:
-    """Run `python COMMAND` as a child to its end, and end as it does."""
+    """Run `python COMMAND` as a child to its end, and end as it does. It is killed when torchrun
+    was: a rank that nobody watches would keep its port and its GPU.
+    """
     torchrun = os.getppid()
     _begin_message()
     _make_directory()
@@ -79,7 +81,9 @@ def watch(command: Sequence[str]) -> NoReturn:
     os.close(says_end)
     for number in _STOPS:
         signal.signal(number, lambda *_: None)
-    tail = _pass_on(script)
+    tail = _pass_on(script, torchrun)
+    if os.getppid() != torchrun:
+        _end_with(script.returncode)
     os.set_blocking(has_ended, False)
     news = b""
     with contextlib.suppress(BlockingIOError):
@@ -89,8 +93,7 @@ def watch(command: Sequence[str]) -> NoReturn:
         _end_with(0)
     if news == _HOPELESS:
         _leave_message(f"{_named()} {_how(script.returncode)}{_NO_OTHER_TRY}", tail)
-        if os.getppid() == torchrun:  # and not whoever has adopted this process
-            os.kill(torchrun, signal.SIGTERM)  # it would start all ranks again
+        os.kill(torchrun, signal.SIGTERM)  # it would start all ranks again
     elif script.returncode not in (0, *_ASKED_TO_END):
         _leave_message(failure(script.returncode, os.environ) + advice(tail, os.environ), tail)
     _end_with(script.returncode)
@@ -139,9 +142,9 @@ def _named() -> str:
     return f"rank {os.environ.get('RANK', '?')}"
 
 
-def _pass_on(script: subprocess.Popen[bytes]) -> bytes:
-    """Mark and pass on what the script writes, until it ends. Returns the end of its standard
-    error.
+def _pass_on(script: subprocess.Popen[bytes], torchrun: int) -> bytes:
+    """Mark and pass on what the script writes, until it ends. It is killed when torchrun is gone.
+    Returns the end of its standard error.
     """
     assert script.stdout is not None
     assert script.stderr is not None
@@ -162,6 +165,8 @@ def _pass_on(script: subprocess.Popen[bytes]) -> bytes:
                 del reading[source]
         for stream in streams:
             stream.pass_on_beginning(time.monotonic())
+        if os.getppid() != torchrun:
+            script.kill()
     for stream in streams:
         stream.drain(time.monotonic())
     return streams[1].tail
