@@ -27,7 +27,8 @@ done = int(saved.read_text()) if again else 0
 for step in range(done, 40):
     report(step=step + 1, total=40, loss=1 / (step + 1))
     if os.environ["RANK"] == "0" and (step + 1) % 10 == 0:
-        saved.write_text(str(step + 1))
+        saved.with_suffix(".new").write_text(str(step + 1))
+        saved.with_suffix(".new").replace(saved)  # whole, also for the rank that has begun again
     if step + 1 == 25 and not again:
         pathlib.Path(sys.argv[1], os.environ["RANK"]).touch()
         signal.pause()  # until it is killed; the newest steps were not sent
