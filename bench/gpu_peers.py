@@ -102,7 +102,7 @@ def bare(job: Job, clock: Clock, folder: Path) -> None:
         state = torch.load(snapshot, map_location=DEVICE, weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
-    trained = torch.compile(model) if job.compile else model
+    measure = torch.compile(loss_of) if job.compile else loss_of
     batches = _batches(job)
     for step in range(1, job.steps + 1):
         for _ in range(job.accumulation):
@@ -110,7 +110,7 @@ def bare(job: Job, clock: Clock, folder: Path) -> None:
                 name: tensor.to(DEVICE, non_blocking=True) for name, tensor in next(batches).items()
             }
             with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
-                loss = loss_of(trained, batch) / job.accumulation  # type: ignore[arg-type]
+                loss = measure(model, batch) / job.accumulation
             loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
