@@ -28,11 +28,12 @@ venv: ## Create .venv: pinned dependencies from the cache, this clone installed 
 	@$(PYTHON) -m tools.venv
 
 .PHONY: check
-check: venv ## Check style, types, import layers and that generated files are up to date
+check: venv ## Check style, types, layout, import layers and that generated files are up to date
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	.venv/bin/lint-imports
+	$(RUN) -m pytest --quiet tests/test_repository.py
 	@for generator in $(GENERATORS); do echo "$(RUN) -m $$generator --check"; $(RUN) -m $$generator --check; done
 
 .PHONY: test
