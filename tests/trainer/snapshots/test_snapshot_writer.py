@@ -22,7 +22,7 @@ from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint import staging as copies
 from regroup_trainer.checkpoint.checkpointer import Checkpointer
 from regroup_trainer.checkpoint.export import read_model
-from regroup_trainer.checkpoint.image import allocated, size_of
+from regroup_trainer.checkpoint.image import Image, allocated, size_of
 from regroup_trainer.checkpoint.layout import DataIdentity, Layout, RunIdentity
 from regroup_trainer.checkpoint.save import Saver
 from regroup_trainer.checkpoint.state_plan import StatePlan
@@ -41,6 +41,7 @@ from regroup_trainer.snapshots.snapshot_writer import MemorySnapshots
 from regroup_trainer.step.state import Position, TrainState
 from tests.support.generations import make_places
 from tests.support.ranks import FIRST, generation, train_config
+from tests.support.waiting import wait_until
 
 DEADLINE = 60.0
 DATA = DataIdentity(fingerprint="f", samples=1, seed=1, global_batch_size=1, sequence_length=1)
@@ -159,7 +160,7 @@ def test_no_snapshot_is_due_before_the_last_one_is_complete_everywhere(
     rank.store.complete(first.number)
     rank.step()
     snapshots.after_step()
-    assert snapshots.due()
+    wait_until("the next snapshot is due", snapshots.due)
     second = rank.take(snapshots)
     for _ in range(3):
         rank.step()
@@ -168,7 +169,30 @@ def test_no_snapshot_is_due_before_the_last_one_is_complete_everywhere(
     rank.store.complete(second.number)
     rank.step()
     snapshots.after_step()
-    assert snapshots.due()
+    wait_until("the next snapshot is due", snapshots.due)
+    snapshots.close(wait=True)
+
+
+def test_no_snapshot_is_due_before_there_is_memory_for_it(
+    tmp_path: Path, group: GenerationGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm, may_end = Image.warm, threading.Event()
+
+    def slow(image: Image) -> None:
+        assert may_end.wait(DEADLINE)
+        warm(image)
+
+    monkeypatch.setattr(Image, "warm", slow)
+    rank = Rank(tmp_path, group)
+    snapshots = rank.snapshots()
+    for _ in range(2):
+        rank.step()
+        snapshots.after_step()
+        assert not snapshots.due()
+        assert not snapshots.ready
+    may_end.set()
+    wait_until("a snapshot is due", snapshots.due)
+    assert snapshots.ready
     snapshots.close(wait=True)
 
 

@@ -27,6 +27,11 @@ class Snapshot:
         self._copied = threading.Event()
         self._on_device = _DeviceCopy(device) if device.type == "cuda" else None
 
+    @property
+    def prepared(self) -> bool:
+        """Whether `begin` would not have to wait for the memory."""
+        return self._warm.done
+
     def begin(self) -> dict[str, bytes]:
         """Copy what may change before the next update; returns the objects that are not tensors,
         ready to be stored.

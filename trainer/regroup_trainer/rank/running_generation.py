@@ -110,7 +110,7 @@ class RunningGeneration:
         Rank 0 knows what the coordinator and the clock say; the commit brings it to the others.
         """
         if not self.group.is_rank0:
-            return Decision.CONTINUE
+            return Decision.CONTINUE if self._snapshots.ready else Decision.POSTPONE
         received = [
             message.decision
             for message in self._channel.poll()

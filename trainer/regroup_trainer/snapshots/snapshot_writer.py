@@ -54,9 +54,9 @@ class MemorySnapshots:
     """Takes snapshots of `state` in one generation; `close` it at the end. `plans` returns the plan
     that fits the present state.
 
-    All ranks call its methods after the same steps, except `due`. The optimizer waits for the copy
-    before it changes the state. Where memory does not suffice, it reports that once and takes no
-    snapshots.
+    All ranks call its methods after the same steps, except `due` and `ready`. The optimizer waits
+    for the copy before it changes the state. Where memory does not suffice, it reports that once
+    and takes no snapshots.
     """
 
     def __init__(
@@ -94,7 +94,22 @@ class MemorySnapshots:
         """Whether to take a snapshot after the step that is about to run. Rank 0 asks; the commit
         brings the answer to the others.
         """
-        return self._on and not self._incomplete and self._timer.due(self._state.position.step + 1)
+        return (
+            self._on
+            and not self._incomplete
+            and self._timer.due(self._state.position.step + 1)
+            and self.ready
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether a copy could begin at once. Memory of tens of GiB takes many seconds to prepare,
+        in which the ranks should train.
+        """
+        if not self._on or (self._agreed is not None and self._plan is None):
+            return True
+        slot = self._slots.get(self._slot)
+        return slot is not None and slot.done and slot.result().prepared
 
     def after_step(self) -> None:
         """Call it after every step: prepares the first copy, and later the other slot once that is

@@ -30,7 +30,7 @@ class Contribution:
     digest: int
     """`order.digest` of its samples."""
     decision: Decision
-    """The decision of rank 0; CONTINUE on other ranks."""
+    """The decision of rank 0; CONTINUE or POSTPONE on other ranks."""
 
     def vector(self, device: torch.device) -> Tensor:
         """The elements to be summed over the ranks: [LENGTH], float64. The host does not wait for a
@@ -84,7 +84,7 @@ def read(vector: list[float], world_size: int, squared_norm: float | None = None
     `squared_norm` is given where each rank has all reduced gradients; otherwise the sum contains
     it.
     """
-    first, tokens, loss_sum, summed_norm, digest, decision, last = vector
+    first, tokens, loss_sum, summed_norm, digest, decisions, last = vector
     squared_norm = summed_norm if squared_norm is None else squared_norm
     if first != world_size or last != world_size:
         raise CommitError(
@@ -98,8 +98,16 @@ def read(vector: list[float], world_size: int, squared_norm: float | None = None
         loss=loss if math.isfinite(loss) else None,
         gradient_norm=norm if math.isfinite(norm) else None,
         digest=int(digest),
-        decision=Decision(int(decision)),
+        decision=_agreed(int(decisions)),
     )
+
+
+def _agreed(decisions: int) -> Decision:
+    """The decision in a sum of one decision and any number of POSTPONE."""
+    postponed, decision = divmod(decisions, Decision.POSTPONE)
+    if postponed and decision == Decision.SNAPSHOT:
+        return Decision.CONTINUE
+    return Decision(decision)
 
 
 def gradient_factor(commit: Commit, expected_tokens: int, clip: float) -> float:
