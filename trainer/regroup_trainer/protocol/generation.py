@@ -67,8 +67,6 @@ class Decision(IntEnum):
     """Save and end this generation; another follows, from the checkpoint."""
     STOP = 5
     """Save, if the policy says so, and end this generation; none follows."""
-    POSTPONE = 8
-    """No decision: what a rank other than 0 says while it has no memory ready for a snapshot."""
 
 
 class MemberRecord(Message):

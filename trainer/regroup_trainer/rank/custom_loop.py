@@ -93,7 +93,7 @@ class CustomLoop:
     def _propose(self) -> None:
         if self._part is not None and self._part.last:
             share = Share(self._items, self._loss_sum, self._part.digest, self._load())
-            self._stepper.propose(share, self.generation.decide())
+            self._stepper.propose(share, self.generation.decide(), self.generation.ready)
 
     def _load(self) -> float:
         training, ranks = self.program.config.training, self.generation.group.size

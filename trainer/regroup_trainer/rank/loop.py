@@ -39,7 +39,7 @@ class Loop:
         rate = learning_rate(self._state.position.step + 1, training.steps, self._config.optimizer)
         with clock.phase("step"):
             set_learning_rate(self._state.optimizer, rate)
-            result = self._stepper.run(batch, self._generation.decide())
+            result = self._stepper.run(batch, self._generation.decide(), self._generation.ready)
         self._generation.record(result, rate)
         return result.commit.decision
 

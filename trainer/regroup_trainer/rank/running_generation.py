@@ -104,13 +104,18 @@ class RunningGeneration:
         """Whether this rank's state stays in memory when the generation ends."""
         return self._retains
 
+    @property
+    def ready(self) -> bool:
+        """Whether this rank has memory ready for a snapshot."""
+        return self._snapshots.ready
+
     def decide(self) -> Decision:
         """What to do after the step that is about to be committed, as far as this rank knows.
 
         Rank 0 knows what the coordinator and the clock say; the commit brings it to the others.
         """
         if not self.group.is_rank0:
-            return Decision.CONTINUE if self._snapshots.ready else Decision.POSTPONE
+            return Decision.CONTINUE
         received = [
             message.decision
             for message in self._channel.poll()

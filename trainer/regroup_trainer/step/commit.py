@@ -30,7 +30,9 @@ class Contribution:
     digest: int
     """`order.digest` of its samples."""
     decision: Decision
-    """The decision of rank 0; CONTINUE or POSTPONE on other ranks."""
+    """The decision of rank 0; CONTINUE on other ranks."""
+    ready: bool = True
+    """Whether it has memory ready for a snapshot; a rank that has not postpones one."""
 
     def vector(self, device: torch.device) -> Tensor:
         """The elements to be summed over the ranks: [LENGTH], float64. The host does not wait for a
@@ -43,7 +45,7 @@ class Contribution:
             self.loss_sum,
             self.squared_norm,
             self.digest,
-            self.decision,
+            self.decision + (0 if self.ready else _NOT_READY),
             1.0,
         )
         if device.type == "cpu":
@@ -58,6 +60,8 @@ class Contribution:
 
 LENGTH = 7
 """Number of elements of the vector."""
+_NOT_READY = 8
+"""Added to the decisions by each rank that is not ready; greater than any decision."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +107,9 @@ def read(vector: list[float], world_size: int, squared_norm: float | None = None
 
 
 def _agreed(decisions: int) -> Decision:
-    """The decision in a sum of one decision and any number of POSTPONE."""
-    postponed, decision = divmod(decisions, Decision.POSTPONE)
-    if postponed and decision == Decision.SNAPSHOT:
+    """The decision in a sum of one decision and any number of _NOT_READY."""
+    not_ready, decision = divmod(decisions, _NOT_READY)
+    if not_ready and decision == Decision.SNAPSHOT:
         return Decision.CONTINUE
     return Decision(decision)
 

@@ -80,7 +80,7 @@ class Stepper:
         )
         return replicated and self.group.device.type == "cpu" and self.group.size > 1
 
-    def run(self, batch: RankBatch, decision: Decision) -> StepResult:
+    def run(self, batch: RankBatch, decision: Decision, ready: bool = True) -> StepResult:
         """Train on this rank's share of the global batch.
 
         Raises CommitError, NonFiniteError, and c10d's errors when a peer is lost.
@@ -89,12 +89,15 @@ class Stepper:
         accumulate = self._accumulate_in_order if self._exact else self._accumulate
         accumulate(
             batch.micro_batches,
-            lambda loss: self.propose(Share(tokens, loss, batch.digest), decision),
+            lambda loss: self.propose(Share(tokens, loss, batch.digest), decision, ready),
         )
         return self.commit()
 
-    def propose(self, share: Share, decision: Decision) -> None:
-        """Begin the all-reduce of what the ranks bring to the present step."""
+    def propose(self, share: Share, decision: Decision, ready: bool = True) -> None:
+        """Begin the all-reduce of what the ranks bring to the present step.
+
+        `ready` says whether this rank has memory ready for a snapshot.
+        """
         counts = self._mesh.counts  # one rank of each data-parallel row counts samples and tokens
         contribution = Contribution(
             tokens=share.tokens if counts else 0,
@@ -102,6 +105,7 @@ class Stepper:
             squared_norm=0.0 if self.proposes_early else self._squared_norm(),
             digest=share.digest if counts else 0,
             decision=decision,
+            ready=ready,
         )
         self._load = share.load
         self.proposal = Proposal(contribution, self.group)
