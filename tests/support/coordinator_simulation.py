@@ -34,6 +34,7 @@ from regroup_trainer.protocol.generation import (
 from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.rank_messages import (
     Finished,
+    HistoryEnd,
     Parked,
     Progress,
     Report,
@@ -159,6 +160,8 @@ class Job:
     """The step whose state each generation began with."""
     saved_step: int = 0
     """Step of the newest checkpoint on the volume."""
+    history_end: HistoryEnd | None = None
+    """What a rank 0 that restores its state reads in the history on the volume."""
     lineage: GenerationNumber | None = None
     save_every: int = 10
     is_unmanaged: bool = False
@@ -467,7 +470,11 @@ class Job:
             agent.step = step
             if not self.is_unmanaged:
                 rank = place.first_rank
-                self.send(agent, Restored(generation=record.number, rank=rank, step=step))
+                history_end = None if rank else self.history_end
+                restored = Restored(
+                    generation=record.number, rank=rank, step=step, history_end=history_end
+                )
+                self.send(agent, restored)
         agent.is_parked = False
 
     def _state_for(self, record: GenerationRecord) -> int:

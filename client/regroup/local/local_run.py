@@ -32,7 +32,7 @@ from regroup.local.processes import (
     start_coordinator,
     strike,
 )
-from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.desired import Desired, LastKnown
 from regroup_trainer.protocol.environment import RANK_ENTRY
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Outcome, Recovery
 from regroup_trainer.protocol.lineage_files import LINEAGE_FOLDER, reserved_number
@@ -146,8 +146,9 @@ class LocalRun:
             _require_started(self.coordinator, self.status is not None)
             self.on_note(f"the coordinator is gone; starting one for term {self._term + 1}")
         self._term += 1
-        seed = self.status.ledger if self.status else self.desired.seed
-        self.desired = self.desired.model_copy(update={"seed": seed})
+        if self.status is not None:
+            known = {"seed": self.status.ledger, "last_known": _last_known(self.status)}
+            self.desired = self.desired.model_copy(update=known)
         self.coordinator = start_coordinator(place, self._term, self.desired)
 
     def _keep_workers(self, place: Place) -> None:
@@ -266,6 +267,14 @@ def keep_progress(status: CoordinatorStatus, before: CoordinatorStatus | None) -
             "total_steps": status.total_steps or before.total_steps,
         }
     )
+
+
+def _last_known(status: CoordinatorStatus) -> LastKnown | None:
+    """For the next coordinator, which may find that no worker is left either."""
+    if status.generation is None or status.progress is None:
+        return None
+    progress = status.progress
+    return LastKnown(step=progress.step, time=progress.time, world_size=status.world_size)
 
 
 def newest_term(directory: Path) -> int:

@@ -105,6 +105,8 @@ class RecoveryStatus(StatusSection):
     """What happened."""
     lost_steps: NonNegativeInt | None = None
     """Steps that had to be done again."""
+    unflushed_steps: NonNegativeInt = 0
+    """Of these, reported but not in the volume's history."""
     resumed_from_step: NonNegativeInt | None = None
     """The step that the restored state had completed."""
     detect_seconds: float | None = None

@@ -98,6 +98,7 @@ def _recovery(recovery: Recovery) -> RecoveryStatus:
         exit_code=recovery.exit_code,
         message=recovery.message[:MESSAGE_LIMIT],
         lost_steps=recovery.lost_steps,
+        unflushed_steps=recovery.unflushed_steps,
         resumed_from_step=recovery.resumed_from_step,
         detect_seconds=_finite(recovery.detect_seconds),
         down_seconds=_finite(recovery.down_seconds),

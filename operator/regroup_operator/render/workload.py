@@ -16,6 +16,7 @@ from regroup_operator.api.desired_spec import desired_of
 from regroup_operator.api.replica_groups import workers_per_group
 from regroup_operator.api.resource import Object
 from regroup_operator.api.settings import Settings
+from regroup_operator.api.timestamps import parse_time
 from regroup_operator.api.user_script import user_script
 from regroup_operator.observe.observed import Job, JobObject
 from regroup_operator.render import injection
@@ -39,7 +40,7 @@ from regroup_trainer.protocol.addresses import (
     DIRECTORY_VARIABLE,
     TOKEN_FILE,
 )
-from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.desired import Desired, LastKnown
 from regroup_trainer.protocol.environment import AgentEnvironment, CoordinatorEnvironment
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
@@ -60,7 +61,16 @@ def desired(job: Job, seed: Ledger) -> Desired:
         replica_group_size=workers_per_group(job.spec),
         revision=job.generation,
     )
-    return wanted.model_copy(update={"seed": seed})
+    return wanted.model_copy(update={"seed": seed, "last_known": _last_known(job)})
+
+
+def _last_known(job: Job) -> LastKnown | None:
+    """Of a generation that trained when its coordinator was last heard of."""
+    status = job.status
+    if status.rendezvous_generation is None or status.progress.updated_time is None:
+        return None
+    time = parse_time(status.progress.updated_time).timestamp()
+    return LastKnown(step=status.progress.step, time=time, world_size=status.world_size)
 
 
 def token(job: JobObject, key: bytes) -> str:

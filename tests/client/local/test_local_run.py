@@ -14,7 +14,9 @@ import pytest
 from regroup.local.faults import Fault
 from regroup.local.local_run import LocalRun, LocalRunError, newest_term
 from regroup.local.processes import descendants, find_rank
+from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.protocol.exit_codes import PEER_LOST_EXIT_CODE
+from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from tests.support.local_job import (
     at_step,
@@ -97,6 +99,33 @@ def test_the_coordinator_dies_together_with_a_worker(tmp_path: Path) -> None:
         ("Peers", 0)
     }
     assert newest_term(tmp_path) == 2
+    require_whole_history(tmp_path)
+
+
+def test_the_loss_of_every_process_at_once_is_counted_as_the_volume_shows_it(
+    tmp_path: Path,
+) -> None:
+    run = make_run(tmp_path, ENDLESS, replicas=2)
+
+    def kill_all(run: LocalRun) -> None:
+        run.kill_coordinator()
+        for index in range(2):
+            run.kill_worker(index)
+
+    def goes_on(status: CoordinatorStatus) -> bool:
+        return status.term == 2 and at_step(1)(status)
+
+    acts = [(at_step(33), kill_all), (goes_on, lambda run: run.suspend())]
+    assert play(run, acts).result == "suspended"
+    (recovery,) = run.recoveries.values()
+    made = len(Layout(tmp_path).history_file(GenerationNumber(1, 1)).read_text().splitlines())
+    resumed = recovery.resumed_from_step
+    assert resumed in (20 * (made // 20), 20 * (made // 20) - 20)  # the newest save takes a moment
+    assert recovery.lost_steps == made - resumed
+    assert recovery.unflushed_steps == 0
+    assert run.status is not None
+    assert run.status.ledger.lost_steps == recovery.lost_steps
+    assert run.status.ledger.restarts["infrastructure"] == 1
     require_whole_history(tmp_path)
 
 

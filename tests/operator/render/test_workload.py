@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from regroup_operator.api.status import ProgressStatus, TrainingJobStatus
 from regroup_operator.decide.job_account import merge_ledgers
 from regroup_operator.errors import TemplateError
 from regroup_operator.render import pods, workload
+from regroup_trainer.protocol.desired import LastKnown
 from regroup_trainer.protocol.environment import AgentEnvironment, CoordinatorEnvironment
 from regroup_trainer.protocol.ledger import Ledger
 from tests.support.operator_simulation import make_coordinator_status
@@ -39,6 +41,17 @@ def test_a_worker_gets_the_variables_of_accelerate_and_its_coordinator_the_confi
     wanted = workload.desired(make_valid_job(**filed), Ledger())
     assert wanted.accelerate is not None
     assert (wanted.accelerate.config_file, wanted.script) == ("a.yaml", ("train.py",))
+
+
+def test_a_coordinator_learns_where_an_interrupted_job_stood() -> None:
+    progress = ProgressStatus(step=171, updated_time="2026-01-01T00:00:10Z")
+    trained = TrainingJobStatus(progress=progress, rendezvous_generation="1.4", world_size=3)
+    suspended = trained.model_copy(update={"rendezvous_generation": None})
+    assert workload.desired(make_valid_job(), Ledger()).last_known is None
+    job = make_valid_job()
+    known = workload.desired(replace(job, status=trained), Ledger()).last_known
+    assert known == LastKnown(step=171, time=1767225610.0, world_size=3)
+    assert workload.desired(replace(job, status=suspended), Ledger()).last_known is None
 
 
 def test_a_coordinator_gets_the_job_as_it_should_be() -> None:

@@ -23,6 +23,7 @@ from regroup_trainer.checkpoint.layout import DataIdentity, Layout, Record
 from regroup_trainer.data.order import SampleOrder, digest
 from regroup_trainer.errors import StorageError
 from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.rank_messages import HistoryEnd
 
 _TAIL_BYTES = 4096
 """So many bytes at the end of a file contain the last whole line."""
@@ -90,13 +91,27 @@ def last_step(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> int:
     """The newest step in the history of these generations, which are given oldest first; 0: none.
     Raises OSError.
     """
+    found = history_end(layout, links)
+    return found.step if found else 0
+
+
+def history_end(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> HistoryEnd | None:
+    """Where the history of these generations ends, which are given oldest first; None: no step.
+    Raises OSError.
+    """
     end = math.inf
     for link in reversed(links):
-        line = last_record(layout.history_file(link.generation))
+        path = layout.history_file(link.generation)
+        line = last_record(path)
         if line is not None:
-            return int(min(line.step, end))
+            return HistoryEnd(
+                step=int(min(line.step, end)),
+                written_step=line.step,
+                world_size=line.world,
+                time=path.stat().st_mtime,
+            )
         end = min(end, link.resumed_from_step)
-    return 0
+    return None
 
 
 def last_record(path: Path) -> CommittedStep | None:

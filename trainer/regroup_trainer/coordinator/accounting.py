@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from regroup_trainer.coordinator.current_generation import GenerationEnd, LastCommit
-from regroup_trainer.protocol.generation import GenerationRecord, RestoredFrom
+from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, RestoredFrom
 from regroup_trainer.protocol.job_status import Recovery
 from regroup_trainer.protocol.ledger import Cause, Ledger
 from regroup_trainer.protocol.rank_messages import Progress, Restored
@@ -105,6 +106,29 @@ class Account:
         self._seconds[phase] = self._seconds.get(phase, 0.0) + max(0.0, seconds)
 
 
+@dataclass(frozen=True)
+class Loss:
+    """Steps that were committed, and are to be done again."""
+
+    steps: int
+    unflushed: int
+    """Those of them that were reported, but are not in the history on the volume."""
+
+
+def loss_of(report: Restored, before: LastCommit | None) -> Loss:
+    """What rank 0's restored state lacks of all that is known to have been committed.
+
+    A report may be behind the history, and the history behind a report: each knows a part.
+    """
+    reported = before.step if before else 0
+    history = report.history_end
+    if history is None:
+        return Loss(max(0, reported - report.step), 0)
+    committed = max(reported, history.step)
+    unwritten = reported - max(history.written_step, report.step)
+    return Loss(max(0, committed - report.step), max(0, unwritten))
+
+
 class Recoveries:
     """The newest records of recoveries. Later reports complete the last one."""
 
@@ -143,20 +167,32 @@ class Recoveries:
             )
         )
 
-    def restored(self, report: Restored, before: LastCommit | None) -> int:
-        """The following generation has its state; returns how many steps must be done again."""
-        lost = max(0, before.step - report.step) if before else 0
-        served = {"restored_from": report.restored_from} if report.restored_from else {}
-        self._amend(report.generation, lost_steps=lost, resumed_from_step=report.step, **served)
-        return lost
+    def restored(self, report: Restored, loss: Loss) -> None:
+        """The following generation has its state, and is to do the lost steps again."""
+        served: dict[str, object] = {}
+        if report.restored_from:
+            served["restored_from"] = report.restored_from
+        if self.opened(report.generation) and not self._records[-1].world_size_before:
+            served["world_size_before"] = report.history_end.world_size if report.history_end else 0
+        self._amend(
+            report.generation,
+            lost_steps=loss.steps,
+            unflushed_steps=loss.unflushed,
+            resumed_from_step=report.step,
+            **served,
+        )
+
+    def opened(self, generation: GenerationNumber) -> bool:
+        """Whether the newest record is of this following generation."""
+        return bool(self._records) and self._records[-1].generation == generation
 
     def first_step(self, report: Progress, before: LastCommit | None) -> Recovery | None:
         """The following generation has committed a step; returns the completed record."""
         down = max(0.0, report.time - before.time) if before else None
         return self._amend(report.generation, down_seconds=down)
 
-    def _amend(self, generation: object, **changes: object) -> Recovery | None:
-        if not self._records or self._records[-1].generation != generation:
+    def _amend(self, generation: GenerationNumber, **changes: object) -> Recovery | None:
+        if not self.opened(generation):
             return None
         self._records[-1] = self._records[-1].model_copy(update=changes)
         return self._records[-1]

@@ -12,11 +12,15 @@ from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.coordinator.restart_budget import StartFailures
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.coordinator_messages import CoordinatorMessage, Exit
-from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.desired import Desired, LastKnown
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import Outcome, Waiting
 from regroup_trainer.protocol.ledger import Cause
 from regroup_trainer.protocol.rank_messages import CheckpointSaved, Evaluated, Progress
+
+
+def _commit_of(known: LastKnown | None) -> LastCommit | None:
+    return LastCommit(known.step, known.time) if known else None
 
 
 class State:
@@ -48,7 +52,9 @@ class State:
         """Why no generation trains; None while one does."""
         self.started = False
         """Whether the state of any generation has ever been in place."""
-        self.committed: LastCommit | None = None
+        self.last_known = desired.last_known
+        """What the operator knew when this process started; None where nothing was interrupted."""
+        self.committed: LastCommit | None = _commit_of(desired.last_known)
         self.progress: Progress | None = None
         self.checkpoint: CheckpointSaved | None = None
         self.resumed: list[tuple[GenerationNumber, int]] = []

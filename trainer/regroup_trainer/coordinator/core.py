@@ -51,7 +51,7 @@ from regroup_trainer.coordinator.straggler_reports import check_stragglers
 from regroup_trainer.coordinator.waiting import FormationTimers, WaitingContext, find_waiting
 from regroup_trainer.protocol.agent_messages import HeldSnapshots, Hello, Leaving
 from regroup_trainer.protocol.coordinator_messages import Begin
-from regroup_trainer.protocol.desired import Desired, Lost
+from regroup_trainer.protocol.desired import Desired, LastKnown, Lost
 from regroup_trainer.protocol.generation import GenerationNumber, RestoredFrom
 from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.message import TEXT_LIMIT
@@ -157,7 +157,11 @@ class Coordinator:
         `newest` is the newest generation with a lineage record on the volume.
         """
         self._numbers.on_granted(number)
-        self.state.started = self.state.started or newest is not None
+        state = self.state
+        state.started = state.started or newest is not None
+        if newest is not None and newest.term == state.term and state.current is None:
+            # A former process of this coordinator: a generation began that nobody reports now.
+            state.last_known = state.last_known or LastKnown(time=state.wall(now), world_size=0)
         return self._advance(now)
 
     def on_reservation_failed(self, why: str, now: float) -> list[Effect]:
@@ -295,9 +299,9 @@ class Coordinator:
             before=state.committed,
             previous_end=end,
         )
-        if end is not None and before is not None:
+        if end is not None:
             state.recoveries.open(
-                end, state.wall(end.time), record, before.record.world_size, record.restored_from
+                end, state.wall(end.time), record, _size_of(before, state), record.restored_from
             )
         self._numbers.use()
         self._timers.gathering, self._timers.gather_until = False, None
@@ -326,6 +330,13 @@ class Coordinator:
         restored_from, why = choose_source(context, excluded=failed_sources(before))
         reason = f"{end.message if end else 'the workers are there'}; state: {why}"
         return restored_from, reason[:TEXT_LIMIT]
+
+
+def _size_of(before: CurrentGeneration | None, state: State) -> int:
+    """Ranks of the generation before; 0: unknown, until the history of the volume says it."""
+    if before is not None:
+        return before.record.world_size
+    return state.last_known.world_size if state.last_known else 0
 
 
 def _holding(hello: Hello, before: CurrentGeneration | None) -> Holding:

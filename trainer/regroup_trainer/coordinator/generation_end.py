@@ -181,13 +181,21 @@ def _fail(state: State, failure: Failure, why: str, now: float, reason: str = ""
 
 def end_of(state: State, current: CurrentGeneration | None, now: float) -> GenerationEnd | None:
     """Why the last generation ended; None when there was none. A transition is counted here."""
-    if current is None or current.failure is not None:
-        return current.failure if current else None
+    if current is None:
+        return lost_at_once(state, now) if state.last_known else None
+    if current.failure is not None:
+        return current.failure
     done = current.transition
     if done is None:
         return GenerationEnd(now, "resize", "the ranks ended the generation by agreement")
     state.account.restart(done.cause)
     return GenerationEnd(now, done.cause, done.reason, done.place)
+
+
+def lost_at_once(state: State, now: float) -> GenerationEnd:
+    """The end of a generation that no process lived to report. It is counted here."""
+    state.account.restart("infrastructure")
+    return GenerationEnd(now, "infrastructure", "the coordinator and all workers were lost at once")
 
 
 def release(state: State, now: float) -> None:

@@ -6,9 +6,10 @@ rank. All others are dropped, so that a fenced member or generation changes noth
 
 from __future__ import annotations
 
-from regroup_trainer.coordinator.accounting import FAILURES
+from regroup_trainer.coordinator.accounting import FAILURES, loss_of
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure, LastCommit
+from regroup_trainer.coordinator.generation_end import lost_at_once
 from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.coordinator.restart_budget import describe
 from regroup_trainer.protocol.agent_messages import RankExit, Stack
@@ -96,15 +97,34 @@ def _on_restored(state: State, report: Restored, current: CurrentGeneration, now
     if report.fallback_reason:
         text = f"the state comes from {report.restored_from}: {report.fallback_reason}"
         state.emit(now, "SnapshotPassedOver", text, "Warning")
+    first = current.previous_end is None and current.before is None
+    state.account.restored(first, report.seconds, now)
+    _count_loss(state, report, current, now)
     before = current.before
-    state.account.restored(before is None, report.seconds, now)
-    lost = state.recoveries.restored(report, before)
-    if before is not None and lost:
-        state.account.lost(lost, lost * before.step_seconds)
     state.committed = LastCommit(report.step, before.time if before else state.wall(now))
     for skipped in report.skipped:
         text = f"{skipped.path} was passed over: {skipped.why}"
         state.emit(now, "CheckpointCorrupt", text, "Warning")
+
+
+def _count_loss(state: State, report: Restored, current: CurrentGeneration, now: float) -> None:
+    """Book the steps that must be done again.
+
+    A coordinator that starts without members may learn only here, from the volume, that the job
+    has trained before.
+    """
+    before, history = current.before, report.history_end
+    if history is not None and before is None:
+        before = current.before = LastCommit(history.step, history.time)
+    loss = loss_of(report, before)
+    if loss.steps and current.previous_end is None:
+        end = current.previous_end = lost_at_once(state, now)
+        size = history.world_size if history else 0
+        restored_from = report.restored_from or current.record.restored_from
+        state.recoveries.open(end, state.wall(now), current.record, size, restored_from)
+    state.recoveries.restored(report, loss)
+    if before is not None and loss.steps:
+        state.account.lost(loss.steps, loss.steps * before.step_seconds)
 
 
 def _on_progress(state: State, report: Progress, current: CurrentGeneration, now: float) -> None:

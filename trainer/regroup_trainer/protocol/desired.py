@@ -12,6 +12,17 @@ UNLIMITED_RESTARTS = 1_000_000
 """The limit that programs read where there is none."""
 
 
+class LastKnown(Message):
+    """What the operator last heard of a job, for a coordinator that starts without members."""
+
+    step: int = 0
+    """The highest step that was reported as committed."""
+    time: float
+    """Wall clock of that commit, or of the report."""
+    world_size: int
+    """Ranks of the generation that trained."""
+
+
 class Desired(Message):
     """What the job should be, as the operator last read its spec. The highest revision wins."""
 
@@ -57,14 +68,15 @@ class Desired(Message):
     """The job's own folder on the volume, as coordinator and ranks see it."""
     seed: Ledger = Ledger()
     """The ledger so far, for a coordinator that takes over."""
+    last_known: LastKnown | None = None
+    """Set where a generation trained when the operator last heard of the job. A coordinator that
+    finds none of its members knows by it that training was interrupted.
+    """
 
     def to_json(self, protocol: int) -> str:
         """The JSON that a coordinator of this version of the protocol understands."""
         is_old = protocol == version_one.VERSION
-        return self.model_dump_json(
-            include=set(version_one.DESIRED_FIELDS) if is_old else None,
-            exclude=None if self.progress_pattern else {"progress_pattern"},  # unknown to 0.2.0
-        )
+        return self.model_dump_json(include=set(version_one.DESIRED_FIELDS) if is_old else None)
 
     @property
     def workers(self) -> int:

@@ -61,6 +61,8 @@ class Recovery(Message):
     message: Text = ""
     lost_steps: int | None = None
     """None until the state is restored."""
+    unflushed_steps: int = 0
+    """Those of the lost steps that were reported, but are not in the history on the volume."""
     resumed_from_step: int | None = None
     detect_seconds: float = 0.0
     """From the last sign of life to the detection; 0 when the loss was reported."""

@@ -30,6 +30,19 @@ class SkippedCheckpoint(Message):
     why: Text
 
 
+class HistoryEnd(Message):
+    """Where the history of the generations that a generation continues ends."""
+
+    step: int
+    """The last step that counts: where one of them resumed below the last line, that step."""
+    written_step: int
+    """The step of the last line."""
+    world_size: int
+    """Ranks that made it."""
+    time: float
+    """When the history was last written: wall clock of the volume."""
+
+
 class Restored(Report):
     """Every rank sends it once its state is in place, before its first step.
 
@@ -52,6 +65,10 @@ class Restored(Report):
     """Steps in all, where a user's script sets them; None where the configuration does."""
     fallback_reason: Text = ""
     """Why the memory snapshot could not be used; empty when it was, or none was meant to be."""
+    history_end: HistoryEnd | None = None
+    """What the volume shows that was committed before; None where peers had the state, where the
+    resume policy starts another line, and for a first generation.
+    """
 
 
 class Progress(Report):

@@ -5,19 +5,21 @@ The steps, and who decides what, are in docs/design/0006-entering-a-generation.m
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from regroup_trainer.checkpoint import lineage
-from regroup_trainer.checkpoint.history import History, last_step
+from regroup_trainer.checkpoint.history import History, history_end, last_step
 from regroup_trainer.checkpoint.layout import Layout, RunIdentity
+from regroup_trainer.checkpoint.selection import policy_in_force
 from regroup_trainer.errors import ProgramRestartError
 from regroup_trainer.parallel.process_group import report_loss
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.generation import Assignment, RestoredFrom
 from regroup_trainer.protocol.message import TEXT_LIMIT
-from regroup_trainer.protocol.rank_messages import Restored
+from regroup_trainer.protocol.rank_messages import HistoryEnd, Restored
 from regroup_trainer.rank.joining import (
     JoinedGeneration,
     await_commit_before_cut_off,
@@ -121,8 +123,23 @@ def _start_restored(
     )
     if not joined.group.is_rank0:
         return start, report
-    path = str(choice.path) if choice.path else None
-    return start, report.model_copy(update={"path": path, "skipped": choice.skipped})
+    found = {
+        "path": str(choice.path) if choice.path else None,
+        "skipped": choice.skipped,
+        "history_end": _history_end(restorer),
+    }
+    return start, report.model_copy(update=found)
+
+
+def _history_end(restorer: Restorer) -> HistoryEnd | None:
+    """What the volume shows that was committed before, unless the policy starts another line."""
+    layout, record = restorer.layout, restorer.record
+    with contextlib.suppress(OSError):  # losses are then counted by what was reported
+        records = lineage.read(layout)
+        links = lineage.chain(records, records[record.number].parent)
+        if policy_in_force(links, record.desired.resume).policy == "Latest":
+            return history_end(layout, links)
+    return None
 
 
 def _report(
