@@ -27,6 +27,7 @@ from demo.job import SAMPLE
 from demo.screen import Screen
 from demo.volume import Volume
 from regroup_trainer.checkpoint.history import CommittedStep
+from regroup_trainer.checkpoint.layout import DataIdentity
 
 ROOT = Path(__file__).resolve().parent.parent
 JOB = SAMPLE.relative_to(ROOT)
@@ -50,6 +51,8 @@ class Run:
     """One run of the job, read from the volume and from the summary of `regroup run`."""
 
     committed: tuple[CommittedStep, ...]
+    data: DataIdentity | None
+    """The fingerprint of the data, and what else determines the order of samples."""
     problems: tuple[str, ...]
     """A sentence for each sample that was skipped or used twice."""
     coordinators: int
@@ -107,7 +110,18 @@ def play(plan: Plan, screen: Screen) -> tuple[Run, Run]:
         f"coordinator@step={plan.coordinator_step}",
         f"worker={KILLED_WORKER}@step={plan.worker_step}",
     )
-    return undisturbed, train(plan, "disturbed", kills)
+    disturbed = train(plan, "disturbed", kills)
+    require_same_data(undisturbed, disturbed)
+    return undisturbed, disturbed
+
+
+def require_same_data(undisturbed: Run, disturbed: Run) -> None:
+    """Raises StoryError where the losses of the runs cannot be compared."""
+    if disturbed.data != undisturbed.data:
+        raise StoryError(
+            f"the runs trained on different data ({undisturbed.data}, then {disturbed.data}): "
+            "leave the files of spec.trainer.data as they are while the trial runs"
+        )
 
 
 def train(plan: Plan, name: str, kills: tuple[str, ...]) -> Run:
@@ -130,6 +144,7 @@ def train(plan: Plan, name: str, kills: tuple[str, ...]) -> Run:
     volume = Volume(folder)
     return Run(
         committed=tuple(volume.committed()),
+        data=volume.data(),
         problems=tuple(volume.audit()),
         coordinators=len({number.term for number in volume.announced()}),
         recoveries=tuple(json.loads(summary.read_text())["recoveries"]),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from regroup_trainer.checkpoint import history, lineage
 from regroup_trainer.checkpoint.history import CommittedStep
-from regroup_trainer.checkpoint.layout import MANIFEST, Layout, published_step
+from regroup_trainer.checkpoint.layout import MANIFEST, DataIdentity, Layout, published_step
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.lineage_files import generation_of, reserved_number
 
@@ -68,6 +68,11 @@ class Volume:
         return max(
             (step for name in names if (step := published_step(name)) is not None), default=None
         )
+
+    def data(self) -> DataIdentity | None:
+        """What the newest generation trained on. None before the first has begun."""
+        records = lineage.read(self.layout)
+        return records[max(records)].data if records else None
 
     def committed(self) -> list[CommittedStep]:
         """The committed steps of the job's lineage."""

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from demo.errors import StoryError
 from demo.job import SAMPLE
 from demo.screen import Screen
-from demo.trial import Plan, Run, conclude, findings, play
+from demo.trial import Plan, Run, conclude, findings, play, require_same_data
 from regroup_trainer.checkpoint.history import CommittedStep
+from regroup_trainer.checkpoint.layout import DataIdentity
 from regroup_trainer.protocol.generation import GenerationNumber
 from tests.support.waiting import wait_until
 
@@ -39,6 +41,9 @@ def small_job(folder: Path, steps: int) -> Path:
     return job
 
 
+DATA = DataIdentity(fingerprint="a1", samples=9, seed=0, global_batch_size=1, sequence_length=8)
+
+
 def make_run(**changes: Any) -> Run:
     """Four steps, as an undisturbed run leaves them."""
     steps = tuple(
@@ -48,7 +53,7 @@ def make_run(**changes: Any) -> Run:
         )
         for step in range(1, 5)
     )  # fmt: skip
-    run = Run(committed=steps, problems=(), coordinators=1, recoveries=(), seconds=1.0)
+    run = Run(committed=steps, data=DATA, problems=(), coordinators=1, recoveries=(), seconds=1.0)
     return dataclasses.replace(run, **changes)
 
 
@@ -63,6 +68,13 @@ def with_step(number: int, **changes: Any) -> tuple[CommittedStep, ...]:
         step.model_copy(update=changes) if step.step == number else step
         for step in make_run().committed
     )
+
+
+def test_runs_on_different_data_are_not_compared() -> None:
+    require_same_data(make_run(), make_disturbed())
+    other = make_disturbed(data=DATA.model_copy(update={"fingerprint": "b2"}))
+    with pytest.raises(StoryError, match=r"different data .*'a1'.*'b2'"):
+        require_same_data(make_run(), other)
 
 
 @pytest.fixture

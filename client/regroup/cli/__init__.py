@@ -1,5 +1,16 @@
 """The `regroup` command."""
 
-from regroup.cli.command_line import main
+from __future__ import annotations
 
-__all__ = ["main"]
+import sys
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command. Imports come after the first line that can catch a Ctrl-C."""
+    try:
+        from regroup.cli.command_line import main as command
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    command()

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from regroup_trainer.system.last_signals import ignore_signals
+
 Outcome_co = TypeVar("Outcome_co", covariant=True)
 
 
@@ -23,12 +25,19 @@ class Run(Protocol[Outcome_co]):
 async def until_the_end(
     run: Run[Outcome_co], note: Callable[[str], None], message: str
 ) -> Outcome_co:
-    """Run to the end. A signal suspends the run, and `note` is called with `message`."""
+    """Run to the end. A signal suspends the run, and `note` is called with `message`.
+
+    From the end on this process ignores both signals: only its last words are left.
+    """
 
     def suspend() -> None:
         note(message)
         run.suspend()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
         asyncio.get_running_loop().add_signal_handler(number, suspend)
-    return await run.run()
+    try:
+        return await run.run()
+    finally:
+        ignore_signals(*numbers)

@@ -32,6 +32,7 @@ from regroup.local.processes import (
     start_coordinator,
     strike,
 )
+from regroup.local.run_lock import locked
 from regroup_trainer.protocol.desired import Desired, LastKnown
 from regroup_trainer.protocol.environment import RANK_ENTRY
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Outcome, Recovery
@@ -86,14 +87,17 @@ class LocalRun:
 
     async def run(self) -> Outcome:
         """Train to the end. Returns how it ended. Raises LocalRunError when a process cannot
-        start.
+        start, and FolderInUseError when another run has the folder.
         """
         directory = Path(self.desired.directory)
         (directory / "logs").mkdir(parents=True, exist_ok=True)
-        self._term = newest_term(directory)
         self._pending = list(self.faults)
         self._start = asyncio.get_running_loop().time()
-        with tempfile.TemporaryDirectory(prefix="regroup-local-") as private:
+        with (
+            locked(directory),
+            tempfile.TemporaryDirectory(prefix="regroup-local-") as private,
+        ):
+            self._term = newest_term(directory)
             token = secrets.token_hex(16)
             self._place = self._make_place(Path(private), directory / "logs", token)
             async with CoordinatorClient(

@@ -27,6 +27,7 @@ from regroup.local.processes import (
     kill_with_descendants,
     strike,
 )
+from regroup.local.run_lock import locked
 from regroup_operator.api import torchrun_end
 from regroup_operator.api.torchrun_end import AttemptState
 from regroup_operator.api.user_script import Script
@@ -152,12 +153,17 @@ class TorchrunRun:
     _pattern: ProgressPattern | None = None
 
     async def run(self) -> Outcome:
-        """Train to the end. Raises LocalRunError when the store cannot start."""
+        """Train to the end. Raises LocalRunError when the store cannot start, and FolderInUseError
+        when another run has the folder.
+        """
         (self.wanted.directory / "logs").mkdir(parents=True, exist_ok=True)
         self._pending = list(self.faults)
         if self.wanted.progress_pattern:
             self._pattern = ProgressPattern(self.wanted.progress_pattern)
-        start = _now()
+        with locked(self.wanted.directory):
+            return await self._play(_now())
+
+    async def _play(self, start: float) -> Outcome:
         try:
             while True:
                 await self._keep_store()

@@ -56,3 +56,22 @@ def test_no_worker_is_no_run(job: Path) -> None:
 def test_the_command_does_not_load_torch() -> None:
     program = "import sys, regroup.cli.command_line; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_ctrl_c_during_the_imports_ends_the_command_without_a_traceback() -> None:
+    program = """
+import sys
+
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == "regroup.cli.command_line":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupted())
+from regroup.cli import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (130, "")

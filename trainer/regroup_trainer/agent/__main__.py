@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 from regroup_trainer.protocol.environment import AgentEnvironment
 from regroup_trainer.protocol.exit_codes import WRONG_USAGE
 from regroup_trainer.protocol.extras import OF_TRAINER, require_extra
+from regroup_trainer.system.last_signals import ignore_signals
 
 log = logging.getLogger("regroup_trainer.agent")
 
@@ -38,7 +40,10 @@ def main() -> int:
 async def _run(environment: AgentEnvironment, token: str) -> int:
     from regroup_trainer.agent.agent import Agent
 
-    return await Agent(environment, token).run()
+    try:
+        return await Agent(environment, token).run()
+    finally:
+        ignore_signals(signal.SIGTERM, signal.SIGCHLD)
 
 
 if __name__ == "__main__":

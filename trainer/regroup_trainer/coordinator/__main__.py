@@ -21,6 +21,7 @@ from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.server import Server
 from regroup_trainer.protocol.environment import CoordinatorEnvironment
 from regroup_trainer.protocol.exit_codes import WRONG_USAGE
+from regroup_trainer.system.last_signals import ignore_signals
 
 HAND_OVER_SECONDS = 3.0
 """After SIGTERM, for the agents that leave as well to report it. Others wait for a successor."""
@@ -64,6 +65,7 @@ async def _serve(server: Server, environment: CoordinatorEnvironment) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await ticking
     await runner.cleanup()
+    ignore_signals(signal.SIGTERM)
 
 
 if __name__ == "__main__":

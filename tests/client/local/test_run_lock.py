@@ -1,0 +1,58 @@
+"""One `regroup run` at a time in a folder."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from regroup.cli.command_line import main
+from regroup.local.run_lock import FolderInUseError, locked
+
+JOB = """\
+apiVersion: regroup.dev/v1alpha1
+kind: TrainingJob
+metadata: {{name: gpt}}
+spec:
+  launcher: {launcher}
+  template: {{spec: {{containers: [{{name: trainer, command: [python, train.py]}}]}}}}
+"""
+
+
+def test_a_second_run_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(FolderInUseError) as refused, locked(tmp_path):
+        pass
+    assert str(tmp_path) in str(refused.value)
+    assert f"(process {os.getpid()})" in str(refused.value)
+    with locked(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("launcher", ["regroup", "torchrun"])
+def test_the_command_says_who_has_the_folder_and_starts_nothing(
+    tmp_path: Path, launcher: str
+) -> None:
+    job, folder = tmp_path / "job.yaml", tmp_path / "run"
+    job.write_text(JOB.format(launcher=launcher))
+    folder.mkdir()
+    with locked(folder):
+        result = CliRunner().invoke(main, ["run", str(job), "--directory", str(folder)])
+    assert result.exit_code == 1
+    assert f"{folder} is in use by another `regroup run`" in result.output
+    assert "--directory" in result.output
+    assert not list((folder / "logs").iterdir())
+
+
+def test_a_file_system_without_locks_lets_every_run_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with locked(tmp_path), locked(tmp_path):
+        pass
