@@ -125,6 +125,8 @@ class SimulatedAgent:
     step: int = 0
     stuck_in: str | None = None
     """The stack of its rank, which hangs until the next generation; None: it does not hang."""
+    hangs_at_start: bool = False
+    """Whether its rank does not come to the first collective of the next generation."""
     killed_at: float | None = None
     """When it kills its hanging rank, which does not leave its generation."""
     answers: bool = True
@@ -462,7 +464,8 @@ class Job:
     def _start_ranks(self, agent: SimulatedAgent, record: GenerationRecord) -> None:
         place = record.place_of(agent.name)
         agent.decision = Decision.CONTINUE
-        agent.stuck_in = agent.killed_at = None
+        agent.stuck_in = STUCK_IN_COLLECTIVE if agent.hangs_at_start else None
+        agent.hangs_at_start, agent.killed_at = False, None
         agent.ranks_run = place is not None
         if place is not None:
             self.lineage = max(self.lineage or record.number, record.number)

@@ -7,6 +7,7 @@ import pytest
 from regroup_trainer.coordinator.generation_end import ABORT_SECONDS
 from regroup_trainer.coordinator.hangs import Culprit, culprit
 from regroup_trainer.protocol.agent_messages import Stack
+from regroup_trainer.protocol.config import TrainConfig, TrainingConfig
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.rank_messages import Busy
 from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired
@@ -152,4 +153,42 @@ def test_waiting_for_a_save_is_no_hang() -> None:
                 step=job.step,
             ),
         )
+    assert job.record.number == number
+
+
+def hang_after_a_recovery(**training: object) -> tuple[Job, GenerationNumber]:
+    """A job whose survivors go on with their state in memory, and never make a step."""
+    config = TrainConfig(training=TrainingConfig(steps=10_000, **training))
+    job, agents = train(train=config)
+    agents[0].hangs_at_start = True
+    job.crash(agents[1])
+    job.wait(1.0)
+    assert job.record.restored_from == "Peers"
+    return job, job.record.number
+
+
+def test_survivors_that_have_nothing_to_load_get_the_deadline_of_any_step() -> None:
+    job, number = hang_after_a_recovery()
+    job.wait(12.0)
+    assert job.record.number > number
+    assert job.core.state.account.used("hang") == 1
+    assert job.step > 40
+
+
+def test_survivors_that_compile_again_get_time_for_it() -> None:
+    job, number = hang_after_a_recovery(compile=True)
+    job.wait(60.0)
+    assert job.record.number == number
+
+
+def test_a_joiner_gets_time_to_load() -> None:
+    job, agents = train()
+    job.crash(agents[1])
+    job.wait(1.0)
+    agents[0].hangs_at_start = True
+    job.add_agent(1)
+    job.wait(1.0)
+    number = job.record.number
+    assert len(job.record.members) == 3
+    job.wait(60.0)
     assert job.record.number == number

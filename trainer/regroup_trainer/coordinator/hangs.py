@@ -23,8 +23,8 @@ LEAST_SECONDS = 60.0
 STEPS = 10
 """Without a given deadline, a generation hangs after the mean time of so many steps."""
 FIRST_STEP_SECONDS = 600.0
-"""Least deadline before the first step of a generation, which loads, allocates and compiles; and
-of a script, which may not say that it evaluates or saves.
+"""Least deadline before the first step of a generation that loads, allocates or compiles; and of a
+script, which may not say that it evaluates or saves.
 """
 LONG_BUSY_SECONDS = 3600.0
 """A script that is busy for so long is worth an event."""
@@ -45,9 +45,22 @@ def deadline_seconds(current: CurrentGeneration, desired: Desired) -> float:
     given = float(desired.progress_timeout_seconds)
     if current.unmanaged:
         return given or max(FIRST_STEP_SECONDS, STEPS * current.report_seconds)
-    if current.progress is None:
+    if current.progress is None and _may_be_slow_to_start(current):
         return max(given, FIRST_STEP_SECONDS)
-    return given or max(LEAST_SECONDS, STEPS * current.step_seconds(current.progress))
+    return given or max(LEAST_SECONDS, STEPS * current.usual_step_seconds())
+
+
+def _may_be_slow_to_start(current: CurrentGeneration) -> bool:
+    """Whether ranks may load, allocate or compile before their first step.
+
+    They do not where the state of all went on in their memory. A script with a Session may compile
+    all the same.
+    """
+    desired = current.record.desired
+    if desired.script or desired.train.training.compile:
+        return True
+    in_place = sum(report.restored_from == "Peers" for report in current.restored.values())
+    return not (current.resident or in_place == current.record.world_size)
 
 
 def watch(state: State, current: CurrentGeneration, now: float) -> None:
