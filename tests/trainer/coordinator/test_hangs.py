@@ -156,9 +156,9 @@ def test_waiting_for_a_save_is_no_hang() -> None:
     assert job.record.number == number
 
 
-def hang_after_a_recovery(**training: object) -> tuple[Job, GenerationNumber]:
+def hang_after_a_recovery(**training: bool) -> tuple[Job, GenerationNumber]:
     """A job whose survivors go on with their state in memory, and never make a step."""
-    config = TrainConfig(training=TrainingConfig(steps=10_000, **training))
+    config = TrainConfig(training=TrainingConfig.model_validate({"steps": 10_000, **training}))
     job, agents = train(train=config)
     agents[0].hangs_at_start = True
     job.crash(agents[1])
