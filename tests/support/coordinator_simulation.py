@@ -115,6 +115,8 @@ class SimulatedAgent:
     """Whether it can open a connection. Heartbeats do not need one."""
     heartbeats_arrive: bool = True
     """Whether its heartbeats arrive. Messages over its connection do in any case."""
+    heartbeat_delay: float = 0.0
+    """By how many seconds it says that it sends its heartbeats late."""
     connected: bool = False
     keeps_old_connection: bool = False
     """It has not noticed yet that its coordinator is gone."""
@@ -343,7 +345,7 @@ class Job:
             self._next_heartbeat = self.now + self.desired.heartbeat_milliseconds / 1000
             for agent in self.agents.values():
                 if agent.alive and agent.reachable and agent.heartbeats_arrive:
-                    self.core.on_heartbeat(agent.name, self.now)
+                    self.core.on_heartbeat(agent.name, self.now, agent.heartbeat_delay)
         if self.now >= self._next_step:
             self._next_step = self.now + STEP_SECONDS
             records = [

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regroup_trainer.coordinator.membership import Member, expired, restart_deadlines
+from regroup_trainer.coordinator.coordinator_status import make_status
+from regroup_trainer.coordinator.membership import (
+    DELAY_COUNTS_SECONDS,
+    Member,
+    expired,
+    restart_deadlines,
+)
+from regroup_trainer.protocol.config import ParallelismConfig, TrainConfig, TrainingConfig
 from tests.support.coordinator_simulation import TICK, Job, SimulatedAgent, make_desired
 from tests.support.generations import make_hello
 
@@ -95,3 +105,78 @@ def test_nobody_is_lost_right_after_the_coordinator_itself_was_paused(
     member = Member(make_hello(0), last_seen=last_seen, closed_at=on_closed)
     restart_deadlines([member], now)
     assert expired([member], DESIRED, now + 0.9) == []
+
+
+def silent_for(delay: float, seconds: float) -> bool:
+    """Whether a member is lost that has been silent for so long after a heartbeat came late."""
+    job, agents = start()
+    agents[1].heartbeat_delay = delay
+    job.wait(1.0)
+    job.silence(agents[1])
+    job.wait(seconds)
+    return job.indices == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("delay", "kept", "lost"),
+    [(0.0, 1.5, 2.2), (0.05, 1.5, 2.2), (0.5, 3.3, 4.2), (30.0, 5.3, 6.2)],
+)
+def test_a_member_on_an_overloaded_machine_gets_up_to_three_timeouts(
+    delay: float, kept: float, lost: float
+) -> None:
+    assert not silent_for(delay, kept)
+    assert silent_for(delay, lost)
+
+
+def test_a_delay_that_was_reported_long_ago_does_not_count() -> None:
+    job, agents = start()
+    agents[1].heartbeat_delay = 1.5
+    job.wait(1.0)
+    agents[1].heartbeat_delay = 0.0
+    job.wait(DELAY_COUNTS_SECONDS + 1.0)
+    job.silence(agents[1])
+    job.wait(2.2)
+    assert job.indices == [0, 2]
+
+
+def test_status_and_an_event_say_that_a_loss_would_be_noticed_late() -> None:
+    job, agents = start()
+    assert "late" not in make_status(job.core.state, 1).message
+    agents[1].heartbeat_delay = 0.75
+    job.wait(1.0)
+    sentence = (
+        "heartbeats of gpt-w1-2 come 0.8 s late because node node-1 is overloaded, so its loss "
+        "would be noticed after 5.0 s"
+    )
+    status = make_status(job.core.state, 1)
+    assert status.message.endswith(sentence)
+    late = [event for event in status.events if event.reason == "HeartbeatsLate"]
+    assert [event.message for event in late] == [sentence]
+
+
+def test_members_that_were_dropped_too_early_return_with_their_state() -> None:
+    """They hold a shard that nobody else has."""
+    config = TrainConfig(
+        training=TrainingConfig(steps=10_000, global_batch_size=8),
+        parallelism=ParallelismConfig(strategy="hsdp", shard_group_size=2),
+    )
+    whole: dict[str, Any] = {
+        "replicas": 4,
+        "min_replicas": 4,
+        "max_replicas": 4,
+        "replica_group_size": 2,
+    }
+    job = Job(make_desired(train=config, **whole))
+    agents = [job.add_agent(index) for index in range(4)]
+    job.wait(1.0)
+    silent, step = (agents[1], agents[3]), job.step
+    for agent in silent:
+        job.silence(agent)
+    job.wait(3.0)
+    assert make_status(job.core.state, 1).phase == "recovering"
+    for agent in silent:
+        agent.reachable = True
+        job.wait(0.5)
+    recovery = job.core.state.recoveries.records()[-1]
+    assert (recovery.restored_from, recovery.lost_steps) == ("Peers", 0)
+    assert job.step > step

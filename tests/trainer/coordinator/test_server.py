@@ -22,7 +22,7 @@ from regroup_trainer.agent.coordinator_connection import CoordinatorConnection, 
 from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import Effect
-from regroup_trainer.coordinator.server import Server
+from regroup_trainer.coordinator.server import LONGEST_DELAY_SECONDS, Server
 from regroup_trainer.protocol.agent_messages import Hello, Leaving
 from regroup_trainer.protocol.coordinator_messages import Begin, coordinator_message
 from regroup_trainer.protocol.desired import Lost
@@ -196,6 +196,23 @@ async def test_a_desired_with_a_mistake_is_refused_by_name(setup: Setup) -> None
 async def test_a_large_body_is_refused(setup: Setup) -> None:
     async with setup.session.put(f"{setup.url}/v1/desired", data=b"x" * 300_000) as response:
         assert response.status == 413
+
+
+@pytest.mark.parametrize(
+    ("text", "delay"), [("0.25", 0.25), ("-3", 0.0), ("nan", 0.0), ("1e9", LONGEST_DELAY_SECONDS)]
+)
+async def test_a_heartbeat_says_how_late_it_was_sent(setup: Setup, text: str, delay: float) -> None:
+    await setup.join(make_hello())
+    url = f"{setup.url}/v1/heartbeat/uid-0?delay={text}"
+    async with setup.session.post(url) as response:
+        assert response.status == 204
+    assert setup.core.state.members["uid-0"].delay == delay
+
+
+async def test_a_heartbeat_with_another_delay_is_refused(setup: Setup) -> None:
+    async with setup.session.post(f"{setup.url}/v1/heartbeat/uid-0?delay=late") as response:
+        assert response.status == 400
+        assert "delay='late' is not a number" in await response.text()
 
 
 async def test_heartbeats_keep_a_member_until_the_operator_reports_it_lost(setup: Setup) -> None:

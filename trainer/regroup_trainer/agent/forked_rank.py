@@ -22,9 +22,6 @@ from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.system.child_process import name_process
 from regroup_trainer.system.commit_page import CommitPage
 
-NICENESS = 5
-"""Ranks yield to the agent, whose heartbeats must be on time."""
-
 
 @dataclass(frozen=True)
 class RankStart:
@@ -50,7 +47,6 @@ def live(start: RankStart, output: Sequence[int]) -> int:
     _redirect(output)
     assignment = start.order.assignment
     stacks.answer(stacks.stack_file(start.directory, assignment.local_rank))
-    os.nice(NICENESS)
     random.seed()
     _restore(start.environment)
     torch.set_num_threads(start.order.threads)

@@ -10,6 +10,7 @@ import contextlib
 import http
 import http.client
 import threading
+import time
 from collections.abc import Callable
 from urllib.parse import quote, urlsplit
 
@@ -17,6 +18,9 @@ from urllib.parse import quote, urlsplit
 class Heartbeat(threading.Thread):
     """POST /v1/importing/<index> every `seconds` until `is_warm` is set, and /v1/heartbeat/<member>
     from then on. Failures are ignored: the coordinator notices.
+
+    A heartbeat says how late this thread got its turn, in seconds: on an overloaded machine the
+    next one may be later still.
 
     `on_unknown` is called in this thread when a coordinator does not know the member.
     """
@@ -46,15 +50,17 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         """Send heartbeats until `stop`."""
+        due = time.monotonic() + self.seconds
         while not self._stopped.wait(self.seconds):
-            self._beat()
+            self._beat(max(0.0, time.monotonic() - due))
+            due = time.monotonic() + self.seconds
         self._disconnect()
 
     def stop(self) -> None:
         """End the thread after the current heartbeat."""
         self._stopped.set()
 
-    def _beat(self) -> None:
+    def _beat(self, delay: float) -> None:
         try:
             if self._connection is None:
                 # A new look-up each time: a new coordinator has another address under the same
@@ -63,7 +69,7 @@ class Heartbeat(threading.Thread):
                     self._host, self._port, timeout=max(1.0, self.seconds)
                 )
             path = self._path if self.is_warm else self._cold_path
-            self._connection.request("POST", path, headers=self._headers)
+            self._connection.request("POST", f"{path}?delay={delay:.3f}", headers=self._headers)
             answer = self._connection.getresponse()
             answer.read()
             if answer.status == http.HTTPStatus.NOT_FOUND:

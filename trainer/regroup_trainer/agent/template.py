@@ -64,6 +64,10 @@ PRELOADED = (
     "torch.utils.serialization.config",
 )
 """What a first step needs and torch imports lazily. A test compares this list with a real step."""
+NICENESS = 5
+"""The template, its imports and its ranks yield to the agent, whose heartbeats must be on time.
+Without privileges nobody can take it back.
+"""
 SINGLE_THREADED = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -128,6 +132,7 @@ class Template:
 
     def run(self) -> None:
         """Serve until the agent closes its end."""
+        os.nice(NICENESS)
         os.environ.update(SINGLE_THREADED)
         preload(self._entry)
         gc.collect()

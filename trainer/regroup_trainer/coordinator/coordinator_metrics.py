@@ -39,6 +39,7 @@ class CoordinatorCollector(Collector):
         yield self._world_size(labels)
         yield from self._ledger(labels)
         yield self._detections(labels)
+        yield self._heartbeat_delay(labels)
         yield from self._slowest(labels)
 
     def _generation(self, labels: tuple[str, str]) -> Metric:
@@ -80,6 +81,12 @@ class CoordinatorCollector(Collector):
         for cause, values in by_cause.items():
             buckets = [(str(bound), sum(v <= bound for v in values)) for bound in DETECTION_BUCKETS]
             metric.add_metric((*labels, cause), [*buckets, ("+Inf", len(values))], sum(values))
+        return metric
+
+    def _heartbeat_delay(self, labels: tuple[str, str]) -> Metric:
+        text = "How late the heartbeats of any worker were sent, at most, in the last 30 s"
+        metric = GaugeMetricFamily("trainingjob_heartbeat_delay_seconds", text, labels=_LABELS)
+        metric.add_metric(labels, max((m.delay for m in self._state.members.values()), default=0))
         return metric
 
     def _slowest(self, labels: tuple[str, str]) -> Iterable[Metric]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration
 from regroup_trainer.coordinator.formation import wanted_workers
+from regroup_trainer.coordinator.membership import overload
 from regroup_trainer.coordinator.straggler_reports import stragglers_of
 from regroup_trainer.coordinator.waiting import count_of_workers, ending_message
 from regroup_trainer.protocol.agent_messages import Hello
@@ -76,9 +77,9 @@ def _doing(state: State, current: CurrentGeneration) -> str:
     ending = ending_message(current)
     if ending is not None:
         return ending
-    if current.unmanaged:
-        return _running(state, current)
-    return _training(state, current)
+    doing = _running(state, current) if current.unmanaged else _training(state, current)
+    late = overload(state.members.values(), state.desired)
+    return f"{doing}; {late}" if late else doing
 
 
 def _running(state: State, current: CurrentGeneration) -> str:

@@ -35,7 +35,7 @@ from regroup_trainer.coordinator.generation_end import (
     release,
 )
 from regroup_trainer.coordinator.hangs import watch
-from regroup_trainer.coordinator.membership import expired, restart_deadlines
+from regroup_trainer.coordinator.membership import expired, overload, restart_deadlines
 from regroup_trainer.coordinator.registration import register
 from regroup_trainer.coordinator.reports import on_report
 from regroup_trainer.coordinator.reserved_numbers import ReservedNumbers
@@ -111,13 +111,19 @@ class Coordinator:
         self._next_tick = now + self.pause(now)
         return effects
 
-    def on_heartbeat(self, name: str, now: float) -> bool:
-        """A sign of life; False when it comes from no member (lost, or no hello yet)."""
+    def on_heartbeat(self, name: str, now: float, delay: float = 0.0) -> bool:
+        """A sign of life that was sent `delay` seconds late; False when it comes from no member
+        (lost, or no hello yet).
+        """
         member = self.state.members.get(name)
         if member is None:
             self.state.unknown_members[name] = now
             return False
         member.last_seen = now
+        member.note_delay(delay, now)
+        if late := overload([member], self.state.desired):
+            wall = self.state.wall(now)
+            self.state.journal.emit_rarely(wall, "HeartbeatsLate", late, "Warning")
         return True
 
     def on_importing(self, index: int, now: float) -> None:

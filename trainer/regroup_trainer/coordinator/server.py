@@ -33,6 +33,8 @@ from regroup_trainer.protocol.message import PROTOCOL_VERSION, TEXT_LIMIT
 from regroup_trainer.protocol.rank_messages import Progress
 
 BODY_BYTES = 256 * 1024
+LONGEST_DELAY_SECONDS = 60.0
+"""A heartbeat that says it was later is taken for one that was so late."""
 LONGEST_WAIT_SECONDS = 60.0
 PROGRESS_NEWS_SECONDS = 1.0
 """Least time between two statuses that differ only in their progress."""
@@ -166,7 +168,8 @@ class Server:
                 self._do(self._core.on_message(parsed, name, time.monotonic()))
 
     async def _heartbeat(self, request: web.Request) -> web.Response:
-        known = self._core.on_heartbeat(request.match_info["member"], time.monotonic())
+        delay = min(max(0.0, _number(request, "delay", 0)), LONGEST_DELAY_SECONDS)
+        known = self._core.on_heartbeat(request.match_info["member"], time.monotonic(), delay)
         return web.Response(status=204 if known else 404)
 
     async def _importing(self, request: web.Request) -> web.Response:
