@@ -165,3 +165,13 @@ def test_a_process_that_a_rank_has_forked_does_not_end_for_it(tmp_path: Path) ->
     )
     assert outcome.result == "failed"
     assert "exit code 5" in outcome.message
+
+
+def test_all_that_a_rank_wrote_before_its_end_is_shown(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("print('\\n'.join(f'{number} ' + 'x' * 490 for number in range(60_000)))\n")
+    run = make_run(tmp_path / "job", 1, script=(str(program),), replicas=1, min_replicas=1)
+    seen: list[str] = []
+    run.on_line = seen.append
+    assert play(run).result == "completed"
+    assert [line.split()[2] for line in seen] == [str(number) for number in range(60_000)]
