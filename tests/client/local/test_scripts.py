@@ -167,6 +167,18 @@ def test_a_process_that_a_rank_has_forked_does_not_end_for_it(tmp_path: Path) ->
     assert "exit code 5" in outcome.message
 
 
+@pytest.mark.parametrize(
+    "end",
+    ["os._exit(0)", "os.execv('/bin/sh', ['sh', '-c', 'exit 0'])", "sys.exit(256)"],
+)
+def test_a_process_that_ends_with_status_0_has_ended_well(tmp_path: Path, end: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"import os, sys\n{end}\n")
+    script = (str(program),)
+    outcome = play(make_run(tmp_path / "job", 1, script=script, replicas=1, min_replicas=1))
+    assert outcome.result == "completed", outcome.message
+
+
 def test_all_that_a_rank_wrote_before_its_end_is_shown(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("print('\\n'.join(f'{number} ' + 'x' * 490 for number in range(60_000)))\n")
