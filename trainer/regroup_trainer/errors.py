@@ -42,6 +42,12 @@ class CheckpointError(TrainingError):
     exit_code = 2
 
 
+class PortTakenError(TrainingError):
+    """Another process was quicker to take the port that was chosen for the program's own store."""
+
+    exit_code = 77  # PORT_TAKEN_EXIT_CODE
+
+
 class NonFiniteError(TrainingError):
     """The loss is not finite, and the run has to stop."""
 

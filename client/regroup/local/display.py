@@ -59,8 +59,11 @@ class Display:
         self._console.print(Text(f"{self._elapsed():7.1f} s  * {text}", style="magenta"))
 
     def line(self, text: str) -> None:
-        """Print a line of a rank."""
-        self._console.print(Text(text), soft_wrap=True)
+        """Print a line of a rank. A rank may write hundreds of thousands: rich is slow for that."""
+        if self._live is None:
+            print(text, file=self._console.file, flush=True)
+        else:
+            self._console.print(Text(text), soft_wrap=True)
 
     def show(self, status: CoordinatorStatus) -> None:
         """Show the newest status."""

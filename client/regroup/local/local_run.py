@@ -193,7 +193,7 @@ class LocalRun:
             self._report_lines_of(agent)
 
     def _report_lines_of(self, agent: LocalProcess) -> None:
-        for line in agent.lines.of_ranks():
+        for line in agent.lines.of_ranks(has_ended=agent.exit_code is not None):
             self.on_line(line)
 
     def _inject(self) -> None:

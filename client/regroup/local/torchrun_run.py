@@ -108,9 +108,11 @@ class Process:
         return left or _tail(self.log)
 
     def new_lines(self, *, only_ranks: bool) -> list[str]:
-        """Whole lines that it has written since the last call."""
+        """Whole lines that it has written since the last call; all of them once it has ended."""
+        ended = self.exit_code is not None
         logs = (self.out_lines, self.log_lines)
-        return [line for log in logs for line in (log.of_ranks() if only_ranks else log.new())]
+        take = LogLines.of_ranks if only_ranks else LogLines.lines
+        return [line for log in logs for line in take(log, has_ended=ended)]
 
 
 @dataclass
@@ -207,6 +209,7 @@ class TorchrunRun:
             self._account_attempt(self._state())
             for process in [*self.agents.values(), self.store]:
                 process.kill()
+            self._report_lines()
         self.attempt += 1
         self.agents, self._done, self._failed, self._replace_at = {}, set(), {}, {}
         self.on_note("importing torch: first the store where the workers meet, then each worker")
@@ -311,7 +314,8 @@ class TorchrunRun:
         ends = self._suspended or self.store is None or self.store.exit_code is not None
         agents = self.agents.values()
         new = [line for agent in agents for line in agent.new_lines(only_ranks=ends)]
-        self._lines += new
+        if any(fault.unit == "line" for fault in self._pending):
+            self._lines += new
         for line in new:
             self.on_line(line)
         if self._pattern is not None:

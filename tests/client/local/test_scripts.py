@@ -165,3 +165,70 @@ def test_a_process_that_a_rank_has_forked_does_not_end_for_it(tmp_path: Path) ->
     )
     assert outcome.result == "failed"
     assert "exit code 5" in outcome.message
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["os._exit(0)", "os.execv('/bin/sh', ['sh', '-c', 'exit 0'])", "sys.exit(256)"],
+)
+def test_a_process_that_ends_with_status_0_has_ended_well(tmp_path: Path, end: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"import os, sys\n{end}\n")
+    script = (str(program),)
+    outcome = play(make_run(tmp_path / "job", 1, script=script, replicas=1, min_replicas=1))
+    assert outcome.result == "completed", outcome.message
+
+
+def test_all_that_a_rank_wrote_before_its_end_is_shown(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("print('\\n'.join(f'{number} ' + 'x' * 490 for number in range(60_000)))\n")
+    run = make_run(tmp_path / "job", 1, script=(str(program),), replicas=1, min_replicas=1)
+    seen: list[str] = []
+    run.on_line = seen.append
+    assert play(run).result == "completed"
+    assert [line.split()[2] for line in seen] == [str(number) for number in range(60_000)]
+
+
+def test_a_programs_own_lost_connection_is_its_error_and_shown(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("raise RuntimeError('the server said: Connection closed by peer')\n")
+    run = make_run(tmp_path / "job", 1, script=(str(program),), replicas=2, max_restarts=0)
+    seen: list[str] = []
+    run.on_line = seen.append
+    outcome = play(run)
+    assert outcome.result == "failed"
+    assert f'File "{program}", line 1' in outcome.message
+    assert any(line.endswith(f'File "{program}", line 1, in <module>') for line in seen)
+    assert run.status is not None
+    assert run.status.ledger.restarts == {"application": 1}
+
+
+TAKES_THE_PORT = """
+import os, pathlib, socket, sys
+import torch.distributed as dist
+once = pathlib.Path(sys.argv[1], "once")
+if os.environ["RANK"] == "0" and not once.exists():
+    once.touch()
+    there = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    ready, is_ready = os.pipe()
+    if not os.fork():
+        server = socket.create_server(there)
+        os.write(is_ready, b".")
+        os.read(os.open(sys.argv[1] + "/never", os.O_RDONLY), 1)
+    os.read(ready, 1)
+dist.init_process_group("gloo")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_a_lost_race_for_the_port_that_was_chosen_is_charged_to_nobody(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(TAKES_THE_PORT)
+    os.mkfifo(tmp_path / "never")
+    script = (str(program), str(tmp_path))
+    run = make_run(tmp_path / "job", 1, script=script, replicas=2, max_restarts=0)
+    outcome = play(run)
+    assert outcome.result == "completed", outcome.message
+    assert run.status is not None
+    assert run.status.ledger.restarts == {"infrastructure": 1}

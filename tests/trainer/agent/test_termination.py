@@ -14,7 +14,8 @@ from regroup_trainer.agent.termination import (
     rank_exit,
     termination_message,
 )
-from regroup_trainer.protocol.exit_codes import PEER_LOST_EXIT_CODE
+from regroup_trainer.errors import PortTakenError
+from regroup_trainer.protocol.exit_codes import PEER_LOST_EXIT_CODE, PORT_TAKEN_EXIT_CODE
 from regroup_trainer.protocol.generation import GenerationNumber
 
 
@@ -32,6 +33,7 @@ def make_end(**changes: object) -> RankEnded:
         (make_end(exit_code=137, signal=9), False, "signal", 137),
         (make_end(exit_code=137, signal=9), True, "oom", 137),
         (make_end(exit_code=PEER_LOST_EXIT_CODE), True, "peer", PEER_LOST_EXIT_CODE),
+        (make_end(exit_code=PortTakenError.exit_code), False, "peer", PORT_TAKEN_EXIT_CODE),
         (make_end(exit_code=0), False, "error", 1),
     ],
 )

@@ -7,8 +7,10 @@ import pytest
 from regroup_trainer.coordinator.coordinator_status import make_status
 from regroup_trainer.coordinator.core import TICK_SECONDS
 from regroup_trainer.coordinator.effects import Send
+from regroup_trainer.coordinator.reports import MOST_PORT_RACES
 from regroup_trainer.errors import NonFiniteError
 from regroup_trainer.protocol.coordinator_messages import Refused
+from regroup_trainer.protocol.exit_codes import PORT_TAKEN_EXIT_CODE
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord
 from regroup_trainer.protocol.rank_messages import CheckpointFailed, Progress
 from tests.support.coordinator_simulation import Job, make_desired, start_job
@@ -297,6 +299,20 @@ def test_a_connection_that_a_program_lost_while_all_were_there_is_its_own_matter
     assert job.core.state.account.ledger().restarts == {"application": 2}
     assert job.outcome is not None
     assert "no rank and no worker was lost" in job.outcome.message
+
+
+def test_a_lost_race_for_a_port_is_charged_to_nobody_but_not_for_ever() -> None:
+    job, agents = start_job(script=("train.py",), max_restarts=0)
+    for _ in range(MOST_PORT_RACES):
+        report_nothing(job)
+        job.rank_ends(agents[0], "peer", PORT_TAKEN_EXIT_CODE)
+        job.wait(1.0)
+        assert job.outcome is None
+    assert job.core.state.account.ledger().restarts == {"infrastructure": MOST_PORT_RACES}
+    report_nothing(job)
+    job.rank_ends(agents[0], "peer", PORT_TAKEN_EXIT_CODE)
+    job.wait(5.0)
+    assert job.outcome is not None
 
 
 def test_a_connection_that_a_program_lost_with_its_peer_is_not() -> None:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from regroup_trainer.system.rendezvous_check import (
     RankPlace,
+    is_address_in_use,
     is_loopback,
-    is_own_listener,
+    is_taken,
     problem,
 )
 
@@ -97,7 +98,8 @@ def test_an_address_in_use_is_our_matter_only_where_another_took_the_port_that_w
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         own = OSError(text.format(port) + "address already in use")
-        assert is_own_listener(own, {"MASTER_PORT": str(port)})  # it listens there itself
-        assert is_own_listener(own, {"MASTER_PORT": "1"})
-    assert not is_own_listener(own, {"MASTER_PORT": str(port)})
-    assert not is_own_listener(OSError("Connection refused"), {"MASTER_PORT": "1"})
+        assert is_address_in_use(own)
+        assert not is_taken(own, port), "it listens there itself"
+        assert not is_taken(own, 1)
+    assert is_taken(own, port)
+    assert not is_address_in_use(OSError("Connection refused"))

@@ -377,7 +377,7 @@ class Agent:
         unreported = self._state.unreported(end.rank, end.step, end.time)
         if unreported is not None:
             self._pass_on(unreported)
-        if end.rank in self._state.past_last_line:
+        if end.rank in self._state.past_last_line or self._ended_well(end):
             self._count_as_finished(end)
             return
         report = rank_exit(end, oom=oom_kills() > self._oom_kills)
@@ -388,10 +388,20 @@ class Agent:
             self._first_failure = self._first_failure or report
         self._report_end(report)
 
+    def _ended_well(self, end: RankEnded) -> bool:
+        """Whether a program without a Session has ended with code 0: by `os._exit`, or as another
+        program that its process has become. None that was asked to end has done its work.
+        """
+        record, sockets = self._state.record, self._sockets
+        is_script = record is not None and bool(record.desired.script)
+        if not is_script or end.exit_code or end.rank in self._state.terminated:
+            return False
+        return sockets is not None and not sockets.has_session(end.generation, end.rank)
+
     def _count_as_finished(self, end: RankEnded) -> None:
         """A program whose last line has run has done its work, however its process ends."""
         log.warning(
-            "rank %d had run its last line when it ended with code %d: its work counts",
+            "rank %d ended with code %d after its last line or by itself: its work counts",
             end.rank,
             end.exit_code,
         )

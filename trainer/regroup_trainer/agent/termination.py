@@ -8,7 +8,7 @@ from typing import Literal
 
 from regroup_trainer.agent.template_protocol import RankEnded
 from regroup_trainer.protocol.agent_messages import RankExit
-from regroup_trainer.protocol.exit_codes import PEER_LOST_EXIT_CODE
+from regroup_trainer.protocol.exit_codes import PEER_LOST_EXIT_CODE, PORT_TAKEN_EXIT_CODE
 
 TERMINATION_BYTES = 4096
 """Kubernetes keeps no more of a termination message."""
@@ -49,7 +49,7 @@ def rank_exit(end: RankEnded, oom: bool) -> RankExit:
 
 
 def _cause(end: RankEnded, oom: bool) -> Literal["error", "signal", "oom", "peer"]:
-    if end.exit_code == PEER_LOST_EXIT_CODE:
+    if end.exit_code in (PEER_LOST_EXIT_CODE, PORT_TAKEN_EXIT_CODE):
         return "peer"
     if end.signal is not None:
         return "oom" if oom else "signal"

@@ -133,7 +133,7 @@ def finalize(
         if 0 <= budget <= used:
             spent = f"the budget of {budget} restarts after hangs is used up"
             _fail(state, failure, f"{spent} (restartPolicy.maxHangRestarts)", now)
-    elif failure.exit is None and not failure.provisional:
+    elif not failure.provisional and (failure.exit is None or failure.cause == "infrastructure"):
         return 0.0
     elif failure.cause == "application" and failure.exit is not None:
         state.detections.append(("application", 0.0))
@@ -155,7 +155,8 @@ def _unconfirmed(failure: Failure) -> Failure:
     Without a Session it cannot be distinguished from one that meets at a wrong address.
     """
     message = f"{failure.message} (no rank and no worker was lost)"
-    return replace(failure, cause="application", message=message, provisional=False)
+    end = failure.exit and failure.exit.model_copy(update={"cause": "error"})
+    return replace(failure, cause="application", message=message, exit=end, provisional=False)
 
 
 def _is_certain(state: State, current: CurrentGeneration, failure: Failure, now: float) -> bool:

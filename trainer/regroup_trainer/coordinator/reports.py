@@ -13,6 +13,7 @@ from regroup_trainer.coordinator.generation_end import lost_at_once
 from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.coordinator.restart_budget import describe
 from regroup_trainer.protocol.agent_messages import RankExit, Stack
+from regroup_trainer.protocol.exit_codes import PORT_TAKEN_EXIT_CODE
 from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.rank_messages import (
     Busy,
@@ -26,6 +27,9 @@ from regroup_trainer.protocol.rank_messages import (
     Restored,
     SnapshotsOff,
 )
+
+MOST_PORT_RACES = 5
+"""Lost races for the port of a program that are charged to nobody; more are the program's."""
 
 
 def on_report(state: State, report: Report, member: Member, now: float) -> None:
@@ -221,10 +225,15 @@ def _on_exit(state: State, report: RankExit, current: CurrentGeneration, now: fl
     if current.finalized:
         return
     known = current.failure
-    if known is not None and not (known.provisional and report.cause != "peer"):
+    lost_port = report.exit_code == PORT_TAKEN_EXIT_CODE and state.port_races < MOST_PORT_RACES
+    if known is not None and not (known.provisional and (lost_port or report.cause != "peer")):
         return
     place = current.record.place_of_rank(report.rank)
     message = describe(report, place.pod if place else "")
+    if lost_port:
+        state.port_races += 1
+        current.failure = Failure(now, "infrastructure", message, place, exit=report)
+        return
     if report.cause != "peer":
         current.failure = Failure(now, "application", message, place, exit=report)
         return

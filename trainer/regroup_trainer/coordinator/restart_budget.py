@@ -4,6 +4,8 @@ that cannot start. Pure.
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import re
 from dataclasses import dataclass, field
 
@@ -12,23 +14,14 @@ from regroup_trainer.protocol.agent_messages import RankExit
 from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.exit_codes import HOPELESS_EXIT_CODES
+from regroup_trainer.protocol.generation import MemberRecord
+from regroup_trainer.system import program_error
 
 TRIES = 3
 PROVEN_SECONDS = 60.0
 """A program that has lived so long can start."""
 _OTHERS_SECONDS = 2.0
 """How long to wait for the other ranks to show the same error."""
-_HOPELESS = re.compile(
-    r"(\w+\.)*(SyntaxError|IndentationError|TabError|ImportError|ModuleNotFound)"
-)
-"""Errors that every try shows, if all ranks show them."""
-_PASSING = re.compile(
-    r"no space left|input/output error|stale file handle|timed? ?out|connection|broken pipe"
-    r"|temporary failure|name resolution|unreachable|http.*\b5\d\d\b"
-    r"|too many requests|resource temporarily|disk quota|network",
-    re.IGNORECASE,
-)
-"""Errors that may pass by themselves."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
@@ -59,11 +52,11 @@ def refusal(end: RankExit, used: int, desired: Desired) -> str | None:
 
 
 def describe(end: RankExit, pod: str) -> str:
-    """One sentence on the end of a rank, with the last line of its traceback."""
+    """One sentence on the end of a rank, with its exception."""
     how = {"oom": "ran out of memory and was killed", "signal": f"was ended by signal {end.signal}"}
     what = how.get(end.cause, f"ended with exit code {end.exit_code}")
-    last_line = _last_line(end)
-    return f"rank {end.rank} on {pod} {what}" + (f": {last_line}" if last_line else "")
+    error = program_error.exception_line(end.message)
+    return f"rank {end.rank} on {pod} {what}" + (f": {error}" if error else "")
 
 
 @dataclass
@@ -78,13 +71,17 @@ class StartFailures:
     """Whether a rank has reported a step or lived for PROVEN_SECONDS."""
     _error: str = ""
     _tries: int = 0
-    _nodes: set[str] = field(default_factory=set)
-    """The nodes that have shown the error."""
+    _machines: set[str] = field(default_factory=set)
+    """The machines that have shown the error."""
 
     def awaits_others(self, current: CurrentGeneration, failure: Failure, now: float) -> bool:
         """Whether to give the other ranks time to show the error of a rank that cannot start."""
         end = failure.exit
-        if end is None or self._proves(current, now) or not _HOPELESS.match(_error_of(end)):
+        if (
+            end is None
+            or self._proves(current, now)
+            or not program_error.is_certain(_error_of(end))
+        ):
             return False
         missing = current.record.world_size - len(current.exits) - len(current.finished)
         return missing > 0 and now < failure.time + _OTHERS_SECONDS
@@ -94,21 +91,26 @@ class StartFailures:
         end = failure.exit
         self.can_start = self._proves(current, now)
         error = _error_of(end) if end is not None else ""
-        if self.can_start or end is None or not error or _PASSING.search(_last_line(end)):
+        if self.can_start or end is None or not error or _may_pass(end):
             self._tries = 0
             return None
         if error != self._error or self._tries == 0:
-            self._error, self._tries, self._nodes = error, 0, set()
+            self._error, self._tries, self._machines = error, 0, set()
         self._tries += 1
-        self._nodes |= {
-            place.node
+        self._machines |= {
+            _machine(place)
             for rank, other in current.exits.items()
             if _error_of(other) == error and (place := current.record.place_of_rank(rank))
         }
         shown = [_error_of(other) == error for other in current.exits.values()]
-        if _HOPELESS.match(error) and all(shown) and len(shown) == current.record.world_size:
+        if (
+            program_error.is_certain(error)
+            and all(shown)
+            and len(shown) == current.record.world_size
+        ):
             return "all ranks show the same error, which every try would show"
-        only_here = len(self._nodes) == 1 and len({p.node for p in current.record.members}) > 1
+        machines = {_machine(place) for place in current.record.members}
+        only_here = len(self._machines) == 1 and len(machines) > 1
         if self._tries < TRIES or only_here:
             return None
         return f"{TRIES} tries in a row ended with this error before the first step"
@@ -121,12 +123,24 @@ class StartFailures:
         )
 
 
+def _machine(place: MemberRecord) -> str:
+    """The workers of a run on one machine, each a node of its own, meet at a loopback address."""
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(place.address).is_loopback:
+            return "this machine"
+    return place.node
+
+
 def _error_of(end: RankExit) -> str:
-    """What identifies the error of a rank: the last line that it wrote, without numbers."""
+    """What identifies the error of a rank: its exception, without numbers."""
     if end.cause != "error":
         return ""
-    return _NUMBERS.sub("#", _last_line(end)) or f"exit code {end.exit_code}"
+    return _NUMBERS.sub("#", program_error.exception_line(end.message)) or (
+        f"exit code {end.exit_code}"
+    )
 
 
-def _last_line(end: RankExit) -> str:
-    return end.message.strip().rsplit("\n", 1)[-1]
+def _may_pass(end: RankExit) -> bool:
+    """By its exception or its very last line: a program may have handled that exception."""
+    last = end.message.strip().rpartition("\n")[2]
+    return any(map(program_error.may_pass, (program_error.exception_line(end.message), last)))

@@ -8,6 +8,10 @@ PEER_LOST_EXIT_CODE = 75
 """A rank ends with it when a collective failed because a peer went away (EX_TEMPFAIL of
 sysexits.h).
 """
+PORT_TAKEN_EXIT_CODE = 77
+"""Rank 0 of a script ends with it when another process was quicker to take the port that was chosen
+for the script.
+"""
 TEMPLATE_LOST = 70
 """The template process of an agent ended, and all its ranks with it (EX_SOFTWARE of sysexits.h)."""
 WAITS_IN_VAIN = 76

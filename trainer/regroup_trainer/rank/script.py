@@ -15,7 +15,7 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from regroup_trainer.errors import ConfigurationError, TrainingError
+from regroup_trainer.errors import ConfigurationError, PortTakenError, TrainingError
 from regroup_trainer.parallel.process_group import interface_towards
 from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.channel import Channel
@@ -47,7 +47,7 @@ def run(assignment: Assignment, channel: Channel) -> int:
     here = Launch(assignment, channel)
     launch.announce(here)
     os.environ.update(environment(assignment, os.environ))
-    place = _place_of(assignment)
+    place = _place_of(assignment, os.environ)
     rendezvous_check.watch_rendezvous(place, ConfigurationError)
     rendezvous_check.refuse_spawn(place, ConfigurationError)
     try:
@@ -57,9 +57,12 @@ def run(assignment: Assignment, channel: Channel) -> int:
     except command_line.NoScriptError as error:
         raise ConfigurationError(str(error)) from None
     except BaseException as error:
-        if _is_rank(here) and (isinstance(error, TrainingError) or _is_loss(error, channel)):
+        if _is_rank(here) and isinstance(error, TrainingError):
             raise
-        command_line.show(error)
+        if not channel.is_over():  # the coordinator knows why, and has told the others
+            command_line.show(error)
+        if _is_rank(here):
+            _raise_loss(error, channel, place)
         code = 1
     if not _is_rank(here):  # a process that the program has forked ends as any other
         command_line.wait_for_threads()
@@ -77,7 +80,7 @@ def run(assignment: Assignment, channel: Channel) -> int:
     return code
 
 
-def _place_of(assignment: Assignment) -> RankPlace:
+def _place_of(assignment: Assignment, environment: Mapping[str, str]) -> RankPlace:
     record, place = assignment.record, assignment.place
     return RankPlace(
         rank=assignment.rank,
@@ -85,6 +88,8 @@ def _place_of(assignment: Assignment) -> RankPlace:
         local_rank=assignment.local_rank,
         local_world_size=place.ranks,
         hosts=len({member.address for member in record.members}),
+        address=environment["MASTER_ADDR"],
+        port=int(environment["MASTER_PORT"]),
     )
 
 
@@ -92,10 +97,19 @@ def _is_rank(here: Launch) -> bool:
     return os.getpid() == here.process
 
 
-def _is_loss(error: BaseException, channel: Channel) -> bool:
+def _raise_loss(error: BaseException, channel: Channel, place: RankPlace) -> None:
+    """Raise an error again that may mean the loss of a peer. Raises PortTakenError when another
+    process has taken the port that was chosen for rank 0.
+    """
     if not isinstance(error, Exception) or not is_generation_lost(error, channel):
-        return False
-    return not rendezvous_check.is_own_listener(error, os.environ)
+        return
+    if not rendezvous_check.is_address_in_use(error):
+        raise error
+    if place.rank == 0 and rendezvous_check.is_taken(error, place.port):
+        raise PortTakenError(
+            f"port {place.port}, chosen for this program's own store, was taken by another process "
+            "before the program listened there; it is started again with another port"
+        )
 
 
 def environment(assignment: Assignment, given: Mapping[str, str]) -> dict[str, str]:

@@ -42,7 +42,7 @@ def execute(command: Sequence[str]) -> int:
         if end.code is None and type(end) is not SystemExit:
             return _INTERRUPTED
         if end.code is None or isinstance(end.code, int):
-            return end.code or 0
+            return (end.code or 0) & 0xFF  # as the system keeps it: 256 is 0
         print(end.code, file=sys.stderr)
         return 1
     return 0

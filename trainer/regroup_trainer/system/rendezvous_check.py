@@ -32,6 +32,9 @@ class RankPlace:
     local_world_size: int
     hosts: int
     """The number of machines, or pods, of the job."""
+    address: str = ""
+    """Where rank 0 lets the others meet, as it was given to the program; empty: not known."""
+    port: int = 0
 
 
 def watch_rendezvous(place: RankPlace, error: type[Exception]) -> None:
@@ -116,16 +119,14 @@ def _is_elsewhere(
     return size != place.world_size and parts.netloc != here
 
 
-def is_own_listener(error: Exception, environment: Mapping[str, str]) -> bool:
-    """Whether an address that is in use is the program's own matter.
+def is_address_in_use(error: Exception) -> bool:
+    """Whether the error is that of a listener whose address is in use."""
+    return "address already in use" in str(error).lower()
 
-    It is not where another process was quicker to take the port that was chosen for rank 0.
-    """
-    text = str(error)
-    if "address already in use" not in text.lower():
-        return False
-    port = environment.get("MASTER_PORT", "")
-    return f"port: {port}," not in text or _listens(int(port))
+
+def is_taken(error: Exception, port: int) -> bool:
+    """Whether an address in use is that of this port, and another process listens there."""
+    return f"port: {port}," in str(error) and not _listens(port)
 
 
 def _listens(port: int) -> bool:

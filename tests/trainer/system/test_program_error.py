@@ -1,0 +1,81 @@
+"""What the end of a program's standard error says of its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from regroup_trainer.system.program_error import exception_line, is_certain, may_pass
+
+FRAMES = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n    import mine\n'
+
+
+def test_the_exception_is_found_whatever_surrounds_it() -> None:
+    error = "ModuleNotFoundError: No module named 'mine'"
+    assert exception_line(FRAMES + error) == error
+    assert exception_line(f"a line\n{FRAMES}{error}\nof atexit: goodbye\n") == error
+    of_torch = "".join(f"[rank0]: {line}\n" for line in (FRAMES + error).split("\n"))
+    assert exception_line(f"{of_torch}[rank0]:[W1124 c.cpp:1] Warning: no destroy") == error
+    assert exception_line(f"{FRAMES}KeyError: 'a'\n\nDuring ...\n\n{FRAMES}{error}\n") == error
+    assert exception_line(f"{FRAMES}RuntimeError: first line\nsecond line") == (
+        "RuntimeError: first line"
+    )
+    assert exception_line('  File "x.py", line 1\n    x =\nSyntaxError: invalid\nbye') == (
+        "SyntaxError: invalid"
+    )
+
+
+def test_without_an_exception_it_is_the_last_line() -> None:
+    assert exception_line("starting\nno data in /data\n") == "no data in /data"
+    assert exception_line("") == ""
+    assert exception_line("Traceback (most recent call last):\n  File cut") == "  File cut"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "OSError: [Errno 28] No space left on device",
+        "OSError: [Errno 5] Input/output error: 'data'",
+        "OSError: [Errno 116] Stale file handle",
+        "TimeoutError: [Errno 110] Connection timed out",
+        "RuntimeError: PytorchStreamWriter failed writing file data/7: file write failed",
+        "RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0",
+        "safetensors_rust.SafetensorError: I/O error: No space left on device (os error 28)",
+        "requests.exceptions.ConnectionError: ...",
+        "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='hub'): Read timed out.",
+        "urllib.error.HTTPError: HTTP Error 503: Service Unavailable",
+        "huggingface_hub.errors.HfHubHTTPError: 502 Server Error: Bad Gateway",
+        "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+        "RuntimeError: [../gloo/transport/tcp/pair.cc:1] Connection closed by peer [10.0.0.1]:9",
+        "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms",
+        "ImportError: /mnt/x.so: cannot open shared object file: Stale file handle",
+    ],
+)
+def test_errors_that_may_pass(line: str) -> None:
+    assert may_pass(line)
+    assert not is_certain(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "AttributeError: 'NeuralNetwork' object has no attribute 'layers'",
+        "TypeError: f() got an unexpected keyword argument 'connection timed out'",
+        "TypeError: connect() got an unexpected keyword argument 'timeout'",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/data/network/a.csv'",
+        "OSError: [Errno 98] Address already in use",
+        "KeyError: 'connection timed out'",
+        "RuntimeError: Missing key(s) in state_dict: network.0.weight, broken_pipe.bias",
+        "ValueError: invalid literal for int() with base 10: '502'",
+        "mine.NeuralNetworkError: no layers",
+        "train.py: error: unrecognized arguments: --timeout 5",
+    ],
+)
+def test_errors_of_the_program_do_not_pass(line: str) -> None:
+    assert not may_pass(line)
+
+
+def test_errors_of_syntax_and_import_are_certain() -> None:
+    assert is_certain("ModuleNotFoundError: No module named 'mine'")
+    assert is_certain("ImportError: cannot import name 'a' from 'network'")
+    assert is_certain("SyntaxError: invalid syntax")
+    assert not is_certain("KeyError: 'ImportError'")

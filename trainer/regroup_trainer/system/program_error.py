@@ -1,0 +1,125 @@
+"""What the error output of a program says: its exception, and whether another try may help. Pure.
+
+It works in images without Regroup too: see `protocol/torchrun_programs.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+
+_MARK_OF_TORCH = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+"""What torch puts before each line of a traceback, once there is a process group."""
+_TRACEBACK = "Traceback (most recent call last):\n"
+_EXCEPTION = re.compile(r"(?:\w+\.)*\w+(?:Error|Exception|Interrupt|Exit|Fault|Timeout)(?=:|$)")
+_CERTAIN = re.compile(r"(?:\w+\.)*(?:SyntaxError|IndentationError|TabError|Import|ModuleNotFound)")
+"""Errors that every try shows, if all ranks show them."""
+_OF_PROGRAM = frozenset(
+    error.__name__
+    for error in (
+        AttributeError,
+        TypeError,
+        NameError,
+        UnboundLocalError,
+        KeyError,
+        IndexError,
+        SyntaxError,
+        IndentationError,
+        TabError,
+        ZeroDivisionError,
+        RecursionError,
+        NotImplementedError,
+        FileNotFoundError,
+        PermissionError,
+        IsADirectoryError,
+        NotADirectoryError,
+    )
+)
+"""Classes of errors that do not pass, whatever words the program's own names bring into them."""
+_PASSING_CLASS = re.compile(
+    r"timeout|timedout|connection|connecterror|brokenpipe|gaierror|urlerror|remotedisconnected"
+    r"|incompleteread|chunkedencoding|protocolerror|sslerror|toomanyrequests|unavailable"
+    r"|^(dist)?networkerror|^diststoreerror",
+    re.IGNORECASE,
+)
+_HTTP_CLASS = re.compile(r"http|client|response|server|status|api", re.IGNORECASE)
+_HTTP_CODE = re.compile(r"\b(5\d\d|429)\b")
+_PASSING_NUMBERS = (
+    errno.EIO,
+    errno.EAGAIN,
+    errno.ENOSPC,
+    errno.EPIPE,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ECONNABORTED,
+    errno.ECONNRESET,
+    errno.ETIMEDOUT,
+    errno.ECONNREFUSED,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ESTALE,
+    errno.EREMOTEIO,
+    errno.EDQUOT,
+)
+_PASSING_WORDS = (
+    # What Linux says for these numbers.
+    "input/output error",
+    "resource temporarily unavailable",
+    "no space left on device",
+    "broken pipe",
+    "network is down",
+    "network is unreachable",
+    "software caused connection abort",
+    "connection reset by peer",
+    "connection timed out",
+    "connection refused",
+    "host is down",
+    "no route to host",
+    "stale file handle",
+    "remote i/o error",
+    "disk quota exceeded",
+    # What libraries say.
+    "temporary failure in name resolution",
+    "connection closed by peer",  # gloo
+    "timed out",
+    "pytorchstreamwriter failed writing file",  # torch.save, where the disk is full
+    "unexpected pos ",  # the same, when it closes the file
+    "ncclsystemerror",
+    "ncclremoteerror",
+)
+_ERRNO = re.compile(r"\[errno (\d+)\]", re.IGNORECASE)
+
+
+def exception_line(text: str) -> str:
+    """The first line of the exception that ended a program, by the end of its standard error.
+
+    It is that of the last traceback, whatever follows. Without a traceback: the last line.
+    """
+    text = _MARK_OF_TORCH.sub("", text).strip()
+    lines = text.rpartition(_TRACEBACK)[2].split("\n")
+    if _TRACEBACK in text:
+        return next((line for line in lines if line.strip() and line[0] not in " \t"), lines[-1])
+    exceptions = (line for line in reversed(lines) if _EXCEPTION.match(line))
+    return next(exceptions, lines[-1])
+
+
+def is_certain(line: str) -> bool:
+    """Whether every try shows this error, if all ranks show it: one of syntax or import."""
+    return _CERTAIN.match(line) is not None and not may_pass(line)
+
+
+def may_pass(line: str) -> bool:
+    """Whether an error may pass by itself: a full disk, a connection, a server.
+
+    The class of the exception decides, and then the operating system's words for the error. A
+    program's own names may contain any word.
+    """
+    found = _EXCEPTION.match(line)
+    name = found[0].rpartition(".")[2] if found else ""
+    if name in _OF_PROGRAM:
+        return False
+    if _PASSING_CLASS.search(name) or (_HTTP_CLASS.search(name) and _HTTP_CODE.search(line)):
+        return True
+    numbers = {int(number) for number in _ERRNO.findall(line)}
+    words = line.lower()
+    return not numbers.isdisjoint(_PASSING_NUMBERS) or any(w in words for w in _PASSING_WORDS)
