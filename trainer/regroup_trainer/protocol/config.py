@@ -411,6 +411,19 @@ class TrainingConfig(Section):
     """`rounding`: equal up to fp32 rounding for any world sizes; `exact`: bit-identical."""
 
 
+def micro_batch_shape(
+    samples: int, ranks: int, micro_batch_size: int, pipeline: int = 1
+) -> tuple[int, int]:
+    """(Number of micro-batches, samples of each) into which every one of `ranks` data-parallel
+    ranks divides its share of a global batch of `samples`.
+
+    The number is a multiple of `pipeline`, the ranks of a pipeline, so that none of these idles.
+    """
+    largest_share = -(-samples // ranks)
+    passes = -(-largest_share // (micro_batch_size * pipeline)) * pipeline
+    return passes, -(-largest_share // passes)
+
+
 class EvaluationConfig(Section):
     """Loss on the held-out part."""
 
