@@ -12,11 +12,11 @@ import click
 from pydantic import ValidationError
 from rich.console import Console
 
-from regroup.cli.calibrate import measure
+from regroup.cli.calibrate import device, measure
 from regroup.cli.manifest import Document, ManifestError, read_documents
 from regroup.cli.validation import validate
 from regroup.planning import plan_report
-from regroup.planning.calibration import calibrated
+from regroup.planning.calibration import calibrated, require_device
 from regroup.planning.choice import Candidate, Question, examine, plan
 from regroup.planning.given_job import (
     GPT2_VOCABULARY,
@@ -140,10 +140,11 @@ def plan_command(file: Path | None, as_json: bool, calibrate: bool, **options: A
 def _calibrated(case: Case) -> Case:
     """The case on machines as fast as this one. Raises click.ClickException."""
     question = case.question
-    found = measure(
-        case.request.model, question.batch.sequence_length, question.cluster.gpus_per_node
-    )
     try:
+        require_device(question.cluster.gpu.name, device())
+        found = measure(
+            case.request.model, question.batch.sequence_length, question.cluster.gpus_per_node
+        )
         cluster = calibrated(question.cluster, found)
     except ValueError as error:
         raise click.ClickException(f"--calibrate: {error}") from None

@@ -256,6 +256,16 @@ def test_calibration_without_torch_says_what_to_install(monkeypatch: pytest.Monk
     assert "pip install 'regroup[trainer]'" in " ".join(output.split())
 
 
+def test_another_device_than_the_planned_one_is_refused_before_it_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("regroup.cli.plan_command.device", lambda: "NVIDIA H200")
+    monkeypatch.setattr("regroup.cli.plan_command.measure", lambda *_: pytest.fail("measured"))
+    code, output = run("--params", "1e9", "--nodes", "1", "--calibrate")
+    assert code == 1
+    assert "this machine has NVIDIA H200, and the plan is for a100-80" in plain(output)
+
+
 @pytest.mark.slow
 def test_a_calibrated_plan_says_what_was_measured_and_what_was_assumed() -> None:
     arguments = ("--model", "gpt:1m", "--nodes", "2", "--gpus-per-node", "2", "--gpu", "cpu")
