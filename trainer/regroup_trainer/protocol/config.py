@@ -205,6 +205,11 @@ class ModelConfig(Section):
             raise ValueError(
                 f"layers {self.size.layers} must be a multiple of 3, the stages of a resnet"
             )
+        if self.name == "resnet" and self.size.rotary_scaling:
+            raise ValueError(
+                "dimensions.rotaryScaling: of no meaning for a resnet, which has no positions: "
+                "remove it"
+            )
         if self.name == "resnet" and self.loss_chunks > 1:
             raise ValueError(
                 f"lossChunks {self.loss_chunks} needs a vocabulary: leave it at 1 for a resnet"
