@@ -20,22 +20,37 @@ _MODULE = "regroup_trainer.parallel.machine_speed"
 _TIMEOUT_SECONDS = 600.0
 
 
+def device() -> str:
+    """What this machine's device is called; that takes as long as importing torch.
+
+    Raises click.ClickException as `measure` does.
+    """
+    return _run("--device-only").strip()
+
+
 def measure(model: dict[str, Any], sequence_length: int, ranks: int) -> Calibration:
     """Measure with the shapes of `model`, as in `trainer.model`, on up to `ranks` local devices.
 
     Raises click.ClickException with what to do when the machine cannot be measured.
     """
-    if (missing := missing_extra("trainer", OF_TRAINER)) is not None:
-        raise click.ClickException(f"--calibrate: {missing}, or run it in a worker's image")
     options = {
         "--model": json.dumps(model),
         "--sequence-length": str(sequence_length),
         "--ranks": str(ranks),
     }
-    command = [sys.executable, "-m", _MODULE, *(word for pair in options.items() for word in pair)]
+    return _read(_run(*(word for pair in options.items() for word in pair)))
+
+
+def _run(*options: str) -> str:
+    if (missing := missing_extra("trainer", OF_TRAINER)) is not None:
+        raise click.ClickException(f"--calibrate: {missing}, or run it in a worker's image")
     try:
         ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+            [sys.executable, "-m", _MODULE, *options],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise click.ClickException(
@@ -45,7 +60,7 @@ def measure(model: dict[str, Any], sequence_length: int, ranks: int) -> Calibrat
     if ended.returncode:
         last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
         raise click.ClickException(f"--calibrate: the measurement failed: {last}")
-    return _read(ended.stdout)
+    return ended.stdout
 
 
 def _read(output: str) -> Calibration:

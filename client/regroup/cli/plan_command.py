@@ -12,25 +12,25 @@ import click
 from pydantic import ValidationError
 from rich.console import Console
 
-from regroup.cli.calibrate import measure
+from regroup.cli.calibrate import device, measure
 from regroup.cli.manifest import Document, ManifestError, read_documents
 from regroup.cli.validation import validate
 from regroup.planning import plan_report
-from regroup.planning.calibration import calibrated
+from regroup.planning.calibration import calibrated, require_device
 from regroup.planning.choice import Candidate, Question, examine, plan
-from regroup.planning.hardware import GPUS, Cluster, cluster
-from regroup.planning.job_manifest import (
+from regroup.planning.given_job import (
     GPT2_VOCABULARY,
-    ModelRequest,
-    manifest,
-    model_section,
-    refusal,
+    devices_of,
+    layout_of,
+    trainer_of,
+    vocabulary_of,
 )
-from regroup.planning.layouts import Batch, Grid, Layout
+from regroup.planning.hardware import GPUS, Cluster, cluster
+from regroup.planning.job_manifest import ModelRequest, manifest, model_section, refusal
+from regroup.planning.layouts import Batch, Layout
 from regroup.planning.transformer import Transformer, of_model, of_parameters
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_trainer.protocol.config import PRESETS, VOCABULARIES, ModelConfig, TrainConfig
-from regroup_trainer.protocol.strategies import STRATEGIES
 
 BATCH_TOKENS = 2**20
 """Default tokens of a global batch: between those of GPT-3 13B and 175B (Brown et al., 2020, table
@@ -140,10 +140,11 @@ def plan_command(file: Path | None, as_json: bool, calibrate: bool, **options: A
 def _calibrated(case: Case) -> Case:
     """The case on machines as fast as this one. Raises click.ClickException."""
     question = case.question
-    found = measure(
-        case.request.model, question.batch.sequence_length, question.cluster.gpus_per_node
-    )
     try:
+        require_device(question.cluster.gpu.name, device())
+        found = measure(
+            case.request.model, question.batch.sequence_length, question.cluster.gpus_per_node
+        )
         cluster = calibrated(question.cluster, found)
     except ValueError as error:
         raise click.ClickException(f"--calibrate: {error}") from None
@@ -226,67 +227,34 @@ def _cluster(
 
 def _case_of_job(document: Document, options: Options) -> Case:
     spec = TrainingJobSpec.model_validate(document.value["spec"])
-    config = spec.trainer or TrainConfig()
     try:
-        model = of_model(config.model, options.vocabulary or _vocabulary(config))
+        config = trainer_of(spec)
+        model = of_model(config.model, vocabulary_of(config, options.vocabulary))
+        machines = _machines_of_job(spec, config, options)
+        layout = layout_of(config, machines)
     except ValueError as error:
-        raise click.UsageError(f"{document.file}: spec.trainer.model: {error}") from None
-    machines = _cluster(
-        options,
-        options.nodes or spec.replicas,
-        options.gpus_per_node or _devices(spec),
-        config.training.precision,
-    )
+        raise click.UsageError(f"{document.file}: {error}") from None
     batch = Batch(
         options.global_batch_size or config.training.global_batch_size,
         options.sequence_length or config.training.sequence_length,
         config.model.loss_chunks,
     )
     request = ModelRequest(model_section(config.model), document.value["spec"])
-    return Case(
-        Question(model, batch, machines),
-        request,
-        document.name,
-        _layout(document, config, machines),
-    )
+    asked = replace(layout, micro_batch=layout.samples(batch))  # what its ranks will run
+    return Case(Question(model, batch, machines), request, document.name, asked)
 
 
-def _vocabulary(config: TrainConfig) -> int:
-    """The vocabulary of the data. Files may turn out to have another one when they are read."""
-    data = config.data
-    if data.classes:
-        return data.classes
-    if data.source in ("tokens", "huggingface"):
-        return GPT2_VOCABULARY
-    # Public sizes of the two byte-pair encodings; 256 bytes else.
-    return {"cl100k": 100277, "o200k": 200019}.get(data.tokenizer, 256)
-
-
-def _devices(spec: TrainingJobSpec) -> int:
-    if isinstance(spec.nproc_per_node, int):
-        return spec.nproc_per_node
-    limits = spec.resources.model_dump(mode="json").get("limits") or {}
-    return next((int(count) for name, count in limits.items() if name.endswith("/gpu")), 1)
-
-
-def _layout(document: Document, config: TrainConfig, machines: Cluster) -> Layout:
-    parallelism, unit = config.parallelism, config.parallelism.replica_group_ranks
-    strategy = STRATEGIES[parallelism.strategy]
-    if machines.devices % unit or not strategy.rank_per_device:
-        raise click.UsageError(
-            f"{document.file}: spec.trainer.parallelism: cannot be planned for {machines.devices} "
-            f"ranks: use ddp, zero, fsdp or hsdp, and a multiple of {unit} ranks"
+def _machines_of_job(spec: TrainingJobSpec, config: TrainConfig, options: Options) -> Cluster:
+    """Raises ValueError for a precision of the job that the device does not have."""
+    gpu = GPUS[options.gpu]
+    precision = options.precision or config.training.precision
+    if options.precision is None and precision == "bf16" and gpu.bf16_flops is None:
+        raise ValueError(
+            f"spec.trainer.training.precision bf16: a {gpu.name} has fp32 only: give --precision "
+            "fp32, or another --gpu"
         )
-    replicate, shard = strategy.data_sizes(machines.devices // unit, parallelism.shard_group_size)
-    grid = Grid(
-        strategy=parallelism.strategy,
-        tensor=parallelism.tensor_parallel,
-        pipeline=parallelism.pipeline_parallel,
-        shard=shard,
-        replicate=replicate,
-        context=parallelism.context_parallel,
-    )
-    return Layout(grid, config.training.micro_batch_size, config.training.activation_checkpointing)
+    devices = options.gpus_per_node or devices_of(spec)
+    return _cluster(options, options.nodes or spec.replicas, devices, precision)
 
 
 def _document(file: Path) -> Document:

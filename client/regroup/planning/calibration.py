@@ -15,13 +15,7 @@ def calibrated(cluster: Cluster, measured: Calibration) -> Cluster:
     Raises ValueError when the measured device is not the cluster's.
     """
     gpu = cluster.gpu
-    if not _is_same(gpu.name, measured.device):
-        known = [name for name in GPUS if _is_same(name, measured.device)]
-        instead = f"give --gpu {' or '.join(known)}" if known else "no --gpu describes it"
-        raise ValueError(
-            f"this machine has {measured.device}, and the plan is for {gpu.name}: {instead}, or "
-            "measure on a machine of the plan"
-        )
+    require_device(gpu.name, measured.device)
     rates = measured.rates[gpu.precision]
     products = f"its matrix products alone: {rates.products / gpu.flops:.0%}"
     compute = Share(rates.block / gpu.flops, "measured", f"a block of this model; {products}")
@@ -29,6 +23,18 @@ def calibrated(cluster: Cluster, measured: Calibration) -> Cluster:
     if measured.links:
         efficiency = _with_links(efficiency, measured.links, gpu.local_bandwidth)
     return replace(cluster, efficiency=efficiency)
+
+
+def require_device(planned: str, device: str) -> None:
+    """Raises ValueError when `device`, as a driver names it, is not the planned one."""
+    if _is_same(planned, device):
+        return
+    known = [name for name in GPUS if _is_same(name, device)]
+    instead = f"give --gpu {' or '.join(known)}" if known else "no --gpu describes it"
+    raise ValueError(
+        f"this machine has {device}, and the plan is for {planned}: {instead}, or measure on a "
+        "machine of the plan"
+    )
 
 
 def _with_links(efficiency: Efficiency, links: LinkRates, bandwidth: float) -> Efficiency:

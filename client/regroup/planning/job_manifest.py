@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +11,21 @@ import yaml
 from pydantic import ValidationError
 
 from regroup.planning.choice import Candidate, Question, fewest_nodes
+from regroup.planning.given_job import GPT2_VOCABULARY
 from regroup.planning.layouts import Grid, Layout
+from regroup_operator.api.replica_groups import GPU
 from regroup_operator.api.resource import API_VERSION, KIND
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.support import unsupported
 from regroup_trainer.protocol.config import ModelConfig
+from regroup_trainer.protocol.message import quote
+from regroup_trainer.protocol.strategies import STRATEGIES
 
 DATA_FOLDER = "/data"
 STEPS = 10_000
-GPT2_VOCABULARY = 50257
-"""The default vocabulary of a file of tokens."""
+_GRID_FIELDS = (
+    "strategy", "shardGroupSize", "tensorParallel", "pipelineParallel", "contextParallel",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,8 +45,30 @@ def refusal(question: Question, request: ModelRequest, layout: Layout) -> str:
             _spec(question, request, layout, question.cluster.nodes)
         )
     except ValidationError as error:
-        return error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
-    return "; ".join(unsupported(spec))
+        return _first_problem(error)
+    return "; ".join([*unsupported(spec), *_refused_by_ranks(spec)])
+
+
+def _first_problem(error: ValidationError) -> str:
+    """The field, its value unless the message has it, and what is wrong."""
+    found = error.errors(include_url=False, include_context=False)[0]
+    field = ".".join(["spec", *map(str, found["loc"])])
+    if found["type"] == "value_error":
+        return f"{field}: {found['msg'].removeprefix('Value error, ')}"
+    return f"{field} is {quote(found['input'])}: {found['msg']}"
+
+
+def _refused_by_ranks(spec: TrainingJobSpec) -> Iterator[str]:
+    """What a spec may say, and the trainer refuses once it wraps the model."""
+    config = spec.trainer
+    if config is None:
+        return
+    layout, chunks = config.parallelism, config.model.loss_chunks
+    if chunks > 1 and layout.tensor_parallel * layout.pipeline_parallel > 1:
+        yield f"spec.trainer.model.lossChunks {chunks} needs the whole head on each rank"
+    whole = layout.tensor_parallel == 1 and not STRATEGIES[layout.strategy].shards_optimizer_alone
+    if config.optimizer.name == "muon" and not whole:
+        yield "spec.trainer.optimizer.name muon needs whole matrices, or those of fsdp and hsdp"
 
 
 def manifest(question: Question, request: ModelRequest, chosen: Candidate, name: str) -> str:
@@ -73,7 +101,7 @@ def model_section(model: ModelConfig) -> dict[str, Any]:
 def _spec(question: Question, request: ModelRequest, layout: Layout, fewest: int) -> dict[str, Any]:
     cluster = question.cluster
     if request.base is not None:
-        return _changed(request.base, question, layout)
+        return _changed(request.base, question, layout, fewest)
     spec: dict[str, Any] = {"replicas": cluster.nodes, "nprocPerNode": cluster.gpus_per_node}
     if not cluster.gpu.is_cpu:
         spec["resources"] = {"limits": {"nvidia.com/gpu": cluster.gpus_per_node}}
@@ -124,14 +152,42 @@ def _parallelism(grid: Grid) -> dict[str, Any]:
     return section
 
 
-def _changed(base: dict[str, Any], question: Question, layout: Layout) -> dict[str, Any]:
-    trainer = base.get("trainer") or {}
+def _changed(
+    base: dict[str, Any], question: Question, layout: Layout, fewest: int
+) -> dict[str, Any]:
+    """A given spec with other sizes. Options of parallelism that are no size stay, so that a layout
+    in which they have no meaning is refused.
+    """
+    nodes, devices = question.cluster.nodes, question.cluster.gpus_per_node
+    trainer = base["trainer"]
     training = {**(trainer.get("training") or {}), **_training(question, layout)}
     if layout.checkpointing == "none":
         training.pop("activationCheckpointing", None)
-    sizes = {"replicas": question.cluster.nodes, "nprocPerNode": question.cluster.gpus_per_node}
-    shared = {"parallelism": _parallelism(layout.grid), "training": training}
-    return {**base, **sizes, "trainer": {**trainer, **shared}}
+    given = trainer.get("parallelism") or {}
+    options = {field: value for field, value in given.items() if field not in _GRID_FIELDS}
+    shared = {"parallelism": _parallelism(layout.grid) | options, "training": training}
+    changed = {**base, "replicas": nodes, "nprocPerNode": devices, "trainer": {**trainer, **shared}}
+    limits = (base.get("resources") or {}).get("limits") or {}
+    if GPU in limits:
+        changed["resources"] = {**base["resources"], "limits": {**limits, GPU: devices}}
+    if base.get("elasticPolicy"):
+        group = nodes_per_group(layout.grid, devices)
+        changed["elasticPolicy"] = _bounds(base["elasticPolicy"], nodes, fewest, group)
+    return changed
+
+
+def _bounds(policy: dict[str, Any], nodes: int, fewest: int, group: int) -> dict[str, Any]:
+    """The given bounds, moved where the layout does not fit fewer machines, or more are planned.
+
+    The size of a replica group follows from the layout.
+    """
+    wanted = max(policy.get("minReplicas") or nodes, fewest)
+    bounds = {
+        "minReplicas": min(nodes, math.ceil(wanted / group) * group),
+        "maxReplicas": max(policy.get("maxReplicas") or nodes, nodes),
+    }
+    rest = {field: value for field, value in policy.items() if field != "replicaGroupSize"}
+    return rest | bounds
 
 
 def _training(question: Question, layout: Layout) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from regroup.planning.hardware import Cluster
 from regroup.planning.transformer import Transformer
+from regroup_trainer.protocol.config import micro_batch_shape
 from regroup_trainer.protocol.strategies import STRATEGIES, Strategy, StrategyName
 
 Checkpointing = Literal["none", "selective", "full"]
@@ -121,13 +121,21 @@ class Layout:
 
     grid: Grid
     micro_batch: int
-    """Samples of a forward pass."""
+    """The most samples of a forward pass, as `trainer.training.microBatchSize`."""
     checkpointing: Checkpointing
     """Kind of activation checkpointing."""
 
     def micro_batches(self, batch: Batch) -> int:
         """Forward passes of a step on a rank."""
-        return math.ceil(batch.samples / (self.grid.data * self.micro_batch))
+        return self._shape(batch)[0]
+
+    def samples(self, batch: Batch) -> int:
+        """Samples of a forward pass: fewer than `micro_batch` where the rank's share is small."""
+        return self._shape(batch)[1]
+
+    def _shape(self, batch: Batch) -> tuple[int, int]:
+        grid = self.grid
+        return micro_batch_shape(batch.samples, grid.data, self.micro_batch, grid.pipeline)
 
 
 def divisors(number: int) -> list[int]:
@@ -171,12 +179,11 @@ def _shard_sizes(strategy: Strategy, data: int) -> list[int]:
 
 
 def layouts(grid: Grid, batch: Batch) -> Iterator[Layout]:
-    """The layouts of a grid: micro-batches in powers of two, up to the rank's share of the batch,
-    with each kind of checkpointing.
+    """The layouts of a grid: each division of the rank's share into micro-batches of at most a
+    power of two, with each kind of checkpointing.
     """
-    largest = min(LARGEST_MICRO_BATCH, batch.samples // grid.data)
+    limits = [2**power for power in range(LARGEST_MICRO_BATCH.bit_length())]
+    sizes = sorted({Layout(grid, limit, "none").samples(batch) for limit in limits})
     for checkpointing in CHECKPOINTING:
-        size = 1
-        while size <= max(1, largest):
+        for size in sizes:
             yield Layout(grid, size, checkpointing)
-            size *= 2

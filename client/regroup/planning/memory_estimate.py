@@ -98,7 +98,8 @@ class _Stage:
     @property
     def _tokens(self) -> int:
         """Tokens of a micro-batch on this rank."""
-        return self.layout.micro_batch * self.batch.sequence_length // self.layout.grid.context
+        samples = self.layout.samples(self.batch)
+        return samples * self.batch.sequence_length // self.layout.grid.context
 
     @property
     def _shards(self) -> bool:
@@ -133,11 +134,11 @@ class _Stage:
         return min(self.layout.grid.pipeline - self.number, self.layout.micro_batches(self.batch))
 
     def _working_whole(self) -> int:
-        """Autocast's copies of the matrices live from forward to backward; DDP accumulates beside
-        its buckets.
+        """Autocast's copies of the matrices live from forward to backward. A pass makes gradients
+        beside those of the earlier ones, in the buckets of DDP and without it.
         """
         copies = self.element if self.element < FP32 else 0
-        beside = FP32 if self._accumulates and self.layout.grid.data > 1 else 0
+        beside = FP32 if self._accumulates else 0
         return self._parameters * (copies + beside) + max(
             self._passing_of_loss(), self._passing_of_block()
         )

@@ -112,7 +112,7 @@ def _record(plan: Plan, candidate: Candidate) -> dict[str, Any]:
     return {
         "layout": layout.grid.name,
         **asdict(layout.grid),
-        "microBatch": layout.micro_batch,
+        "microBatch": layout.samples(plan.question.batch),
         "microBatches": layout.micro_batches(plan.question.batch),
         "activationCheckpointing": layout.checkpointing,
         "memory": {**asdict(candidate.memory), "total": candidate.memory.total},
@@ -162,7 +162,7 @@ def _memory_table(plan: Plan, rows: list[Candidate], asked: Candidate | None) ->
     )
     table.add_column("fits", no_wrap=True)
     for row in rows:
-        needed, layout = row.memory, row.layout
+        needed, layout, batch = row.memory, row.layout, plan.question.batch
         parts = (
             needed.parameters,
             needed.gradients,
@@ -172,7 +172,7 @@ def _memory_table(plan: Plan, rows: list[Candidate], asked: Candidate | None) ->
         )
         table.add_row(
             _mark(plan, row, asked),
-            f"{layout.micro_batches(plan.question.batch)} x {layout.micro_batch}",
+            f"{layout.micro_batches(batch)} x {layout.samples(batch)}",
             _CHECKPOINTING[layout.checkpointing],
             *(unit.of(part) for part in (*parts, needed.total)),
             _fits(row),

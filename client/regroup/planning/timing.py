@@ -126,7 +126,8 @@ class _Step:
     @property
     def _tokens(self) -> int:
         """Tokens of a micro-batch on a rank."""
-        return self.layout.micro_batch * self.batch.sequence_length // self.layout.grid.context
+        samples = self.layout.samples(self.batch)
+        return samples * self.batch.sequence_length // self.layout.grid.context
 
     @property
     def _parameters(self) -> int:
@@ -141,7 +142,7 @@ class _Step:
         The last slice of a sequence attends to all positions: twice the mean of a causal sequence.
         """
         grid, length = self.layout.grid, self.batch.sequence_length
-        tokens = self._micro_batches * self.layout.micro_batch * length
+        tokens = self._micro_batches * self.layout.samples(self.batch) * length
         more = self.model.attention_flops_per_token(length) if grid.context > 1 else 0.0
         flops = tokens * (self.model.flops_per_token(length) + more) / grid.ranks_per_row
         rate = self.cluster.gpu.flops * self.cluster.efficiency.compute.value

@@ -70,7 +70,8 @@ def of_model(model: ModelConfig, vocabulary: int) -> Transformer:
     """The shape of a configured model. Raises ValueError when it is not a transformer."""
     if model.name not in ("gpt", "llama"):
         raise ValueError(
-            f"model {model.name!r} is no transformer: give gpt or llama, or a number of parameters"
+            f"model.name {model.name!r} is no transformer: a plan is for gpt and llama, or for a "
+            "number of parameters"
         )
     size, gated = model.size, model.name == "llama"
     # As the trainer's Llama has it: 8/3 of the width, rounded up to a multiple of 8.

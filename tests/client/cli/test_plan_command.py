@@ -48,6 +48,11 @@ def answer(*arguments: str) -> dict[str, Any]:
     return value
 
 
+def plain(output: str) -> str:
+    """The text without the frame and the line breaks of a usage error."""
+    return " ".join(output.replace("│", " ").split())
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
     file = tmp_path / "job.yaml"
@@ -91,12 +96,113 @@ def test_the_examples_jobs_are_those_that_are_printed(gpu: str) -> None:
     )
 
 
+def test_a_jobs_own_layout_stands_once_in_the_tables(job: Path) -> None:
+    _, output = run(str(job), "--gpu", "cpu", "--nodes", "4")  # 6 samples, microBatchSize is 8
+    memory, *_ = output.split("Time of a step")
+    assert sum(line.startswith(" fsdp 4") for line in memory.splitlines()) == 1
+
+
 def test_a_jobs_own_layout_is_judged_and_all_else_of_it_stays(job: Path) -> None:
     found = answer(str(job), "--gpu", "cpu")
     assert found["asked"]["fits"]
     planned, given = yaml.safe_load(found["job"])["spec"], yaml.safe_load(VALID_JOB)["spec"]
     assert planned["checkpoint"] == given["checkpoint"]
     assert planned["trainer"]["training"]["steps"] == given["trainer"]["training"]["steps"]
+
+
+def spec_for(job: Path, changed: str, *options: str) -> dict[str, Any]:
+    """The spec that is printed for VALID_JOB with other parallelism, or other bounds."""
+    job.write_text(changed)
+    spec: dict[str, Any] = yaml.safe_load(answer(str(job), "--gpu", "cpu", *options)["job"])["spec"]
+    return spec
+
+
+def test_options_of_parallelism_stay_and_layouts_without_them_are_refused(job: Path) -> None:
+    options = "{strategy: ddp, bucketMegabytes: 50, staticGraph: true}"
+    planned = spec_for(job, VALID_JOB.replace("{strategy: fsdp}", options))
+    assert planned["trainer"]["parallelism"] == yaml.safe_load(options)
+    refused = answer(str(job), "--gpu", "cpu")["candidates"]
+    reasons = {c["refusal"] for c in refused if c["strategy"] == "fsdp"}
+    field = "spec.trainer.parallelism: bucketMegabytes, staticGraph: of no meaning with"
+    assert all(reason.startswith(field) for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "cpuOffload: true",
+        "reshardAfterForward: false",
+        "pipelineSchedule: interleaved",
+    ],
+)
+def test_options_that_the_estimates_do_not_know_are_refused_by_name(job: Path, option: str) -> None:
+    job.write_text(VALID_JOB.replace("strategy: fsdp", f"strategy: fsdp, {option}"))
+    code, output = run(str(job))
+    assert code == 2
+    field = option.partition(":")[0]
+    assert f"spec.trainer.parallelism.{field}: is planned only as" in plain(output)
+
+
+def test_a_compressing_hook_is_refused_by_name(job: Path) -> None:
+    job.write_text(VALID_JOB.replace("strategy: fsdp", "strategy: ddp, gradientHook: bf16"))
+    code, output = run(str(job))
+    assert code == 2
+    assert "spec.trainer.parallelism.gradientHook: is planned only as none" in plain(output)
+
+
+def test_the_precision_that_is_asked_for_is_planned_and_printed(job: Path) -> None:
+    found = answer(str(job), "--gpu", "a100-80", "--precision", "bf16")
+    assert yaml.safe_load(found["job"])["spec"]["trainer"]["training"]["precision"] == "bf16"
+    assert found["cluster"]["gpu"]["bf16_flops"]
+
+
+def test_more_machines_than_the_bounds_allow_move_the_bounds(job: Path) -> None:
+    planned = spec_for(job, VALID_JOB, "--nodes", "8")
+    assert planned["replicas"] == 8
+    assert planned["elasticPolicy"] == {"minReplicas": 2, "maxReplicas": 8}
+
+
+def test_fewer_machines_than_the_layout_fits_are_no_lower_bound(job: Path) -> None:
+    large = VALID_JOB.replace("preset: 1m", "dimensions: {layers: 47, heads: 16, width: 2048}")
+    large = large.replace("{steps: 500}", "{steps: 500, precision: bf16}")
+    job.write_text(large.replace("{minReplicas: 2, maxReplicas: 4}", "{minReplicas: 1}"))
+    found = answer(str(job), "--gpu", "l40s", "--nodes", "8", "--gpus-per-node", "1")
+    bounds = yaml.safe_load(found["job"])["spec"]["elasticPolicy"]
+    assert 1 < bounds["minReplicas"] < bounds["maxReplicas"] == 8
+
+
+def test_devices_of_a_machine_are_its_limit_too(job: Path) -> None:
+    limited = VALID_JOB.replace(
+        "  trainer:", "  resources: {limits: {nvidia.com/gpu: 2}}\n  trainer:"
+    )
+    planned = spec_for(job, limited, "--gpus-per-node", "4")
+    assert planned["resources"]["limits"] == {"nvidia.com/gpu": 4}
+    assert planned["nprocPerNode"] == 4
+
+
+def test_a_job_without_the_built_in_trainer_is_refused(job: Path) -> None:
+    command = "containers: [{name: trainer, image: mine, command: [python, train.py]}]"
+    script = f"  template: {{spec: {{{command}}}}}\n"
+    job.write_text(VALID_JOB[: VALID_JOB.index("  trainer:")] + script)
+    code, output = run(str(job))
+    assert code == 2
+    assert "spec.trainer: is missing: a plan knows the models of the built-in" in plain(output)
+
+
+def test_a_vocabulary_that_the_jobs_data_contradicts_is_refused(job: Path) -> None:
+    code, output = run(str(job), "--vocabulary", "1000")
+    assert code == 2
+    assert "--vocabulary 1000: the job's data has 256" in plain(output)
+
+
+def test_what_ranks_refuse_is_not_recommended(job: Path) -> None:
+    chunked = VALID_JOB.replace("preset: 1m}", "preset: 1m, lossChunks: 4}")
+    job.write_text(chunked)
+    devices = ("--nodes", "2", "--gpus-per-node", "2")
+    found = answer(str(job), "--gpu", "cpu", *devices)["candidates"]
+    split = [c for c in found if c["tensor"] * c["pipeline"] > 1]
+    assert split
+    assert all("lossChunks 4 needs the whole head" in c["refusal"] for c in split)
 
 
 def test_nothing_fits_is_an_exit_code_with_a_sentence() -> None:
@@ -124,7 +230,7 @@ def test_nothing_fits_is_an_exit_code_with_a_sentence() -> None:
 def test_mistakes_name_the_option_and_what_to_do(arguments: tuple[str, ...], sentence: str) -> None:
     code, output = run(*arguments)
     assert code == 2
-    assert sentence in " ".join(output.replace("│", " ").split())
+    assert sentence in plain(output)
 
 
 def test_context_parallelism_and_the_next_best_are_in_the_table() -> None:
@@ -148,6 +254,16 @@ def test_calibration_without_torch_says_what_to_install(monkeypatch: pytest.Monk
     code, output = run("--params", "1e9", "--nodes", "1", "--calibrate")
     assert code == 1
     assert "pip install 'regroup[trainer]'" in " ".join(output.split())
+
+
+def test_another_device_than_the_planned_one_is_refused_before_it_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("regroup.cli.plan_command.device", lambda: "NVIDIA H200")
+    monkeypatch.setattr("regroup.cli.plan_command.measure", lambda *_: pytest.fail("measured"))
+    code, output = run("--params", "1e9", "--nodes", "1", "--calibrate")
+    assert code == 1
+    assert "this machine has NVIDIA H200, and the plan is for a100-80" in plain(output)
 
 
 @pytest.mark.slow

@@ -47,6 +47,13 @@ def test_accumulation_with_sharding_keeps_shards_of_gradients_and_no_whole_ones(
     assert often.gradients == memory(DDP).gradients // 8
 
 
+def test_accumulation_without_sharding_makes_gradients_beside_those_of_earlier_passes() -> None:
+    for grid in (DDP, Grid("ddp", 1, 1, 1, 1), Grid("ddp", 2, 1, 1, 1)):
+        one, more = Batch(grid.data, 1024), Batch(2 * grid.data, 1024)
+        often, once = memory(grid, batch=more), memory(grid, batch=one)
+        assert often.total - once.total == once.gradients
+
+
 def test_accumulation_decides_whether_a_hundred_billion_parameters_fit_64_a100() -> None:
     layout = Layout(Grid("fsdp", 1, 1, 64, 1), 1, "selective")
     large = of_parameters(100e9, 50257)
@@ -78,3 +85,8 @@ def test_a_loss_in_chunks_needs_less_at_a_time() -> None:
     whole = memory(DDP, 8, "full")
     chunked = memory(DDP, 8, "full", Batch(BATCH.samples, BATCH.sequence_length, loss_chunks=8))
     assert chunked.working < whole.working
+
+
+def test_a_micro_batch_is_not_larger_than_the_ranks_share() -> None:
+    few = Batch(16, 1024)  # 2 samples for each of 8 ranks
+    assert memory(FSDP, 8, batch=few) == memory(FSDP, 2, batch=few)

@@ -111,3 +111,11 @@ def test_one_machine_uses_no_network() -> None:
     alone = cluster(GPUS["a100-80"], 1)
     for grid in (Grid("ddp", 1, 1, 1, 8), Grid("fsdp", 1, 1, 8, 1), Grid("ddp", 2, 4, 1, 1)):
         assert estimate(MODEL, Layout(grid, 1, "none"), BATCH, alone).sent("network") == 0
+
+
+def test_a_pipeline_runs_a_multiple_of_its_stages() -> None:
+    deep, alone = cluster(GPUS["a100-80"], 2), Batch(24, 2048)
+    layout, full = Layout(Grid("ddp", 1, 16, 1, 1), 1, "none"), Batch(32, 2048)
+    assert (
+        estimate(MODEL, layout, alone, deep).compute == estimate(MODEL, layout, full, deep).compute
+    )

@@ -204,6 +204,33 @@ def test_what_only_repeats_other_weights_is_no_surplus(tmp_path: Path) -> None:
             ours(llama(write(tmp_path, {**tensors, "lm_head.weight": other})))
 
 
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("model.layers.0.self_attn.rotary_emb.inv_freq", (8,)),
+        ("model.layers.2.self_attn.rotary_emb.inv_freq", (4,)),
+        ("vision.rotary_emb.inv_freq", (4,)),
+    ],
+)
+def test_frequencies_of_another_model_are_surplus(
+    tmp_path: Path, name: str, shape: tuple[int, ...]
+) -> None:
+    with pytest.raises(DataError, match=f"surplus weights: {name}"):
+        ours(llama(write(tmp_path, {**weights(), name: torch.ones(shape)})))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_weights_that_are_not_finite_are_refused_by_name(
+    tmp_path: Path, value: float, dtype: torch.dtype
+) -> None:
+    tensors, name = weights(), "model.layers.1.mlp.up_proj.weight"
+    tensors[name] = tensors[name].to(dtype)
+    tensors[name][3, 5] = value
+    with pytest.raises(DataError, match=rf"{name} has 1 of 1536 values that are NaN or infinite"):
+        ours(llama(write(tmp_path, tensors)))
+
+
 def test_a_folder_of_several_files_is_taken_whole(tmp_path: Path) -> None:
     tensors = weights()
     names = sorted(tensors)

@@ -12,7 +12,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from regroup_trainer.checkpoint.safetensors_folder import CONFIG, INDEX, read_headers, read_json
+from regroup_trainer.checkpoint import safetensors_folder
+from regroup_trainer.checkpoint.safetensors_folder import (
+    CONFIG,
+    INDEX,
+    read_headers,
+    read_json,
+    require_none,
+)
 from regroup_trainer.errors import DataError
 from tests.support.hugging_face import write_split
 
@@ -157,3 +164,35 @@ def test_what_is_no_config_is_refused(tmp_path: Path, content: bytes, problem: s
     with pytest.raises(DataError, match=rf"config\.json cannot be read \(.*({problem})") as it:
         read_json(tmp_path, CONFIG)
     assert len(str(it.value)) < 600
+
+
+ESCAPE = "\x1b[31mred"
+
+
+def test_names_in_messages_cannot_command_a_terminal(tmp_path: Path) -> None:
+    problems = {"surplus weights": [ESCAPE]}
+    with pytest.raises(DataError, match=r"surplus weights: .x1b\[31mred") as listed:
+        require_none(tmp_path, problems)
+    assert ESCAPE not in str(listed.value)
+    for places in ({ESCAPE: "no file"}, {"c": f"{ESCAPE}.safetensors"}, {"c": f"{ESCAPE}.bin"}):
+        with pytest.raises(DataError) as refused:
+            read_headers(two_files(tmp_path, **places))
+        assert str(refused.value).isprintable()
+
+
+def test_a_header_that_takes_long_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(header(b"{}" + b" " * 2**24))
+    with pytest.raises(DataError, match="its header has 16777218 bytes, more than 16777216"):
+        read_headers(tmp_path)
+
+
+def test_more_weights_than_any_model_has_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safetensors_folder, "_MOST_WEIGHTS", 1)
+    with pytest.raises(DataError, match="it names more than"):
+        read_headers(two_files(tmp_path))
+    save_file({"a": torch.zeros(1), "b": torch.zeros(1)}, tmp_path / "model.safetensors")
+    (tmp_path / INDEX).unlink()
+    with pytest.raises(DataError, match="it has more than"):
+        read_headers(tmp_path)

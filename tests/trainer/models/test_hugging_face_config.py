@@ -166,6 +166,11 @@ def test_a_field_whose_absence_means_another_size_is_needed(missing: str) -> Non
     assert message.startswith(f"{missing}: missing")
 
 
+def test_a_width_of_null_is_no_width() -> None:
+    (message,) = problems(config_file(intermediate_size=None), llama(), VOCABULARY)
+    assert message.startswith("intermediate_size is null: copy")
+
+
 def test_an_absent_field_means_what_it_means_in_transformers() -> None:
     absent = without("tie_word_embeddings", "rope_theta", "rope_scaling", "num_key_value_heads")
     all_heads = {**DIMENSIONS, "tiedEmbeddings": False, "keyValueHeads": 4}
@@ -183,6 +188,7 @@ def test_a_model_that_transformers_lacks_is_compared_by_our_names() -> None:
     wider = problems({**config, "width": 64}, model, 256)
     assert wider[0] == "width is 64, and width of the job is 32"
     assert given_field(wider[1])["dimensions"]["width"] == 64
+    assert problems({**config, "\x1b[31m": 1}, model, 256)[0].isprintable()
     assert problems({**config, "bias": True}, model, 256) == [
         "bias is true: Extra inputs are not permitted",
         "name another folder, or correct this file where it is wrong",

@@ -36,6 +36,11 @@ DDP, ZERO, FSDP = (
     Grid("fsdp", 1, 1, RANKS, 1),
 )
 SLICED = Grid("fsdp", 1, 1, 1, 1, context=RANKS)
+ALONE, SPLIT, STAGED = (
+    Grid("ddp", 1, 1, 1, 1),
+    Grid("ddp", RANKS, 1, 1, 1),
+    Grid("ddp", 1, RANKS, 1, 1),
+)
 Precision = Literal["fp32", "bf16"]
 
 
@@ -45,6 +50,10 @@ Precision = Literal["fp32", "bf16"]
     [
         pytest.param(WIDE, FSDP, 1, 4, "none", "fp32", id="fsdp, accumulating, gradients dominate"),
         pytest.param(WIDE, FSDP, 1, 4, "none", "bf16", id="fsdp, bf16, gradients dominate"),
+        pytest.param(WIDE, ALONE, 1, 4, "none", "fp32", id="one rank, accumulating"),
+        pytest.param(WIDE, SPLIT, 1, 4, "none", "fp32", id="tensor, accumulating"),
+        pytest.param(WIDE, STAGED, 1, 4, "none", "fp32", id="pipeline, accumulating"),
+        pytest.param(GPT, FSDP, 8, 4, "none", "fp32", id="fsdp, a share of half a micro-batch"),
         pytest.param(GPT, SLICED, 8, 8, "none", "fp32", id="slices of sequences"),
         pytest.param(GPT, DDP, 4, 16, "none", "fp32", id="ddp, accumulating"),
         pytest.param(GPT, DDP, 8, 16, "none", "bf16", id="ddp, bf16"),
@@ -68,7 +77,12 @@ def test_the_peak_of_a_step_is_as_planned(
 ) -> None:
     config = train_config(
         model=model,
-        parallelism={"strategy": grid.strategy, "context_parallel": grid.context},
+        parallelism={
+            "strategy": grid.strategy,
+            "tensor_parallel": grid.tensor,
+            "pipeline_parallel": grid.pipeline,
+            "context_parallel": grid.context,
+        },
         data={"source": "synthetic"},
         training={
             "steps": STEPS,
@@ -79,11 +93,12 @@ def test_the_peak_of_a_step_is_as_planned(
             "precision": precision,
         },
     )
+    ranks = grid.data * grid.ranks_per_row
     outcomes = template.run(
-        generation(tmp_path / "job", RANKS, config), entry=ENTRY, options={"folder": str(tmp_path)}
+        generation(tmp_path / "job", ranks, config), entry=ENTRY, options={"folder": str(tmp_path)}
     )
     succeeded(outcomes)
-    measured = max(int((tmp_path / str(rank)).read_text()) for rank in range(RANKS))
+    measured = max(int((tmp_path / str(rank)).read_text()) for rank in range(ranks))
     shape, layout = of_model(config.model, 256), Layout(grid, micro_batch, checkpointing)
     planned = estimate(shape, layout, Batch(samples, LENGTH), ELEMENT[precision])
     print(f"planned / measured: {planned.total / measured:.3f} of {measured / 1e6:.1f} MB")

@@ -178,6 +178,14 @@ def test_options_of_other_strategies_are_refused(parallelism: dict[str, Any]) ->
         train_config(parallelism=parallelism)
 
 
+def test_scaled_positions_are_refused_for_a_model_without_positions() -> None:
+    scaled = {"layers": 3, "width": 8, "rotaryScaling": {"factor": 8}}
+    with pytest.raises(
+        ValidationError, match=r"dimensions\.rotaryScaling: of no meaning for a res"
+    ):
+        train_config(model={"name": "resnet", "preset": None, "dimensions": scaled})
+
+
 def test_options_of_whole_copies_are_refused_with_model_parallelism() -> None:
     with pytest.raises(
         ValidationError,

@@ -1,11 +1,13 @@
 """Begins a new run with given weights: `model.initializeFrom`.
 
 All ranks compare the whole folder with the whole model before they change a parameter. So they all
-refuse it with the same message, also where each has a part of the model.
+refuse it with the same message, also where each has a part of the model. Values that are not finite
+are found by the ranks that load them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
@@ -32,6 +34,9 @@ from regroup_trainer.protocol.config import ModelConfig
 
 _DTYPES = ("F32", "BF16", "F16")
 """What float32, the type of our parameters, holds exactly."""
+_FREQUENCIES = re.compile(
+    r"model\.(layers\.(?P<layer>[0-9]{1,4})\.self_attn\.)?rotary_emb\.inv_freq"
+)
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
@@ -41,7 +46,7 @@ def initialize_from(model: nn.Module, config: ModelConfig, vocabulary: int) -> N
     needs.
 
     Raises ConfigurationError when config.json describes another model, and DataError when a file
-    cannot be read, or a weight is missing, surplus, or of another shape or type.
+    cannot be read, or a weight is missing, surplus, of another shape or type, or not finite.
     """
     folder = Path(str(config.initialize_from))
     _require_same_model(folder, config, vocabulary)
@@ -58,7 +63,9 @@ def initialize_from(model: nn.Module, config: ModelConfig, vocabulary: int) -> N
     for path, names in groupby(sorted(own, key=file_of), file_of):
         with opened(path) as file:
             for name in names:
-                _fill(own[name], file.get_tensor(name), path)
+                value = file.get_tensor(name)
+                _require_finite(name, value, path)
+                _fill(own[name], value, path)
 
 
 def stored_name(model: str, name: str) -> str:
@@ -83,7 +90,7 @@ def _require_same_weights(
     problems = {
         "missing weights": [*(wanted.keys() - stored.keys())],
         "surplus weights": [
-            name for name in stored.keys() - wanted.keys() if not _is_derived(name, stored)
+            name for name in stored.keys() - wanted.keys() if not _is_derived(name, stored, config)
         ],
         "weights of another shape": [
             f"{name} {list(weight.shape)} instead of {list(wanted[name])}"
@@ -99,18 +106,32 @@ def _require_same_weights(
     require_none(folder, problems)
 
 
-def _is_derived(name: str, stored: Mapping[str, StoredWeight]) -> bool:
+def _is_derived(name: str, stored: Mapping[str, StoredWeight], config: ModelConfig) -> bool:
     """Whether a weight that our model lacks only repeats what it has: frequencies, which older
-    releases of transformers stored, and the head of tied embeddings.
+    releases of transformers stored and newer ones compute, and the head of tied embeddings.
     """
-    if name.endswith(".rotary_emb.inv_freq"):
-        return True
+    if config.name != "llama":
+        return False
+    size = config.size
+    if block := _FREQUENCIES.fullmatch(name):
+        pairs = size.width // size.heads // 2
+        return int(block["layer"] or 0) < size.layers and stored[name].shape == (pairs,)
     return name == _HEAD and _EMBEDDING in stored and _is_equal(stored, _HEAD, _EMBEDDING)
 
 
 def _is_equal(stored: Mapping[str, StoredWeight], name: str, other: str) -> bool:
     with opened(stored[name].file) as file, opened(stored[other].file) as other_file:
         return torch.equal(file.get_tensor(name), other_file.get_tensor(other))
+
+
+def _require_finite(name: str, value: Tensor, path: Path) -> None:
+    """One pass over what the rank loads. A single NaN would make every later loss one."""
+    wrong = value.numel() - int(torch.isfinite(value).sum())
+    if wrong:
+        raise DataError(
+            f"model.initializeFrom: {path}: {name} has {wrong} of {value.numel()} values that are "
+            "NaN or infinite: copy the model there again, or name the folder of another"
+        )
 
 
 def _fill(tensor: Tensor, value: Tensor, path: Path) -> None:

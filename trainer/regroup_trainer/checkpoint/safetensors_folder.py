@@ -17,13 +17,20 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from regroup_trainer.errors import DataError
+from regroup_trainer.protocol.message import listed, quote, shorten
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
 _MOST_BYTES = {CONFIG: 2**20, INDEX: 2**24}
 """Name of a JSON file -> its largest size. The index of a model of 400 billion has 100 kB."""
+_MOST_HEADER_BYTES = 2**24
+_MOST_WEIGHTS = 2**17
+"""In a folder. A model of 1024 layers, the most that we build, has fewer than 10^4."""
 _MOST_LISTED = 5
+_MOST_SHOWN = 200
+"""Characters of a problem that another library words."""
+_TOO_MANY = f"more than {_MOST_WEIGHTS} weights"
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,8 @@ def read_headers(folder: Path) -> dict[str, StoredWeight]:
             if name in stored:
                 twice.append(f"{name} in {stored[name].file.name} and {file}")
             stored[name] = weight
+        if len(stored) + len(twice) > _MOST_WEIGHTS:
+            raise _unreadable(folder / INDEX, f"its files have {_TOO_MANY}")
     elsewhere = [
         name
         for name in places.keys() | stored.keys()
@@ -94,7 +103,7 @@ def require_none(folder: Path, problems: Mapping[str, list[str]]) -> None:
 
 
 def _listed(items: list[str]) -> str:
-    first = ", ".join(item[:100] for item in sorted(items)[:_MOST_LISTED])
+    first = listed(sorted(items)[:_MOST_LISTED])
     more = len(items) - _MOST_LISTED
     return f"{first} and {more} more" if more > 0 else first
 
@@ -105,15 +114,27 @@ def opened(path: Path) -> Iterator[Any]:
     if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises for some names
         raise _unreadable(path, "no such file, or hidden from this user")
     try:
+        _require_short_header(path)
         with safe_open(path, framework="pt") as file:
             yield file
     except (OSError, SafetensorError) as error:
         raise _unreadable(path, error) from error
 
 
+def _require_short_header(path: Path) -> None:
+    """Raises DataError when the header, which begins with its length, takes long to read."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+    if _MOST_HEADER_BYTES < size < path.stat().st_size:  # else the library finds what is wrong
+        raise _unreadable(path, f"its header has {size} bytes, more than {_MOST_HEADER_BYTES}")
+
+
 def _headers(path: Path) -> Iterator[tuple[str, StoredWeight]]:
     with opened(path) as file:
-        for name in file.keys():  # noqa: SIM118 - no mapping
+        names = file.keys()
+        if len(names) > _MOST_WEIGHTS:
+            raise _unreadable(path, f"it has {_TOO_MANY}")
+        for name in names:
             weight = file.get_slice(name)
             yield name, StoredWeight(path, tuple(weight.get_shape()), weight.get_dtype())
 
@@ -123,12 +144,14 @@ def _places(folder: Path) -> Mapping[str, str]:
     places = read_json(folder, INDEX).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise _unreadable(folder / INDEX, "weight_map is no object with weights")
+    if len(places) > _MOST_WEIGHTS:
+        raise _unreadable(folder / INDEX, f"it names {_TOO_MANY}")
     for weight, file in places.items():
         if not isinstance(file, str) or not _is_beside(file):
-            found = repr(file[:100]) if isinstance(file, str) else "no name"
+            found = quote(file) if isinstance(file, str) else "no name"
             raise _unreadable(
                 folder / INDEX,
-                f"the file of {weight[:100]} is {found}, no *.safetensors beside the index",
+                f"the file of {shorten(weight)} is {found}, no *.safetensors beside the index",
             )
     return places
 
@@ -151,6 +174,12 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _unreadable(path: Path, problem: object) -> DataError:
     return DataError(
-        f"model.initializeFrom: {path} cannot be read ({str(problem)[:200]}): copy it there again, "
-        "or name a folder in Hugging Face's layout"
+        f"model.initializeFrom: {_printable(str(path))} cannot be read "
+        f"({_printable(str(problem)[:_MOST_SHOWN])}): copy it there again, or name a folder in "
+        "Hugging Face's layout"
     )
+
+
+def _printable(text: str) -> str:
+    """The text, with escapes for what a terminal would obey."""
+    return text if text.isprintable() else repr(text)[1:-1]

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from regroup_trainer.data import order_arrays
 from regroup_trainer.data.order import SampleOrder
 from regroup_trainer.data.order_arrays import Ids
+from regroup_trainer.protocol.config import micro_batch_shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +49,7 @@ def micro_batches(
 
     Their number is a multiple of `multiple`, the ranks of a pipeline, so that none of these idles.
     """
-    largest_share = -(-len(ids) // world_size)
-    passes = -(-largest_share // (micro_batch_size * multiple)) * multiple
-    size = -(-largest_share // passes)
+    passes, size = micro_batch_shape(len(ids), world_size, micro_batch_size, multiple)
     own = share(len(ids), rank, world_size)
     padded = np.full(passes * size, ids[0])
     padded[: len(own)] = ids[own.start : own.stop]

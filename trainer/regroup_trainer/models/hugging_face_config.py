@@ -154,8 +154,10 @@ def problems(config: Config, model: ModelConfig, vocabulary: int) -> list[str]:
 
 def _problems_of_llama(config: Config, kind: str, model: ModelConfig, vocabulary: int) -> list[str]:
     required = (*_REQUIRED, *(_REQUIRED_OF_MISTRAL if kind == "mistral" else ()))
-    if missing := [field for field in required if field not in config]:
-        return [f"{', '.join(missing)}: missing: copy the config.json of the model again"]
+    missing = [field for field in required if field not in config]
+    if missing or config["intermediate_size"] is None:
+        what = f"{', '.join(missing)}: missing" if missing else "intermediate_size is null"
+        return [f"{what}: copy the config.json of the model again"]
     unsupported = _first(_unsupported(config, _CLASSES[kind]))
     different = list(_other_vocabulary(config["vocab_size"], vocabulary))
     try:
@@ -209,7 +211,7 @@ def _invalid(error: ValidationError, names: Mapping[str, str]) -> Iterator[str]:
     for found in error.errors(include_url=False, include_context=False):
         path = ".".join(names.get(str(part), str(part)) for part in found["loc"])
         value = "" if found["type"] == "missing" else f" is {_shown(found['input'])}"
-        yield f"{_cut(path)}{value}: {found['msg']}" if path else found["msg"]
+        yield f"{_cut(json.dumps(path)[1:-1])}{value}: {found['msg']}" if path else found["msg"]
 
 
 def _differences(size: Dimensions, own: Dimensions, names: Mapping[str, str]) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Measures how fast this machine computes and communicates, for `regroup plan --calibrate`.
 
 `python -m regroup_trainer.parallel.machine_speed --model JSON --sequence-length N --ranks N` prints
-a `Calibration` as JSON. Each rank has a device; on CPUs they share the cores, as in a job. All
-ranks compute at the same time, and the slowest counts.
+a `Calibration` as JSON, and `--device-only` just the name of the device. Each rank has a device; on
+CPUs they share the cores, as in a job. All ranks compute at the same time, and the slowest counts.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from regroup_trainer.models.decoder import Decoder
 from regroup_trainer.models.rotary import rotary_angles
 from regroup_trainer.protocol.calibration import Calibration, ComputeRates, LinkRates, Precision
 from regroup_trainer.protocol.config import ModelConfig
+from regroup_trainer.system.memory_limit import available_bytes
 
 _SECONDS = 0.5
 """How long each measurement lasts, at least."""
@@ -36,19 +37,27 @@ _LARGE, _SMALL = 16 * 2**20, 1024
 """Bytes of a collective whose bandwidth, or latency, is measured."""
 _FEW = 64
 """Rows of a first, short measurement, which tells how many rows the next one takes."""
+_BYTES_OF_PARAMETER = 16
+"""Of a block: in fp32 itself, its gradient and a copy for products; in bf16 two more by autocast.
+"""
+_BYTES_OF_PROCESS = 500 * 10**6
+"""Of a rank that has imported torch, in the memory that ranks on CPUs share."""
 _DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def measure(model: ModelConfig, sequence_length: int, rank: int, ranks: int) -> Calibration:
     """Measure on this rank. All ranks of the default process group call it, and all get the result.
 
-    Raises ConfigurationError when a block of the model does not fit.
+    Raises ConfigurationError when blocks of the model do not fit the memory of all ranks.
     """
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    decoder = _one_block(model, device)
+    decoder = _one_block(model)
+    sequence_length = min(sequence_length, _most_rows(decoder, device, ranks))
+    dist.barrier()  # all have looked at the memory that is free
+    _allocate(decoder, device)
     rates = {
         precision: ComputeRates(
             products=_slowest(_products(decoder, dtype, sequence_length, device), device),
@@ -57,36 +66,55 @@ def measure(model: ModelConfig, sequence_length: int, rank: int, ranks: int) -> 
         for precision, dtype in _DTYPES.items()
     }
     return Calibration(
-        device=torch.cuda.get_device_name(device) if on_gpu else "cpu",
+        device=_device_name(device),
         ranks=ranks,
         rates=rates,
         links=_links(device, ranks) if ranks > 1 else None,
     )
 
 
-def _one_block(model: ModelConfig, device: torch.device) -> Decoder:
-    """The model with a single block, allocated with random values."""
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def _one_block(model: ModelConfig) -> Decoder:
+    """The model with a single block, on the meta device."""
     size = model.size.model_copy(update={"layers": 1})
     decoder = build(model.model_copy(update={"preset": None, "dimensions": size}), classes=1)
     if not isinstance(decoder, Decoder):
         raise ConfigurationError(f"model.name: {model.name!r} is no transformer: give gpt or llama")
-    needed = 8 * sum(parameter.numel() for parameter in decoder.parameters())
-    free = _free_memory(device)
-    if needed > free / 2:
-        raise ConfigurationError(
-            f"one block with its gradients takes {needed / 1e9:.1f} GB, more than half of the "
-            f"{free / 1e9:.1f} GB that are free: measure a smaller model"
-        )
-    decoder.to_empty(device=device)
-    for parameter in decoder.parameters():
-        nn.init.normal_(parameter, std=0.02)
     return decoder
 
 
+def _allocate(decoder: Decoder, device: torch.device) -> None:
+    """Give the parameters random values."""
+    decoder.to_empty(device=device)
+    for parameter in decoder.parameters():
+        nn.init.normal_(parameter, std=0.02)
+
+
+def _most_rows(decoder: Decoder, device: torch.device, ranks: int) -> int:
+    """Tokens whose inputs, results and gradients of a block's products take a quarter of the free
+    memory.
+
+    Raises ConfigurationError when the blocks of all ranks take more than half of it.
+    """
+    free, sharing = _free_memory(device), ranks if device.type == "cpu" else 1
+    parameters = sum(parameter.numel() for parameter in decoder.parameters())
+    process = _BYTES_OF_PROCESS if device.type == "cpu" else 0
+    needed = sharing * (_BYTES_OF_PARAMETER * parameters + process)
+    if needed > free / 2:
+        raise ConfigurationError(
+            f"one block with its gradients and copies takes {needed / 1e9:.1f} GB on {sharing} "
+            f"local ranks, more than half of the {free / 1e9:.1f} GB that are free: measure a "
+            "smaller model, or fewer ranks"
+        )
+    sides = sum(sum(weight.shape) for weight in decoder.blocks.parameters() if weight.dim() == 2)
+    return max(_FEW, free // 4 // sharing // (2 * 4 * sides))
+
+
 def _free_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
 
 
 def _products(decoder: Decoder, dtype: torch.dtype, length: int, device: torch.device) -> float:
@@ -207,12 +235,28 @@ def _run_rank(rank: int, options: argparse.Namespace, folder: str) -> None:
 def main() -> int:
     """Measure with local ranks and print the result. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="regroup_trainer.parallel.machine_speed")
-    parser.add_argument("--model", type=json.loads, required=True)
-    parser.add_argument("--sequence-length", type=int, required=True)
-    parser.add_argument("--ranks", type=int, required=True, help="On GPUs at most one for each.")
+    parser.add_argument("--device-only", action="store_true", help="Measure nothing.")
+    parser.add_argument("--model", type=json.loads, default={})
+    parser.add_argument("--sequence-length", type=int, default=_FEW)
+    parser.add_argument("--ranks", type=int, default=1, help="On GPUs at most one for each.")
     options = parser.parse_args()
-    if torch.cuda.is_available():
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    if options.device_only:
+        print(_device_name(device))
+        return 0
+    if device.type == "cuda":
         options.ranks = min(options.ranks, torch.cuda.device_count())
+    try:
+        # Before there are ranks, whose processes alone may be too many.
+        _most_rows(_one_block(ModelConfig.model_validate(options.model)), device, options.ranks)
+    except ConfigurationError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return _measure_by_ranks(options)
+
+
+def _measure_by_ranks(options: argparse.Namespace) -> int:
+    """Start the ranks and print what they found. Returns the exit code."""
     with tempfile.TemporaryDirectory(prefix="regroup-calibration-") as folder:
         try:
             ranks = (options, folder), options.ranks

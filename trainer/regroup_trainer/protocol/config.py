@@ -205,6 +205,11 @@ class ModelConfig(Section):
             raise ValueError(
                 f"layers {self.size.layers} must be a multiple of 3, the stages of a resnet"
             )
+        if self.name == "resnet" and self.size.rotary_scaling:
+            raise ValueError(
+                "dimensions.rotaryScaling: of no meaning for a resnet, which has no positions: "
+                "remove it"
+            )
         if self.name == "resnet" and self.loss_chunks > 1:
             raise ValueError(
                 f"lossChunks {self.loss_chunks} needs a vocabulary: leave it at 1 for a resnet"
@@ -409,6 +414,19 @@ class TrainingConfig(Section):
     """Of initial weights and sample order."""
     deterministic: Literal["rounding", "exact"] = "rounding"
     """`rounding`: equal up to fp32 rounding for any world sizes; `exact`: bit-identical."""
+
+
+def micro_batch_shape(
+    samples: int, ranks: int, micro_batch_size: int, pipeline: int = 1
+) -> tuple[int, int]:
+    """(Number of micro-batches, samples of each) into which every one of `ranks` data-parallel
+    ranks divides its share of a global batch of `samples`.
+
+    The number is a multiple of `pipeline`, the ranks of a pipeline, so that none of these idles.
+    """
+    largest_share = -(-samples // ranks)
+    passes = -(-largest_share // (micro_batch_size * pipeline)) * pipeline
+    return passes, -(-largest_share // passes)
 
 
 class EvaluationConfig(Section):
