@@ -21,8 +21,10 @@ from regroup_operator.decide.plan import (
     CreateWorker,
     DeleteJob,
     DeletePod,
+    EnsureAccess,
     EnsureDisruptionBudget,
     EnsureService,
+    EnsureToken,
     Plan,
     PutDesired,
 )
@@ -126,6 +128,8 @@ class Simulation:
     now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     created: list[str] = field(default_factory=list)
     """Names of all pods ever made."""
+    tokens_sent: list[datetime] = field(default_factory=list)
+    """When the Secret with the token was sent."""
     _uids: Any = field(default_factory=lambda: itertools.count(1))
 
     # --- the operator -----------------------------------------------------------------------------
@@ -150,6 +154,9 @@ class Simulation:
             pods=tuple(self.pods.values()),
             service=self.service,
             network_policy=True,
+            token_sent_seconds=(self.now - self.tokens_sent[-1]).total_seconds()
+            if self.tokens_sent
+            else None,
             disruption_budget=self.disruption_budget,
             claim=self.claim,
             nodes={name: self._node(name) for name in self._nodes_looked_at()},
@@ -310,6 +317,8 @@ class Simulation:
 
     def _do(self, action: Action) -> None:
         match action:
+            case EnsureAccess() | EnsureToken():
+                self.tokens_sent.append(self.now)
             case EnsureService(term):
                 self.service = Service(term, "198.19.0.1")
             case EnsureDisruptionBudget(fewest):

@@ -102,6 +102,7 @@ class Reconciler:
 
     def _forget(self, key: Key) -> None:
         self._coordinators.forget(key)
+        self._executor.forget(key)
         self._series.forget(key)
         self._nodes.forget(key)
         self._apply_errors.pop(key, None)
@@ -123,6 +124,7 @@ class Reconciler:
             pods=pods,
             service=read_service(service) if service and _is_ours(service, job) else None,
             network_policy=policy,
+            token_sent_seconds=self._executor.token_sent_seconds(job.key),
             disruption_budget=read_disruption_budget(budget)
             if budget and _is_ours(budget, job)
             else None,

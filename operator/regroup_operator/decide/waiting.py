@@ -114,6 +114,10 @@ def _coordinator_crash(view: JobView) -> Waiting | None:
     )
 
 
+def _pod_does_not_start(view: JobView) -> Waiting | None:
+    return view.context.hindrance
+
+
 def _suspended(view: JobView) -> Waiting | None:
     if view.context.suspension != "suspended":
         return None
@@ -223,6 +227,7 @@ TABLE = (
     Row(_refused_request, "blocks"),
     Row(_image, "hinders"),
     Row(_coordinator_crash, "hinders"),
+    Row(_pod_does_not_start, "hinders"),
     Row(_suspended, "waits"),
     Row(_suspending, "waits"),
     Row(_starting, "waits"),

@@ -91,6 +91,16 @@ def with_a_coordinator_that_crashes() -> Plan:
     return planned(simulation)
 
 
+def with_a_pod_without_containers() -> Plan:
+    simulation = started()
+    pod, placed = simulation.workers()[0], simulation.now.isoformat()
+    simulation.pods[pod.name] = replace(
+        pod, node="n2", placed=placed, waiting_reason="ContainerCreating"
+    )
+    simulation.tick(30)
+    return planned(simulation)
+
+
 def with_a_pod_that_fits_nowhere() -> Plan:
     simulation = started()
     pod = simulation.workers()[0]
@@ -153,6 +163,11 @@ GIVEN = [
         "cannot pull image x:1 of pod gpt-w0-1 on node n2: ErrImagePull: not found",
     ),
     (with_a_coordinator_that_crashes, "CoordinatorCrashing", "volume is not writable"),
+    (
+        with_a_pod_without_containers,
+        "ContainerCreating",
+        "pod gpt-w0-1 is on node n2 since 2026-01-01",
+    ),
     (with_a_pod_that_fits_nowhere, "Unschedulable", "0/3 nodes: too little memory"),
     (
         with_pods_that_failed_twice,
