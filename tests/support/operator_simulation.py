@@ -123,6 +123,8 @@ class Simulation:
     outcome: Outcome | None = None
     silent_since: dict[str, datetime] = field(default_factory=dict)
     """UID -> since when the coordinator calls it lost."""
+    unheard_since: dict[str, datetime] = field(default_factory=dict)
+    """UID of a worker that runs and is no member -> since when nothing is heard of it."""
     revision: int = 1
     deleted: bool = False
     now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
@@ -288,7 +290,11 @@ class Simulation:
         if pod is None or pod.phase != "Running" or pod.term != self.status.coordinator_term:
             return CoordinatorView()
         running = [
-            p for p in self.workers() if p.phase == "Running" and p.node not in self.dead_nodes
+            p
+            for p in self.workers()
+            if p.phase == "Running"
+            and p.node not in self.dead_nodes
+            and p.uid not in self.unheard_since
         ]
         self.silent_since = {
             uid: since for uid, since in self.silent_since.items() if self._exists(uid)
@@ -310,7 +316,14 @@ class Simulation:
             outcome=self.outcome,
         )
         lost = {uid: (self.now - since).total_seconds() for uid, since in self.silent_since.items()}
-        return CoordinatorView(status, self.failures, answering_seconds=60, lost_seconds=lost)
+        since = {p.uid: self.unheard_since.get(p.uid, self.now) for p in self.workers()}
+        return CoordinatorView(
+            status,
+            self.failures,
+            answering_seconds=60,
+            lost_seconds=lost,
+            silent_seconds={uid: (self.now - at).total_seconds() for uid, at in since.items()},
+        )
 
     def _exists(self, uid: str) -> bool:
         return any(pod.uid == uid for pod in self.pods.values())

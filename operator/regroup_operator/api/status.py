@@ -197,7 +197,7 @@ class WorkerStatus(StatusSection):
     node: OptionalName = ""
     """The node that the pod is bound to; empty until then."""
     state: Word
-    """Pending, Running, Training, Spare, Terminating, Succeeded or Failed."""
+    """Pending, Warming (imports), Running, Training, Spare, Terminating, Succeeded or Failed."""
     rank: NonNegativeInt | None = None
     """Its first rank in the current generation."""
 

@@ -112,7 +112,10 @@ class Reconciler:
 
     async def _observe(self, job: AnyJob) -> Observed:
         pods = await self._pods(job)
-        view = self._coordinators.view(job.key, job.status.coordinator_term)
+        running = [
+            p.uid for p in pods if p.role == names.WORKER and p.alive and p.phase == "Running"
+        ]
+        view = self._coordinators.view(job.key, job.status.coordinator_term, running)
         role = LAUNCHER_OBJECTS[job.launcher].leading_role
         service, budget, (claim, policy) = await asyncio.gather(
             self._cluster.service(job.namespace, names.service(job.name, role)),

@@ -31,6 +31,7 @@ from regroup_operator.decide.plan import (
     PlanContext,
     Step,
 )
+from regroup_operator.decide.silent_workers import name_silent, replace_silent, silence_due
 from regroup_operator.decide.staffing import backoff_left
 from regroup_operator.decide.straggler_replacement import replace_straggler
 from regroup_operator.decide.succession import (
@@ -115,17 +116,19 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
     blocker = _blocker(job, observed)
     losses = remove_lost(job, observed, now, training=launcher.is_training(job, observed))
     rest = _without(observed, losses.actions)
+    silent = replace_silent(rest, losses.status)
+    rest = _without(rest, silent.actions)
     started = _start(job, losses.status, observed, blocker, now)
     leader = launcher.keep_leader(job, rest, started.status, blocker, now)
     slow = replace_straggler(job, rest, leader.status)
     rest = _without(rest, slow.actions)
     workers = launcher.keep_workers(job, rest, slow.status, blocker, now)
-    steps = (losses, started, leader, slow, workers)
+    steps = (losses, silent, started, leader, slow, workers)
     informed = (*update_coordinator(job, observed), *report_lost(observed))
     actions = (
-        *(action for step in steps[:3] for action in step.actions),
+        *(action for step in steps[:4] for action in step.actions),
         *informed,
-        *(action for step in steps[3:] for action in step.actions),
+        *(action for step in steps[4:] for action in step.actions),
         *keep_budget(job, observed, blocker),
     )
     if launcher.has_coordinator:
@@ -134,7 +137,7 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
         workers.status,
         actions,
         tuple(event for step in steps for event in step.events),
-        PlanContext(blocker, hindrance=uncreated(rest, now)),
+        PlanContext(blocker, hindrance=uncreated(rest, now) or name_silent(rest)),
         _requeue_after(job, rest, workers.status, blocker, now),
         follow=launcher.has_coordinator,
     )
@@ -252,5 +255,6 @@ def _requeue_after(
     )
     if any(waiting):
         return REQUEUE_SECONDS
-    due = token_due(observed, now)
-    return STEADY_SECONDS if due is None else min(STEADY_SECONDS, max(due, REQUEUE_SECONDS))
+    due = (token_due(observed, now), silence_due(observed))
+    soonest = min((seconds for seconds in due if seconds is not None), default=STEADY_SECONDS)
+    return min(STEADY_SECONDS, max(soonest, REQUEUE_SECONDS))

@@ -193,6 +193,10 @@ class CoordinatorView:
     """Seconds since its first answer."""
     lost_seconds: Mapping[str, float] = field(default_factory=dict)
     """UID of a member that it reports as lost -> for how long it has done so."""
+    silent_seconds: Mapping[str, float] = field(default_factory=dict)
+    """UID of a running worker -> since the coordinator last heard of it, or since this operator
+    first saw it run. Empty while the coordinator does not say of whom it hears.
+    """
     error: str = ""
     """Why the last probe failed."""
 

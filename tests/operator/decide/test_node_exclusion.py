@@ -125,7 +125,7 @@ def test_a_status_remembers_the_nodes_that_failed_last() -> None:
     assert TrainingJobStatus.model_validate(status.model_dump()) == status
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.tuples(

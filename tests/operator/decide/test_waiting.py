@@ -101,6 +101,16 @@ def with_a_pod_without_containers() -> Plan:
     return planned(simulation)
 
 
+def with_a_worker_of_which_nothing_is_heard() -> Plan:
+    simulation = started()
+    simulation.run_pods()
+    simulation.dead_nodes = {"n2"}  # its pod runs, and is no member
+    silent = simulation.workers()[2]
+    simulation.unheard_since[silent.uid] = simulation.now
+    simulation.tick(12)
+    return planned(simulation)
+
+
 def with_a_pod_that_fits_nowhere() -> Plan:
     simulation = started()
     pod = simulation.workers()[0]
@@ -167,6 +177,11 @@ GIVEN = [
         with_a_pod_without_containers,
         "ContainerCreating",
         "pod gpt-w0-1 is on node n2 since 2026-01-01",
+    ),
+    (
+        with_a_worker_of_which_nothing_is_heard,
+        "WorkerSilent",
+        "worker pod gpt-w2-1 on node n3 runs, but its coordinator hears nothing of it",
     ),
     (with_a_pod_that_fits_nowhere, "Unschedulable", "0/3 nodes: too little memory"),
     (

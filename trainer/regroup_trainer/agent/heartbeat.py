@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 class Heartbeat(threading.Thread):
     """POST /v1/importing/<index> every `seconds` until `is_warm` is set, and /v1/heartbeat/<member>
-    from then on. Failures are ignored: the coordinator notices.
+    from then on. The first one is sent at once. Failures are ignored: the coordinator notices.
 
     `on_unknown` is called in this thread when a coordinator does not know the member.
     """
@@ -33,8 +33,9 @@ class Heartbeat(threading.Thread):
         super().__init__(name="heartbeat", daemon=True)
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 80
-        self._cold_path = f"/v1/importing/{index}"
-        self._path = f"/v1/heartbeat/{quote(member, safe='')}"
+        name = quote(member, safe="")
+        self._cold_path = f"/v1/importing/{index}?member={name}"
+        self._path = f"/v1/heartbeat/{name}"
         self.is_warm = False
         """Whether torch is imported."""
         self._headers = {"Authorization": f"Bearer {token}", "Content-Length": "0"}
@@ -46,8 +47,9 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         """Send heartbeats until `stop`."""
-        while not self._stopped.wait(self.seconds):
+        while not self._stopped.is_set():
             self._beat()
+            self._stopped.wait(self.seconds)
         self._disconnect()
 
     def stop(self) -> None:
