@@ -21,8 +21,10 @@ from regroup_operator.decide.plan import (
     CreateWorker,
     DeleteJob,
     DeletePod,
+    EnsureAccess,
     EnsureDisruptionBudget,
     EnsureService,
+    EnsureToken,
     Plan,
     PutDesired,
 )
@@ -121,11 +123,15 @@ class Simulation:
     outcome: Outcome | None = None
     silent_since: dict[str, datetime] = field(default_factory=dict)
     """UID -> since when the coordinator calls it lost."""
+    unheard_since: dict[str, datetime] = field(default_factory=dict)
+    """UID of a worker that runs and is no member -> since when nothing is heard of it."""
     revision: int = 1
     deleted: bool = False
     now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     created: list[str] = field(default_factory=list)
     """Names of all pods ever made."""
+    tokens_sent: list[datetime] = field(default_factory=list)
+    """When the Secret with the token was sent."""
     _uids: Any = field(default_factory=lambda: itertools.count(1))
 
     # --- the operator -----------------------------------------------------------------------------
@@ -150,6 +156,9 @@ class Simulation:
             pods=tuple(self.pods.values()),
             service=self.service,
             network_policy=True,
+            token_sent_seconds=(self.now - self.tokens_sent[-1]).total_seconds()
+            if self.tokens_sent
+            else None,
             disruption_budget=self.disruption_budget,
             claim=self.claim,
             nodes={name: self._node(name) for name in self._nodes_looked_at()},
@@ -281,7 +290,11 @@ class Simulation:
         if pod is None or pod.phase != "Running" or pod.term != self.status.coordinator_term:
             return CoordinatorView()
         running = [
-            p for p in self.workers() if p.phase == "Running" and p.node not in self.dead_nodes
+            p
+            for p in self.workers()
+            if p.phase == "Running"
+            and p.node not in self.dead_nodes
+            and p.uid not in self.unheard_since
         ]
         self.silent_since = {
             uid: since for uid, since in self.silent_since.items() if self._exists(uid)
@@ -303,13 +316,22 @@ class Simulation:
             outcome=self.outcome,
         )
         lost = {uid: (self.now - since).total_seconds() for uid, since in self.silent_since.items()}
-        return CoordinatorView(status, self.failures, answering_seconds=60, lost_seconds=lost)
+        since = {p.uid: self.unheard_since.get(p.uid, self.now) for p in self.workers()}
+        return CoordinatorView(
+            status,
+            self.failures,
+            answering_seconds=60,
+            lost_seconds=lost,
+            silent_seconds={uid: (self.now - at).total_seconds() for uid, at in since.items()},
+        )
 
     def _exists(self, uid: str) -> bool:
         return any(pod.uid == uid for pod in self.pods.values())
 
     def _do(self, action: Action) -> None:
         match action:
+            case EnsureAccess() | EnsureToken():
+                self.tokens_sent.append(self.now)
             case EnsureService(term):
                 self.service = Service(term, "198.19.0.1")
             case EnsureDisruptionBudget(fewest):

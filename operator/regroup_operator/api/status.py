@@ -27,6 +27,8 @@ ConditionType = Literal[
     "Complete",
     "Failed",
 ]
+NODES_REMEMBERED = 256
+"""Nodes whose failures a job remembers."""
 RENAMED = {"worldGeneration": "rendezvousGeneration"}
 """Name of a field of the status in release 0.1 -> its name since. The schema keeps the former ones,
 so that the API server returns what release 0.1 stored. The operator reads them and never writes
@@ -197,7 +199,7 @@ class WorkerStatus(StatusSection):
     node: OptionalName = ""
     """The node that the pod is bound to; empty until then."""
     state: Word
-    """Pending, Running, Training, Spare, Terminating, Succeeded or Failed."""
+    """Pending, Warming (imports), Running, Training, Spare, Terminating, Succeeded or Failed."""
     rank: NonNegativeInt | None = None
     """Its first rank in the current generation."""
 
@@ -260,14 +262,20 @@ class TrainingJobStatus(StatusSection):
     """Worker pods in a row that failed without a step in between."""
     last_pod_failure_time: Time | None = None
     """When the last of them was noticed."""
-    node_failures: Annotated[dict[ResourceName, NonNegativeInt], Field(max_length=256)] = Field(
-        default_factory=dict
+    node_failures: Annotated[
+        dict[ResourceName, NonNegativeInt], Field(max_length=NODES_REMEMBERED)
+    ] = Field(default_factory=dict)
+    """Workers lost by node. One is forgotten after each hour without another."""
+    node_failure_times: Annotated[dict[ResourceName, Time], Field(max_length=NODES_REMEMBERED)] = (
+        Field(default_factory=dict)
     )
-    """Workers lost by node."""
+    """When each of them last changed."""
     suspected_nodes: Annotated[tuple[ResourceName, ...], Field(max_length=256)] = ()
     """Unresponsive nodes. New workers avoid them until they respond again."""
     excluded_nodes: Annotated[tuple[ResourceName, ...], Field(max_length=256)] = ()
-    """Nodes that failed too often for this job. New workers avoid them."""
+    """Nodes that failed too often for this job. New workers avoid them while minReplicas workers
+    fit elsewhere.
+    """
     restarts: Restarts = Restarts()
     """Recoveries so far."""
     restart_count: NonNegativeInt = 0

@@ -50,7 +50,12 @@ def judge(attempt: AttemptState) -> Verdict:
 
 def failed_rank(attempt: AttemptState) -> str:
     """The message about a rank that failed; empty when no rank did."""
-    return next((text for text in attempt.failures if _RANK_FAILED.match(text)), "")
+    return next((text for text in attempt.failures if names_failed_rank(text)), "")
+
+
+def names_failed_rank(message: str) -> bool:
+    """Whether the last message of an agent is ours, about a rank that failed."""
+    return _RANK_FAILED.match(message) is not None
 
 
 def gave_up(message: str) -> bool:

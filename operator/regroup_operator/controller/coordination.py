@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,18 +66,28 @@ class _Follower:
     error: str = ""
     answering_since: float | None = None
     lost_since: dict[str, float] = field(default_factory=dict)
+    heard_at: dict[str, float] = field(default_factory=dict)
+    """UID of a running worker -> when the coordinator last heard of it, or it was first seen."""
 
     def answered(self, status: CoordinatorStatus, now: float) -> bool:
         """Take over an answer. Returns whether it is news."""
         news = self.failures > 0 or self.status is None or _essence(self.status) != _essence(status)
         lost = {member.member for member in status.members if member.lost}
         self.lost_since = {uid: self.lost_since.get(uid, now) for uid in lost}
+        heard = {m.member for m in status.members if not m.lost} | set(status.heard or ())
+        # A coordinator that did not answer could not say of whom it heard meanwhile.
+        again = self.failures > 0
+        self.heard_at = {
+            uid: now if again or uid in heard else at for uid, at in self.heard_at.items()
+        }
         self.status, self.failures, self.error = status, 0, ""
         self.answering_since = self.answering_since or now
         return news
 
-    def view(self, now: float) -> CoordinatorView:
-        """For the planner."""
+    def view(self, running: Iterable[str], now: float) -> CoordinatorView:
+        """For the planner. `running`: the UIDs of the workers that run."""
+        self.heard_at = {uid: self.heard_at.get(uid, now) for uid in running}
+        says = self.status is not None and self.status.heard is not None
         return CoordinatorView(
             status=self.status,
             failures=self.failures,
@@ -85,13 +95,14 @@ class _Follower:
             if self.answering_since is not None
             else 0.0,
             lost_seconds={uid: now - since for uid, since in self.lost_since.items()},
+            silent_seconds={uid: now - at for uid, at in self.heard_at.items() if says},
             error=self.error,
         )
 
 
 def _essence(status: CoordinatorStatus) -> dict[str, Any]:
     """The parts of an answer that make it news: all but the numbers that every step changes."""
-    essence = status.model_dump(exclude={"sequence", "progress", "ledger", "message"})
+    essence = status.model_dump(exclude={"sequence", "heard", "progress", "ledger", "message"})
     essence["members"] = [(m.member, m.rank, m.lost) for m in status.members]
     essence["has_stepped"] = status.progress is not None
     return essence
@@ -125,12 +136,14 @@ class Coordinators:
         if follower is not None and follower.task is not None:
             follower.task.cancel()
 
-    def view(self, key: Key, term: int) -> CoordinatorView:
-        """The reports of the coordinator of this term; an empty view when another one is polled."""
+    def view(self, key: Key, term: int, running: Iterable[str]) -> CoordinatorView:
+        """The reports of the coordinator of this term; an empty view when another one is polled.
+        `running`: the UIDs of the workers that run.
+        """
         follower = self._followers.get(key)
         if follower is None or follower.target.term != term:
             return CoordinatorView()
-        return follower.view(time.monotonic())
+        return follower.view(running, time.monotonic())
 
     def close(self) -> None:
         """Stop all polls."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 
 from regroup_operator.api import names
 from regroup_operator.api.settings import Settings
 from regroup_operator.controller.cluster import Cluster
-from regroup_operator.controller.coordination import Coordinators, Target
+from regroup_operator.controller.coordination import Coordinators, Key, Target
 from regroup_operator.decide import disruption
 from regroup_operator.decide.job_account import merge_ledgers
 from regroup_operator.decide.plan import (
@@ -21,6 +22,7 @@ from regroup_operator.decide.plan import (
     EnsureAccess,
     EnsureDisruptionBudget,
     EnsureService,
+    EnsureToken,
     PostLost,
     PutDesired,
 )
@@ -42,6 +44,17 @@ class Executor:
         self._coordinators = coordinators
         self._settings = settings
         self._key = settings.key()
+        self._tokens_sent: dict[Key, float] = {}
+        """Monotonic time."""
+
+    def token_sent_seconds(self, key: Key) -> float | None:
+        """Seconds since the Secret of a job was last sent; None: never."""
+        sent = self._tokens_sent.get(key)
+        return None if sent is None else time.monotonic() - sent
+
+    def forget(self, key: Key) -> None:
+        """The job is gone."""
+        self._tokens_sent.pop(key, None)
 
     async def execute(self, action: Action, job: AnyJob, observed: Observed) -> None:
         """Execute one action. `job` has the status that was just written. Raises ClusterError or
@@ -51,6 +64,8 @@ class Executor:
         match action:
             case EnsureAccess():
                 await self._ensure_access(job)
+            case EnsureToken():
+                await self._ensure_token(job)
             case EnsureService(term):
                 await self._cluster.apply_service(workload.service(job, term))
             case EnsureDisruptionBudget(fewest):
@@ -96,10 +111,14 @@ class Executor:
         return Target(pod.uid, pod.ip, term, token, workload.protocol_of(job))
 
     async def _ensure_access(self, job: AnyJob) -> None:
-        if LAUNCHER_OBJECTS[job.launcher].has_token:
-            await self._cluster.create_secret(workload.secret(job, self._key))
+        await self._ensure_token(job)
         if isinstance(job, Job) and job.spec.network_policy == "Isolated":
             await self._cluster.apply_network_policy(workload.network_policy(job, self._settings))
+
+    async def _ensure_token(self, job: AnyJob) -> None:
+        if LAUNCHER_OBJECTS[job.launcher].has_token:
+            await self._cluster.create_secret(workload.secret(job, self._key))
+            self._tokens_sent[job.key] = time.monotonic()
 
     async def _create_coordinator(
         self, action: CreateCoordinator, job: Job, observed: Observed

@@ -102,6 +102,7 @@ class Reconciler:
 
     def _forget(self, key: Key) -> None:
         self._coordinators.forget(key)
+        self._executor.forget(key)
         self._series.forget(key)
         self._nodes.forget(key)
         self._apply_errors.pop(key, None)
@@ -111,7 +112,10 @@ class Reconciler:
 
     async def _observe(self, job: AnyJob) -> Observed:
         pods = await self._pods(job)
-        view = self._coordinators.view(job.key, job.status.coordinator_term)
+        running = [
+            p.uid for p in pods if p.role == names.WORKER and p.alive and p.phase == "Running"
+        ]
+        view = self._coordinators.view(job.key, job.status.coordinator_term, running)
         role = LAUNCHER_OBJECTS[job.launcher].leading_role
         service, budget, (claim, policy) = await asyncio.gather(
             self._cluster.service(job.namespace, names.service(job.name, role)),
@@ -123,6 +127,7 @@ class Reconciler:
             pods=pods,
             service=read_service(service) if service and _is_ours(service, job) else None,
             network_policy=policy,
+            token_sent_seconds=self._executor.token_sent_seconds(job.key),
             disruption_budget=read_disruption_budget(budget)
             if budget and _is_ours(budget, job)
             else None,

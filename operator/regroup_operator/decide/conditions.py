@@ -113,7 +113,9 @@ def _degraded(view: JobView) -> ConditionValue:
         return ConditionValue("False", "NotActive", "the job does not train")
     if status.ready_replicas < job.spec.replicas:
         missing = f"{status.ready_replicas} of {job.spec.replicas} workers take part"
-        text = "; ".join(filter(None, (missing, unschedulable_message(view.observed))))
+        hindrance = view.context.hindrance
+        why = unschedulable_message(view.observed) or (hindrance.message if hindrance else "")
+        text = "; ".join(filter(None, (missing, why)))
         return ConditionValue("True", "WorkersMissing", text)
     if status.stragglers:
         slow = ", ".join(

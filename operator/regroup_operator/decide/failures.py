@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from regroup_operator.api.torchrun_end import names_failed_rank
 from regroup_operator.observe.observed import Pod
 from regroup_trainer.protocol.exit_codes import (
     HOPELESS_EXIT_CODES,
@@ -48,6 +51,20 @@ class Rule:
 _DISRUPTED = frozenset({"Evicted", "Preempting", "Shutdown", "Terminated", "NodeShutdown"})
 _NODE_REASONS = frozenset({"NodeLost", "NodeAffinity", "UnexpectedAdmissionError"})
 _IGNORE: FailureAction = "RestartIgnoreBudget"
+_UNKNOWN_END = 255
+"""The exit code that a runtime gives a container whose end it did not see, such as after a power
+cut. A program may end with it too: `sys.exit(-1)`.
+"""
+_UNKNOWN_REASONS = frozenset({"Unknown", "ContainerStatusUnknown"})
+
+
+def _has_unknown_end(pod: Pod) -> bool:
+    """Whether nobody saw how the container ended. Where our own message names a rank that failed,
+    that is why.
+    """
+    unseen = pod.exit_code == _UNKNOWN_END and pod.exit_reason in _UNKNOWN_REASONS
+    return unseen and _rank_failure(pod) is None and not names_failed_rank(pod.exit_message)
+
 
 RULES = (
     Rule(
@@ -55,6 +72,7 @@ RULES = (
     ),
     Rule("eviction", lambda pod: pod.reason in _DISRUPTED, _IGNORE, "preemption"),
     Rule("node loss", lambda pod: pod.reason in _NODE_REASONS, _IGNORE, "infrastructure", True),
+    Rule("node restart", _has_unknown_end, _IGNORE, "infrastructure", True),
     Rule("out of memory", lambda pod: pod.exit_reason == "OOMKilled", "Restart", "application"),
     Rule("wrong usage", lambda pod: pod.exit_code == WRONG_USAGE, "FailJob", "application"),
     Rule(
@@ -77,7 +95,41 @@ def classify(pod: Pod) -> Rule:
 
 
 def describe(pod: Pod, rule: Rule) -> str:
-    """One sentence on the end of a pod."""
+    """One sentence on the end of a pod: which, where, how it ended, and why."""
+    where = f" on node {pod.node}" if pod.node else ""
     code = "" if pod.exit_code is None else f" with exit code {pod.exit_code}"
-    why = (pod.exit_message or pod.message).strip().rsplit("\n", 1)[-1]
-    return f"{pod.role} pod {pod.name} ended{code} ({rule.name})" + (f": {why}" if why else "")
+    ended = f"{pod.role} pod {pod.name}{where} ended{code} ({rule.name})"
+    why = _UNSEEN if rule.matches is _has_unknown_end else _why(pod)
+    if not why and rule.cause == "application":
+        why = f"it gave no reason (see kubectl logs {pod.name})"
+    return f"{ended}: {why}" if why else ended
+
+
+_UNSEEN = "its node or container runtime stopped before it could report why"
+
+
+def _why(pod: Pod) -> str:
+    """The cause that the pod itself shows; empty when it shows none."""
+    failure = _rank_failure(pod)
+    text = pod.exit_message or pod.message
+    if failure is not None:
+        text = str(failure.get("message") or f"exit code {failure.get('exitCode')}")
+    lines = [line.strip() for line in text.splitlines()]
+    shown = next((line for line in reversed(lines) if line and not _PROGRESS.match(line)), "")
+    return f"rank {failure['rank']}: {shown}" if failure and shown else shown
+
+
+_PROGRESS = re.compile(r"(?:\S+ ){0,3}(?:DEBUG|INFO)\b")
+"""A line of a log that reports no failure. The kubelet takes a container's last lines for its
+message when it wrote none.
+"""
+
+
+def _rank_failure(pod: Pod) -> dict[str, object] | None:
+    """What the agent wrote of the rank that failed first; None when it wrote nothing."""
+    try:
+        found = json.loads(pod.exit_message)
+    except (ValueError, RecursionError):
+        return None
+    is_ours = isinstance(found, dict) and {"rank", "exitCode"} <= found.keys()
+    return found if is_ours else None

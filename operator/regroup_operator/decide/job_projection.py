@@ -80,7 +80,14 @@ def _worker(pod: Pod, report: CoordinatorStatus | None) -> WorkerStatus:
     member = next((m for m in members if m.member == pod.uid and not m.lost), None)
     training = member is not None and member.rank is not None and pod.phase == "Running"
     spare = member is not None and member.rank is None and report is not None and report.spares > 0
-    states = {"Terminating": pod.terminating, "Training": training, "Spare": spare}
+    heard = report is not None and report.heard is not None and pod.uid in report.heard
+    warming = heard and member is None and pod.phase == "Running"
+    states = {
+        "Terminating": pod.terminating,
+        "Training": training,
+        "Spare": spare,
+        "Warming": warming,
+    }
     state = next((name for name, holds in states.items() if holds), pod.phase)
     rank = member.rank if member else None
     return WorkerStatus(

@@ -15,6 +15,7 @@ from regroup_operator.api.policies import NodeFailurePolicy
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time, parse_time
 from regroup_operator.decide.failures import classify, describe
+from regroup_operator.decide.node_exclusion import count_node_failures, readmit_nodes
 from regroup_operator.decide.plan import DeletePod, Event, Step
 from regroup_operator.observe.observed import (
     AnyJob,
@@ -144,7 +145,11 @@ class CountedEnds:
 
 
 def account_for_ends(
-    status: TrainingJobStatus, observed: Observed, lost: Lost, policy: NodeFailurePolicy
+    status: TrainingJobStatus,
+    observed: Observed,
+    lost: Lost,
+    policy: NodeFailurePolicy,
+    now: datetime,
 ) -> CountedEnds:
     """Count each ended or lost worker pod exactly once: `handledPods` holds those that have been
     counted.
@@ -163,44 +168,20 @@ def account_for_ends(
         *(pod.node for pod in failed if classify(pod).blames_node),
         *(pod.node for pod in unresponsive),
     ]
-    node_failures = _count(status.node_failures, blamed)
-    excluded = _excluded(node_failures, policy)
+    nodes = count_node_failures(status, blamed, policy, now)
     present = {pod.uid for pod in observed.workers}
     handled = [uid for uid in status.handled_pods if uid in present]
-    changed = status.model_copy(
+    changed = nodes.status.model_copy(
         update={
             "handled_pods": (*handled, *(pod.uid for pod in (*fresh, *unresponsive))),
             "pod_failures": status.pod_failures + len(counted),
-            "node_failures": node_failures,
-            "excluded_nodes": excluded,
         }
     )
-    events = [
-        Event("Warning", "WorkerLost", describe(pod, classify(pod)), pod.uid) for pod in failed
-    ]
-    events += [
-        Event(
-            "Warning",
-            "NodeExcluded",
-            f"node {name} failed {node_failures[name]} times: avoided",
-            name,
-        )
-        for name in excluded
-        if name not in status.excluded_nodes
-    ]
-    return CountedEnds(changed, bool(counted), _superseded(ended), tuple(events))
-
-
-def _count(former: Mapping[str, int], nodes: list[str]) -> dict[str, int]:
-    counts = dict(former)
-    for name in filter(None, nodes):
-        counts[name] = counts.get(name, 0) + 1
-    return counts
-
-
-def _excluded(node_failures: Mapping[str, int], policy: NodeFailurePolicy) -> tuple[str, ...]:
-    limit = policy.exclude_after_failures
-    return tuple(sorted(name for name, count in node_failures.items() if 0 < limit <= count))
+    events = (
+        *(Event("Warning", "WorkerLost", describe(pod, classify(pod)), pod.uid) for pod in failed),
+        *nodes.events,
+    )
+    return CountedEnds(changed, bool(counted), _superseded(ended), events)
 
 
 def _superseded(ended: list[Pod]) -> tuple[Pod, ...]:
@@ -226,8 +207,10 @@ def remove_lost(job: AnyJob, observed: Observed, now: datetime, *, training: boo
     remembered = _with_handled_pods(job, observed)
     if training:
         remembered = _forgive(remembered, now)
+    readmitted = readmit_nodes(job, observed, remembered, now)
+    remembered = readmitted.status
     lost = find_lost(remembered, observed, policy)
-    ends = account_for_ends(remembered, observed, lost, policy)
+    ends = account_for_ends(remembered, observed, lost, policy, now)
     suspects = next_suspects(remembered, observed, lost)
     status = ends.status.model_copy(update={"suspected_nodes": suspects})
     if ends.failed:
@@ -235,7 +218,8 @@ def remove_lost(job: AnyJob, observed: Observed, now: datetime, *, training: boo
     gone = [DeletePod(pod, why) for pod, why in lost.items()]
     stuck = [DeletePod(pod, "its node is gone", force=True) for pod in _stuck(observed, policy)]
     superseded = [DeletePod(pod, "superseded") for pod in ends.superseded]
-    events = [*ends.events, *(_node_lost(pod, why) for pod, why in lost.items() if pod.node)]
+    events = [*readmitted.events, *ends.events]
+    events += [_node_lost(pod, why) for pod, why in lost.items() if pod.node]
     events += [
         Event(
             "Warning",

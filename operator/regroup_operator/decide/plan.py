@@ -23,6 +23,11 @@ class EnsureAccess:
 
 
 @dataclass(frozen=True)
+class EnsureToken:
+    """Make the token's Secret, in case that somebody has deleted it."""
+
+
+@dataclass(frozen=True)
 class EnsureService:
     """Make the Service select the coordinator, or store, of this term and no other."""
 
@@ -96,6 +101,7 @@ class DeleteJob:
 
 Action = (
     EnsureAccess
+    | EnsureToken
     | EnsureService
     | EnsureDisruptionBudget
     | CreateClaim
@@ -137,6 +143,8 @@ class PlanContext:
     """Why no pod may be made."""
     suspension: Literal["no", "suspending", "suspended"] = "no"
     outcome: JobOutcome | None = None
+    hindrance: Waiting | None = None
+    """Which pod does not start, or is not heard of."""
 
 
 @dataclass(frozen=True)

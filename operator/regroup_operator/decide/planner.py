@@ -31,9 +31,16 @@ from regroup_operator.decide.plan import (
     PlanContext,
     Step,
 )
+from regroup_operator.decide.silent_workers import name_silent, replace_silent, silence_due
 from regroup_operator.decide.staffing import backoff_left
 from regroup_operator.decide.straggler_replacement import replace_straggler
-from regroup_operator.decide.succession import report_lost, update_coordinator
+from regroup_operator.decide.succession import (
+    report_lost,
+    send_token,
+    token_due,
+    uncreated,
+    update_coordinator,
+)
 from regroup_operator.decide.suspension import suspend, tear_down, was_suspended
 from regroup_operator.decide.waiting import JobView, find_waiting, waiting_events
 from regroup_operator.observe.observed import AnyJob, InvalidJob, Job, Observed, Pod
@@ -90,9 +97,10 @@ def _hold(job: InvalidJob, observed: Observed, now: datetime) -> DraftPlan:
     losses = remove_lost(job, observed, now, training=launcher.is_training(job, observed))
     rest = _without(observed, losses.actions)
     leader = launcher.retain_leader(rest, losses.status)
+    actions = (*losses.actions, *leader, *report_lost(observed))
     return DraftPlan(
         losses.status,
-        (*losses.actions, *leader, *report_lost(observed)),
+        send_token(observed, actions, now) if launcher.has_coordinator else actions,
         losses.events,
         PlanContext(job.problem),
         requeue_after=REQUEUE_SECONDS,
@@ -108,24 +116,28 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
     blocker = _blocker(job, observed)
     losses = remove_lost(job, observed, now, training=launcher.is_training(job, observed))
     rest = _without(observed, losses.actions)
+    silent = replace_silent(rest, losses.status)
+    rest = _without(rest, silent.actions)
     started = _start(job, losses.status, observed, blocker, now)
     leader = launcher.keep_leader(job, rest, started.status, blocker, now)
     slow = replace_straggler(job, rest, leader.status)
     rest = _without(rest, slow.actions)
     workers = launcher.keep_workers(job, rest, slow.status, blocker, now)
-    steps = (losses, started, leader, slow, workers)
+    steps = (losses, silent, started, leader, slow, workers)
     informed = (*update_coordinator(job, observed), *report_lost(observed))
     actions = (
-        *(action for step in steps[:3] for action in step.actions),
+        *(action for step in steps[:4] for action in step.actions),
         *informed,
-        *(action for step in steps[3:] for action in step.actions),
+        *(action for step in steps[4:] for action in step.actions),
         *keep_budget(job, observed, blocker),
     )
+    if launcher.has_coordinator:
+        actions = send_token(rest, actions, now)
     return DraftPlan(
         workers.status,
         actions,
         tuple(event for step in steps for event in step.events),
-        PlanContext(blocker),
+        PlanContext(blocker, hindrance=uncreated(rest, now) or name_silent(rest)),
         _requeue_after(job, rest, workers.status, blocker, now),
         follow=launcher.has_coordinator,
     )
@@ -241,4 +253,8 @@ def _requeue_after(
         any(pod.terminating or pod.phase == "Succeeded" for pod in observed.pods),
         backoff_left(job, status, now) > 0,
     )
-    return REQUEUE_SECONDS if any(waiting) else STEADY_SECONDS
+    if any(waiting):
+        return REQUEUE_SECONDS
+    due = (token_due(observed, now), silence_due(observed))
+    soonest = min((seconds for seconds in due if seconds is not None), default=STEADY_SECONDS)
+    return min(STEADY_SECONDS, max(soonest, REQUEUE_SECONDS))

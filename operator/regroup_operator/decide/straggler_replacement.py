@@ -30,9 +30,16 @@ def replace_straggler(job: Job, observed: Observed, status: TrainingJobStatus) -
         **status.node_failures,
         pod.node: max(status.node_failures.get(pod.node, 0), _limit(job.spec)),
     }
+    times = {name: time for name, time in status.node_failure_times.items() if name != pod.node}
     why = f"it computes {slowest.percent} % longer than the median rank"
     return Step(
-        status.model_copy(update={"excluded_nodes": excluded, "node_failures": failures}),
+        status.model_copy(
+            update={
+                "excluded_nodes": excluded,
+                "node_failures": failures,
+                "node_failure_times": times,  # the next round counts from now
+            }
+        ),
         (DeletePod(pod, why),),
         (
             Event(

@@ -1,17 +1,26 @@
-"""Keeps one coordinator per job, replaces a dead one, and keeps it informed. Pure."""
+"""Keeps one coordinator per job, replaces a dead one, and keeps it informed. Pure.
+
+Keeps what its pods need to start and to find it: the Service, and the Secret with the token. The
+operator may not read Secrets. So it sends this one before it makes pods, and while a pod waits for
+its containers: a Secret that exists is left as it is.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.timestamps import parse_time
 from regroup_operator.decide.losses import avoids_in_vain, can_be_judged
 from regroup_operator.decide.plan import (
     Action,
     CreateCoordinator,
+    CreateWorker,
     DeletePod,
     EnsureAccess,
     EnsureService,
+    EnsureToken,
     PostLost,
     PutDesired,
     Step,
@@ -25,7 +34,14 @@ from regroup_operator.observe.observed import (
     Pod,
 )
 from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
+UNCREATED_SECONDS = 5.0
+"""How long a pod may wait for its containers before the Secret that it mounts is sent again."""
+NAMED_SECONDS = 30.0
+"""How long it may wait before the status names it. Images are pulled meanwhile."""
+TOKEN_SECONDS = 60.0
+"""The longest pause between two times that the Secret is sent while a pod waits."""
 PROBE_FAILURES = 3
 """Probes in a row, a second apart, after which the coordinator gets a successor."""
 
@@ -101,6 +117,59 @@ def ensure_service(observed: Observed, term: int) -> tuple[Action, ...]:
     """What makes the Service select this term, and the NetworkPolicy exist, where they do not."""
     wrong = observed.service is None or observed.service.term != term
     return (EnsureAccess(), EnsureService(term)) if wrong or not observed.network_policy else ()
+
+
+# --- the token ------------------------------------------------------------------------------------
+
+
+def send_token(observed: Observed, actions: Iterable[Action], now: datetime) -> tuple[Action, ...]:
+    """`actions`, after the one that makes the token's Secret where it may be missing."""
+    actions = tuple(actions)
+    if any(isinstance(action, EnsureAccess) for action in actions):
+        return actions
+    makes_pods = any(isinstance(action, CreateCoordinator | CreateWorker) for action in actions)
+    return (EnsureToken(), *actions) if makes_pods or token_due(observed, now) == 0 else actions
+
+
+def token_due(observed: Observed, now: datetime) -> float | None:
+    """Seconds until the Secret has to be sent because a pod waits; None while none does.
+
+    The pause grows with the time that the pod waits.
+    """
+    pods = _uncreated_pods(observed)
+    if not pods:
+        return None
+    waited = max(_waited(pod, now) for pod in pods)
+    if waited < UNCREATED_SECONDS:
+        return UNCREATED_SECONDS - waited
+    sent = observed.token_sent_seconds
+    return 0.0 if sent is None else max(0.0, min(waited / 2, TOKEN_SECONDS) - sent)
+
+
+def uncreated(observed: Observed, now: datetime) -> Waiting | None:
+    """The pod that waits for its containers for too long."""
+    pod = max(_uncreated_pods(observed), key=lambda pod: _waited(pod, now), default=None)
+    if pod is None or _waited(pod, now) < NAMED_SECONDS:
+        return None
+    return Waiting.of(
+        WaitingReason.ContainerCreating,
+        f"pod {pod.name} is on node {pod.node} since {pod.placed}, but its containers are not "
+        "created: the image is still being pulled, or something that it mounts is missing "
+        f"(see kubectl describe pod {pod.name})",
+    )
+
+
+def _uncreated_pods(observed: Observed) -> list[Pod]:
+    """The pods that have a node, and no containers yet."""
+    return [pod for pod in observed.pods if pod.alive and pod.placed and not pod.is_created]
+
+
+def _waited(pod: Pod, now: datetime) -> float:
+    """Seconds since a pod has its node. A clock that is behind the API server's counts as none."""
+    return max(0.0, (now - parse_time(pod.placed)).total_seconds())
+
+
+# --- the coordinator's knowledge ------------------------------------------------------------------
 
 
 def update_coordinator(job: AnyJob, observed: Observed) -> tuple[Action, ...]:

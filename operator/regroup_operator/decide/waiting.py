@@ -22,6 +22,8 @@ from regroup_operator.observe.observed import AnyJob, Observed, Pod
 from regroup_trainer.protocol.job_status import CoordinatorPhase, Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
+NODES_SHOWN = 8
+"""Names of nodes in a message."""
 CRASH_LOOP = "CrashLoopBackOff"
 
 
@@ -112,6 +114,10 @@ def _coordinator_crash(view: JobView) -> Waiting | None:
     )
 
 
+def _pod_does_not_start(view: JobView) -> Waiting | None:
+    return view.context.hindrance
+
+
 def _suspended(view: JobView) -> Waiting | None:
     if view.context.suspension != "suspended":
         return None
@@ -141,7 +147,13 @@ def _unschedulable(view: JobView) -> Waiting | None:
 def unschedulable_message(observed: Observed) -> str:
     """A pod that the scheduler cannot place, and why; empty when there is none."""
     pod = next((pod for pod in observed.pods if pod.alive and pod.unschedulable), None)
-    return f"pod {pod.name} cannot be scheduled: {pod.unschedulable}" if pod else ""
+    if pod is None:
+        return ""
+    text = f"pod {pod.name} cannot be scheduled: {pod.unschedulable}"
+    if not pod.excluded_nodes:
+        return text
+    nodes = ", ".join(pod.excluded_nodes[:NODES_SHOWN])
+    return f"{text} (the job avoids {nodes}: see status.excludedNodes and status.suspectedNodes)"
 
 
 def _backoff(view: JobView) -> Waiting | None:
@@ -215,6 +227,7 @@ TABLE = (
     Row(_refused_request, "blocks"),
     Row(_image, "hinders"),
     Row(_coordinator_crash, "hinders"),
+    Row(_pod_does_not_start, "hinders"),
     Row(_suspended, "waits"),
     Row(_suspending, "waits"),
     Row(_starting, "waits"),

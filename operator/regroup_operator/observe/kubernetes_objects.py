@@ -107,6 +107,7 @@ def read_pod(document: Object) -> Pod:
         only_shared_volumes=all(_is_shared(volume) for volume in volumes),
         excluded_nodes=tuple(filter(None, annotations.get(names.EXCLUDED_NODES, "").split(","))),
         nnodes=annotations.get(names.NNODES, ""),
+        placed=(scheduled.get("lastTransitionTime") or "") if spec.get("nodeName") else "",
     )
 
 

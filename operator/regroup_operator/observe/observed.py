@@ -127,11 +127,19 @@ class Pod:
     """The nodes that its affinity excludes."""
     nnodes: str = ""
     """The bounds that torchrun was started with."""
+    placed: str = ""
+    """When it was bound to its node; empty until then."""
 
     @property
     def alive(self) -> bool:
         """Whether it may still run."""
         return self.phase in ("Pending", "Running", "Unknown") and not self.terminating
+
+    @property
+    def is_created(self) -> bool:
+        """Whether its node has made its containers, or has said why it cannot."""
+        uncreated = ("", "ContainerCreating", "PodInitializing")
+        return self.phase != "Pending" or self.waiting_reason not in uncreated
 
 
 @dataclass(frozen=True)
@@ -185,6 +193,10 @@ class CoordinatorView:
     """Seconds since its first answer."""
     lost_seconds: Mapping[str, float] = field(default_factory=dict)
     """UID of a member that it reports as lost -> for how long it has done so."""
+    silent_seconds: Mapping[str, float] = field(default_factory=dict)
+    """UID of a running worker -> since the coordinator last heard of it, or since this operator
+    first saw it run. Empty while the coordinator does not say of whom it hears.
+    """
     error: str = ""
     """Why the last probe failed."""
 
@@ -196,6 +208,8 @@ class Observed:
     pods: tuple[Pod, ...] = ()
     service: Service | None = None
     network_policy: bool = False
+    token_sent_seconds: float | None = None
+    """Since this operator last sent the Secret with the token; None: never."""
     disruption_budget: int | None = None
     """Workers that the PodDisruptionBudget protects from eviction; None: there is no budget."""
     claim: Claim | None = None

@@ -18,6 +18,7 @@ from regroup_trainer.protocol.job_status import MemberStatus
 from regroup_trainer.protocol.rank_messages import Progress
 from tests.support.coordinator_stub import CoordinatorStub, VersionOneStub
 from tests.support.operator_simulation import make_coordinator_status
+from tests.support.waiting import wait_until
 
 KEY: Key = ("default", "gpt")
 
@@ -58,7 +59,7 @@ async def test_an_answer_is_news_and_carries_the_token(line: Line) -> None:
     with CoordinatorStub(make_coordinator_status()) as stub:
         line.coordinators.follow(KEY, target(stub))
         await line.until(1)
-        view = line.coordinators.view(KEY, 1)
+        view = line.coordinators.view(KEY, 1, ())
         assert view.status is not None
         assert view.failures == 0
         assert stub.tokens == {"Bearer secret"}
@@ -76,11 +77,39 @@ async def test_a_step_is_no_news_and_a_lost_member_is(line: Line) -> None:
         stub.report(members=(lost,))
         await line.until(2)
         assert len(line.news) == 2
-        view = line.coordinators.view(KEY, 1)
+        view = line.coordinators.view(KEY, 1, ())
         assert set(view.lost_seconds) == {"m"}
         assert view.status is not None
         assert view.status.progress is not None
         assert view.status.progress.step == 2
+
+
+def silence_of(line: Line, uid: str) -> float:
+    view = line.coordinators.view(KEY, 1, ("a", "b", "c"))
+    return view.silent_seconds[uid]
+
+
+async def test_a_worker_is_silent_since_it_was_last_heard_of_or_first_seen_to_run(
+    line: Line,
+) -> None:
+    member = MemberStatus(member="a", index=0, pod="p", node="n", rank=0, step=0)
+    with CoordinatorStub(make_coordinator_status(members=(member,), heard=("b",))) as stub:
+        line.coordinators.follow(KEY, target(stub))
+        await line.until(1)
+        assert silence_of(line, "c") < 1.0, "nothing can be said of the time before"
+        await asyncio.to_thread(wait_until, "silence", lambda: silence_of(line, "c") > 3.0)
+        assert max(silence_of(line, uid) for uid in ("a", "b")) < 3.0
+        stub.report(heard=("c",))
+        await asyncio.to_thread(wait_until, "a sign of life", lambda: silence_of(line, "c") < 3.0)
+
+
+async def test_a_coordinator_that_does_not_say_of_whom_it_hears_shows_no_silence(
+    line: Line,
+) -> None:
+    with VersionOneStub(make_coordinator_status()) as stub:
+        line.coordinators.follow(KEY, replace(target(stub), protocol=1))
+        await line.until(1)
+        assert line.coordinators.view(KEY, 1, ("a",)).silent_seconds == {}
 
 
 async def test_probes_that_fail_are_counted_in_a_row(line: Line) -> None:
@@ -89,7 +118,7 @@ async def test_probes_that_fail_are_counted_in_a_row(line: Line) -> None:
         line.coordinators.follow(KEY, target(stub))
         await line.until(1)
     await line.until(3)
-    view = line.coordinators.view(KEY, 1)
+    view = line.coordinators.view(KEY, 1, ())
     assert view.failures == 2
     assert stub.address in view.error
 
@@ -98,10 +127,10 @@ async def test_a_coordinator_of_another_term_is_not_believed(line: Line) -> None
     with CoordinatorStub(make_coordinator_status(term=1)) as stub:
         line.coordinators.follow(KEY, target(stub, term=2))
         await line.until(1)
-        view = line.coordinators.view(KEY, 2)
+        view = line.coordinators.view(KEY, 2, ())
         assert view.status is None
         assert "is of term 1, not 2" in view.error
-        assert line.coordinators.view(KEY, 3).failures == 0
+        assert line.coordinators.view(KEY, 3, ()).failures == 0
 
 
 async def test_another_protocol_version_is_named(line: Line) -> None:
@@ -109,7 +138,7 @@ async def test_another_protocol_version_is_named(line: Line) -> None:
         stub._status = stub._status.model_copy(update={"phase": "dancing"})
         line.coordinators.follow(KEY, target(stub))
         await line.until(1)
-        assert "protocol 9" in line.coordinators.view(KEY, 1).error
+        assert "protocol 9" in line.coordinators.view(KEY, 1, ()).error
 
 
 def make_desired() -> Desired:
@@ -136,7 +165,7 @@ async def test_a_coordinator_of_protocol_1_is_understood_and_sent_what_it_knows(
         old = replace(target(stub), protocol=1)
         line.coordinators.follow(KEY, old)
         await line.until(1)
-        view = line.coordinators.view(KEY, 1)
+        view = line.coordinators.view(KEY, 1, ())
         assert view.status is not None
         assert (view.status.protocol, view.status.message) == (1, "training: step 7")
         assert [r.restored_from for r in view.status.recoveries][:2] == ["Peers", "Snapshot"]

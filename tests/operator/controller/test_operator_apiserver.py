@@ -11,242 +11,30 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
-from devcluster import binaries
-from regroup.local.processes import free_port
-from regroup_trainer.protocol.job_status import MemberStatus, Outcome
+from regroup_trainer.protocol.job_status import Outcome
 from tests.support.coordinator_stub import CoordinatorStub, VersionOneStub
-from tests.support.kube_api import ROOT, Api, Json, Namespace
+from tests.support.kube_api import Json, Namespace
+from tests.support.operator_process import (
+    NODES,
+    Kubelets,
+    OperatorProcess,
+    condition,
+    make_claim,
+    make_node,
+    member,
+    renew,
+)
 from tests.support.operator_simulation import make_coordinator_status
 from tests.support.specs import SMALLEST, put
 from tests.support.version_one_records import recorded
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.apiserver
-
-RELEASE = "regroup-system"
-
-
-def apply(api: Api, *arguments: str, stdin: str = "") -> str:
-    """kubectl."""
-    return run("kubectl", "--kubeconfig", str(api.kubeconfig), *arguments, stdin=stdin)
-
-
-def run(program: str, *arguments: str, stdin: str = "") -> str:
-    """One of devcluster's programs; what it prints."""
-    path = str(binaries.build(lambda *_: None) / program)
-    done = subprocess.run(
-        [path, *arguments], input=stdin, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-class OperatorProcess:
-    """`python -m regroup_operator`, to be killed and started again."""
-
-    def __init__(self, kubeconfig: Path, folder: Path) -> None:
-        (folder / "key").write_text("0123456789abcdef0123456789abcdef")
-        self.health_port, self.metrics_port = free_port(), free_port()
-        self.log = folder / "operator.log"
-        self._environment = {
-            **os.environ,
-            "KUBECONFIG": str(kubeconfig),
-            "REGROUP_OPERATOR_TRAINER_IMAGE": "example/trainer:1",
-            "REGROUP_OPERATOR_COORDINATOR_IMAGE": "example/operator:1",
-            "REGROUP_OPERATOR_KEY_FILE": str(folder / "key"),
-            "REGROUP_OPERATOR_HEALTH_PORT": str(self.health_port),
-            "REGROUP_OPERATOR_METRICS_PORT": str(self.metrics_port),
-        }
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it and wait until it is healthy."""
-        with self.log.open("ab") as log:
-            command = [sys.executable, "-m", "regroup_operator"]
-            self._process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
-        wait_until("a healthy operator", self._healthy, seconds=60)
-
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal; its exit code."""
-        assert self._process is not None
-        self._process.send_signal(how)
-        return self._process.wait(timeout=30)
-
-    def metrics(self) -> str:
-        """What a scrape gets."""
-        return _get(f"http://127.0.0.1:{self.metrics_port}/metrics")
-
-    def _healthy(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, self.log.read_text()
-        try:
-            return bool(_get(f"http://127.0.0.1:{self.health_port}/healthz"))
-        except OSError:
-            return False
-
-
-def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as answer:
-        return str(answer.read().decode())
-
-
-@pytest.fixture(scope="module")
-def operator(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    """The operator under the chart's service account."""
-    folder = tmp_path_factory.mktemp("operator")
-    apply(api, "create", "namespace", RELEASE)
-    chart, rbac = str(ROOT / "charts/regroup"), "templates/rbac.yaml"
-    rendered = run(
-        "helm", "template", "regroup", chart, "--namespace", RELEASE, "--show-only", rbac
-    )
-    apply(api, "apply", "-f", "-", stdin=rendered)
-    token = apply(api, "create", "token", "regroup", "--namespace", RELEASE).strip()
-    config = yaml.safe_load(api.kubeconfig.read_text())
-    config["users"][0]["user"] = {"token": token}
-    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
-    process = OperatorProcess(folder / "kubeconfig", folder)
-    process.start()
-    yield process
-    assert process.stop() == 0
-    assert "Forbidden" not in process.log.read_text()
-    assert "Traceback" not in process.log.read_text()
-
-
-class Kubelets:
-    """Stand in for scheduler and kubelets."""
-
-    def __init__(self, namespace: Namespace) -> None:
-        self.namespace = namespace
-
-    def pods(self, role: str = "") -> dict[str, Json]:
-        """Pods that are not being deleted, by name."""
-        found = self.namespace.api.request("GET", self.namespace.core("pods")).body["items"]
-        return {
-            pod["metadata"]["name"]: pod
-            for pod in found
-            if "deletionTimestamp" not in pod["metadata"]
-            and role in pod["metadata"]["labels"]["regroup.dev/role"]
-        }
-
-    def run(self, name: str, node: str, address: str = "198.18.0.9") -> Json:
-        """Bind a pod and call it Running."""
-        api, path = self.namespace.api, self.namespace.core(f"pods/{name}")
-        target = {"apiVersion": "v1", "kind": "Node", "name": node}
-        binding = {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {"name": name},
-            "target": target,
-        }
-        api.request("POST", path + "/binding", binding)
-        self.write(name, {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]})
-        return api.request("GET", path).body
-
-    def write(self, name: str, status: Json) -> None:
-        """Write a pod's status."""
-        path = self.namespace.core(f"pods/{name}/status")
-        answer = self.namespace.api.request(
-            "PATCH", path, {"status": status}, "application/merge-patch+json"
-        )
-        assert answer.status == 200, answer.message
-
-    def remove_deleted(self) -> None:
-        """Confirm deletions, as kubelets do when the containers are gone."""
-        for pod in self.namespace.api.request("GET", self.namespace.core("pods")).body["items"]:
-            if "deletionTimestamp" in pod["metadata"]:
-                path = self.namespace.core(f"pods/{pod['metadata']['name']}")
-                self.namespace.api.request("DELETE", path, {"gracePeriodSeconds": 0})
-
-
-def make_claim(namespace: Namespace, modes: tuple[str, ...] = ("ReadWriteMany",)) -> None:
-    spec = {
-        "accessModes": list(modes),
-        "resources": {"requests": {"storage": "1Gi"}},
-        "storageClassName": "none",
-    }
-    body = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "shared"},
-        "spec": spec,
-    }
-    answer = namespace.api.request("POST", namespace.core("persistentvolumeclaims"), body)
-    assert answer.status == 201, answer.message
-
-
-def make_node(api: Api, name: str) -> None:
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
-    api.request("POST", "/api/v1/nodes", node)
-    status = {
-        "status": {
-            "conditions": [{"type": "Ready", "status": "True", "reason": "K", "message": ""}]
-        }
-    }
-    api.request("PATCH", f"/api/v1/nodes/{name}/status", status, "application/merge-patch+json")
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-node-lease"}}
-    api.request("POST", "/api/v1/namespaces", namespace)
-    renew(api, name, "2026-01-01T00:00:00.000000Z")
-
-
-def renew(api: Api, name: str, time: str) -> None:
-    """The kubelet shows life."""
-    path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-    lease = {"metadata": {"name": name}, "spec": {"holderIdentity": name, "renewTime": time}}
-    body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **lease}
-    if api.request("POST", path, body).status == 409:
-        api.request(
-            "PATCH", f"{path}/{name}", {"spec": lease["spec"]}, "application/merge-patch+json"
-        )
-
-
-def condition(namespace: Namespace, kind: str) -> Json:
-    conditions = namespace.read().get("status", {}).get("conditions", [])
-    return next((c for c in conditions if c["type"] == kind), {})
-
-
-def member(pod: Json, rank: int | None, lost: str = "") -> MemberStatus:
-    metadata, labels = pod["metadata"], pod["metadata"]["labels"]
-    return MemberStatus(
-        member=metadata["uid"],
-        index=int(labels["regroup.dev/index"]),
-        pod=metadata["name"],
-        node=pod["spec"]["nodeName"],
-        rank=rank,
-        step=1,
-        lost=lost,
-    )
-
-
-NODES = ("n1", "n2", "n3")
-
-
-@pytest.fixture
-def running(
-    operator: OperatorProcess, namespace: Namespace
-) -> Iterator[tuple[Kubelets, CoordinatorStub]]:
-    """A job whose three workers run, as its coordinator reports."""
-    for node in NODES:
-        make_node(namespace.api, node)
-    make_claim(namespace)
-    assert namespace.create(SMALLEST).status == 201
-    kubelets = Kubelets(namespace)
-    wait_until("four pods", lambda: len(kubelets.pods()) == 4)
-    workers = [
-        kubelets.run(name, node)
-        for name, node in zip(sorted(kubelets.pods("worker")), NODES, strict=True)
-    ]
-    members = tuple(member(pod, rank) for rank, pod in enumerate(workers))
-    with CoordinatorStub(make_coordinator_status(members=members)) as stub:
-        kubelets.run("gpt-c1", "n1", stub.address)
-        wait_until("a running job", lambda: namespace.read()["status"].get("phase") == "Running")
-        yield kubelets, stub
 
 
 def test_a_job_gets_its_objects_and_its_status(

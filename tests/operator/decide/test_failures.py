@@ -6,11 +6,26 @@ import pytest
 
 from regroup_operator.decide.failures import FailureAction, classify, describe
 from regroup_operator.observe.observed import Pod
+from regroup_trainer.agent.termination import termination_message
+from regroup_trainer.protocol.agent_messages import RankExit
+from regroup_trainer.protocol.generation import GenerationNumber
 
 
 def make_pod(exit_code: int | None = 1, **fields: object) -> Pod:
     fields["exit_code"] = exit_code
     return Pod("gpt-w0-1", "uid", "worker", 0, -1, "Failed", **fields)  # type: ignore[arg-type]
+
+
+FAILED = RankExit(
+    generation=GenerationNumber(1, 13),
+    rank=1,
+    exit_code=255,
+    cause="error",
+    message="Traceback\nValueError: no data",
+)
+OF_AGENT = termination_message(FAILED)
+PROGRESS = "2026-01-01 10:00:00,123 INFO generation 1.13: ranks [1] of 3"
+"""The end of a worker's log, which the kubelet shows where the worker left no message."""
 
 
 @pytest.mark.parametrize(
@@ -23,6 +38,25 @@ def make_pod(exit_code: int | None = 1, **fields: object) -> Pod:
         (make_pod(143), "asked to leave", "RestartIgnoreBudget"),
         (make_pod(137), "killed", "RestartIgnoreBudget"),
         (make_pod(137, exit_reason="OOMKilled"), "out of memory", "Restart"),
+        (make_pod(255, exit_reason="Unknown"), "node restart", "RestartIgnoreBudget"),
+        (
+            make_pod(255, exit_reason="ContainerStatusUnknown"),
+            "node restart",
+            "RestartIgnoreBudget",
+        ),
+        (make_pod(255, exit_reason="Error"), "program failed", "Restart"),
+        (make_pod(255), "program failed", "Restart"),
+        (make_pod(255, exit_reason="Unknown", exit_message=OF_AGENT), "program failed", "Restart"),
+        (
+            make_pod(255, exit_reason="Unknown", exit_message="rank 0 failed with code 1: no data"),
+            "program failed",
+            "Restart",
+        ),
+        (
+            make_pod(255, exit_reason="Unknown", exit_message=PROGRESS),
+            "node restart",
+            "RestartIgnoreBudget",
+        ),
         (make_pod(75), "lost a peer", "RestartIgnoreBudget"),
         (make_pod(None), "container never ran", "RestartIgnoreBudget"),
         (
@@ -44,3 +78,32 @@ def test_an_end_is_described_by_its_code_and_the_last_line() -> None:
     assert describe(pod, classify(pod)) == (
         "worker pod gpt-w0-1 ended with exit code 1 (program failed): ValueError: no data"
     )
+
+
+def test_a_restart_of_its_node_is_named_with_the_node_and_not_with_a_line_of_the_log() -> None:
+    pod = make_pod(255, node="n2", exit_reason="Unknown", exit_message=PROGRESS)
+    assert describe(pod, classify(pod)) == (
+        "worker pod gpt-w0-1 on node n2 ended with exit code 255 (node restart): its node or "
+        "container runtime stopped before it could report why"
+    )
+
+
+@pytest.mark.parametrize("text", [PROGRESS, f"{PROGRESS}\nINFO generation 1.13: ranks [1] of 3\n"])
+def test_a_line_of_progress_is_no_reason(text: str) -> None:
+    pod = make_pod(1, exit_message=text)
+    assert describe(pod, classify(pod)).endswith(
+        "(program failed): it gave no reason (see kubectl logs gpt-w0-1)"
+    )
+    pod = make_pod(1, exit_message=f"ValueError: no data\n{text}")
+    assert describe(pod, classify(pod)).endswith("(program failed): ValueError: no data")
+
+
+def test_the_message_of_an_agent_is_read_as_rank_and_last_line() -> None:
+    pod = make_pod(1, exit_message=OF_AGENT)
+    assert describe(pod, classify(pod)).endswith("(program failed): rank 1: ValueError: no data")
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, '{"rank": 1}', "[1]", "nul"])
+def test_any_last_message_of_a_program_is_read_without_an_error(text: str) -> None:
+    pod = make_pod(255, exit_reason="Unknown", exit_message=text)
+    assert classify(pod).name == "node restart"

@@ -86,7 +86,7 @@ def test_two_workers_that_are_lost_at_once_are_counted_one_by_one_and_reported_t
     (recovery,) = job.status.recoveries
     assert recovery.cause == "application"
     assert recovery.message == (
-        "worker pod gpt-w0-1 ended with exit code 1 (program failed): ValueError: no; "
+        "worker pod gpt-w0-1 on node n1 ended with exit code 1 (program failed): ValueError: no; "
         "worker pod gpt-w1-1 was asked to end"
     )
 

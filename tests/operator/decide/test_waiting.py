@@ -91,6 +91,26 @@ def with_a_coordinator_that_crashes() -> Plan:
     return planned(simulation)
 
 
+def with_a_pod_without_containers() -> Plan:
+    simulation = started()
+    pod, placed = simulation.workers()[0], simulation.now.isoformat()
+    simulation.pods[pod.name] = replace(
+        pod, node="n2", placed=placed, waiting_reason="ContainerCreating"
+    )
+    simulation.tick(30)
+    return planned(simulation)
+
+
+def with_a_worker_of_which_nothing_is_heard() -> Plan:
+    simulation = started()
+    simulation.run_pods()
+    simulation.dead_nodes = {"n2"}  # its pod runs, and is no member
+    silent = simulation.workers()[2]
+    simulation.unheard_since[silent.uid] = simulation.now
+    simulation.tick(12)
+    return planned(simulation)
+
+
 def with_a_pod_that_fits_nowhere() -> Plan:
     simulation = started()
     pod = simulation.workers()[0]
@@ -153,6 +173,16 @@ GIVEN = [
         "cannot pull image x:1 of pod gpt-w0-1 on node n2: ErrImagePull: not found",
     ),
     (with_a_coordinator_that_crashes, "CoordinatorCrashing", "volume is not writable"),
+    (
+        with_a_pod_without_containers,
+        "ContainerCreating",
+        "pod gpt-w0-1 is on node n2 since 2026-01-01",
+    ),
+    (
+        with_a_worker_of_which_nothing_is_heard,
+        "WorkerSilent",
+        "worker pod gpt-w2-1 on node n3 runs, but its coordinator hears nothing of it",
+    ),
     (with_a_pod_that_fits_nowhere, "Unschedulable", "0/3 nodes: too little memory"),
     (
         with_pods_that_failed_twice,

@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection, RejectedError
 from regroup_trainer.agent.heartbeat import Heartbeat
+from regroup_trainer.coordinator.coordinator_status import HEARD_SECONDS, heard_of
 from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import Effect
 from regroup_trainer.coordinator.server import LONGEST_DELAY_SECONDS, Server
@@ -222,7 +223,9 @@ async def test_heartbeats_keep_a_member_until_the_operator_reports_it_lost(setup
     importing = setup.core.state.importing
     await asyncio.to_thread(wait_until, "a worker that imports torch", lambda: 0 in importing)
     assert not unknown.is_set()
+    assert (await setup.status()).heard == ("uid-0",)
     socket = await setup.join(make_hello())
+    assert (await setup.status()).heard == ()
     heartbeat.is_warm = True
     members = setup.core.state.members
     await asyncio.to_thread(wait_until, "a member", lambda: members)
@@ -241,6 +244,27 @@ async def test_heartbeats_keep_a_member_until_the_operator_reports_it_lost(setup
     heartbeat.stop()
     await asyncio.to_thread(heartbeat.join, 5)
     await socket.close()
+
+
+async def test_an_agent_is_heard_of_as_soon_as_it_starts(setup: Setup) -> None:
+    heartbeat = Heartbeat(setup.url, TOKEN, "uid/0", 0, 60.0, lambda: None)
+    heartbeat.start()
+    importing = setup.core.state.importing
+    await asyncio.to_thread(wait_until, "a worker that imports torch", lambda: 0 in importing)
+    assert (await setup.status()).heard == ("uid/0",)
+    heartbeat.stop()
+    await asyncio.to_thread(heartbeat.join, 5)
+
+
+async def test_only_recent_signs_of_life_are_reported(setup: Setup) -> None:
+    now = time.monotonic()
+    for age in range(2000):
+        setup.core.on_importing(0, f"uid-{age}", now - age / 100)
+    heard = heard_of(setup.core.state, now)
+    assert heard[:2] == ("uid-0", "uid-1")
+    assert len(heard) == HEARD_SECONDS * 100
+    setup.core.on_importing(0, "", now)
+    assert "" not in heard_of(setup.core.state, now)
 
 
 async def test_a_terminated_coordinator_waits_for_agents_that_leave(setup: Setup) -> None:

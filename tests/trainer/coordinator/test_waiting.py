@@ -51,7 +51,7 @@ def test_too_few_workers_have_come() -> None:
 def test_workers_that_import_torch_are_named_while_they_report_it() -> None:
     job = Job()
     for index in (0, 1, 1_000_000):
-        job.core.on_importing(index, job.now)
+        job.core.on_importing(index, "", job.now)
     job.wait(0.1)
     doing = "(importing torch: gpt-w0, gpt-w1; see the pods of gpt-w2)"
     assert status(job).message == f"waiting for workers: none has connected yet {doing}"

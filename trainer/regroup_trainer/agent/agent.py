@@ -168,8 +168,8 @@ class Agent:
     async def _work(self, directory: Path) -> None:
         self._sockets = RankSockets(directory / "ranks.sock", self._on_report)
         await self._sockets.start()
+        self._heartbeat.start()  # before torch is imported, which takes seconds to minutes
         await self._template.start(self._environment.entry, directory)
-        self._heartbeat.start()
         await self._warm.wait()
         self._heartbeat.is_warm = True
         await self._connection.run()

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 
 class Heartbeat(threading.Thread):
     """POST /v1/importing/<index> every `seconds` until `is_warm` is set, and /v1/heartbeat/<member>
-    from then on. Failures are ignored: the coordinator notices.
+    from then on. The first one is sent at once. Failures are ignored: the coordinator notices.
 
     A heartbeat says how late this thread got its turn, in seconds: on an overloaded machine the
     next one may be later still.
@@ -37,8 +37,9 @@ class Heartbeat(threading.Thread):
         super().__init__(name="heartbeat", daemon=True)
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or 80
-        self._cold_path = f"/v1/importing/{index}"
-        self._path = f"/v1/heartbeat/{quote(member, safe='')}"
+        name = quote(member, safe="")
+        self._cold_path = f"/v1/importing/{index}?member={name}"
+        self._path = f"/v1/heartbeat/{name}"
         self.is_warm = False
         """Whether torch is imported."""
         self._headers = {"Authorization": f"Bearer {token}", "Content-Length": "0"}
@@ -50,10 +51,11 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         """Send heartbeats until `stop`."""
-        due = time.monotonic() + self.seconds
-        while not self._stopped.wait(self.seconds):
+        due = time.monotonic()
+        while not self._stopped.is_set():
             self._beat(max(0.0, time.monotonic() - due))
             due = time.monotonic() + self.seconds
+            self._stopped.wait(self.seconds)
         self._disconnect()
 
     def stop(self) -> None:
@@ -68,8 +70,8 @@ class Heartbeat(threading.Thread):
                 self._connection = http.client.HTTPConnection(
                     self._host, self._port, timeout=max(1.0, self.seconds)
                 )
-            path = self._path if self.is_warm else self._cold_path
-            self._connection.request("POST", f"{path}?delay={delay:.3f}", headers=self._headers)
+            path = f"{self._path}?delay={delay:.3f}" if self.is_warm else self._cold_path
+            self._connection.request("POST", path, headers=self._headers)
             answer = self._connection.getresponse()
             answer.read()
             if answer.status == http.HTTPStatus.NOT_FOUND:

@@ -35,7 +35,7 @@ class State:
         self.desired = desired
         self.members: dict[str, Member] = {}
         self.unknown_members: dict[str, float] = {}
-        """Name -> last heartbeat of members that are lost, or have not said hello here yet."""
+        """Name -> last heartbeat of agents that are lost, import torch, or are yet to connect."""
         self.importing: dict[int, float] = {}
         """Index -> when its worker last reported that it imports torch."""
         self.lost_members: dict[int, tuple[Hello, str]] = {}

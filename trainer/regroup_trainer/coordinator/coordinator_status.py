@@ -12,6 +12,11 @@ from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.generation import Decision, GenerationRecord
 from regroup_trainer.protocol.job_status import CoordinatorPhase, CoordinatorStatus, MemberStatus
 
+HEARD_SECONDS = 5.0
+"""How recent a sign of life must be."""
+HEARD_NAMED = 1024
+"""Agents that a status names at most."""
+
 
 def make_status(state: State, sequence: int) -> CoordinatorStatus:
     """The answer to GET /v1/status."""
@@ -38,6 +43,12 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
         events=state.journal.events(),
         outcome=state.outcome,
     )
+
+
+def heard_of(state: State, now: float) -> tuple[str, ...]:
+    """The agents that are no members, and were heard of a moment ago: the newest of them."""
+    fresh = [name for name, at in state.unknown_members.items() if now - at < HEARD_SECONDS]
+    return tuple(sorted(fresh, key=lambda name: -state.unknown_members[name])[:HEARD_NAMED])
 
 
 def _total_steps(state: State) -> int:

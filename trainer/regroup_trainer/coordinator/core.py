@@ -126,10 +126,12 @@ class Coordinator:
             self.state.journal.emit_rarely(wall, "HeartbeatsLate", late, "Warning")
         return True
 
-    def on_importing(self, index: int, now: float) -> None:
-        """A worker that has not connected yet imports torch."""
+    def on_importing(self, index: int, name: str, now: float) -> None:
+        """A worker that has not connected yet imports torch. An older agent gives no name."""
         if index < self.state.desired.workers:
             self.state.importing[index] = now
+            if name:
+                self.state.unknown_members[name] = now
 
     def on_closed(self, name: str, now: float) -> list[Effect]:
         """The connection to a member closed."""

@@ -22,14 +22,19 @@ from pydantic import BaseModel, ValidationError
 
 from regroup_trainer.coordinator.coordinator_metrics import make_registry
 from regroup_trainer.coordinator.coordinator_state import State
-from regroup_trainer.coordinator.coordinator_status import make_status, message_of, phase_of
+from regroup_trainer.coordinator.coordinator_status import (
+    heard_of,
+    make_status,
+    message_of,
+    phase_of,
+)
 from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import Close, Effect, ReserveNumber, Send
 from regroup_trainer.coordinator.number_files import reserve
 from regroup_trainer.protocol.agent_messages import Hello, agent_message
 from regroup_trainer.protocol.coordinator_messages import Refused
 from regroup_trainer.protocol.desired import Desired, Lost
-from regroup_trainer.protocol.message import PROTOCOL_VERSION, TEXT_LIMIT
+from regroup_trainer.protocol.message import NAME_LIMIT, PROTOCOL_VERSION, TEXT_LIMIT
 from regroup_trainer.protocol.rank_messages import Progress
 
 BODY_BYTES = 256 * 1024
@@ -173,7 +178,8 @@ class Server:
         return web.Response(status=204 if known else 404)
 
     async def _importing(self, request: web.Request) -> web.Response:
-        self._core.on_importing(int(request.match_info["index"]), time.monotonic())
+        name = request.query.get("member", "")[:NAME_LIMIT]
+        self._core.on_importing(int(request.match_info["index"]), name, time.monotonic())
         return web.Response(status=204)
 
     # --- operator ---------------------------------------------------------------------------------
@@ -187,6 +193,8 @@ class Server:
             async with asyncio.timeout(wait), self._news:
                 await self._news.wait_for(lambda: self._sequence > after)
         status = make_status(self._core.state, self._sequence)
+        heard = heard_of(self._core.state, time.monotonic())
+        status = status.model_copy(update={"heard": heard})
         return web.Response(text=status.model_dump_json(), content_type="application/json")
 
     async def _desired(self, request: web.Request) -> web.Response:

@@ -143,6 +143,10 @@ class CoordinatorStatus(Message):
     spares: int = 0
     """Warm workers without a rank, beside a full generation."""
     members: tuple[MemberStatus, ...] = ()
+    heard: tuple[Name, ...] | None = None
+    """Agents that are no members and were heard of in the last seconds: they import torch, or are
+    about to connect. None from a coordinator that does not say.
+    """
     progress: Progress | None = None
     total_steps: int = 0
     evaluation: Evaluated | None = None

@@ -30,7 +30,9 @@ QUOTE_LIMIT = 100
 """Characters that are shown of a word or a value."""
 _MOST_WORDS = 50
 Text = Annotated[str, Field(max_length=TEXT_LIMIT)]
-Name = Annotated[str, Field(max_length=253)]
+NAME_LIMIT = 253
+"""Characters of the longest name of an object in Kubernetes."""
+Name = Annotated[str, Field(max_length=NAME_LIMIT)]
 
 
 class Message(BaseModel):

@@ -24,6 +24,8 @@ class WaitingReason(Enum):
     ApiError = "the API server refused a request of the operator"
     ImageError = "the image of a pod cannot be pulled"
     CoordinatorCrashing = "the coordinator's container fails each time that it is started"
+    ContainerCreating = "a pod has a node, and its containers are not created for half a minute"
+    WorkerSilent = "a worker runs, and the coordinator has not heard of it for ten seconds"
     Suspended = "the job is suspended and holds no pods"
     Suspending = "the ranks save their state, then the pods are given back"
     Unschedulable = "the scheduler finds no node for a pod"

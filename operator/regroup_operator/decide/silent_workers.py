@@ -1,0 +1,81 @@
+"""Replaces workers that run and are not heard of. Pure.
+
+An agent shows life as soon as it starts, before its template imports torch. So a worker of which
+nothing is heard has hung, or it looks for the coordinator at a wrong place. It costs the job a
+worker for ever, although its pod is Running. A member that falls silent is not meant here: its
+coordinator reports it as lost (`losses`).
+
+Where nothing is heard of any other worker either, the fault is likely elsewhere, and nothing is
+replaced. A coordinator of an older release does not say of whom it hears: nothing is replaced then.
+"""
+
+from __future__ import annotations
+
+from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.decide.plan import DeletePod, Event, Step
+from regroup_operator.observe.observed import Observed, Pod
+from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
+
+NAMED_SECONDS = 10.0
+"""Silence after which the status names a worker."""
+SILENT_SECONDS = 30.0
+"""Silence after which it is replaced."""
+FRESH_SECONDS = 5.0
+"""Another worker is heard of when its last sign of life is not older."""
+
+
+def replace_silent(observed: Observed, status: TrainingJobStatus) -> Step:
+    """Delete the workers that were silent for too long. Their places are taken by new pods."""
+    silent = [pod for pod, seconds in _silent(observed).items() if seconds >= SILENT_SECONDS]
+    why = f"it runs, but its coordinator heard nothing of it for {SILENT_SECONDS:.0f} s"
+    return Step(
+        status,
+        tuple(DeletePod(pod, why) for pod in silent),
+        tuple(
+            Event(
+                "Warning",
+                "WorkerSilent",
+                f"worker pod {pod.name} on node {pod.node} is replaced: {why}",
+                pod.uid,
+            )
+            for pod in silent
+        ),
+    )
+
+
+def name_silent(observed: Observed) -> Waiting | None:
+    """The worker that has been silent the longest, once that is worth a word."""
+    silent = _silent(observed)
+    pod = max(silent, key=lambda pod: silent[pod], default=None)
+    if pod is None or silent[pod] < NAMED_SECONDS:
+        return None
+    return Waiting.of(
+        WaitingReason.WorkerSilent,
+        f"worker pod {pod.name} on node {pod.node} runs, but its coordinator hears nothing of it: "
+        f"it is replaced {SILENT_SECONDS:.0f} s after its last sign of life "
+        f"(see kubectl logs {pod.name})",
+    )
+
+
+def silence_due(observed: Observed) -> float | None:
+    """Seconds until a silent worker may have to be named or replaced; None while none is silent."""
+    ends = (NAMED_SECONDS, SILENT_SECONDS)
+    left = [
+        end - seconds for seconds in _silent(observed).values() for end in ends if end > seconds
+    ]
+    return min(left, default=None)
+
+
+def _silent(observed: Observed) -> dict[Pod, float]:
+    """Running workers that are no members, with the seconds since their last sign of life, while
+    others are heard of.
+    """
+    view = observed.coordinator
+    if view.status is None or view.failures:
+        return {}
+    known = {member.member for member in view.status.members}
+    seconds = view.silent_seconds
+    running = [pod for pod in observed.workers if pod.alive and pod.uid in seconds]
+    heard = {pod.uid for pod in running if seconds[pod.uid] < FRESH_SECONDS}
+    return {pod: seconds[pod.uid] for pod in running if pod.uid not in known and heard - {pod.uid}}

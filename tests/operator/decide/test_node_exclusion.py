@@ -1,0 +1,154 @@
+"""Which nodes a job avoids because they failed too often, and when it uses them again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regroup_operator.api.status import NODES_REMEMBERED, TrainingJobStatus
+from regroup_operator.api.timestamps import format_time
+from regroup_operator.decide.node_exclusion import FORGET_SECONDS, count_node_failures
+from regroup_operator.decide.plan import Event
+from tests.support.operator_simulation import NODES, Simulation, make_spec, training
+
+
+def exclude(simulation: Simulation, *nodes: str, failures: int = 2) -> None:
+    """Let each of these nodes have failed just now."""
+    time = format_time(simulation.now)
+    update = {
+        "node_failures": dict.fromkeys(nodes, failures),
+        "node_failure_times": dict.fromkeys(nodes, time),
+        "excluded_nodes": nodes if failures >= 2 else (),
+    }
+    simulation.status = simulation.status.model_copy(update=update)
+
+
+def restart(simulation: Simulation, *nodes: str) -> None:
+    """The power of these nodes fails for a moment."""
+    for pod in simulation.workers():
+        if pod.node in nodes:
+            simulation.fail(pod, exit_code=255, exit_reason="Unknown")
+
+
+def test_two_outages_of_all_nodes_cost_no_budget_and_leave_nodes_for_min_replicas() -> None:
+    simulation = Simulation(spec=make_spec(restartPolicy={"maxRestarts": 2}))
+    simulation.settle(4)
+    events: list[Event] = []
+    for _ in range(2):
+        restart(simulation, *NODES)
+        for _ in range(12):
+            events += simulation.round().events
+            simulation.run_pods()
+            simulation.tick(2)
+    assert simulation.status.phase == "Running"
+    assert simulation.status.pod_failures == 0
+    assert len(simulation.workers()) == 3
+    assert simulation.status.world_size >= 2
+    excluded = {event.key for event in events if event.reason == "NodeExcluded"}
+    assert len(excluded) == 3
+    messages = {event.message for event in events if event.reason == "NodeReadmitted"}
+    assert any("minReplicas=2 workers" in message for message in messages)
+
+
+def test_an_excluded_node_stays_excluded_while_min_replicas_workers_have_a_place() -> None:
+    simulation = training()
+    exclude(simulation, "n2")
+    restart(simulation, "n2")
+    simulation.settle(8)
+    assert simulation.status.excluded_nodes == ("n2",)
+    assert simulation.status.world_size == 2
+
+
+def test_why_a_worker_is_missing_is_said_with_the_nodes_that_it_avoids() -> None:
+    simulation = training()
+    exclude(simulation, "n2")
+    restart(simulation, "n2")
+    simulation.settle(4)
+    degraded = simulation.status.condition("Degraded")
+    assert degraded is not None
+    assert degraded.message == (
+        "2 of 3 workers take part; pod gpt-w1-2 cannot be scheduled: no node fits "
+        "(the job avoids n2: see status.excludedNodes and status.suspectedNodes)"
+    )
+
+
+def test_a_coordinator_without_a_place_gets_an_excluded_node() -> None:
+    simulation = Simulation()
+    simulation.round()
+    exclude(simulation, *NODES)
+    pod = simulation.coordinator()
+    assert pod is not None
+    simulation.pods[pod.name] = replace(pod, excluded_nodes=NODES, unschedulable="no node fits")
+    simulation.settle(6)
+    assert len(simulation.status.excluded_nodes) < len(NODES)
+    assert simulation.status.phase == "Running"
+
+
+def test_a_node_is_used_again_when_its_last_failures_are_old() -> None:
+    simulation = training()
+    exclude(simulation, "n2")
+    simulation.tick(FORGET_SECONDS - 10)
+    assert simulation.round().status.excluded_nodes == ("n2",)
+    simulation.tick(10)
+    what = simulation.round()
+    assert what.status.excluded_nodes == ()
+    assert what.status.node_failures == {"n2": 1}
+    assert [e.message for e in what.events] == ["node n2 is used again: no failure there for 1 h"]
+    simulation.tick(FORGET_SECONDS)
+    assert simulation.round().status.node_failures == {}
+
+
+@pytest.mark.parametrize("times", [{}, {"n2": "2999-01-01T00:00:00Z"}])
+def test_failures_without_a_time_or_of_a_wrong_clock_are_forgotten_an_hour_from_now(
+    times: dict[str, str],
+) -> None:
+    simulation = training()
+    exclude(simulation, "n2")
+    simulation.status = simulation.status.model_copy(update={"node_failure_times": times})
+    assert simulation.round().status.excluded_nodes == ("n2",)
+    simulation.tick(FORGET_SECONDS)
+    assert simulation.round().status.excluded_nodes == ()
+
+
+def test_a_status_remembers_the_nodes_that_failed_last() -> None:
+    simulation = training()
+    policy = simulation.job().policies.node_failure
+    status = TrainingJobStatus()
+    for number in range(NODES_REMEMBERED + 5):
+        status = count_node_failures(status, [f"n{number}"], policy, simulation.now).status
+        simulation.tick(1)
+    assert len(status.node_failures) == NODES_REMEMBERED
+    assert "n4" not in status.node_failures
+    assert TrainingJobStatus.model_validate(status.model_dump()) == status
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["restart", "lose"]),
+            st.sets(st.sampled_from(NODES), min_size=1),
+            st.sampled_from([2, 60, 1800, 7200]),
+        ),
+        max_size=8,
+    )
+)
+def test_no_series_of_failures_leaves_a_job_without_a_place_on_healthy_nodes(
+    outages: list[tuple[str, set[str], int]],
+) -> None:
+    simulation = training()
+    for kind, nodes, pause in outages:
+        if kind == "restart":
+            restart(simulation, *nodes)
+        for node in nodes if kind == "lose" else ():
+            simulation.kill_node(node)
+        simulation.settle(6)
+        for node in nodes:
+            simulation.start_node(node)
+        simulation.tick(pause)
+        simulation.settle(6)
+    simulation.settle(20)
+    assert simulation.status.world_size >= 2, simulation.status

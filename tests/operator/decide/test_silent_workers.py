@@ -1,0 +1,96 @@
+"""Workers that run and are not heard of, in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from regroup_operator.decide.plan import CreateWorker, DeletePod
+from regroup_operator.decide.planner import plan
+from regroup_operator.decide.silent_workers import NAMED_SECONDS, SILENT_SECONDS
+from tests.support.operator_simulation import Simulation, make_spec, training
+
+
+def with_silent(*indices: int) -> Simulation:
+    """A job of three workers; nothing is heard of these from now on."""
+    simulation = training()
+    for pod in simulation.workers():
+        if pod.index in indices:
+            simulation.unheard_since[pod.uid] = simulation.now
+    return simulation
+
+
+def deleted(simulation: Simulation) -> list[str]:
+    return [a.pod.name for a in simulation.round().actions if isinstance(a, DeletePod)]
+
+
+def test_a_silent_worker_is_named_after_ten_seconds_and_replaced_after_thirty() -> None:
+    simulation = with_silent(1)
+    simulation.tick(NAMED_SECONDS - 1)
+    assert "gpt-w1-1" not in simulation.round().status.message
+    simulation.tick(1)
+    status = simulation.round().status
+    degraded = status.condition("Degraded")
+    assert degraded is not None
+    for message in (status.message, degraded.message):
+        assert "worker pod gpt-w1-1 on node n2 runs, but its coordinator hears nothing" in message
+        assert "kubectl logs gpt-w1-1" in message
+    simulation.tick(SILENT_SECONDS - NAMED_SECONDS - 1)
+    assert deleted(simulation) == []
+    simulation.tick(1)
+    what = simulation.round()
+    assert [a.pod.name for a in what.actions if isinstance(a, DeletePod)] == ["gpt-w1-1"]
+    assert [a.index for a in what.actions if isinstance(a, CreateWorker)] == [1]
+    assert "WorkerSilent" in [event.reason for event in what.events]
+    assert what.status.node_failures == {}
+    assert what.status.suspected_nodes == ()
+
+
+def test_rounds_come_when_a_silent_worker_has_to_be_named_or_replaced() -> None:
+    simulation = with_silent(1)
+    begun, rounds = simulation.now, 0
+    while not deleted(simulation):
+        simulation.tick(simulation.round().requeue_after or 0.0)
+        rounds += 1
+    assert (simulation.now - begun).total_seconds() == SILENT_SECONDS
+    assert rounds < 6
+
+
+def test_nothing_is_replaced_while_nothing_is_heard_of_anyone() -> None:
+    simulation = with_silent(0, 1, 2)
+    simulation.tick(1000)
+    assert deleted(simulation) == []
+
+
+def test_nothing_is_replaced_while_the_coordinator_does_not_answer() -> None:
+    simulation = with_silent(1)
+    simulation.tick(100)
+    simulation.failures = 1
+    assert deleted(simulation) == []
+
+
+def test_nothing_is_replaced_under_a_coordinator_that_does_not_say_of_whom_it_hears() -> None:
+    simulation = with_silent(1)
+    simulation.tick(100)
+    observed = simulation.observed()
+    silent_about_all = replace(observed.coordinator, silent_seconds={})
+    what = plan(simulation.job(), replace(observed, coordinator=silent_about_all), simulation.now)
+    assert not [a for a in what.actions if isinstance(a, DeletePod)]
+
+
+def test_a_worker_that_imports_torch_is_shown_as_warming() -> None:
+    simulation = with_silent(1)
+    observed = simulation.observed()
+    report = observed.coordinator.status
+    assert report is not None
+    report = report.model_copy(update={"heard": tuple(simulation.unheard_since)})
+    view = replace(observed.coordinator, status=report)
+    what = plan(simulation.job(), replace(observed, coordinator=view), simulation.now)
+    assert [w.state for w in what.status.workers] == ["Training", "Warming", "Training"]
+
+
+def test_a_job_of_one_worker_keeps_it() -> None:
+    simulation = Simulation(spec=make_spec(replicas=1, elasticPolicy={"minReplicas": 1}))
+    simulation.settle(4)
+    simulation.unheard_since[simulation.workers()[0].uid] = simulation.now
+    simulation.tick(100)
+    assert deleted(simulation) == []
