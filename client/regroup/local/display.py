@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regroup_trainer.protocol.job_status import CoordinatorStatus
+from regroup_trainer.protocol.ledger import FAILURES
 from regroup_trainer.protocol.progress_pattern import Found
 from regroup_trainer.protocol.rank_messages import Progress
 
@@ -134,7 +135,8 @@ def _facts(status: CoordinatorStatus) -> list[tuple[str, str]]:
         facts += _numbers(progress)
     if status.checkpoint is not None:
         facts.append(("checkpoint", f"step {status.checkpoint.step}"))
-    facts.append(("recoveries", str(sum(status.ledger.restarts.values()))))
+    restarts = status.ledger.restarts
+    facts.append(("recoveries", str(sum(restarts.get(cause, 0) for cause in FAILURES))))
     if counts_steps:
         facts.append(("goodput", f"{status.ledger.goodput_ratio:.0%}"))
     return facts

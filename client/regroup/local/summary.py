@@ -8,6 +8,7 @@ from typing import Any
 
 from regroup.local.local_run import LocalRun
 from regroup_trainer.protocol.job_status import Outcome
+from regroup_trainer.protocol.ledger import FAILURES
 
 
 def summarize(run: LocalRun, outcome: Outcome, wall_seconds: float) -> dict[str, Any]:
@@ -42,8 +43,7 @@ def write(summary: dict[str, Any], file: Path) -> None:
 def sentence(summary: dict[str, Any]) -> str:
     """The summary in one line."""
     loss = "" if summary["finalLoss"] is None else f", final loss {summary['finalLoss']:.4f}"
-    count, lost = len(summary["recoveries"]), summary["lostSteps"]
-    recoveries = f"{count} recover{'y' if count == 1 else 'ies'}"
+    lost, recoveries = summary["lostSteps"], _recoveries(summary["recoveries"])
     if summary["steps"] is None:
         return f"{summary['outcome']}: {recoveries}, {summary['wallSeconds']:.1f} s"
     return (
@@ -51,3 +51,12 @@ def sentence(summary: dict[str, Any]) -> str:
         f"{lost} lost step{'' if lost == 1 else 's'}, goodput {summary['goodput']:.0%}, "
         f"{summary['wallSeconds']:.1f} s"
     )
+
+
+def _recoveries(records: list[dict[str, Any]]) -> str:
+    """How many failures it recovered from; planned changes of the workers are counted apart."""
+    failures = sum(record["cause"] in FAILURES for record in records)
+    planned = len(records) - failures
+    text = f"{failures} recover{'y' if failures == 1 else 'ies'}"
+    changes = f"{planned} planned change{'' if planned == 1 else 's'} of the workers"
+    return f"{text}, {changes}" if planned else text

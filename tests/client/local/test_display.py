@@ -126,6 +126,10 @@ def test_the_summary_counts_what_was_lost() -> None:
     assert "2 recoveries, 1 lost step, " in sentence(
         {**summary, "lostSteps": 1, "recoveries": summary["recoveries"] * 2}
     )
+    joined = recovery.model_copy(update={"cause": "resize"}).model_dump(mode="json")
+    assert "1 recovery, 1 planned change of the workers, 7 lost" in sentence(
+        {**summary, "recoveries": [*summary["recoveries"], joined]}
+    )
 
 
 def test_a_program_that_reports_no_steps_has_none_in_display_and_summary() -> None:

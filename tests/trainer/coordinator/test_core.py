@@ -596,3 +596,10 @@ def test_skipped_updates_are_rare_events_and_the_error_is_not_tried_again() -> N
     assert job.outcome is not None
     assert job.outcome.result == "failed"
     assert "an error that would come again" in job.outcome.message
+
+
+def test_the_message_says_why_a_wanted_worker_is_missing() -> None:
+    job, _agents = start_job(workers=2)
+    job.wait(5.0)
+    message = make_status(job.core.state, 1).message
+    assert message.endswith("on 2 workers of 3 wanted (gpt-w2 has not connected yet)")

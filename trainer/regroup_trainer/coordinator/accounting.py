@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from regroup_trainer.coordinator.current_generation import GenerationEnd, LastCommit
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, RestoredFrom
 from regroup_trainer.protocol.job_status import Recovery
-from regroup_trainer.protocol.ledger import Cause, Ledger
+from regroup_trainer.protocol.ledger import FAILURES, Cause, Ledger
 from regroup_trainer.protocol.rank_messages import Progress, Restored
 
 MOST_RECOVERIES = 10
-FAILURES: tuple[Cause, ...] = ("application", "infrastructure", "hang")
-"""The causes that are failures; the others are planned."""
 
 
 class Account:

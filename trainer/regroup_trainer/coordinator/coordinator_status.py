@@ -7,7 +7,7 @@ from regroup_trainer.coordinator.current_generation import CurrentGeneration
 from regroup_trainer.coordinator.formation import wanted_workers
 from regroup_trainer.coordinator.membership import overload
 from regroup_trainer.coordinator.straggler_reports import stragglers_of
-from regroup_trainer.coordinator.waiting import count_of_workers, ending_message
+from regroup_trainer.coordinator.waiting import PODS_NAMED, count_of_workers, ending_message
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.generation import Decision, GenerationRecord
 from regroup_trainer.protocol.job_status import CoordinatorPhase, CoordinatorStatus, MemberStatus
@@ -127,6 +127,9 @@ def _missing(state: State, current: CurrentGeneration) -> str:
     if len(current.record.members) >= wanted:
         return ""
     reasons = [f"{hello.pod} was lost: {why}" for hello, why in state.lost_members.values()]
+    here = {member.hello.index for member in state.members.values()}
+    absent = [n for n in range(state.desired.workers) if n not in here | state.lost_members.keys()]
+    reasons += [f"{state.desired.job}-w{n} has not connected yet" for n in absent[:PODS_NAMED]]
     if state.desired.replica_group_size > 1 and (idle := _without_rank(state, current)):
         reasons.append(f"{', '.join(idle)} without a rank: its replica group is not whole")
     return f" of {wanted} wanted" + (f" ({'; '.join(reasons)})" if reasons else "")

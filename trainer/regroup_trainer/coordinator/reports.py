@@ -6,7 +6,7 @@ rank. All others are dropped, so that a fenced member or generation changes noth
 
 from __future__ import annotations
 
-from regroup_trainer.coordinator.accounting import FAILURES, loss_of
+from regroup_trainer.coordinator.accounting import loss_of
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure, LastCommit
 from regroup_trainer.coordinator.generation_end import lost_at_once
@@ -15,6 +15,7 @@ from regroup_trainer.coordinator.restart_budget import describe
 from regroup_trainer.protocol.agent_messages import RankExit, Stack
 from regroup_trainer.protocol.exit_codes import PORT_TAKEN_EXIT_CODE
 from regroup_trainer.protocol.job_status import Outcome
+from regroup_trainer.protocol.ledger import FAILURES
 from regroup_trainer.protocol.rank_messages import (
     Busy,
     CheckpointFailed,

@@ -10,6 +10,8 @@ from regroup_trainer.protocol.message import Message
 
 Cause = Literal["application", "infrastructure", "hang", "preemption", "resize"]
 """Which budget a restart counts against."""
+FAILURES: tuple[Cause, ...] = ("application", "infrastructure", "hang")
+"""The causes that are failures; the others are planned."""
 
 
 class Ledger(Message):
