@@ -58,5 +58,5 @@ def _recoveries(records: list[dict[str, Any]]) -> str:
     failures = sum(record["cause"] in FAILURES for record in records)
     planned = len(records) - failures
     text = f"{failures} recover{'y' if failures == 1 else 'ies'}"
-    changes = f"{planned} planned change{'' if planned == 1 else 's'} of the workers"
+    changes = f"{planned} planned change{'' if planned == 1 else 's'}"
     return f"{text}, {changes}" if planned else text

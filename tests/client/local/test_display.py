@@ -127,7 +127,7 @@ def test_the_summary_counts_what_was_lost() -> None:
         {**summary, "lostSteps": 1, "recoveries": summary["recoveries"] * 2}
     )
     joined = recovery.model_copy(update={"cause": "resize"}).model_dump(mode="json")
-    assert "1 recovery, 1 planned change of the workers, 7 lost" in sentence(
+    assert "1 recovery, 1 planned change, 7 lost" in sentence(
         {**summary, "recoveries": [*summary["recoveries"], joined]}
     )
 
