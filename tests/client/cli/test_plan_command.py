@@ -163,10 +163,11 @@ def test_more_machines_than_the_bounds_allow_move_the_bounds(job: Path) -> None:
 
 
 def test_fewer_machines_than_the_layout_fits_are_no_lower_bound(job: Path) -> None:
-    large = VALID_JOB.replace("preset: 1m", "dimensions: {layers: 47, heads: 16, width: 2048}")
+    large = VALID_JOB.replace("preset: 1m", "dimensions: {layers: 97, heads: 16, width: 2048}")
     large = large.replace("{steps: 500}", "{steps: 500, precision: bf16}")
     job.write_text(large.replace("{minReplicas: 2, maxReplicas: 4}", "{minReplicas: 1}"))
-    found = answer(str(job), "--gpu", "l40s", "--nodes", "8", "--gpus-per-node", "1")
+    devices = ("--gpu", "l40s", "--nodes", "8", "--gpus-per-node", "1")
+    found = answer(str(job), *devices, "--global-batch-size", "512", "--sequence-length", "1024")
     bounds = yaml.safe_load(found["job"])["spec"]["elasticPolicy"]
     assert 1 < bounds["minReplicas"] < bounds["maxReplicas"] == 8
 
@@ -221,6 +222,23 @@ def test_nothing_fits_is_an_exit_code_with_a_sentence() -> None:
         (("--model", "gpt:2t", "--nodes", "1"), "--model gpt:2t: is unknown: use one of gpt:tiny"),
         (("--model", "resnet:20", "--nodes", "1"), "--model resnet:20: is unknown"),
         (("--params", "1e9", "--nodes", "1", "--gpu", "tpu"), "'tpu' is not one of"),
+        (("--params", "nan", "--nodes", "1"), "'--params': nan is no number"),
+        (
+            ("--params", "1e9", "--nodes", "1", "--network-gbits", "nan"),
+            "'--network-gbits': nan is no number",
+        ),
+        (
+            ("--params", "1e9", "--nodes", "1", "--network-gbits", "inf"),
+            "'--network-gbits': inf is not in the range",
+        ),
+        (
+            ("--params", "1e9", "--nodes", "1", "--gpus-per-node", "1000000007"),
+            "'--gpus-per-node': 1000000007 is not in the range 1<=x<=1024",
+        ),
+        (
+            ("--params", "1e9", "--nodes", "100000", "--gpus-per-node", "1000"),
+            "100000 machines with 1000 devices each: a plan is for at most 1048576 devices in all",
+        ),
         (
             ("--params", "1e9", "--nodes", "1", "--gpu", "v100-32", "--precision", "bf16"),
             "a v100-32 has fp32 only",
