@@ -79,6 +79,29 @@ def test_tables_fit_a_terminal_of_a_hundred_columns_and_cut_nothing_off(
     assert "…" not in output
 
 
+def test_wide_tables_lose_no_digit() -> None:
+    code, output = run("--params", "1e12", "--nodes", "1024", "--sequence-length", "8192")
+    assert code == 0
+    assert "…" not in output
+    assert "190,5" in output
+    assert output.startswith("1,002 billion parameters")
+
+
+def test_links_are_published_only_where_somebody_measured_them() -> None:
+    _, measured = run("--params", "1e9", "--nodes", "1", "--gpu", "a100-80")
+    _, other = run("--params", "1e9", "--nodes", "1", "--gpu", "cpu")
+    assert "On links in a machine: 80% of the peak, published" in plain(measured)
+    assert "On links in a machine: 80% of the peak, assumed (as NVLink of the A100)" in plain(other)
+
+
+def test_layouts_that_fit_and_are_refused_are_listed_with_the_reason(job: Path) -> None:
+    job.write_text(VALID_JOB.replace("{strategy: fsdp}", "{strategy: ddp, bucketMegabytes: 50}"))
+    _, output = run(str(job), "--gpu", "cpu")
+    text = plain(output)
+    assert "refused: fsdp 3: spec.trainer.parallelism: bucketMegabytes: of no meaning" in text
+    assert "not yet" not in text
+
+
 def test_the_printed_job_can_be_pasted() -> None:
     _, output = run(*CASES[1])
     pasted = yaml.safe_load(output[output.index("apiVersion") :])
@@ -100,6 +123,13 @@ def test_a_jobs_own_layout_stands_once_in_the_tables(job: Path) -> None:
     _, output = run(str(job), "--gpu", "cpu", "--nodes", "4")  # 6 samples, microBatchSize is 8
     memory, *_ = output.split("Time of a step")
     assert sum(line.startswith(" fsdp 4") for line in memory.splitlines()) == 1
+
+
+def test_the_examples_page_shows_the_tables_that_are_printed() -> None:
+    page = (Path(__file__).parents[3] / "examples/5-hundred-billion/README.md").read_text()
+    _, output = run(*CASES[1])
+    tables = output[output.index("global batch") : output.index("apiVersion")]
+    assert "\n".join(line.rstrip() for line in tables.splitlines()).strip() in page
 
 
 def test_a_jobs_own_layout_is_judged_and_all_else_of_it_stays(job: Path) -> None:
