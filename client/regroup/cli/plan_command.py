@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,6 +67,13 @@ class Case:
     """The layout that a given file asks for."""
 
 
+def _number(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+    """Refuse NaN, which lies within every range."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no number: give a finite one", context, option)
+    return value
+
+
 @click.command("plan")
 @click.argument(
     "file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -73,13 +81,14 @@ class Case:
 @click.option(
     "--params",
     type=click.FloatRange(min=0, min_open=True),
+    callback=_number,
     help="Number of parameters, such as 100e9.",
 )
 @click.option("--model", help="A preset, such as gpt:1.3b or llama:70b.")
-@click.option("--nodes", type=click.IntRange(min=1), help="Number of machines.")
+@click.option("--nodes", type=click.IntRange(1, 100_000), help="Number of machines.")
 @click.option(
     "--gpus-per-node",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 1024),
     help="Devices of a machine.  [default: as usual for the device]",
 )
 @click.option(
@@ -92,18 +101,21 @@ class Case:
 @click.option(
     "--network-gbits",
     "network_gigabits",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(0.001, 1e6),
+    callback=_number,
     help="Network bandwidth of a machine.",
 )
 @click.option(
-    "--sequence-length", type=click.IntRange(min=2), help="Tokens of a sample.  [default: 2048]"
+    "--sequence-length",
+    type=click.IntRange(2, 2**20),
+    help="Tokens of a sample.  [default: 2048]",
 )
 @click.option(
     "--global-batch-size",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 2**20),
     help="Samples of a step.  [default: 2^20 tokens]",
 )
-@click.option("--vocabulary", type=click.IntRange(min=2), help="Tokens that the model knows.")
+@click.option("--vocabulary", type=click.IntRange(2, 2**24), help="Tokens that the model knows.")
 @click.option(
     "--precision",
     type=click.Choice(["bf16", "fp32"]),
@@ -220,9 +232,12 @@ def _cluster(
         raise click.UsageError(
             f"--precision bf16: a {gpu.name} has fp32 only: leave it out, or take another --gpu"
         )
-    return cluster(
-        gpu.at_precision(precision or "bf16"), nodes, gpus_per_node, options.network_gigabits
-    )
+    try:
+        return cluster(
+            gpu.at_precision(precision or "bf16"), nodes, gpus_per_node, options.network_gigabits
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _case_of_job(document: Document, options: Options) -> Case:

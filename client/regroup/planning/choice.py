@@ -146,12 +146,27 @@ def _reason(question: Question, candidates: tuple[Candidate, ...], chosen: Candi
         f"It needs {chosen.memory.total / GIGA:.3g} of {limit / GIGA:.1f} GB that tensors may fill",
         f"{fitting} of {len(candidates)} arrangements fit",
         *_comparison([c for c in candidates if c.eligible], chosen),
+        *_idle(question.batch, chosen.layout),
     ]
     plain = next((c for c in candidates if c.layout.grid.kinds == {PLANNED[0]}), None)
     if plain and not plain.fits:
         need = f"{plain.memory.total / GIGA:,.0f} GB"
         reasons.append(f"plain {PLANNED[0]} would need {need}")
     return "; ".join(reasons)
+
+
+def _idle(batch: Batch, layout: Layout) -> Iterable[str]:
+    """Ranks without samples, or, where each has one, padding that is worth a word."""
+    ranks = layout.grid.data
+    computed = ranks * layout.micro_batches(batch) * layout.samples(batch)
+    if ranks > batch.samples:
+        yield (
+            f"{ranks - batch.samples} of {ranks} data-parallel ranks have no sample and only "
+            f"repeat others: give a global batch of {ranks} or more"
+        )
+    elif computed > batch.samples * SAME:
+        share = f"{1 - batch.samples / computed:.0%} of the samples computed are padding"
+        yield f"{share}: a global batch of {computed} takes as long"
 
 
 def _comparison(eligible: list[Candidate], chosen: Candidate) -> Iterable[str]:

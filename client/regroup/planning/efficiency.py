@@ -57,11 +57,12 @@ _COMPUTE: dict[tuple[str, Precision], Share] = {
 }
 _UNKNOWN = Share(0.55, "assumed", "nothing published for this device and precision")
 _LINKS = Share(0.8, "published", "nccl-tests: 230 to 240 of 300 GB/s on A100 NVLink")
-_NETWORK = Share(0.8, "assumed", "as NVLink")
+_OTHER_LINKS = Share(0.8, "assumed", "as NVLink of the A100")
 _HOP = 5e-6
 
 
 def expected(gpu: str, precision: Precision) -> Efficiency:
     """What is known without measuring, of a device of the table of hardware in `bf16` or `fp32`."""
     compute = _COMPUTE.get((gpu, precision), _UNKNOWN)
-    return Efficiency(compute, _LINKS, _NETWORK, _HOP, _HOP)
+    links = _LINKS if gpu.startswith("a100-") else _OTHER_LINKS
+    return Efficiency(compute, links, _OTHER_LINKS, _HOP, _HOP)

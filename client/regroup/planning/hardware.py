@@ -11,6 +11,8 @@ from regroup.planning.efficiency import Efficiency, expected
 from regroup_trainer.protocol.calibration import Precision
 
 GIGA = 10**9
+MOST_DEVICES = 2**20
+"""The bound of `trainer.training.globalBatchSize`: more would have nothing to do."""
 
 
 @dataclass(frozen=True)
@@ -131,12 +133,21 @@ class Cluster:
 def cluster(
     gpu: Gpu, nodes: int, gpus_per_node: int | None = None, network_gigabits: float | None = None
 ) -> Cluster:
-    """A cluster. What is not given is as in the usual machine of the device."""
+    """A cluster. What is not given is as in the usual machine of the device.
+
+    Raises ValueError for more devices than a batch may have samples.
+    """
     gigabits = network_gigabits or gpu.network_gigabits
+    per_node = gpus_per_node or gpu.gpus_per_node
+    if nodes * per_node > MOST_DEVICES:
+        raise ValueError(
+            f"{nodes} machines with {per_node} devices each: a plan is for at most {MOST_DEVICES} "
+            "devices in all: give fewer"
+        )
     return Cluster(
         gpu,
         nodes,
-        gpus_per_node or gpu.gpus_per_node,
+        per_node,
         gigabits * GIGA / 8,
         expected(gpu.name, gpu.precision),
     )

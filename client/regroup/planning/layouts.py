@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -140,7 +141,8 @@ class Layout:
 
 def divisors(number: int) -> list[int]:
     """All divisors, ascending."""
-    return [candidate for candidate in range(1, number + 1) if number % candidate == 0]
+    small = [value for value in range(1, math.isqrt(number) + 1) if number % value == 0]
+    return sorted({*small, *(number // value for value in small)})
 
 
 def grids(model: Transformer, cluster: Cluster, sequence_length: int) -> Iterator[Grid]:

@@ -1,13 +1,16 @@
-"""Prints a plan as tables of less than a hundred columns, or as JSON for programs."""
+"""Prints a plan as tables of about a hundred columns, or as JSON for programs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
+from rich.segment import Segments
 from rich.table import Table
 
 from regroup.planning import memory_estimate
@@ -56,9 +59,11 @@ def show(plan: Plan, console: Console, job: str, asked: Candidate | None = None)
     """
     console.print(_question(plan.question), soft_wrap=True, highlight=False)
     rows = shown(plan, asked)
-    console.print(_memory_table(plan, rows, asked))
-    console.print(_time_table(plan, rows, asked))
+    _print_whole(console, _memory_table(plan, rows, asked))
+    _print_whole(console, _time_table(plan, rows, asked))
     console.print(_assumptions(plan.question), style="dim", highlight=False)
+    for reason, names in _refused(rows).items():
+        console.print(f"[yellow]refused[/]: {', '.join(names)}: {escape(reason)}", highlight=False)
     if asked is not None:
         console.print(_verdict(plan, asked), highlight=False)
     if plan.recommended is None:
@@ -68,8 +73,25 @@ def show(plan: Plan, console: Console, job: str, asked: Candidate | None = None)
         f"[bold green]recommended[/]: {plan.recommended.layout.grid.name}. {escape(plan.reason)}."
     )
     if plan.recommended.time.traffic:
-        console.print(_communication_table(plan.recommended))
+        _print_whole(console, _communication_table(plan.recommended))
     console.print(job, markup=False, highlight=False, soft_wrap=True, end="")
+
+
+def _print_whole(console: Console, table: Table) -> None:
+    """Print a table as wide as it is, so that a narrow terminal breaks lines and loses no digit."""
+    unbounded = console.options.update(width=10 * WIDTH)
+    width = Measurement.get(console, unbounded, table).maximum
+    segments = console.render(table, unbounded.update(width=width))
+    console.print(Segments(segments), crop=False, end="")
+
+
+def _refused(rows: Iterable[Candidate]) -> dict[str, list[str]]:
+    """Reason -> the layouts that fit and are refused for it."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if row.fits and row.refusal:
+            names.setdefault(row.refusal, []).append(row.layout.grid.name)
+    return names
 
 
 def shown(plan: Plan, asked: Candidate | None = None) -> list[Candidate]:
@@ -143,6 +165,8 @@ def _question(question: Question) -> str:
 
 
 def _parameters(count: int) -> str:
+    if count >= 10**12:
+        return f"{count / 1e9:,.0f} billion"
     return f"{count / 1e9:.3g} billion" if count >= 10**9 else f"{count / 1e6:.3g} million"
 
 
@@ -194,7 +218,7 @@ def _table(title: str, words: tuple[str, ...], numbers: tuple[str, ...]) -> Tabl
 def _fits(row: Candidate) -> str:
     if not row.fits:
         return "[red]no[/]"
-    return "[yellow]not yet[/]" if row.refusal else "[green]yes[/]"
+    return "[yellow]refused[/]" if row.refusal else "[green]yes[/]"
 
 
 def _time_table(plan: Plan, rows: list[Candidate], asked: Candidate | None) -> Table:

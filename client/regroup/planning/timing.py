@@ -97,14 +97,29 @@ def _group(cluster: Cluster, size: int, stride: int) -> _Group:
     """A group of `size` ranks that are `stride` ranks apart. The groups of a machine share its
     network.
     """
-    efficiency = cluster.efficiency
     if size * stride <= cluster.gpus_per_node:
-        bandwidth = cluster.gpu.local_bandwidth * efficiency.local.value
-        return _Group(size, bandwidth, "local", efficiency.local_hop)
-    members_in_node = max(1, cluster.gpus_per_node // stride)
-    share = min(1.0, members_in_node / cluster.gpus_per_node)
-    bandwidth = cluster.network_bandwidth * share * efficiency.network.value
-    return _Group(size, bandwidth, "network", efficiency.network_hop)
+        return _Group(size, _local_bandwidth(cluster), "local", cluster.efficiency.local_hop)
+    return _network_group(cluster, size, sharing=min(stride, cluster.gpus_per_node))
+
+
+def _stages(cluster: Cluster, pipeline: int, stride: int) -> _Group:
+    """Two stages, `stride` ranks apart. All others wait for those that are on two machines."""
+    if pipeline * stride <= cluster.gpus_per_node:
+        return _group(cluster, 2, stride)
+    return _network_group(cluster, 2, sharing=min(stride, cluster.gpus_per_node))
+
+
+def _network_group(cluster: Cluster, size: int, sharing: int) -> _Group:
+    """`sharing`: the ranks of a machine that send to other machines at once. Whatever a rank sends
+    leaves it over the links within the machine.
+    """
+    efficiency = cluster.efficiency
+    network = cluster.network_bandwidth * efficiency.network.value / sharing
+    return _Group(size, min(network, _local_bandwidth(cluster)), "network", efficiency.network_hop)
+
+
+def _local_bandwidth(cluster: Cluster) -> float:
+    return cluster.gpu.local_bandwidth * cluster.efficiency.local.value
 
 
 def estimate(model: Transformer, layout: Layout, batch: Batch, cluster: Cluster) -> StepTime:
@@ -220,12 +235,7 @@ class _Step:
         if grid.pipeline == 1:
             return []
         stride = grid.tensor * grid.context * grid.shard
-        # The slowest stages are those that communicate between machines: all others wait for them.
-        group = _group(
-            self.cluster,
-            2,
-            stride if self.cluster.nodes == 1 else max(stride, self.cluster.gpus_per_node),
-        )
+        group = _stages(self.cluster, grid.pipeline, stride)
         amount = self._tokens * self.model.width * self.cluster.gpu.element_bytes
         once = amount / group.bandwidth + group.hop
         sent, count = 2.0 * amount * self._micro_batches, 2 * self._micro_batches

@@ -79,6 +79,29 @@ def test_tables_fit_a_terminal_of_a_hundred_columns_and_cut_nothing_off(
     assert "…" not in output
 
 
+def test_wide_tables_lose_no_digit() -> None:
+    code, output = run("--params", "1e12", "--nodes", "1024", "--sequence-length", "8192")
+    assert code == 0
+    assert "…" not in output
+    assert "190,5" in output
+    assert output.startswith("1,002 billion parameters")
+
+
+def test_links_are_published_only_where_somebody_measured_them() -> None:
+    _, measured = run("--params", "1e9", "--nodes", "1", "--gpu", "a100-80")
+    _, other = run("--params", "1e9", "--nodes", "1", "--gpu", "cpu")
+    assert "On links in a machine: 80% of the peak, published" in plain(measured)
+    assert "On links in a machine: 80% of the peak, assumed (as NVLink of the A100)" in plain(other)
+
+
+def test_layouts_that_fit_and_are_refused_are_listed_with_the_reason(job: Path) -> None:
+    job.write_text(VALID_JOB.replace("{strategy: fsdp}", "{strategy: ddp, bucketMegabytes: 50}"))
+    _, output = run(str(job), "--gpu", "cpu")
+    text = plain(output)
+    assert "refused: fsdp 3: spec.trainer.parallelism: bucketMegabytes: of no meaning" in text
+    assert "not yet" not in text
+
+
 def test_the_printed_job_can_be_pasted() -> None:
     _, output = run(*CASES[1])
     pasted = yaml.safe_load(output[output.index("apiVersion") :])
@@ -100,6 +123,13 @@ def test_a_jobs_own_layout_stands_once_in_the_tables(job: Path) -> None:
     _, output = run(str(job), "--gpu", "cpu", "--nodes", "4")  # 6 samples, microBatchSize is 8
     memory, *_ = output.split("Time of a step")
     assert sum(line.startswith(" fsdp 4") for line in memory.splitlines()) == 1
+
+
+def test_the_examples_page_shows_the_tables_that_are_printed() -> None:
+    page = (Path(__file__).parents[3] / "examples/5-hundred-billion/README.md").read_text()
+    _, output = run(*CASES[1])
+    tables = output[output.index("global batch") : output.index("apiVersion")]
+    assert "\n".join(line.rstrip() for line in tables.splitlines()).strip() in page
 
 
 def test_a_jobs_own_layout_is_judged_and_all_else_of_it_stays(job: Path) -> None:
@@ -163,10 +193,11 @@ def test_more_machines_than_the_bounds_allow_move_the_bounds(job: Path) -> None:
 
 
 def test_fewer_machines_than_the_layout_fits_are_no_lower_bound(job: Path) -> None:
-    large = VALID_JOB.replace("preset: 1m", "dimensions: {layers: 47, heads: 16, width: 2048}")
+    large = VALID_JOB.replace("preset: 1m", "dimensions: {layers: 97, heads: 16, width: 2048}")
     large = large.replace("{steps: 500}", "{steps: 500, precision: bf16}")
     job.write_text(large.replace("{minReplicas: 2, maxReplicas: 4}", "{minReplicas: 1}"))
-    found = answer(str(job), "--gpu", "l40s", "--nodes", "8", "--gpus-per-node", "1")
+    devices = ("--gpu", "l40s", "--nodes", "8", "--gpus-per-node", "1")
+    found = answer(str(job), *devices, "--global-batch-size", "512", "--sequence-length", "1024")
     bounds = yaml.safe_load(found["job"])["spec"]["elasticPolicy"]
     assert 1 < bounds["minReplicas"] < bounds["maxReplicas"] == 8
 
@@ -221,6 +252,23 @@ def test_nothing_fits_is_an_exit_code_with_a_sentence() -> None:
         (("--model", "gpt:2t", "--nodes", "1"), "--model gpt:2t: is unknown: use one of gpt:tiny"),
         (("--model", "resnet:20", "--nodes", "1"), "--model resnet:20: is unknown"),
         (("--params", "1e9", "--nodes", "1", "--gpu", "tpu"), "'tpu' is not one of"),
+        (("--params", "nan", "--nodes", "1"), "'--params': nan is no number"),
+        (
+            ("--params", "1e9", "--nodes", "1", "--network-gbits", "nan"),
+            "'--network-gbits': nan is no number",
+        ),
+        (
+            ("--params", "1e9", "--nodes", "1", "--network-gbits", "inf"),
+            "'--network-gbits': inf is not in the range",
+        ),
+        (
+            ("--params", "1e9", "--nodes", "1", "--gpus-per-node", "1000000007"),
+            "'--gpus-per-node': 1000000007 is not in the range 1<=x<=1024",
+        ),
+        (
+            ("--params", "1e9", "--nodes", "100000", "--gpus-per-node", "1000"),
+            "100000 machines with 1000 devices each: a plan is for at most 1048576 devices in all",
+        ),
         (
             ("--params", "1e9", "--nodes", "1", "--gpu", "v100-32", "--precision", "bf16"),
             "a v100-32 has fp32 only",

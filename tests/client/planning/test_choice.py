@@ -125,3 +125,21 @@ def test_a_number_of_parameters_becomes_a_shape_of_about_that_size(parameters: f
     assert 0.4 * parameters <= model.parameters <= 2 * parameters
     if parameters >= 1e10:
         assert model.parameters == pytest.approx(parameters, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("samples", "sentence"),
+    [
+        (5, "3 of 8 data-parallel ranks have no sample and only repeat others"),
+        (12, "25% of the samples computed are padding: a global batch of 16 takes as long"),
+        (16, ""),
+    ],
+)
+def test_ranks_that_idle_are_counted(samples: int, sentence: str) -> None:
+    def copies(layout: Layout) -> str:
+        return "" if layout.grid.name == "ddp 8" else "not today"
+
+    small = of_parameters(1e8, 50257)
+    result = plan(Question(small, Batch(samples, 512), cluster(GPUS["a100-80"], 1)), copies)
+    assert sentence in result.reason
+    assert bool(sentence) == ("padding" in result.reason or "no sample" in result.reason)

@@ -8,7 +8,7 @@ import pytest
 
 from regroup.planning.hardware import GPUS, cluster
 from regroup.planning.layouts import Batch, Checkpointing, Grid, Layout
-from regroup.planning.timing import StepTime, estimate
+from regroup.planning.timing import StepTime, Traffic, estimate
 from regroup.planning.transformer import of_parameters
 
 MODEL = of_parameters(10e9, 50257)
@@ -119,3 +119,30 @@ def test_a_pipeline_runs_a_multiple_of_its_stages() -> None:
     assert (
         estimate(MODEL, layout, alone, deep).compute == estimate(MODEL, layout, full, deep).compute
     )
+
+
+def sends(grid: Grid, nodes: int = 2) -> Traffic:
+    """What the stages of a pipeline send each other."""
+    machines = cluster(GPUS["a100-80"], nodes)
+    time = estimate(MODEL, Layout(grid, 1, "none"), BATCH, machines)
+    return next(part for part in time.traffic if part.kind == "send")
+
+
+def test_stages_within_a_machine_use_no_network() -> None:
+    assert sends(Grid("ddp", 1, 4, 1, 4)).link == "local"
+    assert sends(Grid("ddp", 2, 4, 1, 2)).link == "local"
+    assert sends(Grid("ddp", 2, 8, 1, 1)).link == "network"
+
+
+def test_stages_of_two_machines_share_its_network_with_the_ranks_that_send_at_once() -> None:
+    deep, wide = sends(Grid("ddp", 1, 16, 1, 1)), sends(Grid("fsdp", 1, 2, 8, 1))
+    assert deep.link == wide.link == "network"
+    once = [part.seconds / part.sent for part in (deep, wide)]
+    assert once[1] / once[0] == pytest.approx(8, rel=0.05)  # hops have latencies
+
+
+def test_no_rank_sends_faster_than_its_bus() -> None:
+    fast = cluster(GPUS["l40s"], 2, network_gigabits=6400)
+    time = estimate(MODEL, Layout(Grid("fsdp", 1, 1, 16, 1), 1, "none"), BATCH, fast)
+    bus = GPUS["l40s"].local_bandwidth * fast.efficiency.local.value
+    assert all(part.sent / part.seconds <= bus for part in time.traffic)

@@ -1,8 +1,9 @@
 """Llama: grouped-query attention, SwiGLU, RMSNorm, rotary positions.
 
 Sources: Llama 3 (Grattafiori et al., 2024); grouped queries (Ainslie et al., 2023); SwiGLU
-(Shazeer, 2020). The frequency scaling of Llama 3.1 and 3.2 for contexts over 8192 tokens is left
-out. Every parameter has its counterpart in Hugging Face's layout (`hugging_face_name`).
+(Shazeer, 2020). `rotary` has the positions, with the scaling of Llama 3.1 and 3.2 for long contexts
+where `dimensions.rotaryScaling` asks for it. Every parameter has its counterpart in Hugging Face's
+layout (`hugging_face_name`).
 """
 
 from __future__ import annotations
