@@ -167,6 +167,43 @@ def test_a_process_that_a_rank_has_forked_does_not_end_for_it(tmp_path: Path) ->
     assert "exit code 5" in outcome.message
 
 
+INIT = "import os, torch.distributed as dist\nrank = int(os.environ['RANK'])\n"
+LOCAL = """
+there, store = 'file://' + os.path.abspath('meet'), dist.FileStore('store', 2)
+rank = int(os.environ['LOCAL_RANK'])
+"""
+NEVER_MEET = {
+    "another host": (
+        "os.environ['MASTER_ADDR'] = '203.0.113.7'\ndist.init_process_group('gloo')",
+        "203.0.113.7 is not its machine: leave MASTER_ADDR and MASTER_PORT as they are set",
+    ),
+    "a port each": (
+        "os.environ['MASTER_PORT'] = str(29517 + rank)\ndist.init_process_group('gloo')",
+        "rank 1 meets the others at port 29518, and rank 0 at 29517",
+    ),
+    "a file and LOCAL_RANK": (
+        f"{LOCAL}dist.init_process_group('gloo', there, rank=rank, world_size=2)",
+        "init_process_group got rank 0, which is LOCAL_RANK",
+    ),
+    "a store and LOCAL_RANK": (
+        f"{LOCAL}dist.init_process_group(store=store, rank=rank, world_size=2)",
+        "init_process_group got rank 0, which is LOCAL_RANK",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", NEVER_MEET)
+def test_ranks_that_would_never_meet_fail_with_what_to_change(tmp_path: Path, mistake: str) -> None:
+    program = tmp_path / "program.py"
+    lines, words = NEVER_MEET[mistake]
+    program.write_text(INIT + lines)
+    run = make_run(tmp_path / "job", 1, script=(str(program),), replicas=2)
+    run.working_directory = tmp_path
+    outcome = play(run)
+    assert (outcome.result, outcome.reason) == ("failed", "FailsAtStart")
+    assert words in outcome.message
+
+
 @pytest.mark.parametrize(
     "end",
     ["os._exit(0)", "os.execv('/bin/sh', ['sh', '-c', 'exit 0'])", "sys.exit(256)"],

@@ -33,10 +33,11 @@ from regroup_trainer.system.command_line import (
     show,
     wait_for_threads,
 )
+from regroup_trainer.system.machine_address import is_loopback
 from regroup_trainer.system.rendezvous_check import (
     RankPlace,
-    is_loopback,
     refuse_spawn,
+    watch_groups,
     watch_rendezvous,
 )
 
@@ -221,6 +222,7 @@ def start(arguments: Sequence[str]) -> NoReturn:
     place = place_in(os.environ)
     checks = {
         "torch.distributed.rendezvous": watch_rendezvous,
+        "torch.distributed.distributed_c10d": watch_groups,
         "torch.multiprocessing": refuse_spawn,
     }
     for name, check in checks.items():

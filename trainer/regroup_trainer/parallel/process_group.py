@@ -20,6 +20,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed.distributed_c10d import init_process_group  # that of a script is checked
 
 from regroup_trainer.errors import GenerationOverError
 from regroup_trainer.protocol.generation import Assignment
@@ -79,7 +80,7 @@ def meet(assignment: Assignment, store: Store) -> GenerationGroup:
     while _held:
         _held.pop().close()
     device = _device(assignment.local_rank)
-    dist.init_process_group(
+    init_process_group(
         "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
         store=store,
         rank=assignment.rank,

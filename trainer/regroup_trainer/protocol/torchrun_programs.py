@@ -31,6 +31,7 @@ def rank_program() -> str:
     return _program(
         "agent/rank_output.py",
         "system/command_line.py",
+        "system/machine_address.py",
         "system/rendezvous_check.py",
         "agent/torchrun_rank.py",
     )

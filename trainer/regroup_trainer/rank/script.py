@@ -9,11 +9,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import socket
 from collections.abc import Mapping
-from datetime import timedelta
-
-from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from regroup_trainer.errors import ConfigurationError, PortTakenError, TrainingError
 from regroup_trainer.parallel.process_group import interface_towards
@@ -26,11 +22,10 @@ from regroup_trainer.rank import accelerate_config, launch, script_report
 from regroup_trainer.rank.accelerate_config import JobSize
 from regroup_trainer.rank.joining import is_generation_lost
 from regroup_trainer.rank.launch import Launch
+from regroup_trainer.rank.meeting_point import MeetingPoint
 from regroup_trainer.system import command_line, rendezvous_check
 from regroup_trainer.system.rendezvous_check import RankPlace
 
-_STORE_TIMEOUT = timedelta(seconds=60)
-_PORT_KEY = "master_port"
 _END_SECONDS = 10.0
 """How long threads and `atexit` of a program that failed may keep its process."""
 _USERS = ("OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "GLOO_SOCKET_IFNAME", "ROLE_NAME")
@@ -46,9 +41,11 @@ def run(assignment: Assignment, channel: Channel) -> int:
         raise ConfigurationError(NEEDS_RE2)
     here = Launch(assignment, channel)
     launch.announce(here)
-    os.environ.update(environment(assignment, os.environ))
+    meeting = MeetingPoint.agree(assignment)
+    os.environ.update(environment(assignment, os.environ, meeting.port))
     place = _place_of(assignment, os.environ)
-    rendezvous_check.watch_rendezvous(place, ConfigurationError)
+    rendezvous_check.watch_rendezvous(place, ConfigurationError, meeting.meet)
+    rendezvous_check.watch_groups(place, ConfigurationError)
     rendezvous_check.refuse_spawn(place, ConfigurationError)
     try:
         code = command_line.execute(assignment.record.desired.script)
@@ -112,13 +109,13 @@ def _raise_loss(error: BaseException, channel: Channel, place: RankPlace) -> Non
         )
 
 
-def environment(assignment: Assignment, given: Mapping[str, str]) -> dict[str, str]:
+def environment(assignment: Assignment, given: Mapping[str, str], port: int) -> dict[str, str]:
     """The variables that torchrun would set for this rank, where `given` is the environment of the
-    worker. Raises c10d's errors when the other ranks do not come.
+    worker, and `port` is for rank 0's store.
     """
     record = assignment.record
     place, desired = assignment.place, record.desired
-    host, port = record.store.rsplit(":", 1)
+    host = record.store.rpartition(":")[0]
     rank, world_size = str(assignment.rank), str(record.world_size)
     restarts = UNLIMITED_RESTARTS if desired.max_restarts < 0 else desired.max_restarts
     variables = {
@@ -132,7 +129,7 @@ def environment(assignment: Assignment, given: Mapping[str, str]) -> dict[str, s
         "GROUP_WORLD_SIZE": str(len(record.members)),
         "ROLE_WORLD_SIZE": world_size,
         "MASTER_ADDR": host,
-        "MASTER_PORT": str(_agree_on_port(assignment, host, int(port))),
+        "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": desired.job,
         "TORCHELASTIC_RESTART_COUNT": str(record.failures),
         "TORCHELASTIC_MAX_RESTARTS": str(restarts),
@@ -159,21 +156,3 @@ def _of_accelerate(assignment: Assignment) -> dict[str, str]:
         desired.min_replicas, desired.max_replicas, desired.replicas, assignment.place.ranks
     )
     return accelerate_config.environment(desired.accelerate, size)
-
-
-def _agree_on_port(assignment: Assignment, host: str, port: int) -> int:
-    """A free port of rank 0, for the program's own store. The generation's store would still hold
-    keys of older generations.
-
-    Where states live on in ranks, all programs use a Session and need no port: any will do.
-    """
-    if assignment.record.restored_from == "Peers":
-        return port
-    store = PrefixStore(
-        f"{assignment.record.number}/script", TCPStore(host, port, None, False, _STORE_TIMEOUT)
-    )
-    if assignment.rank == 0:
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-            store.set(_PORT_KEY, str(probe.getsockname()[1]))
-    return int(store.get(_PORT_KEY))

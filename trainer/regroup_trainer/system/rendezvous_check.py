@@ -8,18 +8,19 @@ machine. On several, some ranks never come. It works in images without Regroup t
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-_LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
-_LISTENS = "0A"
-"""State of a listening socket in /proc/net/tcp."""
+from regroup_trainer.system.machine_address import is_here, is_loopback, listens
+
+_LEAVE = "leave MASTER_ADDR and MASTER_PORT as they are set"
+_GROUP_ARGUMENTS = ("backend", "init_method", "timeout", "world_size", "rank", "store")
+"""Of torch's init_process_group, by position."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,61 @@ class RankPlace:
     port: int = 0
 
 
-def watch_rendezvous(place: RankPlace, error: type[Exception]) -> None:
+def watch_rendezvous(
+    place: RankPlace, error: type[Exception], meet: Callable[[int], None] = lambda _port: None
+) -> None:
     """From now on a rendezvous of this process that cannot succeed raises `error`. The process has
-    imported torch.distributed.
+    imported torch.distributed.rendezvous.
+
+    `meet` is called with the port before all ranks meet at one.
     """
     handlers = vars(sys.modules["torch.distributed.rendezvous"])["_rendezvous_handlers"]
-    for scheme in ("env", "tcp"):
-        handlers[scheme] = _checked(handlers[scheme], place, error)
+    for scheme in ("env", "tcp", "file"):
+        handlers[scheme] = _checked(handlers[scheme], place, error, meet)
+    _watch_hosts(vars(sys.modules["torch._C._distributed_c10d"])["TCPStore"], place, error)
+
+
+def _watch_hosts(tcp_store: Any, place: RankPlace, error: type[Exception]) -> None:
+    """From now on a store that nobody could find raises `error`, whoever makes it."""
+    make = tcp_store.__init__
+
+    def checked(
+        store: Any,
+        host_name: str,
+        port: int,
+        world_size: int | None = None,
+        is_master: bool = False,
+        *rest: Any,
+        **options: Any,
+    ) -> None:
+        if is_master and (found := host_problem(host_name, port, place)):
+            raise error(found)
+        make(store, host_name, port, world_size, is_master, *rest, **options)
+
+    tcp_store.__init__ = checked
+
+
+def watch_groups(place: RankPlace, error: type[Exception]) -> None:
+    """From now on a process group that this rank would join with a wrong number, by a store of the
+    program's own, raises `error`. The process has imported torch.distributed.distributed_c10d.
+    """
+    module = vars(sys.modules["torch.distributed.distributed_c10d"])
+    initialize = module["init_process_group"]
+
+    @wraps(initialize)
+    def checked(*arguments: Any, **options: Any) -> Any:
+        given = dict(zip(_GROUP_ARGUMENTS, arguments)) | options  # noqa: B905
+        rank, size = given.get("rank", -1), given.get("world_size", -1)
+        if given.get("store") is None or size != place.world_size:
+            found = ""  # the handlers look, or it is another group
+        else:
+            found = wrong_rank(rank, size, place)
+        if found:
+            raise error(found)
+        return initialize(*arguments, **options)
+
+    module["init_process_group"] = checked
+    vars(sys.modules["torch.distributed"])["init_process_group"] = checked
 
 
 def refuse_spawn(place: RankPlace, error: type[Exception]) -> None:
@@ -73,15 +122,27 @@ def problem(url: str, environment: Mapping[str, str], place: RankPlace) -> str:
         parts = urlsplit(url)
     except ValueError:
         return ""  # c10d refuses it
-    given = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    rank = _whole(given.get("rank", environment.get("RANK", "")))
-    size = _whole(given.get("world_size", environment.get("WORLD_SIZE", "")))
+    rank, size = _numbers(parts.query, environment)
     if rank is None or size is None:
         return ""  # c10d refuses it
-    if (rank, size) == (place.local_rank, place.local_world_size):
-        return ""  # a group of this worker's ranks alone
-    if size == 1 or (parts.scheme == "tcp" and _is_elsewhere(parts, size, environment, place)):
-        return ""  # a group of its own, with others than the job's ranks or with none
+    is_known = not _is_elsewhere(parts, size, environment, place)
+    if is_known and (found := wrong_rank(rank, size, place)):
+        return found
+    host, _ = _meeting_point(parts, environment)
+    if is_known and place.hosts > 1 and _is_of_several(rank, size, place) and is_loopback(host):
+        return (
+            f"the address to meet at is {host[:100]}, which is another machine on each of the "
+            f"{place.hosts} workers: {_LEAVE}"
+        )
+    return _of_own_machine(host, rank, place)
+
+
+def wrong_rank(rank: int, size: int, place: RankPlace) -> str:
+    """What is wrong with the number that this process takes in a group of all ranks; empty where
+    nothing is known to be, or the group is another one.
+    """
+    if not _is_of_several(rank, size, place):
+        return ""
     if rank != place.rank:
         same = rank == place.local_rank
         which = "LOCAL_RANK, its number on this worker" if same else "none of its variables"
@@ -95,13 +156,60 @@ def problem(url: str, environment: Mapping[str, str], place: RankPlace) -> str:
             f"init_process_group got world_size {size}, and there are {place.world_size} ranks: "
             'leave rank and world_size out, or take world_size=int(os.environ["WORLD_SIZE"])'
         )
-    host = (parts.hostname or "") if parts.scheme == "tcp" else environment.get("MASTER_ADDR", "")
-    if place.hosts > 1 and is_loopback(host):
+    return ""
+
+
+def _is_of_several(rank: int, size: int, place: RankPlace) -> bool:
+    """Whether it can be a group of ranks of several workers: neither of this worker's ranks alone,
+    nor of one process.
+    """
+    return size != 1 and (rank, size) != (place.local_rank, place.local_world_size)
+
+
+def host_problem(host: str, port: int, place: RankPlace) -> str:
+    """What is wrong with a store that this process hosts; empty when nothing is known to be."""
+    if host != place.address and is_here(host) is False:
         return (
-            f"the address to meet at is {host[:100]}, which is another machine on each of the "
-            f"{place.hosts} workers: leave MASTER_ADDR and MASTER_PORT as they are set"
+            f"this process hosts the store where ranks meet, and {host[:100]} is not its machine: "
+            f"{_LEAVE}, or host the store on rank 0 alone"
+        )
+    if place.rank and (host, port) == (place.address, place.port):
+        return (
+            f"this process hosts the store at {host}:{port}, which is rank 0's to host, and it is "
+            f'rank {place.rank}: take is_master=(int(os.environ["RANK"]) == 0)'
         )
     return ""
+
+
+def _of_own_machine(host: str, rank: int, place: RankPlace) -> str:
+    """Ranks on other machines than rank 0's that take their own machine for the one to meet at."""
+    if not host or not place.address or host == place.address or rank == 0:
+        return ""
+    if is_here(host) and is_here(place.address) is False:
+        return (
+            f"the address to meet at is {host[:100]}, which is this rank's own machine, and rank 0 "
+            f"is at {place.address}: {_LEAVE}"
+        )
+    return ""
+
+
+def _meeting_point(parts: SplitResult, environment: Mapping[str, str]) -> tuple[str, str]:
+    """Host and port by which c10d finds rank 0; empty for a file."""
+    if parts.scheme == "tcp":
+        host, _, port = parts.netloc.rpartition(":")
+        return parts.hostname or host, port
+    if parts.scheme != "env":
+        return "", ""
+    return environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+
+
+def _numbers(query: str, environment: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Rank and world size that c10d will take."""
+    given = {name: values[-1] for name, values in parse_qs(query).items()}
+    return (
+        _whole(given.get("rank", environment.get("RANK", ""))),
+        _whole(given.get("world_size", environment.get("WORLD_SIZE", ""))),
+    )
 
 
 def _whole(text: str) -> int | None:
@@ -116,7 +224,7 @@ def _is_elsewhere(
     parts: SplitResult, size: int, environment: Mapping[str, str], place: RankPlace
 ) -> bool:
     here = f"{environment.get('MASTER_ADDR', '')}:{environment.get('MASTER_PORT', '')}"
-    return size != place.world_size and parts.netloc != here
+    return parts.scheme != "env" and size != place.world_size and parts.netloc != here
 
 
 def is_address_in_use(error: Exception) -> bool:
@@ -126,56 +234,29 @@ def is_address_in_use(error: Exception) -> bool:
 
 def is_taken(error: Exception, port: int) -> bool:
     """Whether an address in use is that of this port, and another process listens there."""
-    return f"port: {port}," in str(error) and not _listens(port)
-
-
-def _listens(port: int) -> bool:
-    """Whether this process has a listening TCP socket on that port."""
-    own = {_link(name) for name in os.listdir("/proc/self/fd")}  # noqa: PTH208
-    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
-        with open(table) as lines:  # noqa: PTH123
-            rows = [line.split() for line in list(lines)[1:]]
-        for row in rows:
-            if row[3] == _LISTENS and int(row[1].rpartition(":")[2], 16) == port:
-                return f"socket:[{row[9]}]" in own
-    return False
-
-
-def _link(descriptor: str) -> str:
-    try:
-        return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
-    except OSError:
-        return ""
+    return f"port: {port}," in str(error) and not listens(port)
 
 
 def _checked(
-    handler: Callable[..., Any], place: RankPlace, error: type[Exception]
+    handler: Callable[..., Any],
+    place: RankPlace,
+    error: type[Exception],
+    meet: Callable[[int], None],
 ) -> Callable[..., Any]:
     def checked(url: str, *arguments: Any, **options: Any) -> Any:
         if found := problem(url, os.environ, place):
             raise error(found)
+        if (port := port_of_all(url, os.environ, place)) is not None:
+            meet(port)
         return handler(url, *arguments, **options)
 
     return checked
 
 
-def is_loopback(host: str) -> bool:
-    """Whether every machine means itself by this address."""
-    name = host.strip().lower().strip("[]").removesuffix(".")
-    if name in _LOOPBACK_NAMES or name.endswith(".localhost"):
-        return True
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return _is_short_loopback(name)
-    address = getattr(address, "ipv4_mapped", None) or address
-    return address.is_loopback or address.is_unspecified
-
-
-def _is_short_loopback(name: str) -> bool:
-    """Whether it is a loopback address as C also reads it: 127.1."""
-    try:
-        packed = socket.inet_aton(name)
-    except (OSError, ValueError):
-        return False
-    return ipaddress.IPv4Address(packed).is_loopback
+def port_of_all(url: str, environment: Mapping[str, str], place: RankPlace) -> int | None:
+    """The port at which all ranks meet; None where a rendezvous is another one."""
+    parts = urlsplit(url)
+    rank, size = _numbers(parts.query, environment)
+    if place.world_size == 1 or (rank, size) != (place.rank, place.world_size):
+        return None
+    return _whole(_meeting_point(parts, environment)[1])
