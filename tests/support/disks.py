@@ -17,3 +17,10 @@ def mounted(disk: Path, size: str) -> Iterator[Path]:
         yield disk
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+def fill(hog: Path) -> None:
+    """Take all the room that is left on a file system."""
+    with hog.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))

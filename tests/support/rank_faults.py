@@ -375,7 +375,7 @@ def meet_resident_rank(assignment: Assignment, options: Options, channel: Record
 
 def note_flushes(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
     """Print when the history is flushed, and when a snapshot or a checkpoint is reported."""
-    from regroup_trainer.checkpoint.history import History
+    from regroup_trainer.checkpoint.history_writer import History
 
     sync, send = History.sync, channel.send
 

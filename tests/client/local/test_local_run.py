@@ -121,8 +121,8 @@ def test_the_loss_of_every_process_at_once_is_counted_as_the_volume_shows_it(
     made = len(Layout(tmp_path).history_file(GenerationNumber(1, 1)).read_text().splitlines())
     resumed = recovery.resumed_from_step
     assert resumed in (20 * (made // 20), 20 * (made // 20) - 20)  # the newest save takes a moment
-    assert recovery.lost_steps == made - resumed
-    assert recovery.unflushed_steps == 0
+    assert recovery.lost_steps == made - resumed + recovery.unflushed_steps
+    assert recovery.unflushed_steps < 10
     assert run.status is not None
     assert run.status.ledger.lost_steps == recovery.lost_steps
     assert run.status.ledger.restarts["infrastructure"] == 1

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import errno
-import gc
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from regroup_trainer.checkpoint import lineage
-from regroup_trainer.checkpoint.history import CommittedStep, History, audit, committed, last_step
+from regroup_trainer.checkpoint.history import CommittedStep, audit, committed, last_step
+from regroup_trainer.checkpoint.history_writer import Beginning, History
 from regroup_trainer.checkpoint.layout import DataIdentity, Layout
 from regroup_trainer.checkpoint.lineage import LineageRecord
 from regroup_trainer.data.order import SampleOrder, digest
-from regroup_trainer.errors import StorageError
 from regroup_trainer.protocol.config import ResumePolicy
 from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.system import durable
 
+DEADLINE = 30.0
 DATA = DataIdentity(fingerprint="f", samples=50, seed=3, global_batch_size=4, sequence_length=8)
 
 
@@ -46,9 +45,18 @@ def step(n: int, number: int, **fields: object) -> CommittedStep:
     return CommittedStep.model_validate({**values, **fields})
 
 
-def ran(
-    layout: Layout, n: int, resumed: int, steps: Iterator[CommittedStep] | list[CommittedStep]
-) -> None:
+def ran(layout: Layout, n: int, resumed: int, steps: list[CommittedStep]) -> None:
+    """A generation that began, and committed these steps."""
+    begin(layout, n, resumed)
+    number = GenerationNumber(1, n)
+    history = History(layout, number, Beginning(resumed))
+    for committed_step in steps:
+        history.append(committed_step)
+    history.sync()
+    history.close(DEADLINE)
+
+
+def begin(layout: Layout, n: int, resumed: int) -> None:
     parent = GenerationNumber(1, n - 1) if n > 1 else None
     number = GenerationNumber(1, n)
     record = LineageRecord(
@@ -59,10 +67,6 @@ def ran(
         data=DATA,
     )
     lineage.begin(layout, record)
-    history = History(layout.history_file(number))
-    for committed_step in steps:
-        history.append(committed_step)
-    history.sync()
 
 
 def test_an_undisturbed_run_has_no_problems(layout: Layout) -> None:
@@ -130,42 +134,12 @@ def test_a_half_written_last_line_is_left_out(layout: Layout) -> None:
     assert [found.step for found in committed(layout.directory)] == [1]
 
 
-def test_lines_wait_while_the_disk_is_full(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    history = History(layout.history_file(GenerationNumber(1, 1)))
-
-    def full(_: int, content: bytes) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as disk:
-        disk.setattr(os, "write", full)
-        history.append(step(1, 1))
-        with pytest.raises(OSError, match="No space left"):
-            history.sync()
-    history.append(step(1, 2))
-    assert len(layout.history_file(GenerationNumber(1, 1)).read_text().splitlines()) == 2
-
-
-def test_a_history_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        StorageError, match=r"history file .*/nowhere/1-1\.jsonl cannot be made \(No such file"
-    ):
-        History(tmp_path / "nowhere" / "1-1.jsonl")
-
-
 def test_an_empty_directory_has_no_steps(tmp_path: Path) -> None:
     assert committed(tmp_path) == []
     assert audit(tmp_path) == []
 
 
-def test_the_file_is_closed_with_its_last_user(layout: Layout) -> None:
-    history = History(layout.history_file(GenerationNumber(1, 1)))
-    assert open_files(layout.history) == 1
-    del history
-    gc.collect()
-    assert open_files(layout.history) == 0
-
-
-def open_files(folder: Path) -> int:
-    """How many descriptors this process has of files in the folder."""
-    targets = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
-    return sum(Path(target).parent == folder.resolve() for target in targets)
+def test_steps_that_were_left_out_and_recorded_are_one_sentence(layout: Layout) -> None:
+    ran(layout, 1, 0, [step(1, 1), step(1, 2), step(1, 7), step(1, 8)])
+    durable.append(layout.history_gaps(GenerationNumber(1, 1)), '{"first": 3, "last": 6}\n')
+    assert audit(layout.directory) == ["steps 3 to 6 were left out: the volume was away"]

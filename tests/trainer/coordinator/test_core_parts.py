@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regroup_trainer.checkpoint import lineage
+from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.coordinator.accounting import Account
 from regroup_trainer.coordinator.formation import choose, make_record
 from regroup_trainer.coordinator.journal import Journal
@@ -16,7 +19,9 @@ from regroup_trainer.coordinator.restart_budget import RestartBackoff, describe
 from regroup_trainer.protocol.agent_messages import RankExit
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.ledger import Ledger
+from tests.support import checkpoints
 from tests.support.coordinator_simulation import make_desired
+from tests.support.disks import fill, mounted
 from tests.support.generations import make_hello
 
 HELLOS = [make_hello(index) for index in range(6)]
@@ -73,6 +78,29 @@ def test_reservations_are_unique_and_return_the_newest_lineage_record(tmp_path: 
         GenerationNumber(2, 2),
         GenerationNumber(1, 10),
     )
+
+
+def test_room_of_former_terms_is_given_back_and_their_numbers_stay_taken(tmp_path: Path) -> None:
+    reserve(tmp_path / "job", GenerationNumber(1, 1))
+    reserve(tmp_path / "job", GenerationNumber(2, 1))
+    names = sorted(path.name for path in (tmp_path / "job/lineage").iterdir())
+    assert names == ["1-1.claim", "2-1.claim", "2-1.room"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system")
+def test_a_number_comes_with_room_for_its_record_on_a_volume_that_is_full_by_then(
+    tmp_path: Path,
+) -> None:
+    with mounted(tmp_path / "disk", "1m") as disk:
+        layout = Layout(disk / "job")
+        number, _ = reserve(layout.directory, GenerationNumber(1, 1))
+        fill(disk / "hog")
+        with pytest.raises(OSError, match="No space left"):
+            reserve(layout.directory, GenerationNumber(1, 2))
+        names = sorted(path.name for path in layout.lineage.iterdir())
+        assert names == ["1-1.claim", "1-1.room"]  # the number that was refused is not taken
+        checkpoints.begin(layout, 1)
+        assert set(lineage.read(layout)) == {number}
 
 
 def test_backoff_doubles_without_progress_and_starts_again_after_it() -> None:

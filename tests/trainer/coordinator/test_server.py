@@ -20,9 +20,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection, RejectedError
 from regroup_trainer.agent.heartbeat import Heartbeat
+from regroup_trainer.coordinator import server as server_module
 from regroup_trainer.coordinator.coordinator_status import HEARD_SECONDS, heard_of
 from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import Effect
+from regroup_trainer.coordinator.number_files import reserve
 from regroup_trainer.coordinator.server import LONGEST_DELAY_SECONDS, Server
 from regroup_trainer.protocol.agent_messages import Hello, Leaving
 from regroup_trainer.protocol.coordinator_messages import Begin, coordinator_message
@@ -323,6 +325,32 @@ async def test_an_unwritable_volume_is_named_in_the_status(tmp_path: Path) -> No
     assert "reserve a generation number" in refusal.message
     assert "Not a directory" in refusal.message
     ticking.cancel()
+
+
+async def test_a_volume_that_does_not_answer_is_named_and_its_answer_is_awaited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_answer, calls = threading.Event(), list[object]()
+
+    def hang(*arguments: Any) -> Any:
+        calls.append(arguments)
+        assert may_answer.wait(30)
+        return reserve(*arguments)
+
+    monkeypatch.setattr(server_module, "reserve", hang)
+    monkeypatch.setattr(server_module, "VOLUME_SECONDS", 0.1)
+    async with serving(tmp_path) as setup:
+        state = setup.core.state
+        waiting = await asyncio.to_thread(
+            wait_until, "the problem", lambda: find(state.waiting, "VolumeUnavailable")
+        )
+        assert "it has not answered for 0 s" in waiting.message
+        assert (await setup.status()).waiting == waiting  # the coordinator answers all the while
+        assert len(calls) == 1
+        may_answer.set()
+        await asyncio.to_thread(
+            wait_until, "the number", lambda: find(state.waiting, "NoWorkersYet")
+        )
 
 
 def find(waiting: Waiting | None, reason: str) -> Waiting | None:

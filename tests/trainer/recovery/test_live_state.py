@@ -17,7 +17,7 @@ from regroup_trainer.errors import GenerationOverError
 from regroup_trainer.parallel.process_group import GenerationGroup, is_peer_loss
 from regroup_trainer.protocol.config import ResumePolicy
 from regroup_trainer.protocol.generation import Decision, GenerationNumber
-from regroup_trainer.recovery import live_state, restorer
+from regroup_trainer.recovery import live_state
 from regroup_trainer.recovery.inventory import Agreement, StateInventory
 from regroup_trainer.recovery.live_state import LiveState, continue_live_state
 from regroup_trainer.recovery.resident_state import ResidentState
@@ -30,6 +30,7 @@ from regroup_trainer.step.stepper import Stepper
 from regroup_trainer.step.updater import StateUpdater
 from tests.support.checkpoints import DATA
 from tests.support.ranks import generation, train_config
+from tests.support.volume import access, be_alone
 from tests.support.whole_state import equal
 
 OLD, NEW = GenerationNumber(1, 1), GenerationNumber(1, 2)
@@ -50,6 +51,7 @@ class NoVolume:
     """A Restorer whose volume knows nothing newer."""
 
     group = GROUP
+    identity = RunIdentity(model={}, strategy="ddp", data=DATA)
     record = generation(Path(), 1, CONFIG, number=NEW).model_copy(update={"restored_from": "Peers"})
 
     def is_newest(self, agreement: Agreement) -> bool:
@@ -113,7 +115,6 @@ def test_a_state_in_memory_is_the_newest_only_if_no_generation_since_may_have_co
 ) -> None:
     layout, newest = Layout(tmp_path), GenerationNumber(1, 3)
     layout.lineage.mkdir()
-    monkeypatch.setattr(restorer, "broadcast_from_rank0", lambda action: action())
     for number, parent in ((OLD, None), (NEW, OLD)):
         began = lineage.LineageRecord(
             generation=number, parent=parent, resumed_from_step=0, resume=ResumePolicy(), data=DATA
@@ -126,7 +127,8 @@ def test_a_state_in_memory_is_the_newest_only_if_no_generation_since_may_have_co
     own = make_resident()
     if not committed:
         own.enter(NEW)  # it was there, and knows
-    live = go_on(own, Restorer(layout, record, GROUP, identity))
+    be_alone(monkeypatch)
+    live = go_on(own, Restorer(layout, record, GROUP, identity, access(record)))
     assert (live is None) == committed
 
 
@@ -207,4 +209,4 @@ def test_a_completed_step_is_logged_and_brought_to_the_program(
     )
     assert live is not None
     assert completed == [6]
-    assert [step.result.position.step for step in live.log.steps] == [6]
+    assert [step.step for step in live.log.steps] == [6]

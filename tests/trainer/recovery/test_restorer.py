@@ -24,6 +24,7 @@ from regroup_trainer.recovery.inventory import Agreement
 from regroup_trainer.recovery.restorer import Choice, Restorer
 from tests.support.checkpoints import DATA, begin, write_checkpoint
 from tests.support.ranks import generation, train_config
+from tests.support.volume import access, be_alone
 
 IDENTITY = RunIdentity(model={"name": "gpt"}, strategy="ddp", data=DATA)
 Meanwhile = Callable[[], object]
@@ -32,7 +33,7 @@ Meanwhile = Callable[[], object]
 @pytest.fixture
 def restore(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Choice]:
     """Restore as generation 1.n; something may happen while the checkpoint is read."""
-    monkeypatch.setattr(restorer, "broadcast_from_rank0", lambda action: action())
+    be_alone(monkeypatch)
     monkeypatch.setattr(restorer, "all_gather", lambda value: [value])
 
     def restore(n: int, meanwhile: Meanwhile = lambda: None, **resume: Any) -> Choice:
@@ -50,7 +51,8 @@ def restore(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ch
 def make_restorer(layout: Layout, n: int, **resume: Any) -> Restorer:
     number = GenerationNumber(1, n)
     record = generation(layout.directory, 1, train_config(), number=number, resume=resume or None)
-    return Restorer(layout, record, GenerationGroup(0, 1, 0, torch.device("cpu")), IDENTITY)
+    group = GenerationGroup(0, 1, 0, torch.device("cpu"))
+    return Restorer(layout, record, group, IDENTITY, access(record))
 
 
 def live(number: GenerationNumber, step: int) -> Agreement:

@@ -16,6 +16,33 @@ def test_a_file_is_created_once(tmp_path: Path) -> None:
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "first"}
 
 
+def test_a_file_takes_the_place_of_the_room_that_was_reserved(tmp_path: Path) -> None:
+    durable.reserve_room(tmp_path / "room", 4096)
+    room = (tmp_path / "room").stat()
+    durable.create(tmp_path / "a", "first", tmp_path / "room")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "first"}
+    assert (tmp_path / "a").stat().st_ino == room.st_ino
+
+
+def test_room_that_is_gone_is_done_without(tmp_path: Path) -> None:
+    durable.create(tmp_path / "a", "first", tmp_path / "room")
+    assert (tmp_path / "a").read_text() == "first"
+
+
+def test_who_could_not_flush_the_name_of_its_file_may_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(durable, "sync", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            durable.create(tmp_path / "a", "first")
+    durable.create(tmp_path / "a", "first")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "first"}
+
+
 def test_a_directory_is_never_renamed_over_another(tmp_path: Path) -> None:
     for name in ("new", "old"):
         (tmp_path / name).mkdir()

@@ -1,18 +1,16 @@
 """The steps that a run committed, one JSON line each, and the audit that replays them. Torch-free.
 
-Rank 0 of each generation appends to a file of its own. Steps beyond the one that the next
-generation resumed from are lost, so the lineage decides which lines count. A generation that
-continues a state in memory first repeats the lines that the former rank 0 may not have written.
-Repeated lines count where the original is missing.
+Rank 0 of each generation appends to a file of its own (`history_writer`). Steps beyond the one that
+the next generation resumed from are lost, so the lineage decides which lines count. A generation
+that continues a state in memory first repeats the lines that the former rank 0 may not have
+written. Repeated lines count where the original is missing. A file beside it names the steps that
+had to be left out.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
-import threading
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +19,6 @@ from pydantic import ValidationError
 from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.layout import DataIdentity, Layout, Record
 from regroup_trainer.data.order import SampleOrder, digest
-from regroup_trainer.errors import StorageError
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.rank_messages import HistoryEnd
 
@@ -52,39 +49,11 @@ class CommittedStep(Record):
     """
 
 
-class History:
-    """The file of one generation, written by its rank 0. When the disk is full, lines wait in
-    memory and training goes on.
+class Gap(Record):
+    """Steps that were committed and are not in the history, since the volume was away for long."""
 
-    Raises StorageError when the file cannot be created.
-    """
-
-    def __init__(self, path: Path) -> None:
-        try:
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        except OSError as error:
-            problem = f"history file {path} cannot be made ({error.strerror})"
-            raise StorageError(f"{problem}: free or repair the volume") from error
-        # A save may still flush it after its generation has ended.
-        weakref.finalize(self, os.close, self._descriptor)
-        self._waiting = b""
-        self._lock = threading.Lock()
-
-    def append(self, step: CommittedStep) -> None:
-        """Append a committed step. It outlives this process, and after `sync` also the machine."""
-        with self._lock, contextlib.suppress(OSError):
-            self._waiting += step.model_dump_json().encode() + b"\n"
-            self._write()
-
-    def sync(self) -> None:
-        """Flush to the device. Another thread may append meanwhile. Raises OSError."""
-        with self._lock:
-            self._write()
-        os.fsync(self._descriptor)
-
-    def _write(self) -> None:
-        while self._waiting:
-            self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
+    first: int
+    last: int
 
 
 def last_step(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> int:
@@ -139,7 +108,7 @@ def committed(directory: Path) -> list[CommittedStep]:
 
 def audit(directory: Path) -> list[str]:
     """Replay the committed steps; returns a sentence for each gap, repetition, wrong range or wrong
-    set of samples.
+    set of samples. A gap that was recorded has a sentence of its own.
     """
     layout = Layout(directory)
     records = lineage.read(layout)
@@ -149,7 +118,8 @@ def audit(directory: Path) -> list[str]:
     samples = (
         problem for step in steps for problem in _sample_problems(step, identities[step.generation])
     )
-    return [*_order_problems(steps), *samples]
+    gaps = [gap for link in links for gap in _read_gaps(layout.history_gaps(link.generation))]
+    return [*_order_problems(steps, gaps), *samples]
 
 
 def _committed(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> list[CommittedStep]:
@@ -178,10 +148,21 @@ def _read(path: Path) -> Iterator[CommittedStep]:
                 raise
 
 
-def _order_problems(steps: list[CommittedStep]) -> Iterator[str]:
+def _read_gaps(path: Path) -> Iterator[Gap]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    for line in lines:
+        with contextlib.suppress(ValidationError):  # half-written: the writer repeats it
+            yield Gap.model_validate_json(line)
+
+
+def _order_problems(steps: list[CommittedStep], gaps: list[Gap]) -> Iterator[str]:
     step, position = 0, 0
     for found in steps:
-        if found.step != step + 1:
+        known = _known_missing(step + 1, found.step, gaps)
+        if known:
+            yield f"steps {step + 1} to {found.step - 1} were left out: the volume was away"
+            position += known * found.count
+        elif found.step != step + 1:
             yield (
                 f"step {step} of the lineage is followed by step {found.step} "
                 f"of generation {found.generation}"
@@ -189,6 +170,13 @@ def _order_problems(steps: list[CommittedStep]) -> Iterator[str]:
         if found.first != position:
             yield f"step {found.step} begins with sample {found.first} instead of {position}"
         step, position = found.step, found.first + found.count
+
+
+def _known_missing(first: int, end: int, gaps: list[Gap]) -> int:
+    """How many steps from `first` to before `end` are missing, if gaps name all of them; else 0."""
+    missing = range(first, end)
+    named = all(any(gap.first <= step <= gap.last for gap in gaps) for step in missing)
+    return len(missing) if named else 0
 
 
 def _sample_problems(step: CommittedStep, data: DataIdentity) -> Iterator[str]:

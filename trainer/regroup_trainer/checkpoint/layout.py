@@ -8,7 +8,9 @@ checkpoints/
     .removed-<name>               being deleted
     latest                        symbolic link to the newest published one, for people
 lineage/<term>-<n>.json           what each generation resumed from
+lineage/<term>-<n>.room           room for such a record of a generation to come
 history/<term>-<n>.jsonl          the steps that each generation committed
+history/<term>-<n>.gaps           the steps that had to be left out, if any
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ from regroup_trainer.protocol.lineage_files import (
     HISTORY_FOLDER,
     LINEAGE_FOLDER,
     file_stem,
+    gaps_name,
     history_name,
     lineage_name,
+    room_name,
 )
 
 MANIFEST = "manifest.json"
@@ -197,6 +201,14 @@ class Layout:
         """The generation's lineage record."""
         return self.lineage / lineage_name(generation)
 
+    def lineage_room(self, generation: GenerationNumber) -> Path:
+        """The file that keeps room for that record."""
+        return self.lineage / room_name(generation)
+
     def history_file(self, generation: GenerationNumber) -> Path:
         """The generation's committed steps."""
         return self.history / history_name(generation)
+
+    def history_gaps(self, generation: GenerationNumber) -> Path:
+        """The steps that had to be left out of that file."""
+        return self.history / gaps_name(generation)

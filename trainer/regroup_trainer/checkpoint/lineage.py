@@ -117,12 +117,16 @@ def require_newest(layout: Layout, generation: GenerationNumber) -> None:
 
 
 def begin(layout: Layout, record: LineageRecord) -> None:
-    """Durably record that a generation begins. Raises FencedError when it, or a newer one, has
-    begun already.
+    """Durably record that a generation begins, in the room that was reserved for it.
+
+    Raises FencedError when it, or a newer one, has begun already; OSError, after which the same
+    process may try again.
     """
-    require_newest(layout, record.generation)
+    number = record.generation
+    require_newest(layout, number)
+    path, room = layout.lineage_record(number), layout.lineage_room(number)
     try:
-        durable.create(layout.lineage_record(record.generation), record.model_dump_json())
+        durable.create(path, record.model_dump_json(), room)
     except FileExistsError:
         raise FencedError(
             f"generation {record.generation} has begun before: it cannot begin twice"

@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from regroup_trainer.checkpoint import catalog
 from regroup_trainer.checkpoint.layout import Layout, Manifest, RunIdentity
 from regroup_trainer.checkpoint.storage import put_back, tensors_of
+from regroup_trainer.checkpoint.volume_calls import may_pass
 from regroup_trainer.data import default_text
 from regroup_trainer.errors import ConfigurationError, StorageError
 from regroup_trainer.step.state import Position, TrainState
@@ -42,7 +43,7 @@ def require_unchanged(layout: Layout, manifest: Manifest) -> None:
 
 
 def require_writable(layout: Layout, probe_name: str) -> None:
-    """Create the folders and try to write into them. Raises StorageError."""
+    """Create the folders and try to write into them. Raises OSError, which says what to do."""
     for folder in (layout.checkpoints, layout.lineage, layout.history):
         probe = folder / f".probe-{probe_name}"
         try:
@@ -50,11 +51,16 @@ def require_writable(layout: Layout, probe_name: str) -> None:
             probe.touch()
             probe.unlink()
         except OSError as error:
-            raise StorageError(
-                f"checkpoint directory {folder} is not writable for user {os.getuid()} "
-                f"({error.strerror}): make it "
-                f"writable for that user (securityContext.fsGroup, or chown), or use another volume"
-            ) from error
+            why = f"is not writable for user {os.getuid()} ({error.strerror}): {_way_out(error)}"
+            raise OSError(error.errno, f"checkpoint directory {folder} {why}") from error
+
+
+def _way_out(error: OSError) -> str:
+    if may_pass(error):
+        return "free or repair the volume"
+    return (
+        "make it writable for that user (securityContext.fsGroup, or chown), or use another volume"
+    )
 
 
 def require_fitting(manifest: Manifest, identity: RunIdentity) -> None:

@@ -21,6 +21,7 @@ from regroup_trainer.checkpoint.layout import FileRecord, Layout, Manifest, RunI
 from regroup_trainer.checkpoint.parts import SavedPart, SavedParts
 from regroup_trainer.checkpoint.publish import prune, publish
 from regroup_trainer.checkpoint.staging import Snapshot
+from regroup_trainer.checkpoint.volume_calls import describe
 from regroup_trainer.errors import GenerationOverError, SaveError
 from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.protocol.config import CheckpointPolicy
@@ -188,10 +189,3 @@ class Save:
         except OSError as error:
             return describe(error)
         return ""
-
-
-def describe(error: OSError) -> str:
-    """A sentence about a problem with the storage."""
-    return (
-        f"{error.filename}: {error.strerror}" if error.filename else (error.strerror or str(error))
-    )

@@ -177,6 +177,11 @@ class Coordinator:
         self._numbers.on_refused(why, now)
         return self._advance(now)
 
+    def on_reservation_silent(self, why: str, now: float) -> list[Effect]:
+        """ReserveNumber has no answer yet, for long; it may still come."""
+        self._numbers.on_silent(why)
+        return self._advance(now)
+
     def on_message(self, message: object, name: str, now: float) -> list[Effect]:
         """A message of a connected agent."""
         if isinstance(message, Hello):

@@ -1,7 +1,12 @@
-"""Reserves generation numbers on the volume. Blocking file I/O: run it in a thread."""
+"""Reserves generation numbers on the volume. Blocking file I/O: run it in a thread.
+
+A number comes with room for the lineage record of its generation, so that the recovery from a
+failure needs no more of a volume that is full by then.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -10,28 +15,49 @@ from regroup_trainer.protocol.lineage_files import (
     LINEAGE_FOLDER,
     generation_of,
     reservation_name,
+    room_name,
+    room_number,
 )
+from regroup_trainer.system import durable
+
+ROOM_BYTES = 4096
+"""More than a lineage record has. File systems give whole blocks of about this size anyway."""
 
 
 def reserve(
     directory: Path, first: GenerationNumber
 ) -> tuple[GenerationNumber, GenerationNumber | None]:
-    """Reserve the first free number of the term from `first` on, by exclusive creation of a file.
+    """Reserve the first free number of the term from `first` on, by exclusive creation of a file,
+    with room for its lineage record.
 
     Also returns the newest generation of any term that has a lineage record. Raises OSError when
-    the volume is full or not writable.
+    the volume is full or not writable; then no number is taken.
     """
     lineage = directory / LINEAGE_FOLDER
     lineage.mkdir(parents=True, exist_ok=True)
-    number = first
-    while not _create(lineage / reservation_name(number)):
-        number = GenerationNumber(number.term, number.n + 1)
-    return number, _newest_record(lineage)
+    names = [path.name for path in lineage.iterdir()]
+    _give_back_room(lineage, names, first.term)
+    room = lineage / f".room-{first.term}.{os.getpid()}"
+    try:
+        durable.reserve_room(room, ROOM_BYTES)
+        number = first
+        while not _create(lineage / reservation_name(number)):
+            number = GenerationNumber(number.term, number.n + 1)
+        room.rename(lineage / room_name(number))
+    except OSError:
+        room.unlink(missing_ok=True)
+        raise
+    numbers = (generation_of(name) for name in names)
+    return number, max((found for found in numbers if found is not None), default=None)
 
 
-def _newest_record(lineage: Path) -> GenerationNumber | None:
-    numbers = (generation_of(path.name) for path in lineage.iterdir())
-    return max((number for number in numbers if number is not None), default=None)
+def _give_back_room(lineage: Path, names: list[str], term: int) -> None:
+    """Remove the room of former coordinators. A generation that still needs it finds other room."""
+    for name in names:
+        number = room_number(name)
+        if number is not None and number.term < term:
+            with contextlib.suppress(OSError):
+                (lineage / name).unlink()
 
 
 def _create(path: Path) -> bool:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from regroup_trainer.protocol.generation import GenerationNumber
 
+NUMBERS_AHEAD = 8
+"""So many generations can follow one another while the volume is full."""
 RETRY_SECONDS = 1.0
-"""After the volume refused a reservation."""
+LONGEST_RETRY_SECONDS = 30.0
+"""After the volume refused a reservation; doubled each time that it refuses again."""
 
 
 class ReservedNumbers:
-    """Keeps one number of this term in reserve. A number is used once, and n only rises.
+    """Keeps some numbers of this term in reserve. A number is used once, and n only rises.
 
     Each number lies above all that this term reserved before, in whatever container, and above all
     that agents have seen.
@@ -19,37 +24,56 @@ class ReservedNumbers:
         self._term = term
         self._floor = 0
         self._requested = False
+        self._pause = RETRY_SECONDS
         self._retry_at = float("-inf")
-        self.reserved: GenerationNumber | None = None
-        """Reserved and not used yet."""
+        self._reserved: deque[GenerationNumber] = deque()
         self.refusal = ""
-        """Why the volume refused the last reservation; empty when it did not."""
+        """Why the volume gives no further number; empty when it does."""
+
+    @property
+    def reserved(self) -> GenerationNumber | None:
+        """The next number; None when there is none in reserve."""
+        return self._reserved[0] if self._reserved else None
+
+    @property
+    def ahead(self) -> int:
+        """How many numbers are in reserve."""
+        return len(self._reserved)
 
     def next_request(self, now: float) -> GenerationNumber | None:
-        """The number to request now; None while one is reserved or requested, or before a retry."""
-        if self.reserved is not None or self._requested or now < self._retry_at:
+        """The number to request now; None while enough are reserved, one is requested, or a retry
+        is not due.
+        """
+        if len(self._reserved) >= NUMBERS_AHEAD or self._requested or now < self._retry_at:
             return None
         self._requested = True
         return GenerationNumber(self._term, self._floor + 1)
 
     def on_granted(self, number: GenerationNumber) -> None:
         """The volume reserved this number for us alone."""
-        self._requested, self.refusal = False, ""
+        self._requested, self.refusal, self._pause = False, "", RETRY_SECONDS
         if number.n > self._floor:
             self._floor = number.n
-            self.reserved = number
+            self._reserved.append(number)
 
     def on_refused(self, why: str, now: float) -> None:
-        """The volume could not be written; the next request follows a little later."""
+        """The volume could not be written; the next request follows later."""
         self._requested, self.refusal = False, why
-        self._retry_at = now + RETRY_SECONDS
+        self._retry_at = now + self._pause
+        self._pause = min(2 * self._pause, LONGEST_RETRY_SECONDS)
+
+    def on_silent(self, why: str) -> None:
+        """The volume has not answered a request for long. The request stands."""
+        self.refusal = why
 
     def on_seen(self, number: GenerationNumber | None) -> None:
         """An agent has seen this number, so that ours must be higher."""
-        if number is not None and number.term == self._term and number.n >= self._floor:
-            self._floor = number.n
-            self.reserved = None
+        if number is None or number.term != self._term:
+            return
+        self._floor = max(self._floor, number.n)
+        while self._reserved and self._reserved[0].n <= number.n:
+            self._reserved.popleft()
 
     def use(self) -> None:
-        """The reserved number has become a generation."""
-        self.reserved = None
+        """The next number has become a generation."""
+        self._reserved.popleft()

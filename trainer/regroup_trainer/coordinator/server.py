@@ -36,11 +36,14 @@ from regroup_trainer.protocol.coordinator_messages import Refused
 from regroup_trainer.protocol.desired import Desired, Lost
 from regroup_trainer.protocol.message import NAME_LIMIT, PROTOCOL_VERSION, TEXT_LIMIT
 from regroup_trainer.protocol.rank_messages import Progress
+from regroup_trainer.system.background import Background
 
 BODY_BYTES = 256 * 1024
 LONGEST_DELAY_SECONDS = 60.0
 """A heartbeat that says it was later is taken for one that was so late."""
 LONGEST_WAIT_SECONDS = 60.0
+VOLUME_SECONDS = 5.0
+"""A volume that does not answer for so long is reported."""
 PROGRESS_NEWS_SECONDS = 1.0
 """Least time between two statuses that differ only in their progress."""
 
@@ -240,8 +243,14 @@ class Server:
 
     async def _reserve(self, effect: ReserveNumber) -> None:
         directory = Path(self._core.state.desired.directory)
+        work = Background(lambda: reserve(directory, effect.number))
+        answer = asyncio.wrap_future(work.future)
+        if not (await asyncio.wait({answer}, timeout=VOLUME_SECONDS))[0]:
+            why = f"it has not answered for {VOLUME_SECONDS:.0f} s ({directory})"
+            log.error("cannot reserve a generation number yet: %s", why)
+            self._do(self._core.on_reservation_silent(why, time.monotonic()))
         try:
-            number, newest = await asyncio.to_thread(reserve, directory, effect.number)
+            number, newest = await answer
         except OSError as error:
             why = (
                 f"{error.strerror or error} ({directory}): make the volume writable for this user "

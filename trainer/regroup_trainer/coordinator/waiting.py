@@ -108,7 +108,7 @@ def count_of_workers(count: int) -> str:
 
 def _volume_refuses(context: WaitingContext) -> str | None:
     refusal = context.numbers.refusal
-    if not refusal:
+    if not refusal or context.numbers.ahead:
         return None
     return f"cannot reserve a generation number on the volume: {refusal} (is it full or read-only?)"
 

@@ -1,8 +1,10 @@
 """The names of the files that belong to one generation in a job's directory on the volume. Pure.
 
 lineage/<term>-<n>.claim      reserves the number of a generation; the coordinator creates it
+lineage/<term>-<n>.room       room for the next file, so that a full volume can take it
 lineage/<term>-<n>.json       what the generation resumed from; its rank 0 writes it
 history/<term>-<n>.jsonl      the steps that the generation committed
+history/<term>-<n>.gaps       the steps that its history had to leave out
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from regroup_trainer.protocol.generation import GenerationNumber
 LINEAGE_FOLDER = "lineage"
 HISTORY_FOLDER = "history"
 _RECORD = re.compile(r"(\d+)-(\d+)\.jsonl?", re.ASCII)
+_ROOM = re.compile(r"(\d+)-(\d+)\.room", re.ASCII)
 _RESERVATION = re.compile(r"(\d+)-(\d+)\.claim", re.ASCII)
 
 
@@ -27,6 +30,11 @@ def reservation_name(generation: GenerationNumber) -> str:
     return f"{file_stem(generation)}.claim"
 
 
+def room_name(generation: GenerationNumber) -> str:
+    """The file that becomes the generation's lineage record."""
+    return f"{file_stem(generation)}.room"
+
+
 def lineage_name(generation: GenerationNumber) -> str:
     """The generation's lineage record."""
     return f"{file_stem(generation)}.json"
@@ -37,6 +45,11 @@ def history_name(generation: GenerationNumber) -> str:
     return f"{file_stem(generation)}.jsonl"
 
 
+def gaps_name(generation: GenerationNumber) -> str:
+    """The steps that are not in the generation's history."""
+    return f"{file_stem(generation)}.gaps"
+
+
 def generation_of(name: str) -> GenerationNumber | None:
     """The generation of a lineage record or history file; None for any other name."""
     return _number(_RECORD.fullmatch(name))
@@ -45,6 +58,11 @@ def generation_of(name: str) -> GenerationNumber | None:
 def reserved_number(name: str) -> GenerationNumber | None:
     """The number that a file reserves; None for any other name."""
     return _number(_RESERVATION.fullmatch(name))
+
+
+def room_number(name: str) -> GenerationNumber | None:
+    """The number for which a file keeps room; None for any other name."""
+    return _number(_ROOM.fullmatch(name))
 
 
 def _number(match: re.Match[str] | None) -> GenerationNumber | None:

@@ -23,6 +23,17 @@ class Report(Message):
     rank: int
 
 
+class VolumeProblem(Message):
+    """The volume refuses what a rank or the coordinator needs, or does not answer."""
+
+    path: Text
+    error: Text
+    since: float
+    """Wall clock of the first failure in a row, seconds since the epoch."""
+    at_risk: Text
+    """What is kept in memory meanwhile, and what is lost if that memory is lost."""
+
+
 class SkippedCheckpoint(Message):
     """A checkpoint that was passed over on the way back to a whole one."""
 
@@ -102,6 +113,8 @@ class Progress(Report):
     """Of a script."""
     report_seconds: float = 0.0
     """Longest time between two reports of a script, or from its start to the first."""
+    volume: VolumeProblem | None = None
+    """What keeps rank 0 from writing the history, if anything does."""
 
 
 class ScriptStep(Report):
@@ -138,6 +151,8 @@ class Busy(Report):
     step: int
     lasting: bool = False
     """Whether it holds until the rank's next step, without being repeated."""
+    volume: VolumeProblem | None = None
+    """What keeps the rank from entering its generation, if that is the volume."""
 
 
 class SnapshotFile(NamedTuple):

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from regroup_trainer.checkpoint import lineage
-from regroup_trainer.checkpoint.history import History, history_end, last_step
+from regroup_trainer.checkpoint.history import history_end
+from regroup_trainer.checkpoint.history_writer import Beginning, History
 from regroup_trainer.checkpoint.layout import Layout, RunIdentity
 from regroup_trainer.checkpoint.selection import policy_in_force
 from regroup_trainer.errors import ProgramRestartError
@@ -33,6 +34,7 @@ from regroup_trainer.recovery.live_state import LiveState, continue_live_state
 from regroup_trainer.recovery.resident_state import ResidentState
 from regroup_trainer.recovery.restorer import Restorer
 from regroup_trainer.recovery.step_log import StepLog
+from regroup_trainer.recovery.volume_access import VolumeAccess
 from regroup_trainer.snapshots.snapshot_reader import MemoryReader
 from regroup_trainer.step.state import TrainState
 from regroup_trainer.step.stepper import Stepper
@@ -59,7 +61,7 @@ def enter_generation(
     else:
         start, report = _start_restored(joined, restorer, program)
     joined.channel.send(_with_description(report, start.state, program, attention))
-    history = _open_history(restorer, start.log) if joined.group.is_rank0 else None
+    history = _open_history(restorer, start) if joined.group.is_rank0 else None
     stepper = Stepper(start.state, program.config, joined.group, program.targets_per_sample)
     generation = RunningGeneration(joined, program, stepper, start, history)
     if generation.retains_state:
@@ -91,7 +93,9 @@ def enter_next_generation(
 def _restorer(joined: JoinedGeneration, identity: RunIdentity) -> Restorer:
     record = joined.assignment.record
     memory = MemoryReader(joined.assignment, record.snapshot) if record.snapshot else None
-    return Restorer(Layout(Path(record.desired.directory)), record, joined.group, identity, memory)
+    layout = Layout(Path(record.desired.directory))
+    volume = VolumeAccess(record, joined.group.rank, joined.channel)
+    return Restorer(layout, record, joined.group, identity, volume, memory)
 
 
 def _start_live(
@@ -174,19 +178,10 @@ def _with_description(
     )
 
 
-def _open_history(restorer: Restorer, log: StepLog) -> History:
-    """The generation's history, with the steps that a former rank 0 may not have written. Raises
-    StorageError.
-    """
-    layout, number = restorer.layout, restorer.record.number
-    history = History(layout.history_file(number))
-    if log.steps:
-        records = lineage.read(layout)
-        written = last_step(layout, lineage.chain(records, records[number].parent))
-        for step in log.steps:
-            if step.result.position.step > written:
-                history.append(step.history_line(restorer.identity.data))
-    return history
+def _open_history(restorer: Restorer, start: Start) -> History:
+    """The generation's history, with the steps that the volume may not have yet."""
+    beginning = Beginning(start.state.position.step, start.log.steps)
+    return History(restorer.layout, restorer.record.number, beginning)
 
 
 def _monotonic(wall_clock: float) -> float:

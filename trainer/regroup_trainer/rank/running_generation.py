@@ -13,7 +13,7 @@ from itertools import chain, repeat
 from pathlib import Path
 
 from regroup_trainer.checkpoint.checkpointer import Checkpointer
-from regroup_trainer.checkpoint.history import History
+from regroup_trainer.checkpoint.history_writer import History
 from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.checkpoint.save import Saver
 from regroup_trainer.errors import GenerationOverError
@@ -26,7 +26,7 @@ from regroup_trainer.rank.joining import JoinedGeneration, is_generation_lost, p
 from regroup_trainer.rank.program import Program
 from regroup_trainer.rank.reporting import Reporter
 from regroup_trainer.recovery.resident_state import ResidentState
-from regroup_trainer.recovery.step_log import LoggedStep, StepLog
+from regroup_trainer.recovery.step_log import StepLog, committed_step
 from regroup_trainer.snapshots.snapshot_writer import MemorySnapshots
 from regroup_trainer.step.agreement import broadcast_from_rank0
 from regroup_trainer.step.state import TrainState
@@ -37,6 +37,10 @@ from regroup_trainer.system.phase_clock import PhaseClock
 _BUSY_SECONDS = 1.0
 """Between reports that an evaluation goes on."""
 _POLL_SECONDS = 0.1
+_GRACE_SECONDS = 2.0
+"""How long the last lines of the history may take when the generation ends. All ranks remember
+them.
+"""
 _SAVE_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds between attempts to save the last step."""
 
@@ -135,10 +139,10 @@ class RunningGeneration:
 
     def record(self, result: StepResult, rate: float) -> None:
         """Record and report a committed step that was made with learning rate `rate`."""
-        step = LoggedStep(self.number, self.group.size, result)
+        step = committed_step(self.number, self.group.size, result, self._data)
         self._log.append(step)
         if self._history is not None:
-            self._history.append(step.history_line(self._data))
+            self._history.append(step)
             if not result.updated:
                 print(
                     f"step {result.position.step}: loss or gradients are not finite, the update "
@@ -228,6 +232,7 @@ class RunningGeneration:
         self._checkpointer.finish()
         self._snapshots.close(wait=True)
         resident = self._resident() if outcome == "leave" else None
+        self._close_history(_GRACE_SECONDS)
         process_group.leave()
         number, step = self.number, self.state.position.step
         kept = resident.retained() if resident else None
@@ -255,6 +260,7 @@ class RunningGeneration:
         """End saves and snapshots without the other ranks."""
         self._checkpointer.give_up(state_lives_on=self._retains)
         self._snapshots.close(wait=not self._retains)
+        self._close_history(0.0 if self._retains else _GRACE_SECONDS)
 
     def park(self, resident: ResidentState) -> None:
         """Leave the broken process group and wait; see `joining.park`."""
@@ -280,6 +286,10 @@ class RunningGeneration:
         own = self.clock.seconds()
         own["step"] = own.get("step", 0.0) - self._checkpointer.seconds_within_steps
         return {**own, **self._checkpointer.seconds}
+
+    def _close_history(self, seconds: float) -> None:
+        if self._history is not None:
+            self._history.close(seconds)
 
     def _sync_history(self) -> None:
         if self._history is not None:

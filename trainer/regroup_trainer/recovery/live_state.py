@@ -50,7 +50,7 @@ def continue_live_state(
         return None
     rank = restorer.group.rank
     if resident is not None and agreement.commit and rank in agreement.completing:
-        on_completed(resident.complete(agreement.commit))
+        on_completed(resident.complete(agreement.commit, restorer.identity.data))
     state = rebuild(restorer.group, resident)
     if resident is not None:
         resident.updater.drop_gradients()  # they belonged to the old wrapper

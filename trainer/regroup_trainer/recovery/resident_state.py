@@ -9,11 +9,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+from regroup_trainer.checkpoint.layout import DataIdentity
 from regroup_trainer.protocol.config import TrainConfig
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.rank_messages import Retained
 from regroup_trainer.recovery.inventory import StateInventory
-from regroup_trainer.recovery.step_log import LoggedStep, StepLog
+from regroup_trainer.recovery.step_log import StepLog, committed_step
 from regroup_trainer.step.commit import Commit
 from regroup_trainer.step.state import TrainState
 from regroup_trainer.step.updater import StateUpdater, StepResult
@@ -79,10 +80,10 @@ class ResidentState:
         """
         self.unused |= {generation}
 
-    def complete(self, commit: Commit) -> StepResult:
+    def complete(self, commit: Commit, data: DataIdentity) -> StepResult:
         """Apply the prepared step with the commit that another rank has seen."""
         result = self.updater.apply(commit)
-        self.log.append(LoggedStep(self.generation, self.world_size, result))
+        self.log.append(committed_step(self.generation, self.world_size, result, data))
         print(
             f"completed step {result.position.step}, whose commit a peer had seen",
             file=sys.stderr,

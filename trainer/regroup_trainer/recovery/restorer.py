@@ -5,6 +5,7 @@ World size and strategy may differ from those that wrote it.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,13 +19,13 @@ from regroup_trainer.checkpoint.load import (
     require_writable,
 )
 from regroup_trainer.checkpoint.selection import Selection, nothing_whole, select
-from regroup_trainer.errors import StorageError
 from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, RestoredFrom
 from regroup_trainer.protocol.rank_messages import SkippedCheckpoint
 from regroup_trainer.recovery.inventory import Agreement
+from regroup_trainer.recovery.volume_access import VolumeAccess
 from regroup_trainer.snapshots.snapshot_reader import MemoryReader
-from regroup_trainer.step.agreement import all_gather, broadcast_from_rank0
+from regroup_trainer.step.agreement import all_gather
 from regroup_trainer.step.state import TrainState
 
 
@@ -54,6 +55,7 @@ class Restorer:
     record: GenerationRecord
     group: GenerationGroup
     identity: RunIdentity
+    volume: VolumeAccess
     memory: MemoryReader | None = None
     """Reads the memory snapshot that the coordinator chose, if it chose one."""
 
@@ -64,11 +66,12 @@ class Restorer:
         Raises StorageError, CheckpointError, ConfigurationError; FencedError when a newer
         generation has begun; c10d's errors when a peer is lost.
         """
-        require_writable(self.layout, f"{self.record.number}-{self.group.rank}")
-        selection = broadcast_from_rank0(lambda: select(self.layout, self.record))
+        probe = f"{self.record.number}-{self.group.rank}"
+        self.volume.on_every_rank(lambda: require_writable(self.layout, probe))
+        selection = self.volume.on_rank0(lambda: select(self.layout, self.record))
         found = self._from_memory(state, selection)
         choice = self._from_volume(state, selection, found) if isinstance(found, str) else found
-        broadcast_from_rank0(lambda: self._begin_with(choice))
+        self.volume.on_rank0(lambda: self._begin_with(choice))
         return choice
 
     def is_newest(self, agreement: Agreement) -> bool:
@@ -77,7 +80,7 @@ class Restorer:
 
         Raises StorageError; FencedError when a newer generation than this one has begun.
         """
-        return broadcast_from_rank0(
+        return self.volume.on_rank0(
             lambda: (
                 lineage.newest_committing(self.layout, self.record.number, agreement.unused)
                 == agreement.generation
@@ -89,7 +92,7 @@ class Restorer:
 
         Raises StorageError; FencedError when a newer generation has begun.
         """
-        broadcast_from_rank0(
+        self.volume.on_rank0(
             lambda: self._begin(agreement.generation, agreement.step, from_checkpoint=False)
         )
 
@@ -133,8 +136,9 @@ class Restorer:
         """Compare the files with the manifest, each rank some of them; empty when all are whole."""
         assert candidate.manifest is not None, "a candidate without a problem has a manifest"
         mine = sorted(candidate.manifest.files)[self.group.rank :: self.group.size]
-        problems = all_gather(catalog.verify(candidate.path, candidate.manifest, mine))
-        return next((problem for problem in problems if problem), "")
+        manifest = candidate.manifest
+        problem = self.volume.on_every_rank(lambda: catalog.verify(candidate.path, manifest, mine))
+        return next((found for found in all_gather(problem) if found), "")
 
     def _set_aside(self, candidate: Candidate) -> Path:
         """Rename a damaged checkpoint; returns its path, the old one where it cannot be renamed."""
@@ -147,7 +151,7 @@ class Restorer:
             except OSError:
                 return candidate.path
 
-        return broadcast_from_rank0(act)
+        return self.volume.on_rank0(act)
 
     def _begin_with(self, choice: Choice) -> None:
         if choice.manifest and choice.path:
@@ -165,11 +169,7 @@ class Restorer:
             resume=self.record.desired.resume,
             data=self.identity.data,
         )
-        try:
-            # Begin first: a generation that is fenced must sweep nothing.
-            lineage.begin(self.layout, record)
+        # Begin first: a generation that is fenced must sweep nothing.
+        lineage.begin(self.layout, record)
+        with contextlib.suppress(OSError):  # what stays is swept by the next generation
             catalog.sweep(self.layout, self.record.number)
-        except OSError as error:
-            raise StorageError(
-                f"the job's directory {self.layout.directory} cannot be used: {error}"
-            ) from error

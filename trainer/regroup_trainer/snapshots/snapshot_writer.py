@@ -20,9 +20,10 @@ from torch.optim import Optimizer
 
 from regroup_trainer.checkpoint.image import Image, allocated, size_of
 from regroup_trainer.checkpoint.layout import Manifest
-from regroup_trainer.checkpoint.save import Saver, describe
+from regroup_trainer.checkpoint.save import Saver
 from regroup_trainer.checkpoint.staging import Snapshot
 from regroup_trainer.checkpoint.state_plan import StatePlan
+from regroup_trainer.checkpoint.volume_calls import describe
 from regroup_trainer.protocol.channel import Sender
 from regroup_trainer.protocol.generation import Assignment, SnapshotNumber
 from regroup_trainer.protocol.rank_messages import SnapshotFile, SnapshotsOff, SnapshotTaken

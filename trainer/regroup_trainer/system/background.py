@@ -18,25 +18,27 @@ class Background(Generic[T]):
     """
 
     def __init__(self, function: Callable[[], T]) -> None:
-        self._future: Future[T] = Future()
+        self.future: Future[T] = Future()
+        """What an event loop can wait for."""
         threading.Thread(target=self._run, args=(function,), daemon=True).start()
 
     @property
     def done(self) -> bool:
         """Whether the function has returned or raised."""
-        return self._future.done()
+        return self.future.done()
 
     def wait(self, seconds: float) -> bool:
         """Wait for the end, at most so long; returns whether the function has ended."""
-        wait([self._future], seconds)
+        wait([self.future], seconds)
         return self.done
 
     def result(self) -> T:
         """Wait for the end; raises what the function raised."""
-        return self._future.result()
+        return self.future.result()
 
     def _run(self, function: Callable[[], T]) -> None:
+        self.future.set_running_or_notify_cancel()  # from now on nobody can cancel it
         try:
-            self._future.set_result(function())
+            self.future.set_result(function())
         except BaseException as error:
-            self._future.set_exception(error)
+            self.future.set_exception(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -24,28 +25,62 @@ def rename(source: Path, target: Path) -> None:
     sync(target.parent)
 
 
-def create(path: Path, content: str) -> None:
-    """Write a whole file that must not exist yet.
+def create(path: Path, content: str, room: Path | None = None) -> None:
+    """Write a whole file that must not exist yet. It takes the place of the file `room`, if there
+    is one, so that a full volume can take it (see `reserve_room`).
 
-    Raises FileExistsError when it does, OSError for other problems.
+    Raises FileExistsError when it exists, OSError for other problems. After these, the same process
+    may try again: it recognises its own file.
     """
-    temporary = _write_beside(path, content)
-    try:
-        # A rename would overwrite; an exclusive open would show half a file.
-        path.hardlink_to(temporary)
-    finally:
-        temporary.unlink()
-    sync(path.parent)
-
-
-def _write_beside(path: Path, content: str) -> Path:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    if not _is_same(path, temporary):
+        _write(temporary, content, room)
+        try:
+            # A rename would overwrite; an exclusive open would show half a file.
+            path.hardlink_to(temporary)
+        except FileExistsError:
+            if not _is_same(path, temporary):  # else the answer to the first request was lost
+                temporary.unlink()
+                raise
+    sync(path.parent)
+    temporary.unlink()
+
+
+def append(path: Path, line: str) -> None:
+    """Append a line to a file, which is made if it is not there. Raises OSError."""
+    with path.open("a") as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def reserve_room(path: Path, size: int) -> None:
+    """Make a file of `size` bytes that a later `create` can use. Raises OSError."""
+    with path.open("wb") as file:
+        file.write(bytes(size))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _is_same(path: Path, other: Path) -> bool:
     try:
-        with temporary.open("w") as file:
+        return path.samefile(other)
+    except FileNotFoundError:
+        return False
+
+
+def _write(path: Path, content: str, room: Path | None) -> None:
+    """Write a file, over the bytes of `room` if that is there."""
+    if room is not None:
+        with contextlib.suppress(FileNotFoundError):
+            room.rename(path)
+    try:
+        with path.open("r+" if path.exists() else "w") as file:
             file.write(content)
+            file.truncate()
             file.flush()
             os.fsync(file.fileno())
     except OSError:
-        temporary.unlink(missing_ok=True)
+        if room is None:
+            path.unlink(missing_ok=True)
         raise
-    return temporary

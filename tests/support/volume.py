@@ -1,0 +1,45 @@
+"""The access of a rank that is alone in its generation to the volume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from regroup_trainer.protocol.channel import Channel
+from regroup_trainer.protocol.generation import GenerationRecord
+from regroup_trainer.protocol.rank_messages import RankReport
+from regroup_trainer.recovery import volume_access
+from regroup_trainer.recovery.volume_access import VolumeAccess
+
+
+@dataclass
+class NotedReports:
+    """What `VolumeAccess` needs of a channel: notes reports; the generation can be ended."""
+
+    reports: list[RankReport] = field(default_factory=list)
+    over: bool = False
+
+    def send(self, report: RankReport) -> None:
+        self.reports.append(report)
+
+    def is_over(self) -> bool:
+        return self.over
+
+
+def be_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no other rank to agree with."""
+
+    def until_all(ready: Callable[[], bool]) -> None:
+        while not ready():
+            pass
+
+    monkeypatch.setattr(volume_access, "broadcast_from_rank0", lambda action: action())
+    monkeypatch.setattr(volume_access, "until_all", until_all)
+
+
+def access(record: GenerationRecord, channel: NotedReports | None = None) -> VolumeAccess:
+    """The access of rank 0."""
+    return VolumeAccess(record, 0, cast(Channel, channel or NotedReports()))

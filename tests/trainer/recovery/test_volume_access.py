@@ -1,0 +1,113 @@
+"""A rank that enters a generation waits for its volume, and keeps its state meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regroup_trainer.checkpoint import volume_calls
+from regroup_trainer.errors import CheckpointError, GenerationOverError, StorageError
+from regroup_trainer.protocol.rank_messages import Busy
+from regroup_trainer.recovery import volume_access
+from regroup_trainer.recovery.volume_access import VolumeAccess
+from tests.support.ranks import generation, train_config
+from tests.support.volume import NotedReports, access, be_alone
+
+DEADLINE = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_alone(monkeypatch)
+    monkeypatch.setattr(volume_access, "_MOMENT_SECONDS", 0.01)
+    monkeypatch.setattr(volume_calls, "_PAUSES", (0.02,))
+
+
+def make_access(channel: NotedReports | None = None, source: str = "Peers") -> VolumeAccess:
+    record = generation(Path("/job"), 1, train_config()).model_copy(
+        update={"restored_from": source}
+    )
+    return access(record, channel)
+
+
+def refusing(number: int, times: int) -> Callable[[], str]:
+    """An action that the volume refuses so often, with this error."""
+    left = [number] * times
+
+    def act() -> str:
+        if left:
+            raise OSError(left.pop(), "refused", "/job/lineage")
+        return "done"
+
+    return act
+
+
+@pytest.mark.parametrize("call", ["on_rank0", "on_every_rank"])
+def test_what_the_volume_refuses_for_a_while_is_tried_again_and_reported(call: str) -> None:
+    channel = NotedReports()
+    assert getattr(make_access(channel), call)(refusing(errno.ENOSPC, 3)) == "done"
+    (report,) = channel.reports
+    assert isinstance(report, Busy)
+    assert report.volume is not None
+    assert report.volume.error == "/job/lineage: refused"
+    assert "stays in the memory" in report.volume.at_risk
+
+
+@pytest.mark.parametrize("source", ["Peers", "Snapshot"])
+def test_no_error_of_the_volume_ends_a_rank_while_a_state_is_in_memory(source: str) -> None:
+    assert make_access(source=source).on_rank0(refusing(errno.EACCES, 3)) == "done"
+
+
+@pytest.mark.parametrize("source", ["Checkpoint", "Nothing"])
+def test_without_a_state_in_memory_only_errors_that_pass_are_waited_for(source: str) -> None:
+    assert make_access(source=source).on_rank0(refusing(errno.EROFS, 3)) == "done"
+    with pytest.raises(StorageError, match="directory /job cannot be used: /job/lineage: refused"):
+        make_access(source=source).on_rank0(refusing(errno.EACCES, 1))
+
+
+def test_other_errors_are_raised_at_once() -> None:
+    def fail() -> Any:
+        raise CheckpointError("no checkpoint is left")
+
+    with pytest.raises(CheckpointError):
+        make_access().on_rank0(fail)
+
+
+def test_the_wait_ends_with_the_generation_though_the_volume_does_not_answer() -> None:
+    channel, may_answer = NotedReports(), threading.Event()
+
+    def hang() -> bool:
+        channel.over = True
+        return may_answer.wait(DEADLINE)
+
+    with pytest.raises(GenerationOverError):
+        make_access(channel).on_rank0(hang)
+    may_answer.set()
+
+
+def test_a_call_that_hangs_is_reported_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volume_calls, "SLOW_SECONDS", 0.01)
+    may_answer, calls = threading.Event(), list[int]()
+
+    class Releasing(NotedReports):
+        def send(self, report: Any) -> None:
+            super().send(report)
+            may_answer.set()
+
+    def hang() -> str:
+        calls.append(1)
+        assert may_answer.wait(DEADLINE)
+        return "done"
+
+    channel = Releasing()
+    assert make_access(channel).on_rank0(hang) == "done"
+    (report,) = channel.reports
+    assert isinstance(report, Busy)
+    assert report.volume is not None
+    assert report.volume.error == "the volume does not answer"
+    assert calls == [1]

@@ -1,0 +1,128 @@
+"""Calls on the volume, which may refuse them, or not answer for minutes. Torch-free.
+
+They run in threads, so that no main thread waits for the volume without a deadline. They are
+repeated with longer and longer pauses. What they meet is kept, to be reported.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from regroup_trainer.protocol.message import TEXT_LIMIT
+from regroup_trainer.protocol.rank_messages import VolumeProblem
+from regroup_trainer.system.background import Background
+
+T = TypeVar("T")
+SLOW_SECONDS = 5.0
+"""A call that takes longer is reported."""
+_PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Seconds between attempts; the last one is repeated."""
+_PASSING = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.EAGAIN,
+        errno.ENOTCONN,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+    }
+)
+
+
+def may_pass(error: OSError) -> bool:
+    """Whether a volume that is full, read-only or away gives this error. Others, such as a lack of
+    permission, last until somebody changes the job.
+    """
+    return error.errno in _PASSING
+
+
+def describe(error: OSError) -> str:
+    """A sentence about a problem with the storage."""
+    return (
+        f"{error.filename}: {error.strerror}" if error.filename else (error.strerror or str(error))
+    )
+
+
+class VolumeHealth:
+    """What one thread meets on the volume below `path`. Any thread may ask for the problem."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._called: tuple[float, float] | None = None
+        """Monotonic time and wall clock of the begin of the call under way."""
+        self._failing: tuple[float, str] | None = None
+        """Wall clock of the first failure in a row, and the last error."""
+
+    def problem(self, at_risk: str) -> VolumeProblem | None:
+        """What is wrong now, if anything is; `at_risk` says what is lost if this goes on."""
+        called, failing = self._called, self._failing
+        if failing is not None:
+            return self._problem(failing[0], failing[1], at_risk)
+        if called is None or time.monotonic() - called[0] < SLOW_SECONDS:
+            return None
+        return self._problem(called[1], "the volume does not answer", at_risk)
+
+    def _problem(self, since: float, error: str, at_risk: str) -> VolumeProblem:
+        path = str(self._path)[:TEXT_LIMIT]
+        return VolumeProblem(path=path, error=error[:TEXT_LIMIT], since=since, at_risk=at_risk)
+
+    def insist(
+        self, action: Callable[[], T], is_final: Callable[[OSError], bool], stop: threading.Event
+    ) -> T:
+        """The result of `action`, however many attempts it takes.
+
+        Raises an OSError that `is_final`, the last one after `stop` is set, and what else the
+        action raises.
+        """
+        for pause in chain(_PAUSES, repeat(_PAUSES[-1])):
+            self._called = time.monotonic(), time.time()
+            try:
+                result = action()
+            except OSError as error:
+                since = self._failing[0] if self._failing else time.time()
+                self._failing = since, describe(error)
+                if is_final(error) or stop.wait(pause):
+                    raise
+            else:
+                self._failing = None
+                return result
+            finally:
+                self._called = None
+        raise AssertionError("the pauses have no end")
+
+
+class VolumeCall(Generic[T]):
+    """An action in a thread of its own that insists; see `VolumeHealth.insist`."""
+
+    def __init__(
+        self, action: Callable[[], T], path: Path, is_final: Callable[[OSError], bool]
+    ) -> None:
+        self._health = VolumeHealth(path)
+        self._stop = threading.Event()
+        self._work = Background(lambda: self._health.insist(action, is_final, self._stop))
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end, at most so long; returns whether it has come."""
+        return self._work.wait(seconds)
+
+    def result(self) -> T:
+        """Wait for the end; raises what the action raised."""
+        return self._work.result()
+
+    def abandon(self) -> None:
+        """Begin no further attempt."""
+        self._stop.set()
+
+    def problem(self, at_risk: str) -> VolumeProblem | None:
+        """As `VolumeHealth.problem`."""
+        return self._health.problem(at_risk)
