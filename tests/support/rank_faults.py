@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import importlib
 import os
 import resource
@@ -64,6 +65,19 @@ def die_with_snapshot(assignment: Assignment, options: Options, channel: Recordi
 
     channel.send = send_and_act  # type: ignore[method-assign]
     return train(assignment, options, channel)
+
+
+def die_with_a_full_volume(
+    assignment: Assignment, options: Options, channel: RecordingChannel
+) -> int:
+    """As `die_with_snapshot`; the volume has taken no line of the history by then."""
+    from regroup_trainer.checkpoint.history_writer import History
+
+    def refuse(history: History) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    History._open = refuse  # type: ignore[method-assign, assignment]
+    return die_with_snapshot(assignment, options, channel)
 
 
 def raise_after_step(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
@@ -374,7 +388,7 @@ def meet_resident_rank(assignment: Assignment, options: Options, channel: Record
 
 
 def note_flushes(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
-    """Print when the history is flushed, and when a snapshot or a checkpoint is reported."""
+    """Print when the history is flushed for a checkpoint, and when that is reported."""
     from regroup_trainer.checkpoint.history_writer import History
 
     sync, send = History.sync, channel.send
@@ -384,7 +398,7 @@ def note_flushes(assignment: Assignment, options: Options, channel: RecordingCha
         print("event: flushed", file=sys.stderr, flush=True)
 
     def send_and_note(report: RankReport) -> None:
-        if isinstance(report, SnapshotTaken | CheckpointSaved):
+        if isinstance(report, CheckpointSaved):
             print(f"event: {report.kind}", file=sys.stderr, flush=True)
         send(report)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from regroup.local.processes import LocalProcess
 from regroup_trainer.protocol.config import CheckpointPolicy
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Recovery
 from regroup_trainer.snapshots.places import CompletePage
+from tests.support.disks import fill
 from tests.support.local_job import (
     Act,
     at_step,
@@ -28,6 +30,8 @@ pytestmark = pytest.mark.slow
 STEPS = 200
 """Of the undisturbed run; the others are suspended in the end, however far they came."""
 ENDLESS = 1_000_000
+FULL_STEPS = 30
+"""With a full volume: several intervals of snapshots."""
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +131,35 @@ def test_a_lost_workers_shards_come_from_its_neighbour(
     assert (recovery.resumed_from_step or 0) >= strike.step
     require_whole_history(tmp_path)
     assert losses(tmp_path)[:STEPS] == pytest.approx(undisturbed, rel=1e-5)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system")
+def test_snapshots_do_without_the_volume_and_bring_the_steps_that_it_lacks(volume: Path) -> None:
+    run = fsdp_run(volume / "job", workers=2, ranks=1)
+    full_since: list[int] = []
+
+    def fill_volume(run: LocalRun) -> None:
+        assert run.status is not None
+        assert run.status.progress is not None
+        fill(volume / "hog")
+        full_since.append(run.status.progress.step)
+
+    # Rank 0 goes, and the lines of the history that wait in its memory.
+    strike = Strike(
+        lambda run: run.kill_rank(0), lambda _status, step: step >= full_since[0] + FULL_STEPS
+    )
+    strike.run = run
+    acts = [
+        (at_step(25), fill_volume),
+        strike.act(),
+        (has_recovered, lambda _: (volume / "hog").unlink()),
+        (at_step(STEPS), lambda run: run.suspend()),
+    ]
+    assert play(run, acts).result == "suspended"
+    recovery = next(iter(run.recoveries.values()))
+    assert recovery.restored_from == "Snapshot"
+    assert (recovery.resumed_from_step or 0) >= strike.step
+    assert require_whole_history(volume / "job") >= STEPS
 
 
 def test_memory_that_was_damaged_leaves_the_state_to_the_checkpoint(tmp_path: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from regroup.local.local_run import LocalRun
 from regroup_trainer.protocol.job_status import Recovery
-from tests.support.disks import fill, mounted
+from tests.support.disks import fill
 from tests.support.local_job import at_step, make_run, play, require_whole_history
 
 pytestmark = [
@@ -18,18 +17,6 @@ pytestmark = [
     pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system"),
 ]
 STEPS = 200
-
-
-@pytest.fixture
-def volume(tmp_path: Path) -> Iterator[Path]:
-    """A job's directory on a file system of its own; what processes write to their logs is not
-    there.
-    """
-    (tmp_path / "logs").mkdir()
-    with mounted(tmp_path / "volume", "24m") as volume:
-        (volume / "job").mkdir()
-        (volume / "job/logs").symlink_to(tmp_path / "logs")
-        yield volume
 
 
 def only_recovery(run: LocalRun) -> Recovery:

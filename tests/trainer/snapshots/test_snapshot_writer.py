@@ -4,6 +4,7 @@ before its report; in one process.
 
 from __future__ import annotations
 
+import pickle
 import queue
 import threading
 from collections.abc import Callable
@@ -36,8 +37,8 @@ from regroup_trainer.protocol.rank_messages import (
     SnapshotTaken,
 )
 from regroup_trainer.snapshots import snapshot_schedule, snapshot_writer
-from regroup_trainer.snapshots.places import FILES, SLOTS, TENSORS
-from regroup_trainer.snapshots.snapshot_writer import MemorySnapshots
+from regroup_trainer.snapshots.places import FILES, REST, SLOTS, TENSORS
+from regroup_trainer.snapshots.snapshot_writer import MemorySnapshots, Source
 from regroup_trainer.step.state import Position, TrainState
 from tests.support.generations import make_places
 from tests.support.ranks import FIRST, generation, train_config
@@ -46,6 +47,7 @@ from tests.support.waiting import wait_until
 DEADLINE = 60.0
 DATA = DataIdentity(fingerprint="f", samples=1, seed=1, global_batch_size=1, sequence_length=1)
 IDENTITY = RunIdentity({"name": "tiny"}, "ddp", DATA)
+CARRIED = b"steps that the volume may lack"
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +112,8 @@ class Rank:
             snapshots=str(self.store.folder),
             free_slot=free_slot,
         )
-        return MemorySnapshots(assignment, self.saver, self.state, lambda: self.plan, self.reports)
+        source = Source(self.state, lambda: self.plan, lambda: CARRIED)
+        return MemorySnapshots(assignment, self.saver, source, self.reports)
 
     def checkpointer(self) -> Checkpointer:
         return Checkpointer(self.saver, self.state, CheckpointPolicy(), self.reports, None)
@@ -268,17 +271,7 @@ def test_the_memory_that_is_wanted_is_for_the_shards_of_others_too(
         assert f"need {bytes_wanted} bytes more on p{number}" in rank.reports.next(SnapshotsOff).why
 
 
-def test_the_history_is_flushed_before_a_snapshot_is_reported(
-    tmp_path: Path, group: GenerationGroup
-) -> None:
-    rank = Rank(tmp_path, group, sync_history=lambda: rank.reports.events.append("flushed"))
-    snapshots = rank.snapshots()
-    rank.take(snapshots)
-    assert rank.reports.events == ["flushed", "snapshot_taken"]
-    snapshots.close(wait=True)
-
-
-def test_a_snapshot_is_not_reported_when_the_history_cannot_be_flushed(
+def test_a_snapshot_does_not_need_the_volume_and_carries_the_steps_that_it_may_lack(
     tmp_path: Path, group: GenerationGroup
 ) -> None:
     def fail() -> None:
@@ -286,14 +279,37 @@ def test_a_snapshot_is_not_reported_when_the_history_cannot_be_flushed(
 
     rank = Rank(tmp_path, group, sync_history=fail)
     snapshots = rank.snapshots()
-    rank.step()
-    snapshots.begin()
-    assert (
-        rank.reports.next(SnapshotsOff).why
-        == "memory snapshot of step 1: /volume/history: No space left on device"
-    )
+    report = rank.take(snapshots)
+    assert rank.reports.events == ["snapshot_taken"]
+    held = rank.store.get(report.number, report.shard)
+    assert held is not None
+    rest = pickle.loads(held.slot.path(REST).read_bytes())
+    assert rest.history == CARRIED
     snapshots.close(wait=True)
-    assert rank.reports.events == ["snapshots_off"]
+
+
+def test_a_snapshot_for_which_there_was_no_memory_is_completed_when_there_is(
+    tmp_path: Path, group: GenerationGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, left = Path.write_bytes, [1, 2, 3]
+
+    def write(path: Path, content: bytes) -> int:
+        if left:
+            left.pop()
+            raise OSError(12, "Cannot allocate memory", str(path))
+        return plain(path, content)
+
+    rank = Rank(tmp_path, group)
+    snapshots = rank.snapshots()
+    monkeypatch.setattr(snapshot_writer, "_RETRY_SECONDS", (0.01,))
+    monkeypatch.setattr(Path, "write_bytes", write)
+    first = rank.take(snapshots)
+    assert not left
+    rank.store.complete(first.number)
+    rank.step()
+    snapshots.after_step()
+    wait_until("the next snapshot is due", snapshots.due)
+    snapshots.close(wait=True)
 
 
 def test_the_history_is_flushed_before_a_save_is_published_and_reported(

@@ -42,8 +42,8 @@ class Saver:
     group: GenerationGroup
     identity: RunIdentity
     sync_history: Callable[[], None]
-    """Called on rank 0, in another thread, before publishing: flushes what the checkpoint relies
-    on. Raises OSError.
+    """Called on rank 0, in another thread, before publishing: flushes the steps up to the
+    checkpoint. Raises OSError.
     """
 
     def manifest(self, position: Position, written: dict[str, FileRecord]) -> Manifest:

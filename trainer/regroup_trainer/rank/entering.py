@@ -33,7 +33,6 @@ from regroup_trainer.rank.running_generation import RunningGeneration, Start
 from regroup_trainer.recovery.live_state import LiveState, continue_live_state
 from regroup_trainer.recovery.resident_state import ResidentState
 from regroup_trainer.recovery.restorer import Restorer
-from regroup_trainer.recovery.step_log import StepLog
 from regroup_trainer.recovery.volume_access import VolumeAccess
 from regroup_trainer.snapshots.snapshot_reader import MemoryReader
 from regroup_trainer.step.state import TrainState
@@ -114,7 +113,7 @@ def _start_restored(
     choice = restorer.restore(state)
     start = Start(
         state,
-        StepLog(),
+        choice.log,
         in_place=False,
         saved_step=choice.manifest.step if choice.manifest and choice.path else None,
         last_save=_monotonic(choice.saved.time) if choice.saved else None,

@@ -26,8 +26,8 @@ from regroup_trainer.rank.joining import JoinedGeneration, is_generation_lost, p
 from regroup_trainer.rank.program import Program
 from regroup_trainer.rank.reporting import Reporter
 from regroup_trainer.recovery.resident_state import ResidentState
-from regroup_trainer.recovery.step_log import StepLog, committed_step
-from regroup_trainer.snapshots.snapshot_writer import MemorySnapshots
+from regroup_trainer.recovery.step_log import StepLog, committed_step, lines_after
+from regroup_trainer.snapshots.snapshot_writer import MemorySnapshots, Source
 from regroup_trainer.step.agreement import broadcast_from_rank0
 from regroup_trainer.step.state import TrainState
 from regroup_trainer.step.stepper import Stepper
@@ -100,7 +100,10 @@ class RunningGeneration:
             saver, self.state, self._policy, self.reporter, start.saved_step, start.last_save
         )
         self._snapshots = MemorySnapshots(
-            joined.assignment, saver, self.state, self._checkpointer.plan, joined.channel
+            joined.assignment,
+            saver,
+            Source(self.state, self._checkpointer.plan, self._steps_to_carry),
+            joined.channel,
         )
 
     @property
@@ -232,7 +235,7 @@ class RunningGeneration:
         self._checkpointer.finish()
         self._snapshots.close(wait=True)
         resident = self._resident() if outcome == "leave" else None
-        self._close_history(_GRACE_SECONDS)
+        self._close_history(0.0 if resident else _GRACE_SECONDS)
         process_group.leave()
         number, step = self.number, self.state.position.step
         kept = resident.retained() if resident else None
@@ -286,6 +289,11 @@ class RunningGeneration:
         own = self.clock.seconds()
         own["step"] = own.get("step", 0.0) - self._checkpointer.seconds_within_steps
         return {**own, **self._checkpointer.seconds}
+
+    def _steps_to_carry(self) -> bytes:
+        """The newest steps that may not be on the device yet, as lines of the history."""
+        flushed = self._history.flushed_step if self._history is not None else 0
+        return lines_after(flushed, self._log)
 
     def _close_history(self, seconds: float) -> None:
         if self._history is not None:

@@ -6,7 +6,7 @@ World size and strategy may differ from those that wrote it.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from regroup_trainer.checkpoint import catalog, lineage
@@ -23,6 +23,7 @@ from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, RestoredFrom
 from regroup_trainer.protocol.rank_messages import SkippedCheckpoint
 from regroup_trainer.recovery.inventory import Agreement
+from regroup_trainer.recovery.step_log import StepLog, read_lines
 from regroup_trainer.recovery.volume_access import VolumeAccess
 from regroup_trainer.snapshots.snapshot_reader import MemoryReader
 from regroup_trainer.step.agreement import all_gather
@@ -45,6 +46,8 @@ class Choice:
     """Why the memory snapshot that was chosen could not be used."""
     saved: Manifest | None = None
     """Manifest of the newest checkpoint on the volume."""
+    log: StepLog = field(default_factory=StepLog)
+    """The newest steps up to a memory snapshot, which the volume may lack."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,13 @@ class Restorer:
         saved = next((found.manifest for found in selection.candidates if found.manifest), None)
         problem = self.memory.load(state, contents)
         return problem or Choice(
-            selection.parent, None, contents.manifest, (), "Snapshot", saved=saved
+            selection.parent,
+            None,
+            contents.manifest,
+            (),
+            "Snapshot",
+            saved=saved,
+            log=read_lines(contents.history),
         )
 
     def _from_volume(self, state: TrainState, selection: Selection, fallback_reason: str) -> Choice:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from pydantic import ValidationError
+
 from regroup_trainer.checkpoint.history import CommittedStep
 from regroup_trainer.checkpoint.layout import DataIdentity
 from regroup_trainer.protocol.generation import GenerationNumber
@@ -34,6 +36,22 @@ def committed_step(
         hash=result.commit.digest,
         loss=result.commit.loss,
     )
+
+
+def lines_after(step: int, log: StepLog) -> bytes:
+    """The logged steps after this one, one JSON line each."""
+    return b"".join(
+        line.model_dump_json().encode() + b"\n" for line in log.steps if line.step > step
+    )
+
+
+def read_lines(content: bytes) -> StepLog:
+    """The steps that `lines_after` wrote; none where another release wrote other lines."""
+    try:
+        lines = content.splitlines()[-LOGGED_STEPS:]
+        return StepLog(CommittedStep.model_validate_json(line) for line in lines)
+    except ValidationError:
+        return StepLog()
 
 
 class StepLog:

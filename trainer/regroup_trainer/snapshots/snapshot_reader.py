@@ -60,6 +60,8 @@ class Contents:
     metadata: Metadata
     places: Places
     objects: dict[str, bytes]
+    history: bytes
+    """The newest steps that the volume may lack, as lines of the history."""
 
 
 class MemoryReader:
@@ -102,7 +104,7 @@ class MemoryReader:
         except SnapshotProblem as problem:
             return str(problem)
         objects = {name: content for rest in rests for name, content in rest.objects.items()}
-        return Contents(first.manifest, metadata, places, objects)
+        return Contents(first.manifest, metadata, places, objects, first.history)
 
     def _rest(self, shard: int) -> Rest:
         return cast(Rest, _unpickle(shard, self._shards.read(shard, REST)))

@@ -1,6 +1,8 @@
 """A rank's part in memory snapshots: it copies its part of the state into its agent's memory,
 beside the training.
 
+Nothing of this needs the volume: steps that it may lack travel with the snapshot.
+
 All ranks begin a copy after the same step, and only once the snapshot before is complete
 everywhere. Each rank has two slots of memory and writes them in turn, so that a whole snapshot is
 never overwritten by one that may not become whole.
@@ -11,8 +13,11 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+import sys
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from pathlib import Path
 
 import xxhash
@@ -35,6 +40,8 @@ from regroup_trainer.step.state import TrainState
 from regroup_trainer.system.background import Background
 from regroup_trainer.system.memory_limit import available_bytes
 
+_RETRY_SECONDS = (1.0, 5.0, 30.0)
+"""Between attempts to write a snapshot; the last one is repeated."""
 _GRACE_SECONDS = 2.0
 """How long a copy may take to end when its generation is over."""
 
@@ -49,11 +56,23 @@ class Rest:
     others.
     """
     objects: dict[str, bytes]
+    history: bytes = b""
+    """The newest steps that the volume may lack, in the first shard: lines of the history."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What snapshots are taken of."""
+
+    state: TrainState
+    plans: Callable[[], StatePlan]
+    """Returns the plan that fits the present state."""
+    steps_to_carry: Callable[[], bytes]
+    """Returns the newest steps that the volume may lack, as lines of the history; bounded."""
 
 
 class MemorySnapshots:
-    """Takes snapshots of `state` in one generation; `close` it at the end. `plans` returns the plan
-    that fits the present state.
+    """Takes snapshots in one generation; `close` it at the end.
 
     All ranks call its methods after the same steps, except `due` and `ready`. The optimizer waits
     for the copy before it changes the state. Where memory does not suffice, it reports that once
@@ -64,18 +83,18 @@ class MemorySnapshots:
         self,
         assignment: Assignment,
         saver: Saver,
-        state: TrainState,
-        plans: Callable[[], StatePlan],
+        source: Source,
         channel: Sender,
     ) -> None:
         record = assignment.record
         wanted = record.desired.checkpoint.memory_snapshot_steps
         self._on = bool(assignment.snapshots) and wanted != 0
-        self._timer = SnapshotTimer(wanted, state.position.step)
+        self._timer = SnapshotTimer(wanted, source.state.position.step)
         self._assignment = assignment
         self._saver = saver
-        self._state = state
-        self._plans = plans
+        self._state = source.state
+        self._plans = source.plans
+        self._steps_to_carry = source.steps_to_carry
         self._channel = channel
         self._agreed: StatePlan | None = None
         """The plan that all ranks have agreed on."""
@@ -85,11 +104,12 @@ class MemorySnapshots:
         self._slots: dict[int, Background[Snapshot]] = {}
         self._copying: Snapshot | None = None
         self._work: Background[None] | None = None
-        self._begun = state.position.step
+        self._begun = self._state.position.step
         self._incomplete = False
         """Whether the newest snapshot may not be complete everywhere yet."""
         self._page = CompletePage(Path(assignment.snapshots)) if self._on else None
-        self._hook = state.optimizer.register_step_pre_hook(self._before_update)
+        self._closed = threading.Event()
+        self._hook = self._state.optimizer.register_step_pre_hook(self._before_update)
 
     def due(self) -> bool:
         """Whether to take a snapshot after the step that is about to run. Rank 0 asks; the commit
@@ -148,6 +168,7 @@ class MemorySnapshots:
         dropped.
         """
         self._hook.remove()
+        self._closed.set()
         if self._work is not None and wait:
             self._work.wait(_GRACE_SECONDS)
 
@@ -228,19 +249,18 @@ class MemorySnapshots:
 
     def _rest(self, objects: dict[str, bytes]) -> bytes:
         assert self._plan is not None, "this rank copies"
-        described = self._plan.description if self._shard[1] == 0 else None
         manifest = self._saver.manifest(self._state.position, {})
-        return pickle.dumps(Rest(manifest, described.pickled() if described else b"", objects))
+        rest = Rest(manifest, b"", objects)
+        if self._shard[1] == 0:
+            described, steps = self._plan.description, self._steps_to_carry()
+            description = described.pickled() if described else b""
+            rest = replace(rest, description=description, history=steps)
+        return pickle.dumps(rest)
 
     def _run(self, snapshot: Snapshot, slot: int, rest: bytes) -> None:
         number, shard = self._shard
         snapshot.copy()
-        try:
-            self._path(slot, REST).write_bytes(rest)
-            if self._saver.group.is_rank0:
-                self._saver.sync_history()
-        except OSError as error:
-            self._report_off(f"memory snapshot of step {number.step}: {describe(error)}")
+        if not self._write(self._path(slot, REST), rest):
             return
         image = snapshot.image
         files = {TENSORS: _file(image.content()[: image.size]), REST: _file(memoryview(rest))}
@@ -250,6 +270,22 @@ class MemorySnapshots:
                 generation=generation, rank=rank, number=number, shard=shard, slot=slot, files=files
             )
         )
+
+    def _write(self, path: Path, content: bytes) -> bool:
+        """Write to the memory of the agent, however often that takes; False when the generation is
+        over before.
+        """
+        for pause in chain(_RETRY_SECONDS, repeat(_RETRY_SECONDS[-1])):
+            try:
+                path.write_bytes(content)
+            except OSError as error:
+                why = f"no memory for the snapshot of step {self._begun}: {describe(error)}"
+                print(f"{why}; it is tried again", file=sys.stderr)
+                if self._closed.wait(pause):
+                    break
+            else:
+                return True
+        return False
 
     def _report_off(self, why: str) -> None:
         self._channel.send(
