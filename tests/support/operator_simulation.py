@@ -27,6 +27,7 @@ from regroup_operator.decide.plan import (
     EnsureToken,
     Plan,
     PutDesired,
+    SendAddress,
 )
 from regroup_operator.decide.planner import plan
 from regroup_operator.observe.observed import (
@@ -125,6 +126,12 @@ class Simulation:
     """UID -> since when the coordinator calls it lost."""
     unheard_since: dict[str, datetime] = field(default_factory=dict)
     """UID of a worker that runs and is no member -> since when nothing is heard of it."""
+    unreached: dict[str, datetime] = field(default_factory=dict)
+    """UID of a worker -> since when the coordinator's address cannot be sent to it."""
+    addresses_sent: list[str] = field(default_factory=list)
+    """Names of the pods that got it."""
+    address: str = "198.19.0.1"
+    """That the next Service gets."""
     revision: int = 1
     deleted: bool = False
     now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
@@ -155,6 +162,9 @@ class Simulation:
         return Observed(
             pods=tuple(self.pods.values()),
             service=self.service,
+            unreached_seconds={
+                uid: (self.now - since).total_seconds() for uid, since in self.unreached.items()
+            },
             network_policy=True,
             token_sent_seconds=(self.now - self.tokens_sent[-1]).total_seconds()
             if self.tokens_sent
@@ -207,7 +217,12 @@ class Simulation:
                 )
                 continue
             self.pods[pod.name] = replace(
-                pod, node=node, phase="Running", ip="198.18.0.1", unschedulable=""
+                pod,
+                node=node,
+                phase="Running",
+                ip="198.18.0.1",
+                unschedulable="",
+                placed=self.now.isoformat(),
             )
         for name in self.watched:
             self.watched[name] = name not in self.dead_nodes
@@ -333,7 +348,11 @@ class Simulation:
             case EnsureAccess() | EnsureToken():
                 self.tokens_sent.append(self.now)
             case EnsureService(term):
-                self.service = Service(term, "198.19.0.1")
+                former = self.service
+                created = former.created if former else self.now.isoformat()
+                self.service = Service(term, former.address if former else self.address, created)
+            case SendAddress(pods):
+                self.addresses_sent += [pod.name for pod in pods]
             case EnsureDisruptionBudget(fewest):
                 self.disruption_budget = fewest
             case CreateCoordinator(term, excluded):
@@ -370,6 +389,9 @@ class Simulation:
             term,
             "Pending",
             excluded_nodes=tuple(excluded),
+            coordinator_address=self.service.address
+            if self.service and role == names.WORKER
+            else "",
             claims=("shared",),
             image=self.status.images["coordinator" if role == names.COORDINATOR else "trainer"],
         )

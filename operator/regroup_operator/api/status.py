@@ -245,6 +245,8 @@ class TrainingJobStatus(StatusSection):
     """The current generation, "term.n"."""
     coordinator_term: NonNegativeInt = 0
     """Term of the newest coordinator. Raised before its pod is made."""
+    service_address: OptionalName = ""
+    """Cluster IP of the Service that workers connect to. A new Service asks for it."""
     next_incarnation: PositiveInt = 1
     """Number of the next worker pods. Raised before they are made."""
     images: Annotated[dict[Word, Annotated[str, Field(max_length=1024)]], Field(max_length=8)] = (

@@ -17,8 +17,8 @@ import aiohttp
 
 from regroup_operator.errors import CoordinatorError
 from regroup_operator.observe.observed import CoordinatorView
-from regroup_trainer.protocol.addresses import COORDINATOR_PORT
-from regroup_trainer.protocol.desired import Desired, Lost
+from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT, COORDINATOR_PORT
+from regroup_trainer.protocol.desired import CoordinatorAddress, Desired, Lost
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 
@@ -51,8 +51,11 @@ class Target:
     @property
     def url(self) -> str:
         """http://address:port"""
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"http://{host}:{COORDINATOR_PORT}"
+        return f"http://{_host(self.address)}:{COORDINATOR_PORT}"
+
+
+def _host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
 
 
 @dataclass
@@ -158,6 +161,12 @@ class Coordinators:
         """POST /v1/lost. Raises CoordinatorError."""
         await self._send("POST", target, "/v1/lost", lost.model_dump_json())
 
+    async def send_address(self, address: str, token: str, url: str) -> None:
+        """PUT /v1/coordinator to the agent at this IP. Raises CoordinatorError."""
+        agent = f"http://{_host(address)}:{AGENT_METRICS_PORT}"
+        body = CoordinatorAddress(url=url).model_dump_json()
+        await self._request("PUT", agent + "/v1/coordinator", token, body)
+
     async def _poll(self, key: Key, follower: _Follower) -> None:
         while True:
             try:
@@ -187,14 +196,17 @@ class Coordinators:
         return status
 
     async def _send(self, method: str, target: Target, path: str, body: str | None) -> str:
-        headers = {"Authorization": f"Bearer {target.token}", "Content-Type": "application/json"}
+        return await self._request(method, target.url + path, target.token, body)
+
+    async def _request(self, method: str, url: str, token: str, body: str | None) -> str:
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         timeout = aiohttp.ClientTimeout(
             total=TIMEOUT_SECONDS + WAIT_SECONDS, sock_connect=TIMEOUT_SECONDS
         )
         try:
             async with self._session.request(
                 method,
-                target.url + path,
+                url,
                 data=body,
                 headers=headers,
                 timeout=timeout,
@@ -202,9 +214,9 @@ class Coordinators:
             ) as answer:
                 text = (await _read(answer)).decode(errors="replace")
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise CoordinatorError(f"{target.url}: no answer: {error!r}") from error
+            raise CoordinatorError(f"{url}: no answer: {error!r}") from error
         if answer.status >= 300:
-            raise CoordinatorError(f"{method} {target.url}{path}: {answer.status} {text[:300]}")
+            raise CoordinatorError(f"{method} {url}: {answer.status} {text[:300]}")
         return text
 
 

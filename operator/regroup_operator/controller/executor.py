@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from http import HTTPStatus
 
 from regroup_operator.api import names
 from regroup_operator.api.settings import Settings
@@ -25,7 +27,9 @@ from regroup_operator.decide.plan import (
     EnsureToken,
     PostLost,
     PutDesired,
+    SendAddress,
 )
+from regroup_operator.errors import ClusterError, CoordinatorError
 from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
 from regroup_operator.render import torchrun_workload, workload
 from regroup_operator.render.pods import LAUNCHER_OBJECTS
@@ -46,15 +50,23 @@ class Executor:
         self._key = settings.key()
         self._tokens_sent: dict[Key, float] = {}
         """Monotonic time."""
+        self._unreached: dict[Key, dict[str, float]] = {}
+        """UID of a worker -> since when the coordinator's address cannot be sent to it."""
 
     def token_sent_seconds(self, key: Key) -> float | None:
         """Seconds since the Secret of a job was last sent; None: never."""
         sent = self._tokens_sent.get(key)
         return None if sent is None else time.monotonic() - sent
 
+    def unreached_seconds(self, key: Key) -> dict[str, float]:
+        """UID of a worker -> for how long the coordinator's address could not be sent to it."""
+        now = time.monotonic()
+        return {uid: now - since for uid, since in self._unreached.get(key, {}).items()}
+
     def forget(self, key: Key) -> None:
         """The job is gone."""
         self._tokens_sent.pop(key, None)
+        self._unreached.pop(key, None)
 
     async def execute(self, action: Action, job: AnyJob, observed: Observed) -> None:
         """Execute one action. `job` has the status that was just written. Raises ClusterError or
@@ -67,7 +79,9 @@ class Executor:
             case EnsureToken():
                 await self._ensure_token(job)
             case EnsureService(term):
-                await self._cluster.apply_service(workload.service(job, term))
+                await self._ensure_service(term, job, observed)
+            case SendAddress(pods):
+                await self._send_address(pods, job, observed)
             case EnsureDisruptionBudget(fewest):
                 budget = disruption.disruption_budget(job, fewest)
                 await self._cluster.apply_disruption_budget(budget)
@@ -119,6 +133,35 @@ class Executor:
         if LAUNCHER_OBJECTS[job.launcher].has_token:
             await self._cluster.create_secret(workload.secret(job, self._key))
             self._tokens_sent[job.key] = time.monotonic()
+
+    async def _ensure_service(self, term: int, job: AnyJob, observed: Observed) -> None:
+        """A new Service asks for the address that workers know; where that is taken, for any."""
+        known = observed.service.address if observed.service else job.status.service_address
+        try:
+            await self._cluster.apply_service(workload.service(job, term, known))
+        except ClusterError as error:
+            if observed.service is not None or error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+                raise
+            log.warning("%s/%s: cannot have %s again: %s", *job.key, known, error.message)
+            await self._cluster.apply_service(workload.service(job, term))
+
+    async def _send_address(self, pods: tuple[Pod, ...], job: AnyJob, observed: Observed) -> None:
+        url = workload.coordinator_url(observed.service.address if observed.service else "")
+        token = workload.token(job, self._key)
+        problems = await asyncio.gather(*(self._problem_of(pod, token, url) for pod in pods))
+        former, now = self._unreached.get(job.key, {}), time.monotonic()
+        failed = [pod.uid for pod, problem in zip(pods, problems, strict=True) if problem]
+        self._unreached[job.key] = {uid: former.get(uid, now) for uid in failed}
+        for problem in filter(None, problems):
+            log.warning("%s/%s: cannot send the coordinator's address: %s", *job.key, problem)
+
+    async def _problem_of(self, pod: Pod, token: str, url: str) -> str:
+        """Why an agent did not take the coordinator's address; empty when it did."""
+        try:
+            await self._coordinators.send_address(pod.ip, token, url)
+        except CoordinatorError as error:
+            return str(error)
+        return ""
 
     async def _create_coordinator(
         self, action: CreateCoordinator, job: Job, observed: Observed

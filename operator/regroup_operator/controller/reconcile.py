@@ -127,6 +127,7 @@ class Reconciler:
             pods=pods,
             service=read_service(service) if service and _is_ours(service, job) else None,
             network_policy=policy,
+            unreached_seconds=self._executor.unreached_seconds(job.key),
             token_sent_seconds=self._executor.token_sent_seconds(job.key),
             disruption_budget=read_disruption_budget(budget)
             if budget and _is_ours(budget, job)

@@ -33,6 +33,8 @@ JOIN_SECONDS = 5.0
 counts as lost.
 """
 
+CUT_OFF_SECONDS = 15.0
+"""How long workers may take to reach the coordinator again once its Service is made."""
 CALM_SECONDS = 60.0
 """Earlier failures of pods are forgotten after training this long without another."""
 
@@ -40,7 +42,9 @@ Lost = Mapping[Pod, str]
 """Live worker pod -> why it counts as lost."""
 
 
-def find_lost(status: TrainingJobStatus, observed: Observed, policy: NodeFailurePolicy) -> Lost:
+def find_lost(
+    status: TrainingJobStatus, observed: Observed, policy: NodeFailurePolicy, now: datetime
+) -> Lost:
     """Worker pods that are lost, or can never run, although Kubernetes still reports them as
     alive.
     """
@@ -51,9 +55,24 @@ def find_lost(status: TrainingJobStatus, observed: Observed, policy: NodeFailure
         if pod.phase == "Pending"
         else _why_unresponsive(pod, suspects, observed, policy)
         for pod in observed.workers
-        if pod.alive
+        if pod.alive and not _is_cut_off(pod, observed, now)
     }
     return {pod: why for pod, why in reasons.items() if why}
+
+
+def _is_cut_off(pod: Pod, observed: Observed, now: datetime) -> bool:
+    """Whether a pod may not reach the coordinator because the Service was deleted: it is missing,
+    or was made a moment ago and after the pod. A clock that is far from the API server's does not
+    count.
+    """
+    service = observed.service
+    if pod.phase != "Running" or not pod.placed:
+        return False
+    if service is None or not service.created:
+        return service is None
+    made = parse_time(service.created)
+    is_new = abs((now - made).total_seconds()) < CUT_OFF_SECONDS
+    return is_new and parse_time(pod.placed) < made
 
 
 def _why_misplaced(pod: Pod, suspects: frozenset[str], avoided: frozenset[str]) -> str:
@@ -209,7 +228,7 @@ def remove_lost(job: AnyJob, observed: Observed, now: datetime, *, training: boo
         remembered = _forgive(remembered, now)
     readmitted = readmit_nodes(job, observed, remembered, now)
     remembered = readmitted.status
-    lost = find_lost(remembered, observed, policy)
+    lost = find_lost(remembered, observed, policy, now)
     ends = account_for_ends(remembered, observed, lost, policy, now)
     suspects = next_suspects(remembered, observed, lost)
     status = ends.status.model_copy(update={"suspected_nodes": suspects})

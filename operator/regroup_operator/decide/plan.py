@@ -35,6 +35,13 @@ class EnsureService:
 
 
 @dataclass(frozen=True)
+class SendAddress:
+    """Send the Service's address to workers that look for the coordinator elsewhere."""
+
+    pods: tuple[Pod, ...]
+
+
+@dataclass(frozen=True)
 class EnsureDisruptionBudget:
     """Make the PodDisruptionBudget keep so many workers."""
 
@@ -103,6 +110,7 @@ Action = (
     EnsureAccess
     | EnsureToken
     | EnsureService
+    | SendAddress
     | EnsureDisruptionBudget
     | CreateClaim
     | CreateCoordinator

@@ -31,7 +31,13 @@ from regroup_operator.decide.plan import (
     PlanContext,
     Step,
 )
-from regroup_operator.decide.silent_workers import name_silent, replace_silent, silence_due
+from regroup_operator.decide.silent_workers import (
+    name_silent,
+    replace_silent,
+    send_address,
+    silence_due,
+    stranded,
+)
 from regroup_operator.decide.staffing import backoff_left
 from regroup_operator.decide.straggler_replacement import replace_straggler
 from regroup_operator.decide.succession import (
@@ -56,7 +62,7 @@ def plan(job: AnyJob, observed: Observed, now: datetime) -> Plan:
     """What to do about `job` now."""
     if job.deleting:
         return Plan(job.status)
-    job = replace(job, status=_with_shown_release(job.status, observed))
+    job = replace(job, status=_with_address(_with_shown_release(job.status, observed), observed))
     draft = _decide(job, observed, now)
     status = project(job, observed, draft.status, draft.context, now)
     view = JobView(job, observed, status, draft.context)
@@ -125,6 +131,7 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
     workers = launcher.keep_workers(job, rest, slow.status, blocker, now)
     steps = (losses, silent, started, leader, slow, workers)
     informed = (*update_coordinator(job, observed), *report_lost(observed))
+    informed = (*informed, *send_address(rest))
     actions = (
         *(action for step in steps[:4] for action in step.actions),
         *informed,
@@ -192,6 +199,12 @@ def _with_shown_release(status: TrainingJobStatus, observed: Observed) -> Traini
     return status.model_copy(update=update)
 
 
+def _with_address(status: TrainingJobStatus, observed: Observed) -> TrainingJobStatus:
+    """The status with the address of the Service, which the next one asks for."""
+    address = observed.service.address if observed.service else ""
+    return status.model_copy(update={"service_address": address}) if address else status
+
+
 def _start(
     job: Job, status: TrainingJobStatus, observed: Observed, blocker: Waiting | None, now: datetime
 ) -> Step:
@@ -252,6 +265,7 @@ def _requeue_after(
         blocker,
         any(pod.terminating or pod.phase == "Succeeded" for pod in observed.pods),
         backoff_left(job, status, now) > 0,
+        stranded(observed),
     )
     if any(waiting):
         return REQUEUE_SECONDS

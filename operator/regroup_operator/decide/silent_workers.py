@@ -2,7 +2,8 @@
 
 An agent shows life as soon as it starts, before its template imports torch. So a worker of which
 nothing is heard has hung, or it looks for the coordinator at a wrong place. It costs the job a
-worker for ever, although its pod is Running. A member that falls silent is not meant here: its
+worker for ever, although its pod is Running. Where the Service's address has changed, it is sent
+the new one. A member that falls silent is not meant here: its
 coordinator reports it as lost (`losses`).
 
 Where nothing is heard of any other worker either, the fault is likely elsewhere, and nothing is
@@ -12,11 +13,13 @@ replaced. A coordinator of an older release does not say of whom it hears: nothi
 from __future__ import annotations
 
 from regroup_operator.api.status import TrainingJobStatus
-from regroup_operator.decide.plan import DeletePod, Event, Step
+from regroup_operator.decide.plan import DeletePod, Event, SendAddress, Step
 from regroup_operator.observe.observed import Observed, Pod
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
+UNREACHED_SECONDS = 15.0
+"""How long the coordinator's new address is sent to a worker in vain before it is replaced."""
 NAMED_SECONDS = 10.0
 """Silence after which the status names a worker."""
 SILENT_SECONDS = 30.0
@@ -29,18 +32,47 @@ def replace_silent(observed: Observed, status: TrainingJobStatus) -> Step:
     """Delete the workers that were silent for too long. Their places are taken by new pods."""
     silent = [pod for pod, seconds in _silent(observed).items() if seconds >= SILENT_SECONDS]
     why = f"it runs, but its coordinator heard nothing of it for {SILENT_SECONDS:.0f} s"
+    reasons = dict.fromkeys(silent, why)
+    for pod in stranded(observed):
+        if observed.unreached_seconds.get(pod.uid, 0.0) >= UNREACHED_SECONDS:
+            reasons[pod] = (
+                f"it looks for the coordinator at {pod.coordinator_address}, where it is no more, "
+                "and does not take the new address"
+            )
     return Step(
         status,
-        tuple(DeletePod(pod, why) for pod in silent),
-        tuple(
-            Event(
-                "Warning",
-                "WorkerSilent",
-                f"worker pod {pod.name} on node {pod.node} is replaced: {why}",
-                pod.uid,
-            )
-            for pod in silent
-        ),
+        tuple(DeletePod(pod, why) for pod, why in reasons.items()),
+        tuple(_replaced_event(pod, why) for pod, why in reasons.items()),
+    )
+
+
+def _replaced_event(pod: Pod, why: str) -> Event:
+    text = f"worker pod {pod.name} on node {pod.node} is replaced: {why}"
+    return Event("Warning", "WorkerSilent", text, pod.uid)
+
+
+def send_address(observed: Observed) -> tuple[SendAddress, ...]:
+    """Send the coordinator's address to the workers that look for it elsewhere."""
+    pods = stranded(observed)
+    return (SendAddress(pods),) if pods else ()
+
+
+def stranded(observed: Observed) -> tuple[Pod, ...]:
+    """Running workers that are no members, and were told another address than the Service has: it
+    was deleted, and its former address was taken.
+    """
+    service, report = observed.service, observed.coordinator.status
+    if service is None or not service.address or report is None or observed.coordinator.failures:
+        return ()
+    members = {member.member for member in report.members if not member.lost}
+    return tuple(
+        pod
+        for pod in observed.workers
+        if pod.alive
+        and pod.phase == "Running"
+        and pod.ip
+        and pod.uid not in members
+        and pod.coordinator_address not in ("", service.address)
     )
 
 

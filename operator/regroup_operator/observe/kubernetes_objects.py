@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from regroup_operator.api import names
 from regroup_operator.api.resource import Object
@@ -26,6 +27,7 @@ from regroup_operator.observe.observed import (
     Service,
 )
 from regroup_operator.observe.stored_status import read_status
+from regroup_trainer.protocol.environment import AgentEnvironment
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
@@ -107,6 +109,7 @@ def read_pod(document: Object) -> Pod:
         only_shared_volumes=all(_is_shared(volume) for volume in volumes),
         excluded_nodes=tuple(filter(None, annotations.get(names.EXCLUDED_NODES, "").split(","))),
         nnodes=annotations.get(names.NNODES, ""),
+        coordinator_address=_coordinator_address(_main_of(spec["containers"], role)),
         placed=(scheduled.get("lastTransitionTime") or "") if spec.get("nodeName") else "",
     )
 
@@ -130,6 +133,18 @@ def _read_number(text: str) -> int | None:
     """The number in a label or a name; None when it is none that we write."""
     is_number = text == "-1" or (text.isdecimal() and int(text) <= _LARGEST)
     return int(text) if is_number else None
+
+
+_COORDINATOR_URL = AgentEnvironment.variable("coordinator_url")
+
+
+def _coordinator_address(container: Object) -> str:
+    """The host in the variable that tells an agent where its coordinator is; empty without one."""
+    values = {entry["name"]: entry.get("value", "") for entry in container.get("env") or ()}
+    try:
+        return urlsplit(values.get(_COORDINATOR_URL, "")).hostname or ""
+    except ValueError:
+        return ""
 
 
 _SHARED_VOLUMES = (
@@ -165,7 +180,11 @@ def read_service(document: Object) -> Service:
     """Read our Service. Its term is -1 when its selector cannot be read."""
     spec = document["spec"]
     term = _read_number(spec.get("selector", {}).get(names.TERM, "-1"))
-    return Service(term=-1 if term is None else term, address=spec.get("clusterIP", ""))
+    return Service(
+        term=-1 if term is None else term,
+        address=spec.get("clusterIP", ""),
+        created=document.get("metadata", {}).get("creationTimestamp") or "",
+    )
 
 
 def read_disruption_budget(document: Object) -> int | None:

@@ -127,6 +127,8 @@ class Pod:
     """The nodes that its affinity excludes."""
     nnodes: str = ""
     """The bounds that torchrun was started with."""
+    coordinator_address: str = ""
+    """Where it was told to look for the coordinator; empty for pods that do not look for one."""
     placed: str = ""
     """When it was bound to its node; empty until then."""
 
@@ -180,6 +182,8 @@ class Service:
     """The term that its selector names."""
     address: str
     """Cluster IP."""
+    created: str = ""
+    """When it was made; empty where that is unknown."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +214,8 @@ class Observed:
     network_policy: bool = False
     token_sent_seconds: float | None = None
     """Since this operator last sent the Secret with the token; None: never."""
+    unreached_seconds: Mapping[str, float] = field(default_factory=dict)
+    """UID of a worker -> for how long the coordinator's new address could not be sent to it."""
     disruption_budget: int | None = None
     """Workers that the PodDisruptionBudget protects from eviction; None: there is no budget."""
     claim: Claim | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 from collections.abc import Iterable
 
 from regroup_operator.api import names
@@ -95,16 +96,18 @@ def secret(job: JobObject, key: bytes) -> Object:
     }
 
 
-def service(job: JobObject, term: int) -> Object:
+def service(job: JobObject, term: int, address: str = "") -> Object:
     """The Service in front of the coordinator, or store, of this term. It never selects that of an
-    older term.
+    older term. `address` is the cluster IP to have; empty, or no IP: any.
     """
     leading = LAUNCHER_OBJECTS[job.launcher]
+    has_address = {"clusterIP": address} if _is_ip(address) else {}
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": metadata(job, names.service(job.name, leading.leading_role)),
         "spec": {
+            **has_address,
             "selector": names.labels(job.name, leading.leading_role, term=term),
             "ports": [
                 {
@@ -116,6 +119,14 @@ def service(job: JobObject, term: int) -> Object:
             ],
         },
     }
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def network_policy(job: Job, settings: Settings) -> Object:
@@ -235,7 +246,7 @@ def worker_pod(
     of = AgentEnvironment.variable
     script = user_script(job.spec.template)  # the agent starts it
     variables = {
-        of("coordinator_url"): f"http://{_bracketed(address)}:{COORDINATOR_PORT}",
+        of("coordinator_url"): coordinator_url(address),
         of("job"): job.name,
         of("index"): str(place[0]),
         DIRECTORY_VARIABLE: directory(job),
@@ -266,5 +277,7 @@ def worker_pod(
     return avoiding(pod, excluded)
 
 
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
+def coordinator_url(address: str) -> str:
+    """Where a coordinator is at this IP."""
+    host = f"[{address}]" if ":" in address else address
+    return f"http://{host}:{COORDINATOR_PORT}"

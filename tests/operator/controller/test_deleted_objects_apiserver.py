@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
 import pytest
 
+from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT
 from tests.support.coordinator_stub import CoordinatorStub
 from tests.support.kube_api import Json, Namespace
-from tests.support.operator_process import Kubelets
+from tests.support.operator_process import Kubelets, OperatorProcess
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.apiserver
@@ -55,3 +62,92 @@ def test_a_token_that_is_deleted_while_a_pod_waits_for_its_containers_is_made_ag
     main |= {"restartCount": 0, "state": {"waiting": waiting}}
     kubelets.write("gpt-w2-2", {"phase": "Pending", "containerStatuses": [main]})
     wait_until("the Secret", lambda: secrets(namespace), seconds=30)
+
+
+def service(namespace: Namespace) -> Json:
+    """The Service in front of the coordinator; empty where there is none."""
+    answer = namespace.api.request("GET", namespace.core("services/gpt-coordinator"))
+    return answer.body if answer.status == 200 else {}
+
+
+def test_a_deleted_service_gets_its_former_address_again_and_keeps_it_under_the_next_term(
+    namespace: Namespace, running: Running
+) -> None:
+    kubelets, stub = running
+    former = service(namespace)["spec"]["clusterIP"]
+    assert namespace.read()["status"]["serviceAddress"] == former
+    namespace.api.request("DELETE", namespace.core("services/gpt-coordinator"))
+    stub.report(phase="recovering")
+    wait_until("a Service", lambda: service(namespace), seconds=60)
+    assert service(namespace)["spec"]["clusterIP"] == former
+    namespace.api.request("DELETE", namespace.core("pods/gpt-c1"), {"gracePeriodSeconds": 0})
+    wait_until("the next coordinator", lambda: "gpt-c2" in kubelets.pods())
+    spec = wait_until(
+        "the next term",
+        lambda: (s := service(namespace)["spec"])["selector"]["regroup.dev/term"] == "2" and s,
+    )
+    assert spec["clusterIP"] == former
+
+
+class AgentStub(ThreadingHTTPServer):
+    """The endpoint of a worker pod: keeps what the operator sends to it."""
+
+    def __init__(self, address: str) -> None:
+        self.received: list[tuple[str, str, str]] = []
+        """Path, Authorization and body."""
+        stub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_PUT(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                stub.received.append((self.path, self.headers.get("Authorization", ""), body))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                return
+
+        super().__init__((address, AGENT_METRICS_PORT), Handler)
+
+
+@pytest.fixture
+def agent() -> Iterator[AgentStub]:
+    """The agent of one worker."""
+    with AgentStub("127.0.83.250") as stub:
+        thread = threading.Thread(target=stub.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        yield stub
+        stub.shutdown()
+        thread.join()
+
+
+def test_where_its_address_is_taken_workers_are_sent_the_new_one_or_replaced(
+    operator: OperatorProcess, namespace: Namespace, running: Running, agent: AgentStub
+) -> None:
+    kubelets, stub = running
+    former = service(namespace)["spec"]["clusterIP"]
+    for name, address in (("gpt-w0-1", "127.0.83.250"), ("gpt-w1-1", "127.0.83.251")):
+        kubelets.write(name, {"podIP": address, "podIPs": [{"ip": address}]})
+    operator.stop(signal.SIGKILL)
+    namespace.api.request("DELETE", namespace.core("services/gpt-coordinator"))
+    port = {"port": 80, "protocol": "TCP"}
+    other = {"metadata": {"name": "other"}, "spec": {"clusterIP": former, "ports": [port]}}
+    body = {"apiVersion": "v1", "kind": "Service", **other}
+    answer = namespace.api.request("POST", namespace.core("services"), body)
+    assert answer.status == 201, answer.message
+    members = stub._status.members
+    stub.report(members=members[2:])  # the others have not found it
+    operator.start()
+    wait_until("a Service", lambda: service(namespace))
+    present = service(namespace)["spec"]["clusterIP"]
+    assert present != former
+    path, authorization, url = wait_until("the new address", lambda: agent.received)[0]
+    assert path == "/v1/coordinator"
+    assert {authorization} == stub.tokens
+    assert f"http://{present}:8471" in url
+    assert "gpt-w1-1" in kubelets.pods()
+    stub.report(members=(members[0], members[2]))
+    wait_until("the replacement of who was not reached", lambda: "gpt-w1-2" in kubelets.pods(), 60)
+    assert {"gpt-w0-1", "gpt-w2-1"} <= set(kubelets.pods())
+    assert namespace.read()["status"]["serviceAddress"] == present
+    assert namespace.read()["status"].get("suspectedNodes", []) == []

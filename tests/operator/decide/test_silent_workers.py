@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from regroup_operator.decide.plan import CreateWorker, DeletePod
+from regroup_operator.decide.plan import REQUEUE_SECONDS, CreateWorker, DeletePod
 from regroup_operator.decide.planner import plan
-from regroup_operator.decide.silent_workers import NAMED_SECONDS, SILENT_SECONDS
+from regroup_operator.decide.silent_workers import (
+    NAMED_SECONDS,
+    SILENT_SECONDS,
+    UNREACHED_SECONDS,
+)
 from tests.support.operator_simulation import Simulation, make_spec, training
 
 
@@ -42,6 +46,39 @@ def test_a_silent_worker_is_named_after_ten_seconds_and_replaced_after_thirty() 
     assert [a.index for a in what.actions if isinstance(a, CreateWorker)] == [1]
     assert "WorkerSilent" in [event.reason for event in what.events]
     assert what.status.node_failures == {}
+    assert what.status.suspected_nodes == ()
+
+
+def with_another_address() -> Simulation:
+    """A job whose Service was deleted and has another address now: no worker finds it."""
+    simulation = with_silent(0, 1, 2)
+    simulation.service, simulation.address = None, "198.19.0.2"
+    simulation.round()
+    return simulation
+
+
+def test_the_new_address_is_sent_to_workers_that_have_the_former_one_until_they_are_back() -> None:
+    simulation = with_another_address()
+    assert simulation.status.service_address == "198.19.0.1", "the next Service asks for it"
+    assert simulation.round().requeue_after == REQUEUE_SECONDS
+    assert simulation.addresses_sent == ["gpt-w0-1", "gpt-w1-1", "gpt-w2-1"]
+    assert simulation.status.service_address == "198.19.0.2"
+    simulation.unheard_since.clear()
+    simulation.round()
+    assert len(simulation.addresses_sent) == 3
+    assert simulation.status.phase == "Running"
+
+
+def test_a_worker_that_does_not_take_the_new_address_is_replaced() -> None:
+    simulation = with_another_address()
+    worker = simulation.workers()[1]
+    simulation.unreached[worker.uid] = simulation.now
+    simulation.tick(UNREACHED_SECONDS - 1)
+    assert deleted(simulation) == []
+    simulation.tick(1)
+    what = simulation.round()
+    assert [a.pod.name for a in what.actions if isinstance(a, DeletePod)] == ["gpt-w1-1"]
+    assert "it looks for the coordinator at 198.19.0.1, where it is no more" in str(what.events)
     assert what.status.suspected_nodes == ()
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from regroup_operator.decide.plan import CreateWorker, EnsureToken
+from regroup_operator.decide.losses import CUT_OFF_SECONDS
+from regroup_operator.decide.plan import REQUEUE_SECONDS, CreateWorker, DeletePod, EnsureToken
 from regroup_operator.decide.planner import STEADY_SECONDS
 from tests.support.operator_simulation import Simulation, make_torchrun_spec, training
 
@@ -80,6 +81,22 @@ def test_a_pod_that_waits_for_its_containers_is_named_with_what_may_be_missing()
         assert "; pod gpt-w2-1 is on node n3 since" in message
         assert "something that it mounts is missing" in message
         assert "kubectl describe pod gpt-w2-1" in message
+
+
+def test_silence_after_the_deletion_of_the_service_costs_no_worker() -> None:
+    simulation = training()
+    pods = simulation.workers()
+    simulation.service = None
+    simulation.silent_since = {pod.uid: simulation.now for pod in pods}
+    simulation.tick(5)
+    assert not [a for a in simulation.round().actions if isinstance(a, DeletePod)]
+    assert simulation.observed().service
+    simulation.tick(CUT_OFF_SECONDS - 1)
+    assert simulation.round().requeue_after == REQUEUE_SECONDS
+    assert simulation.workers() == pods
+    assert simulation.status.suspected_nodes == ()
+    simulation.tick(1)
+    assert len([a for a in simulation.round().actions if isinstance(a, DeletePod)]) == 3
 
 
 def test_torchrun_uses_no_token() -> None:

@@ -88,6 +88,18 @@ async def test_a_connection_to_a_coordinator_that_is_gone_is_closed_at_once() ->
         await peer.until(lambda: len(peer.received) == 2 and connection.welcomed)
 
 
+async def test_an_agent_follows_its_coordinator_to_a_new_address() -> None:
+    former, present = Peer(Welcome(term=1)), Peer(Welcome(term=1))
+    async with connected(present) as there, connected(former) as connection:
+        await former.until(lambda: connection.welcomed)
+        await present.until(lambda: there.welcomed)
+        connection.move(there.url)
+        await present.until(lambda: len(present.received) == 2 and connection.welcomed)
+        connection.move(there.url)
+        assert connection.welcomed, "an address that it has already changes nothing"
+    assert len(former.received) == 1
+
+
 async def test_messages_sent_while_the_connection_was_down_go_out_after_the_next_hello() -> None:
     peer = Peer(Welcome(term=1))
     async with connected(peer) as connection:

@@ -122,7 +122,7 @@ class Agent:
         with tempfile.TemporaryDirectory(prefix="regroup-") as directory:
             snapshots = self._snapshots = self._open_snapshots(Path(directory))
             endpoint = await start_endpoint(
-                self._metrics, snapshots.server, self._environment.metrics_port
+                self._metrics, snapshots.server, self._on_address, self._environment.metrics_port
             )
             self._state.endpoint = (
                 f"{self._environment.address}:{port_of(endpoint, self._environment.address)}"
@@ -173,6 +173,11 @@ class Agent:
         await self._warm.wait()
         self._heartbeat.is_warm = True
         await self._connection.run()
+
+    def _on_address(self, url: str) -> None:
+        """The operator has sent where the coordinator is now."""
+        self._heartbeat.url = url
+        self._connection.move(url)
 
     # --- orders of the coordinator ----------------------------------------------------------------
 

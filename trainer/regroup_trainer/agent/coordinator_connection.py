@@ -50,7 +50,8 @@ class CoordinatorConnection:
         hello: Callable[[], Hello],
         on_message: Callable[[CoordinatorMessage], None],
     ) -> None:
-        self._url = f"{url.rstrip('/')}/v1/agent"
+        self.url = url.rstrip("/")
+        """Of the coordinator."""
         self._headers = {"Authorization": f"Bearer {token}"}
         self._hello = hello
         self._on_message = on_message
@@ -62,6 +63,10 @@ class CoordinatorConnection:
         """Why the last attempt to connect failed."""
         self.welcomed = False
         """Whether a coordinator has answered the hello of this connection."""
+
+    @property
+    def _socket_url(self) -> str:
+        return f"{self.url}/v1/agent"
 
     def send(self, message: BaseModel) -> None:
         """Queue a message."""
@@ -78,6 +83,13 @@ class CoordinatorConnection:
         """Send another hello, since this member's addresses have changed."""
         if self.welcomed:
             self.send(self._hello())
+
+    def move(self, url: str) -> None:
+        """Connect to this coordinator from now on."""
+        if self.url != url.rstrip("/"):
+            log.info("the coordinator is at %s now", url)
+            self.url = url.rstrip("/")
+            self.reconnect()
 
     def reconnect(self) -> None:
         """Close a connection to a coordinator that is gone: a new one does not know this member."""
@@ -97,7 +109,7 @@ class CoordinatorConnection:
                 if attempts == ATTEMPTS_BEFORE_WARNING:
                     log.warning(
                         "cannot connect to the coordinator at %s: %s; trying again",
-                        self._url,
+                        self._socket_url,
                         self._problem,
                     )
                 await asyncio.sleep(pause)
@@ -110,7 +122,7 @@ class CoordinatorConnection:
             async with asyncio.timeout(CONNECT_SECONDS):
                 patience = aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS)
                 socket = await session.ws_connect(
-                    self._url, heartbeat=PING_SECONDS, timeout=patience
+                    self._socket_url, heartbeat=PING_SECONDS, timeout=patience
                 )
             async with socket:
                 self._socket = socket

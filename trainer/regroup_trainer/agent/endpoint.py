@@ -1,21 +1,32 @@
-"""The HTTP endpoint of a worker pod: /metrics, /healthz, and snapshots for the job's other pods."""
+"""The HTTP endpoint of a worker pod: /metrics, /healthz, snapshots for the job's other pods, and
+the coordinator's new address from the operator.
+"""
 
 from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
 
 from aiohttp import web
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pydantic import ValidationError
 
 from regroup_trainer.agent.agent_metrics import AgentMetrics
 from regroup_trainer.agent.replication import SnapshotServer
+from regroup_trainer.protocol.desired import CoordinatorAddress
 
 
 async def start_endpoint(
-    metrics: AgentMetrics, snapshot_server: SnapshotServer, port: int
+    metrics: AgentMetrics,
+    snapshot_server: SnapshotServer,
+    on_address: Callable[[str], None],
+    port: int,
 ) -> web.AppRunner:
     """Serve on `port` of all addresses (0: any free one). The caller cleans up the runner.
 
-    Raises OSError when the port is taken.
+    `on_address` gets the coordinator's URL from whoever has the job's token. Raises OSError when
+    the port is taken.
     """
 
     async def expose(_request: web.Request) -> web.Response:
@@ -25,7 +36,19 @@ async def start_endpoint(
     async def healthy(_request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
+    async def move(request: web.Request) -> web.Response:
+        given = request.headers.get("Authorization", "").encode()
+        if not hmac.compare_digest(given, b"Bearer " + snapshot_server.token.encode()):
+            raise web.HTTPUnauthorized(text="wrong token")
+        try:
+            address = CoordinatorAddress.model_validate_json(await request.read())
+        except ValidationError as error:
+            raise web.HTTPUnprocessableEntity(text=str(error)) from None
+        on_address(address.url)
+        return web.Response(status=204)
+
     application = web.Application()
+    application.router.add_put("/v1/coordinator", move)
     application.router.add_get("/metrics", expose)
     application.router.add_get("/healthz", healthy)
     snapshot_server.add_to(application.router)

@@ -35,8 +35,8 @@ class Heartbeat(threading.Thread):
         on_unknown: Callable[[], object],
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)
-        parts = urlsplit(url)
-        self._host, self._port = parts.hostname or "", parts.port or 80
+        self.url = url
+        """The coordinator's; it may be changed while the thread runs."""
         name = quote(member, safe="")
         self._cold_path = f"/v1/importing/{index}?member={name}"
         self._path = f"/v1/heartbeat/{name}"
@@ -48,6 +48,7 @@ class Heartbeat(threading.Thread):
         self._on_unknown = on_unknown
         self._stopped = threading.Event()
         self._connection: http.client.HTTPConnection | None = None
+        self._connected_to = url
 
     def run(self) -> None:
         """Send heartbeats until `stop`."""
@@ -64,12 +65,11 @@ class Heartbeat(threading.Thread):
 
     def _beat(self, delay: float) -> None:
         try:
+            if self._connected_to != self.url:
+                self._disconnect()
             if self._connection is None:
-                # A new look-up each time: a new coordinator has another address under the same
-                # name.
-                self._connection = http.client.HTTPConnection(
-                    self._host, self._port, timeout=max(1.0, self.seconds)
-                )
+                self._connect(self.url)
+            assert self._connection is not None
             path = f"{self._path}?delay={delay:.3f}" if self.is_warm else self._cold_path
             self._connection.request("POST", path, headers=self._headers)
             answer = self._connection.getresponse()
@@ -78,6 +78,13 @@ class Heartbeat(threading.Thread):
                 self._on_unknown()
         except (OSError, http.client.HTTPException):
             self._disconnect()
+
+    def _connect(self, url: str) -> None:
+        """Look the name up each time: a new coordinator has another address under it."""
+        parts, timeout = urlsplit(url), max(1.0, self.seconds)
+        host, port = parts.hostname or "", parts.port or 80
+        self._connection = http.client.HTTPConnection(host, port, timeout=timeout)
+        self._connected_to = url
 
     def _disconnect(self) -> None:
         if self._connection is not None:

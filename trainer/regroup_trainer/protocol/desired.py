@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+
 from regroup_trainer.protocol import version_one
 from regroup_trainer.protocol.accelerate_settings import AccelerateLaunch
 from regroup_trainer.protocol.config import CheckpointPolicy, ResumePolicy, TrainConfig
@@ -89,3 +94,20 @@ class Lost(Message):
 
     members: tuple[Name, ...]
     reason: Text
+
+
+class CoordinatorAddress(Message):
+    """PUT /v1/coordinator to an agent: where its coordinator is now. The Service in front of it was
+    deleted and made again, and its former address is taken.
+    """
+
+    url: Annotated[str, Field(max_length=300)]
+    """http://host:port"""
+
+    @field_validator("url")
+    @classmethod
+    def _names_host_and_port(cls, url: str) -> str:
+        parts = urlsplit(url)  # raises ValueError for a wrong IPv6 address, as `port` does
+        if parts.scheme != "http" or not parts.hostname or not parts.port or parts.path:
+            raise ValueError(f"{url!r} is not of the form http://host:port")
+        return url

@@ -1,0 +1,87 @@
+"""The coordinator's new address, as the operator sends it to a worker pod."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from regroup_trainer.agent.agent_metrics import AgentMetrics
+from regroup_trainer.agent.endpoint import port_of, start_endpoint
+from regroup_trainer.agent.heartbeat import Heartbeat
+from regroup_trainer.agent.replication import SnapshotServer
+from regroup_trainer.agent.snapshot_store import SnapshotStore
+from tests.support.waiting import wait_until
+
+TOKEN = "s3cret"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@dataclass
+class Endpoint:
+    url: str
+    addresses: list[str] = field(default_factory=list)
+
+    async def put(self, body: str, headers: dict[str, str]) -> int:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.put(f"{self.url}/v1/coordinator", data=body, headers=headers) as answer,
+        ):
+            return answer.status
+
+
+@pytest.fixture
+async def endpoint(tmp_path: Path) -> AsyncIterator[Endpoint]:
+    snapshots = SnapshotServer(
+        SnapshotStore(tmp_path / "store", ranks=1), TOKEN, lambda _number: True, lambda: None
+    )
+    addresses: list[str] = []
+    runner = await start_endpoint(AgentMetrics("default", "gpt"), snapshots, addresses.append, 0)
+    yield Endpoint(f"http://127.0.0.1:{port_of(runner, '127.0.0.1')}", addresses)
+    await runner.cleanup()
+
+
+async def test_the_address_is_taken_from_who_has_the_token(endpoint: Endpoint) -> None:
+    body = '{"url": "http://198.18.0.7:8471"}'
+    assert await endpoint.put(body, {}) == 401
+    assert await endpoint.put(body, {"Authorization": "Bearer other"}) == 401
+    assert endpoint.addresses == []
+    assert await endpoint.put(body, BEARER) == 204
+    assert await endpoint.put('{"url": "http://[2001:db8::7]:8471"}', BEARER) == 204
+    assert endpoint.addresses == ["http://198.18.0.7:8471", "http://[2001:db8::7]:8471"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"url": 7}',
+        '{"url": "https://h:1"}',
+        '{"url": "http://h"}',
+        '{"url": "http://h:65536"}',
+        '{"url": "http://[2001:db8::7:8471"}',
+        '{"url": "http://h:1/path"}',
+        '{"url": "http://%s:1"}' % ("h" * 300),
+    ],
+)
+async def test_what_is_no_address_is_refused(endpoint: Endpoint, body: str) -> None:
+    assert await endpoint.put(body, BEARER) == 422
+    assert endpoint.addresses == []
+
+
+async def test_heartbeats_follow_the_coordinator(endpoint: Endpoint) -> None:
+    unknown: list[bool] = []
+    heartbeat = Heartbeat(
+        "http://127.0.0.1:9", TOKEN, "uid-0", 0, 0.02, lambda: unknown.append(True)
+    )
+    heartbeat.start()
+    heartbeat.url = endpoint.url  # which answers 404: it is no coordinator
+    await asyncio.to_thread(wait_until, "an answer from the new address", lambda: unknown)
+    heartbeat.stop()
+    await asyncio.to_thread(heartbeat.join, 5)
