@@ -276,11 +276,17 @@ class TorchrunRun:
         if (agent.exit_code or 0) > 0:
             self._failures += 1
             self._failed[index] = self._reason = agent.message
-            if torchrun_end.gave_up(self._reason):
+            if torchrun_end.gave_up(self._reason) or self._cannot_start():
                 self._gave_up = self._reason
         else:
             self._lost += 1
         self._replace_at[index] = _now() + self.replace_seconds
+
+    def _cannot_start(self) -> bool:
+        """All workers of a local run are on one machine: what one shows, all do."""
+        state = replace(self._state(), running=0, failures=(self._reason,))
+        has_started = self.attempt > 1 or self.step is not None
+        return not has_started and bool(torchrun_end.cannot_start(state))
 
     def _outcome(self) -> Outcome | None:
         budget = f"spec.restartPolicy.maxRestarts={self.wanted.max_restarts}"

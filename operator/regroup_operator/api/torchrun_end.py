@@ -17,6 +17,7 @@ from regroup_trainer.protocol.job_status import FAILS_AT_START
 
 Verdict = Literal["open", "complete", "again"]
 _HOPELESS = "another try would fail too"
+_CANNOT_START = re.compile(r"rank \d+ failed with exit code \d+[^\n:]*; it cannot start")
 _GAVE_UP = re.compile(rf"ChildFailedError|torchrun gives up after|{_HOPELESS}")
 """In the last message of an agent that will not start its ranks again."""
 _RANK_FAILED = re.compile(r"rank \d+ (?:failed|was ended) ")
@@ -63,10 +64,21 @@ def gave_up(message: str) -> bool:
     return _GAVE_UP.search(message) is not None
 
 
+def cannot_start(attempt: AttemptState) -> str:
+    """The message of a rank whose program cannot start, where every worker has shown that; empty
+    where it may be the matter of one machine.
+    """
+    shown = [text for text in attempt.failures if _CANNOT_START.match(text)]
+    others = attempt.running or attempt.well or len(shown) < len(attempt.failures)
+    return "" if others or not shown else shown[0]
+
+
 def why_it_ended(message: str, max_restarts: int) -> tuple[str, str]:
     """The reason and a sentence for a job whose agent will not start its ranks again."""
     if _HOPELESS in message:
         return FAILS_AT_START, "the ranks would wait for each other in vain"
+    if _CANNOT_START.match(message):
+        return FAILS_AT_START, "the program ends with this error whenever it is started"
     budget = f"spec.restartPolicy.maxRestarts={max_restarts}"
     return "RestartsExhausted", f"torchrun gave up ({budget})"
 

@@ -135,9 +135,12 @@ def _gave_up(job: Job, observed: Observed) -> JobOutcome | None:
     if restarts.infrastructure or restarts.preemption:
         return None
     failed = read_attempt(observed, job.status.coordinator_term).failed
-    pod = next((pod for pod in failed if torchrun_end.gave_up(pod.exit_message)), None)
-    if pod is None:
+    never_starts = torchrun_end.cannot_start(state_of(job, observed))
+    ends = (pod.exit_message for pod in failed)
+    given_up = never_starts or next(filter(torchrun_end.gave_up, ends), "")
+    if not given_up:
         return None
+    pod = next(pod for pod in failed if pod.exit_message == given_up)
     limit = job.spec.restart_policy.max_restarts
     reason, sentence = torchrun_end.why_it_ended(pod.exit_message, limit)
     text = f"{sentence}: see the log of {pod.name}"

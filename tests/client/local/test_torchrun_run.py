@@ -208,3 +208,20 @@ def test_ranks_that_would_wait_in_vain_end_the_job_at_the_first_try(
     assert (outcome.result, outcome.reason) == ("failed", "FailsAtStart")
     assert words in outcome.message
     assert run.restarts <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "tries"),
+    [("import a_module_that_is_nowhere", 1), ("{}['MODEL_SIZE']", 3)],
+    ids=["import", "KeyError"],
+)
+def test_a_program_that_cannot_start_fails_without_all_its_tries(
+    tmp_path: Path, program: str, tries: int
+) -> None:
+    (tmp_path / "tried").touch()
+    count = "with open('tried', 'a') as tried: tried.write('.')\n"
+    outcome, _ = play(make_run(tmp_path, count + program, replicas=1), [])
+    assert (outcome.result, outcome.reason) == ("failed", "FailsAtStart")
+    assert outcome.message.startswith("rank 0 failed with exit code 1; it cannot start:\nTraceback")
+    assert (tmp_path / "tried").stat().st_size == tries

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from regroup_operator.api.torchrun_end import AttemptState, gave_up, judge, shorten, why_it_ended
+from regroup_operator.api.torchrun_end import (
+    AttemptState,
+    cannot_start,
+    gave_up,
+    judge,
+    shorten,
+    why_it_ended,
+)
 
 
 def make_state(**fields: Any) -> AttemptState:
@@ -51,3 +58,13 @@ def test_ranks_that_would_wait_in_vain_are_no_matter_of_restarts() -> None:
         "RestartsExhausted",
         "torchrun gave up (spec.restartPolicy.maxRestarts=10)",
     )
+
+
+def test_a_program_cannot_start_where_every_worker_has_shown_that() -> None:
+    message = "rank 1 failed with exit code 1; it cannot start:\nKeyError: 'SIZE'"
+    assert cannot_start(make_state(well=0, failures=(message,) * 2)) == message
+    assert why_it_ended(message, 10)[0] == "FailsAtStart"
+    assert cannot_start(make_state(well=0, running=1, failures=(message,))) == ""
+    assert cannot_start(make_state(well=0, failures=(message, "rank 0 was ended by SIGTERM"))) == ""
+    quoted = "rank 1 failed with exit code 1:\nValueError: rank 1 failed; it cannot start"
+    assert cannot_start(make_state(well=0, failures=(quoted,))) == ""

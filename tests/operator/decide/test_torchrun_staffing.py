@@ -194,6 +194,19 @@ def test_a_program_that_torchrun_gave_up_on_fails_the_job(job: Simulation) -> No
     )
 
 
+def test_a_program_that_cannot_start_on_any_worker_fails_the_job(job: Simulation) -> None:
+    message = "rank 0 failed with exit code 1; it cannot start:\nModuleNotFoundError: 'mine'"
+    job.fail(job.workers()[0], exit_code=1, exit_message=message)
+    job.round()
+    assert job.status.phase != "Failed", "it may be the matter of one node"
+    for worker in [worker for worker in job.workers() if worker.alive]:
+        job.fail(worker, exit_code=1, exit_message=message)
+    job.round()
+    assert job.status.phase == "Failed"
+    assert job.status.message.startswith(message)
+    assert [c.reason for c in job.status.conditions if c.type == "Failed"] == ["FailsAtStart"]
+
+
 def test_restarts_that_were_spent_on_lost_peers_do_not_fail_the_job(job: Simulation) -> None:
     del job.pods["gpt-w1-1"]
     job.settle(3)

@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from regroup_trainer.agent.rank_output import IDLE_SECONDS, Lines, Stream, write
+from regroup_trainer.agent.start_tries import ScriptEnd, cannot_start, tries_file
 from regroup_trainer.system.command_line import (
     NoScriptError,
     end,
@@ -58,6 +59,7 @@ _HOSTS_IN_VAIN = b"The server socket has failed to listen"
 _DONE, _HOPELESS = b".", b"!"
 """What the process of the script says of its end."""
 _NO_OTHER_TRY = "; another try would fail too"
+_CANNOT_START = "; it cannot start"
 _MESSAGE_BYTES = 4000
 """Kubernetes keeps 4,096 bytes."""
 
@@ -69,7 +71,7 @@ def watch(command: Sequence[str]) -> NoReturn:
     """Run `python COMMAND` as a child to its end, and end as it does. It is killed when torchrun
     was: a rank that nobody watches would keep its port and its GPU.
     """
-    torchrun = os.getppid()
+    torchrun, begun = os.getppid(), time.monotonic()
     _begin_message()
     _make_directory()
     has_ended, says_end = os.pipe()
@@ -96,8 +98,22 @@ def watch(command: Sequence[str]) -> NoReturn:
         _leave_message(f"{_named()} {_how(script.returncode)}{_NO_OTHER_TRY}", tail)
         os.kill(torchrun, signal.SIGTERM)  # it would start all ranks again
     elif script.returncode not in (0, *_ASKED_TO_END):
-        _leave_message(failure(script.returncode, os.environ) + advice(tail, os.environ), tail)
+        sentence = failure(script.returncode, os.environ)
+        hopeless = _is_hopeless(script.returncode, tail, time.monotonic() - begun)
+        if hopeless:
+            sentence += _CANNOT_START
+        _leave_message(sentence + advice(tail, os.environ), tail)
+        if hopeless:
+            os.kill(torchrun, signal.SIGTERM)  # it would start all ranks again
     _end_with(script.returncode)
+
+
+def _is_hopeless(code: int, tail: bytes, seconds: float) -> bool:
+    count = os.environ.get("TORCHELASTIC_RESTART_COUNT")
+    if count is None:
+        return False  # nobody starts it again
+    ended = ScriptEnd(code, seconds, tail.decode(errors="replace"), count)
+    return cannot_start(ended, tries_file(os.getppid()))
 
 
 def failure(code: int, environment: Mapping[str, str]) -> str:

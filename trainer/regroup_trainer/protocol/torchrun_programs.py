@@ -30,9 +30,11 @@ def rank_program() -> str:
     """A rank under torchrun: `agent/torchrun_rank.py`."""
     return _program(
         "agent/rank_output.py",
+        "system/program_error.py",
         "system/command_line.py",
         "system/machine_address.py",
         "system/rendezvous_check.py",
+        "agent/start_tries.py",
         "agent/torchrun_rank.py",
     )
 
