@@ -45,7 +45,7 @@ class CheckpointError(TrainingError):
 class PortTakenError(TrainingError):
     """Another process was quicker to take the port that was chosen for the program's own store."""
 
-    exit_code = 77  # PORT_TAKEN_EXIT_CODE
+    exit_code = 77
 
 
 class NonFiniteError(TrainingError):

@@ -36,6 +36,7 @@ from regroup_trainer.protocol.message import listed, shorten
 from regroup_trainer.protocol.progress_pattern import PATTERN_LIMIT, find_problem
 
 _Value = TypeVar("_Value")
+Launcher = Literal["regroup", "torchrun"]
 
 
 class TrainingJobSpec(Section):
@@ -49,7 +50,7 @@ class TrainingJobSpec(Section):
     """Warm workers that replace a lost one at once. Default 0."""
     nproc_per_node: int | Literal["auto"] = "auto"
     """Ranks of a worker; auto: one per GPU of the limit, else 1. Default auto."""
-    launcher: Literal["regroup", "torchrun"] = "regroup"
+    launcher: Launcher = "regroup"
     """What starts the ranks: Regroup's agent and coordinator, or stock torchrun of any image. It
     never changes. Default regroup.
     """

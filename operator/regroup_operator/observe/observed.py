@@ -8,11 +8,9 @@ from typing import Literal
 
 from regroup_operator.api import names
 from regroup_operator.api.policies import NodeFailurePolicy, RestartPolicy
-from regroup_operator.api.spec import TrainingJobSpec
+from regroup_operator.api.spec import Launcher, TrainingJobSpec
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
-
-Launcher = Literal["regroup", "torchrun"]
 
 
 @dataclass(frozen=True)

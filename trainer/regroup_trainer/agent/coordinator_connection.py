@@ -12,6 +12,7 @@ import aiohttp
 from pydantic import BaseModel, ValidationError
 
 from regroup_trainer.protocol.agent_messages import Hello
+from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.coordinator_messages import (
     CoordinatorMessage,
     Refused,
@@ -98,13 +99,13 @@ class CoordinatorConnection:
 
     async def run(self) -> NoReturn:
         """Keep the connection up until cancelled. Raises RejectedError."""
-        pause, attempts = FIRST_PAUSE_SECONDS, 0
+        attempts = 0
         # A Service's address may change with its pods: every attempt looks the name up anew.
         connector = aiohttp.TCPConnector(use_dns_cache=False, force_close=True)
         async with aiohttp.ClientSession(connector=connector, headers=self._headers) as session:
             while True:
                 if await self._connect_once(session):
-                    pause, attempts = FIRST_PAUSE_SECONDS, 0
+                    attempts = 0
                 attempts += 1
                 if attempts == ATTEMPTS_BEFORE_WARNING:
                     log.warning(
@@ -112,8 +113,9 @@ class CoordinatorConnection:
                         self._socket_url,
                         self._problem,
                     )
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+                await asyncio.sleep(
+                    backoff_seconds(attempts + 1, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+                )
 
     async def _connect_once(self, session: aiohttp.ClientSession) -> bool:
         """Serve one connection from its start to its end; returns whether it was welcomed."""

@@ -21,6 +21,7 @@ from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
 from regroup_trainer.agent.snapshot_store import HeldShard, Slot, SnapshotStore
+from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.generation import GenerationRecord, SnapshotNumber
 from regroup_trainer.protocol.message import TEXT_LIMIT
 from regroup_trainer.protocol.rank_messages import SnapshotFile
@@ -79,7 +80,7 @@ class SnapshotSender:
             self._working = None
 
     async def _work(self) -> None:
-        pause = RETRY_SECONDS
+        failures = 0
         # The time for a shard depends on its size.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         async with aiohttp.ClientSession(headers=self._headers, timeout=timeout) as session:
@@ -87,10 +88,12 @@ class SnapshotSender:
                 number, shard = await self._waiting.get()
                 held = self._store.get(number, shard)
                 if held is None or await self._put(session, number, shard, held):
-                    pause = RETRY_SECONDS
+                    failures = 0
                     continue
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_RETRY_SECONDS)
+                failures += 1
+                await asyncio.sleep(
+                    backoff_seconds(failures + 1, RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+                )
                 self._waiting.put_nowait((number, shard))
 
     async def _put(

@@ -1,4 +1,4 @@
-"""The pause between two tries after failures in a row, for operator and coordinator. Pure."""
+"""The pause between two tries after failures in a row. Pure."""
 
 from __future__ import annotations
 

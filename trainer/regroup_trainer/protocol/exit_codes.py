@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-WRONG_USAGE = 2
+from regroup_trainer.errors import ConfigurationError, PortTakenError
+
+WRONG_USAGE = ConfigurationError.exit_code
 """A command line or a configuration is wrong: another try ends the same way."""
 PEER_LOST_EXIT_CODE = 75
 """A rank ends with it when a collective failed because a peer went away (EX_TEMPFAIL of
 sysexits.h).
 """
-PORT_TAKEN_EXIT_CODE = 77
+PORT_TAKEN_EXIT_CODE = PortTakenError.exit_code
 """Rank 0 of a script ends with it when another process was quicker to take the port that was chosen
 for the script.
 """
