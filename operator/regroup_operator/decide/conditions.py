@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 from regroup_operator.api.status import Condition, ConditionType
@@ -111,6 +111,8 @@ def _degraded(view: JobView) -> ConditionValue:
     inactive = view.context.outcome or view.context.suspension != "no"
     if inactive or status.rendezvous_generation is None or not isinstance(job, Job):
         return ConditionValue("False", "NotActive", "the job does not train")
+    if unavailable := _volume(view.observed.coordinator.status):
+        return ConditionValue("True", "VolumeUnavailable", unavailable)
     if status.ready_replicas < job.spec.replicas:
         missing = f"{status.ready_replicas} of {job.spec.replicas} workers take part"
         hindrance = view.context.hindrance
@@ -125,6 +127,15 @@ def _degraded(view: JobView) -> ConditionValue:
         text = f"all wait for the slowest: {slow} than the median rank"
         return ConditionValue("True", "Stragglers", text)
     return ConditionValue("False", "AllWorkers", f"workers taking part: {status.ready_replicas}")
+
+
+def _volume(report: CoordinatorStatus | None) -> str:
+    """What is wrong with the volume, since when, and what is at risk; empty when nothing is."""
+    problem = report.volume if report is not None else None
+    if problem is None:
+        return ""
+    since = format_time(datetime.fromtimestamp(problem.since, UTC))
+    return f"{problem.path}: {problem.error} (since {since}). {problem.at_risk}"
 
 
 def _checkpointed(view: JobView) -> ConditionValue:

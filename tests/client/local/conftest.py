@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.disks import mounted
+from tests.support.disks import mounted, mounted_ext4, thaw_disk
 
 
 @pytest.fixture(autouse=True)
@@ -18,8 +18,21 @@ def _warm(warm_workers: None) -> None:
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[Path]:
     """A small file system with the folder `job`; what processes log is not there. Needs root."""
-    (tmp_path / "logs").mkdir()
     with mounted(tmp_path / "volume", "24m") as volume:
-        (volume / "job").mkdir()
-        (volume / "job/logs").symlink_to(tmp_path / "logs")
+        _prepare(volume, tmp_path / "logs")
         yield volume
+
+
+@pytest.fixture
+def freezing_volume(tmp_path: Path) -> Iterator[Path]:
+    """As `volume`, one that `freeze_disk` can freeze."""
+    with mounted_ext4(tmp_path / "volume", 64) as volume:
+        _prepare(volume, tmp_path / "logs")
+        yield volume
+        thaw_disk(volume)
+
+
+def _prepare(volume: Path, logs: Path) -> None:
+    logs.mkdir()
+    (volume / "job").mkdir()
+    (volume / "job/logs").symlink_to(logs)

@@ -41,6 +41,7 @@ class CoordinatorCollector(Collector):
         yield self._detections(labels)
         yield self._heartbeat_delay(labels)
         yield from self._slowest(labels)
+        yield self._volume(labels)
 
     def _generation(self, labels: tuple[str, str]) -> Metric:
         metric = GaugeMetricFamily(
@@ -54,6 +55,12 @@ class CoordinatorCollector(Collector):
         current = self._state.current
         metric = GaugeMetricFamily("trainingjob_world_size", "Ranks that train", labels=_LABELS)
         metric.add_metric(labels, current.record.world_size if current and current.alive else 0)
+        return metric
+
+    def _volume(self, labels: tuple[str, str]) -> Metric:
+        text = "Whether the volume is full or read-only, or does not answer"
+        metric = GaugeMetricFamily("trainingjob_volume_unavailable", text, labels=_LABELS)
+        metric.add_metric(labels, float(self._state.volume.problem is not None))
         return metric
 
     def _ledger(self, labels: tuple[str, str]) -> Iterable[Metric]:

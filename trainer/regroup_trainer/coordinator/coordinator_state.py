@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from regroup_trainer.coordinator.accounting import Account, Recoveries
@@ -16,7 +17,28 @@ from regroup_trainer.protocol.desired import Desired, LastKnown
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import Outcome, Waiting
 from regroup_trainer.protocol.ledger import Cause
-from regroup_trainer.protocol.rank_messages import CheckpointSaved, Evaluated, Progress
+from regroup_trainer.protocol.rank_messages import (
+    CheckpointSaved,
+    Evaluated,
+    Progress,
+    VolumeProblem,
+)
+
+
+@dataclass
+class VolumeWatch:
+    """What is wrong with the volume, as ranks and this process see it."""
+
+    for_ranks: VolumeProblem | None = None
+    for_numbers: VolumeProblem | None = None
+    """What keeps this process from reserving generation numbers."""
+    announced: bool = False
+    """Whether an event has named the problem."""
+
+    @property
+    def problem(self) -> VolumeProblem | None:
+        """The one to show: that of the ranks, whose states wait for the volume."""
+        return self.for_ranks or self.for_numbers
 
 
 def _commit_of(known: LastKnown | None) -> LastCommit | None:
@@ -61,6 +83,7 @@ class State:
         """Generations and the steps from which they resumed, as far as this process knows."""
         self.failed_save = ""
         """What went wrong with the last save; empty when it succeeded."""
+        self.volume = VolumeWatch()
         self.evaluation: Evaluated | None = None
         self.detections: list[tuple[Cause, float]] = []
         """Cause and seconds to detection of every unplanned loss."""

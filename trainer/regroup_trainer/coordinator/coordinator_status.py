@@ -41,6 +41,7 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
         stragglers=stragglers_of(current) if current and current.alive else (),
         recoveries=state.recoveries.records(),
         events=state.journal.events(),
+        volume=state.volume.problem,
         outcome=state.outcome,
     )
 
@@ -115,7 +116,15 @@ def _training(state: State, current: CurrentGeneration) -> str:
         else f"saving the result of {steps} steps"
     )
     failed_save = f"; {state.failed_save}" if state.failed_save else ""
-    return f"{doing} on {_workers(state, current)}{_waiting_spares(state)}{failed_save}"
+    return (
+        f"{doing} on {_workers(state, current)}{_waiting_spares(state)}{failed_save}"
+        f"{_volume(state)}"
+    )
+
+
+def _volume(state: State) -> str:
+    problem = state.volume.problem
+    return f"; the volume is unavailable: {problem.path}: {problem.error}" if problem else ""
 
 
 def _workers(state: State, current: CurrentGeneration) -> str:

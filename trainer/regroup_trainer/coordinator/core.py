@@ -37,7 +37,7 @@ from regroup_trainer.coordinator.generation_end import (
 from regroup_trainer.coordinator.hangs import watch
 from regroup_trainer.coordinator.membership import expired, overload, restart_deadlines
 from regroup_trainer.coordinator.registration import register
-from regroup_trainer.coordinator.reports import on_report
+from regroup_trainer.coordinator.reports import announce_volume, on_report
 from regroup_trainer.coordinator.reserved_numbers import ReservedNumbers
 from regroup_trainer.coordinator.restart_budget import RestartBackoff
 from regroup_trainer.coordinator.snapshot_registry import (
@@ -55,7 +55,7 @@ from regroup_trainer.protocol.desired import Desired, LastKnown, Lost
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, RestoredFrom
 from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.message import TEXT_LIMIT
-from regroup_trainer.protocol.rank_messages import Report
+from regroup_trainer.protocol.rank_messages import Report, VolumeProblem
 from regroup_trainer.protocol.restore_source import Holding, RestoreContext, choose_source
 
 TICK_SECONDS = 0.02
@@ -166,6 +166,7 @@ class Coordinator:
         """
         self._numbers.on_granted(number)
         state = self.state
+        state.volume.for_numbers = None
         state.started = state.started or newest is not None
         if newest is not None and newest.term == state.term and state.current is None:
             # A former process of this coordinator: a generation began that nobody reports now.
@@ -175,11 +176,13 @@ class Coordinator:
     def on_reservation_failed(self, why: str, now: float) -> list[Effect]:
         """Answer to ReserveNumber: the volume refused it."""
         self._numbers.on_refused(why, now)
+        self._note_volume(why, now)
         return self._advance(now)
 
     def on_reservation_silent(self, why: str, now: float) -> list[Effect]:
         """ReserveNumber has no answer yet, for long; it may still come."""
         self._numbers.on_silent(why)
+        self._note_volume(why, now)
         return self._advance(now)
 
     def on_message(self, message: object, name: str, now: float) -> list[Effect]:
@@ -221,12 +224,22 @@ class Coordinator:
                 self._oversee(state.current, now)
             self._form(now)
             release(state, now)
+            announce_volume(state, now)
         return state.drain()
 
     def _reserve(self, now: float) -> None:
         number = self._numbers.next_request(now)
         if number is not None:
             self.state.require(ReserveNumber(number))
+
+    def _note_volume(self, why: str, now: float) -> None:
+        volume, ahead = self.state.volume, self._numbers.ahead
+        since = volume.for_numbers.since if volume.for_numbers else self.state.wall(now)
+        risk = f"{ahead} more generations can begin; after these, states in memory wait"
+        directory = self.state.desired.directory[:TEXT_LIMIT]
+        volume.for_numbers = VolumeProblem(
+            path=directory, error=why[:TEXT_LIMIT], since=since, at_risk=risk
+        )
 
     def _adopt(self, now: float) -> None:
         """Go on with the generation of a former coordinator, if its members come back."""

@@ -27,6 +27,7 @@ from regroup_trainer.protocol.rank_messages import (
     Report,
     Restored,
     SnapshotsOff,
+    VolumeProblem,
 )
 
 MOST_PORT_RACES = 5
@@ -78,6 +79,8 @@ def _apply(state: State, report: Report, current: CurrentGeneration, now: float)
             state.emit(now, "SnapshotsOff", report.why, "Warning")
         case Evaluated():
             state.evaluation = report
+        case Busy(volume=VolumeProblem()):
+            state.volume.for_ranks = report.volume
         case Busy(lasting=True):
             current.busy[report.rank] = report
         case Parked():
@@ -86,6 +89,17 @@ def _apply(state: State, report: Report, current: CurrentGeneration, now: float)
             _on_finished(state, report, current, now)
         case RankExit():
             _on_exit(state, report, current, now)
+
+
+def announce_volume(state: State, now: float) -> None:
+    """Emit an event when the volume becomes unavailable, and when it is back."""
+    problem, volume = state.volume.problem, state.volume
+    if problem is not None and not volume.announced:
+        text = f"{problem.path}: {problem.error}. {problem.at_risk}"
+        state.journal.emit_rarely(state.wall(now), "VolumeUnavailable", text, "Warning")
+    if problem is None and volume.announced:
+        state.journal.emit_rarely(state.wall(now), "VolumeAvailable", "the volume answers again")
+    volume.announced = problem is not None
 
 
 def _on_restored(state: State, report: Restored, current: CurrentGeneration, now: float) -> None:
@@ -148,6 +162,7 @@ def _on_progress(state: State, report: Progress, current: CurrentGeneration, now
         current.progress is None or report.step >= current.progress.step or current.unmanaged
     ):
         _emit_skipped(state, report, current, now)
+        state.volume.for_ranks = report.volume
         state.account.progress(report.seconds, now)
         current.progress = state.progress = report
 

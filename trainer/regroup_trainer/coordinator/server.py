@@ -292,6 +292,7 @@ class Server:
             tuple(state.lost_members),
             state.checkpoint,
             state.evaluation,
+            state.volume.problem is not None,
             state.desired.revision,
             events[-1].sequence if events else 0,
             tuple(self._connections),

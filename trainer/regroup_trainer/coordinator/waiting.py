@@ -106,7 +106,14 @@ def count_of_workers(count: int) -> str:
     return f"{count} worker{'s' if count != 1 else ''}"
 
 
-def _volume_refuses(context: WaitingContext) -> str | None:
+def _volume_is_away(context: WaitingContext) -> str | None:
+    """What a generation that begins lacks, or else what keeps one from being formed."""
+    current, problem = context.state.current, context.state.volume.for_ranks
+    if current is not None and current.alive:
+        if problem is None:
+            return None
+        what = f"{problem.path}: {problem.error}. {problem.at_risk}"
+        return f"generation {current.number} waits for the volume: {what}"
     refusal = context.numbers.refusal
     if not refusal or context.numbers.ahead:
         return None
@@ -205,8 +212,8 @@ def _reserving(context: WaitingContext) -> str | None:
 REASONS: tuple[tuple[WaitingReason, ReasonCheck], ...] = (
     (WaitingReason.GenerationFailed, _failed),
     (WaitingReason.GenerationEnding, _ending),
+    (WaitingReason.VolumeUnavailable, _volume_is_away),
     (WaitingReason.GenerationStarting, _starting),
-    (WaitingReason.VolumeUnavailable, _volume_refuses),
     (WaitingReason.FormerWorkersAwaited, _former_workers),
     (WaitingReason.NoWorkersYet, _nobody_yet),
     (WaitingReason.TooFewWorkers, _too_few_workers),
@@ -218,7 +225,8 @@ REASONS: tuple[tuple[WaitingReason, ReasonCheck], ...] = (
 )
 """The first reason that holds is taken.
 
-The reasons from VolumeUnavailable on are those why no next generation is formed yet.
+The reasons after GenerationStarting, and VolumeUnavailable, are those why no next generation is
+formed yet.
 """
 
 

@@ -11,7 +11,12 @@ from regroup_trainer.protocol import version_one
 from regroup_trainer.protocol.generation import GenerationNumber, RestoredFrom
 from regroup_trainer.protocol.ledger import Cause, Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION, TEXT_LIMIT, Message, Name, Text
-from regroup_trainer.protocol.rank_messages import CheckpointSaved, Evaluated, Progress
+from regroup_trainer.protocol.rank_messages import (
+    CheckpointSaved,
+    Evaluated,
+    Progress,
+    VolumeProblem,
+)
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 
@@ -158,6 +163,8 @@ class CoordinatorStatus(Message):
     """The stragglers of the current generation, the slowest first."""
     events: tuple[JobEvent, ...] = ()
     """The newest fifty."""
+    volume: VolumeProblem | None = None
+    """What is wrong with the volume, for ranks or for the coordinator; None while nothing is."""
     outcome: Outcome | None = None
     """How the job ended; None while it has not."""
 

@@ -36,7 +36,7 @@ class WaitingReason(Enum):
     GenerationFailed = "a generation has failed, and its ranks are being stopped"
     GenerationEnding = "the ranks end a generation together, after a step that they agree on"
     GenerationStarting = "the ranks of a generation load their state or compute the first step"
-    VolumeUnavailable = "the volume refuses to reserve a number for the next generation"
+    VolumeUnavailable = "the volume is full, read-only or silent, so that no generation can begin"
     FormerWorkersAwaited = "a new coordinator gives the workers time to connect to it"
     NoWorkersYet = "no worker has connected to the coordinator yet"
     TooFewWorkers = "fewer workers are here than the smallest generation needs"

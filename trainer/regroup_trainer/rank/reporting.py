@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.generation import GenerationNumber
-from regroup_trainer.protocol.rank_messages import Progress, RankReport
+from regroup_trainer.protocol.rank_messages import Progress, RankReport, VolumeProblem
 from regroup_trainer.step.updater import StepResult
 
 _RATE_STEPS = 10
@@ -31,7 +31,8 @@ class _Step(NamedTuple):
 class Reporter:
     """Sends one rank's reports in order. Of steps in quick succession it reports only the newest.
 
-    `seconds` returns the time so far by phase. It is called only for steps that are reported.
+    `seconds` returns the time so far by phase, and `volume` what keeps the history from the volume.
+    They are called only for steps that are reported.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class Reporter:
         rank: int,
         samples_per_epoch: int,
         seconds: Callable[[], dict[str, float]],
+        volume: Callable[[], VolumeProblem | None] = lambda: None,
     ) -> None:
         self._channel = channel
         self._generation = generation
         self._rank = rank
         self._samples_per_epoch = samples_per_epoch
         self._seconds = seconds
+        self._volume = volume
         self._unreported: _Step | None = None
         self._computed: list[float] = []
         """Compute times of the steps since the last report, where they were measured."""
@@ -84,6 +87,7 @@ class Reporter:
             step=step.result.position.step,
             time=step.time,
             seconds=self._seconds(),
+            volume=self._volume(),
             epoch=step.result.position.samples / self._samples_per_epoch,
             tokens=step.result.position.tokens,
             compute_seconds=sum(self._computed) / max(1, len(self._computed)),

@@ -81,8 +81,10 @@ class RunningGeneration:
         self.state = start.state
         self.in_place = start.in_place
         self.clock = PhaseClock()
+        volume = history.problem if history is not None else lambda: None
+        samples = identity.data.samples
         self.reporter = Reporter(
-            joined.channel, self.number, self.group.rank, identity.data.samples, self._seconds
+            joined.channel, self.number, self.group.rank, samples, self._seconds, volume
         )
         self._joined = joined
         self._channel = joined.channel

@@ -1,0 +1,95 @@
+"""A volume that is away, as ranks and the coordinator itself find it: status, events, metric."""
+
+from __future__ import annotations
+
+from regroup_trainer.coordinator.coordinator_metrics import make_registry
+from regroup_trainer.coordinator.coordinator_status import make_status
+from regroup_trainer.protocol.job_status import CoordinatorStatus
+from regroup_trainer.protocol.rank_messages import Busy, Progress, VolumeProblem
+from tests.support.coordinator_simulation import Job, SimulatedAgent, start_job
+
+PROBLEM = VolumeProblem(
+    path="/volume/gpt/history/1-1.jsonl",
+    error="Input/output error",
+    since=90.0,
+    at_risk="5 steps wait in memory.",
+)
+
+
+def status(job: Job) -> CoordinatorStatus:
+    return make_status(job.core.state, 1)
+
+
+def events(job: Job) -> list[str]:
+    """The reasons of the events that name the volume."""
+    return [event.reason for event in status(job).events if event.reason.startswith("Volume")]
+
+
+def metric(job: Job) -> float | None:
+    labels = {"namespace": "default", "trainingjob": "gpt"}
+    registry = make_registry(job.core.state)
+    return registry.get_sample_value("trainingjob_volume_unavailable", labels)
+
+
+def report_progress(job: Job, agent: SimulatedAgent, volume: VolumeProblem | None) -> None:
+    """Rank 0 reports a step."""
+    step = agent.step + 1
+    number = job.record.number
+    job.send(agent, Progress(generation=number, rank=0, step=step, time=job.now, volume=volume))
+
+
+def stop_reporting(agents: list[SimulatedAgent]) -> None:
+    for agent in agents:
+        agent.ranks_run = False
+
+
+def test_a_history_that_waits_is_shown_while_training_goes_on() -> None:
+    job, agents = start_job()
+    stop_reporting(agents)
+    assert metric(job) == 0
+    report_progress(job, agents[0], PROBLEM)
+    assert status(job).volume == PROBLEM
+    assert status(job).waiting is None
+    assert status(job).message.endswith(
+        "; the volume is unavailable: /volume/gpt/history/1-1.jsonl: Input/output error"
+    )
+    assert metric(job) == 1
+    report_progress(job, agents[0], None)
+    assert status(job).volume is None
+    assert metric(job) == 0
+    assert events(job) == ["VolumeUnavailable", "VolumeAvailable"]
+    (event, _) = (event for event in status(job).events if event.reason.startswith("Volume"))
+    assert event.type == "Warning"
+    assert event.message == f"{PROBLEM.path}: {PROBLEM.error}. {PROBLEM.at_risk}"
+
+
+def test_a_generation_that_waits_for_its_volume_is_no_hang_and_says_what_it_waits_for() -> None:
+    job = Job()
+    agents = [job.add_agent(index) for index in range(3)]
+    stop_reporting(agents)
+    number = job.record.number
+    waits = Busy(generation=number, rank=0, doing="waiting for the volume", step=0, volume=PROBLEM)
+    for _ in range(70):
+        job.send(agents[0], waits)
+        job.wait(10.0)
+    assert job.record.number == number
+    waiting = status(job).waiting
+    assert waiting is not None
+    assert waiting.reason == "VolumeUnavailable"
+    assert waiting.message.startswith(f"generation {number} waits for the volume: /volume/gpt")
+    assert events(job) == ["VolumeUnavailable"]
+
+
+def test_a_job_trains_on_while_no_further_number_can_be_reserved() -> None:
+    job, _ = start_job()
+    job.core.on_reservation_failed("No space left on device (/volume/gpt)", job.now)
+    volume = status(job).volume
+    assert volume is not None
+    assert "No space left on device" in volume.error
+    assert volume.at_risk.startswith("8 more generations can begin")
+    assert status(job).waiting is None
+    job.wait(1.0)
+    first = job.core.state.volume.for_numbers
+    job.core.on_reservation_failed("No space left on device (/volume/gpt)", job.now)
+    assert first is not None
+    assert status(job).volume == first  # since the first failure in a row
