@@ -15,7 +15,7 @@ from regroup.cli.manifest import Document, ManifestError, read_documents
 from regroup.cli.plan_command import plan_command
 from regroup.cli.validation import validate as find_problems
 from regroup.local.display import Display
-from regroup.local.faults import EXAMPLES, Fault, parse_fault
+from regroup.local.faults import EXAMPLES, Fault, never_injected, parse_fault
 from regroup.local.interruption import until_the_end
 from regroup.local.local_desired import local_desired, ranks_per_worker
 from regroup.local.local_run import LocalRun, LocalRunError
@@ -134,7 +134,9 @@ def run(
         click.echo(f"resume with: regroup run {shown} --directory {folder}")
     if summary_file is not None:
         write(summary, summary_file)
-    sys.exit(0 if outcome.result == "completed" else 1)
+    if missed := never_injected(local.pending_faults):
+        click.echo(missed, err=True)
+    sys.exit(0 if outcome.result == "completed" and not missed else 1)
 
 
 def _play(local: LocalRun, plain: bool) -> Outcome:

@@ -47,6 +47,15 @@ class Fault:
         return f"{target} {when[self.unit]}"
 
 
+def never_injected(faults: Sequence[Fault]) -> str:
+    """What to say of faults that did not come before the end of a run; empty without any."""
+    named = ", ".join(f"--kill {fault}" for fault in faults)
+    return named and (
+        f"{named}: the run ended first, and nothing was killed: give an earlier moment, and a "
+        "worker or rank that exists; @step= needs a program whose steps are seen"
+    )
+
+
 def parse_fault(argument: str) -> Fault:
     """Read one `--kill`. Raises ValueError, which shows the syntax."""
     match = _SYNTAX.fullmatch(re.sub(r" *([=@]) *", r"\1", argument))

@@ -230,6 +230,11 @@ class LocalRun:
         for process in [*self.agents.values(), *([self.coordinator] if self.coordinator else [])]:
             process.kill()
 
+    @property
+    def pending_faults(self) -> tuple[Fault, ...]:
+        """Those that were not injected yet."""
+        return tuple(self._pending)
+
     # --- changes and faults -----------------------------------------------------------------------
 
     def suspend(self) -> None:

@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from regroup.local.display import Display
-from regroup.local.faults import Fault
+from regroup.local.faults import Fault, never_injected
 from regroup.local.interruption import until_the_end
 from regroup.local.local_desired import ranks_per_worker
 from regroup.local.local_run import LocalRunError
@@ -53,7 +53,7 @@ def play_torchrun(
     wanted: Wanted, faults: Sequence[Fault], plain: bool, summary_file: Path | None
 ) -> int:
     """Run to the end and print how it ended. Returns the exit code."""
-    _require_possible(faults)
+    _require_possible(faults, has_steps=bool(wanted.progress_pattern))
     run = TorchrunRun(wanted, faults)
     start = time.monotonic()
     with Display(Console(), plain) as display:
@@ -71,14 +71,17 @@ def play_torchrun(
     )
     if summary_file is not None:
         write(summary, summary_file)
-    return 0 if outcome.result == "completed" else 1
+    if missed := never_injected(run.pending_faults):
+        click.echo(missed, err=True)
+    return 0 if outcome.result == "completed" and not missed else 1
 
 
-def _require_possible(faults: Sequence[Fault]) -> None:
+def _require_possible(faults: Sequence[Fault], has_steps: bool) -> None:
     for fault in faults:
-        if fault.unit == "step":
+        if fault.unit == "step" and not has_steps:
             raise click.ClickException(
-                f"--kill {fault}: torchrun does not report steps: use @seconds= or @line="
+                f"--kill {fault}: torchrun does not report steps: set spec.progressPattern, or use "
+                "@seconds= or @line="
             )
         if fault.kind == "coordinator":
             raise click.ClickException(

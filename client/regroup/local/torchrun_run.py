@@ -182,6 +182,11 @@ class TorchrunRun:
                 process.kill()
             self._report_lines()
 
+    @property
+    def pending_faults(self) -> tuple[Fault, ...]:
+        """Those that were not injected yet."""
+        return tuple(self._pending)
+
     # --- changes and faults -----------------------------------------------------------------------
 
     def suspend(self) -> None:
@@ -305,7 +310,8 @@ class TorchrunRun:
         return None
 
     def _inject(self, seconds: float) -> None:
-        for fault in [fault for fault in self._pending if fault.is_due(0, seconds, self._lines)]:
+        step = self.step.step if self.step else 0
+        for fault in [f for f in self._pending if f.is_due(step, seconds, self._lines)]:
             struck = (
                 self.kill_worker(fault.number)
                 if fault.kind == "worker"

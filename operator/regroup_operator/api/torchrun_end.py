@@ -20,6 +20,9 @@ _HOPELESS = "another try would fail too"
 _CANNOT_START = re.compile(r"rank \d+ failed with exit code \d+[^\n:]*; it cannot start")
 _GAVE_UP = re.compile(rf"ChildFailedError|torchrun gives up after|{_HOPELESS}")
 """In the last message of an agent that will not start its ranks again."""
+_LEFT_OUT = "\n[...]\n"
+_LEAST_FOR_BOTH_ENDS = 100
+"""Characters; less shows the end alone."""
 _RANK_FAILED = re.compile(r"rank \d+ (?:failed|was ended) ")
 
 
@@ -84,7 +87,12 @@ def why_it_ended(message: str, max_restarts: int) -> tuple[str, str]:
 
 
 def shorten(message: str, limit: int) -> str:
-    """The first line, which says what happened, and as much of the end as fits."""
+    """The first line, which says what happened, and of the rest the beginning and the end."""
     first, _, rest = message.strip().partition("\n")
     room = limit - len(first) - 1
-    return f"{first}\n{rest[-room:]}" if rest and room > 0 else first[:limit]
+    if not rest or room <= 0:
+        return first[:limit]
+    if len(rest) > room > _LEAST_FOR_BOTH_ENDS:
+        head = room // 2
+        rest = rest[:head] + _LEFT_OUT + rest[head + len(_LEFT_OUT) - room :]
+    return f"{first}\n{rest[-room:]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regroup.local.faults import Fault, parse_fault
+from regroup.local.faults import Fault, never_injected, parse_fault
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,10 @@ def test_faults_are_read(text: str, fault: Fault) -> None:
 def test_a_misspelt_fault_shows_how_it_is_spelt(text: str) -> None:
     with pytest.raises(ValueError, match="worker=1@step=50, rank=0@step=50 or coordinator@step=50"):
         parse_fault(text)
+
+
+def test_faults_that_never_came_are_named() -> None:
+    assert never_injected(()) == ""
+    assert never_injected([Fault("worker", 1, 50), Fault("rank", 0, 9, "seconds")]).startswith(
+        "--kill worker 1 at step 50, --kill rank 0 after 9 s: the run ended first"
+    )

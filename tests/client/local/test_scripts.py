@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from regroup.cli.command_line import main
 from tests.support.local_job import make_run, play
 
 PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
@@ -269,3 +271,22 @@ def test_a_lost_race_for_the_port_that_was_chosen_is_charged_to_nobody(tmp_path:
     assert outcome.result == "completed", outcome.message
     assert run.status is not None
     assert run.status.ledger.restarts == {"infrastructure": 1}
+
+
+JOB = """
+apiVersion: regroup.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: mine}
+spec:
+  template: {spec: {containers: [{name: trainer, command: [python, train.py]}]}}
+"""
+
+
+def test_a_run_whose_kill_never_came_does_not_pass_for_a_test_of_it(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "train.py").write_text("print('done')\n")
+    command = ["run", str(tmp_path / "job.yaml"), "--directory", str(tmp_path / "run")]
+    done = CliRunner().invoke(main, [*command, "--kill", "worker=0@step=50"])
+    assert "completed:" in done.output
+    assert "--kill worker 0 at step 50: the run ended first, and nothing was killed" in done.output
+    assert done.exit_code == 1

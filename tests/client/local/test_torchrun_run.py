@@ -164,7 +164,7 @@ def test_a_rank_that_fails_after_others_ended_well_fails_the_job_when_its_budget
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("worker=1@step=5", "use @seconds= or @line="),
+        ("worker=1@step=5", "set spec.progressPattern, or use @seconds= or @line="),
         ("coordinator@seconds=5", "torchrun has no coordinator"),
     ],
 )
@@ -225,3 +225,24 @@ def test_a_program_that_cannot_start_fails_without_all_its_tries(
     assert (outcome.result, outcome.reason) == ("failed", "FailsAtStart")
     assert outcome.message.startswith("rank 0 failed with exit code 1; it cannot start:\nTraceback")
     assert (tmp_path / "tried").stat().st_size == tries
+
+
+STEPS = """
+import pathlib, time
+print("step 3", flush=True)
+while not (seen := pathlib.Path("seen")).exists():
+    seen.touch()
+    time.sleep(200)
+"""
+
+
+@pytest.mark.slow
+def test_a_step_that_the_pattern_finds_is_a_moment_for_a_kill(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(STEPS)
+    (tmp_path / "job.yaml").write_text(
+        JOB.replace("spec:\n", "spec:\n  progressPattern: 'step (?P<step>\\d+)'\n", 1)
+    )
+    command = ["run", str(tmp_path / "job.yaml"), "--directory", str(tmp_path / "run")]
+    done = CliRunner().invoke(main, [*command, "--kill", "rank=0@step=3"])
+    assert done.exit_code == 0, done.output
+    assert "killed rank 0 at step 3" in done.output

@@ -44,7 +44,12 @@ def test_an_attempt_ends_by_the_rule(state: AttemptState, verdict: str) -> None:
     assert judge(state) == verdict
 
 
-def test_a_long_message_keeps_its_first_line_and_its_end() -> None:
+def test_a_long_message_keeps_its_first_line_and_its_ends() -> None:
+    long = shorten("what\nKeyError" + "x" * 1000 + "why", 200)
+    assert long.startswith("what\nKeyErrorx")
+    assert "x\n[...]\nx" in long
+    assert long.endswith("xwhy")
+    assert len(long) == 200
     assert shorten("what\n" + "x" * 100 + "why", 20) == "what\n" + "x" * 12 + "why"
     assert shorten("what happened", 4) == "what"
     assert shorten("what\nwhy", 20) == "what\nwhy"

@@ -68,10 +68,13 @@ def test_a_stream_passes_on_what_comes_and_keeps_its_end() -> None:
     assert os.read(shown, 100) == b"rank 3: a\n"
     stream.pass_on_beginning(1.0 + IDLE_SECONDS)
     assert os.read(shown, 100) == b"rank 3: b\n"
-    os.write(end, b"c" * 5000 + b"\nlast")
+    for _ in range(20):
+        os.write(end, b"c" * 5000 + b"\nlast\n")
+        assert stream.pump(3.0)
+        assert os.read(shown, 6000).endswith(b"c\nrank 3: last\n")
+    os.write(end, b"end")
     stream.drain(3.0)
-    assert os.read(shown, 6000).endswith(b"c\nrank 3: last\n")
-    assert stream.tail == (b"c" * 5000 + b"\nlast")[-TAIL_BYTES:]
+    assert stream.tail == ((b"c" * 5000 + b"\nlast\n") * 20 + b"end")[-TAIL_BYTES:]
     os.close(end)
     assert not stream.pump(4.0)
     stream.close()

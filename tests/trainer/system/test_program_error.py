@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regroup_trainer.system.program_error import exception_line, is_certain, may_pass
+from regroup_trainer.system.program_error import exception_line, excerpt, is_certain, may_pass
 
 FRAMES = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n    import mine\n'
 
@@ -22,6 +22,24 @@ def test_the_exception_is_found_whatever_surrounds_it() -> None:
     assert exception_line('  File "x.py", line 1\n    x =\nSyntaxError: invalid\nbye') == (
         "SyntaxError: invalid"
     )
+
+
+def test_a_crash_is_named_by_its_signal() -> None:
+    text = "Fatal Python error: Segmentation fault\n\nCurrent thread:\n  File ...\n"
+    assert exception_line(f"{text}Extension modules: numpy, torch (total: 27)\n") == (
+        "Fatal Python error: Segmentation fault"
+    )
+
+
+def test_a_long_message_leaves_type_and_place_of_its_error_in_the_excerpt() -> None:
+    error = f"RuntimeError: begins {'x' * 6000} and ends"
+    found = excerpt("a" * 9000 + "\n" + FRAMES + error, 1000)
+    assert found.startswith(FRAMES + "RuntimeError: begins")
+    assert found.endswith("x and ends")
+    assert len(found) == 1000
+    assert excerpt("a" * 9000 + "end", 10) == "aaaaaaaend"
+    assert excerpt("before\n" + FRAMES + "E: 1", 1000) == "before\n" + FRAMES + "E: 1"
+    assert excerpt(FRAMES, 3) == FRAMES[-3:]
 
 
 def test_without_an_exception_it_is_the_last_line() -> None:

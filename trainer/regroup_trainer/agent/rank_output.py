@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-TAIL_BYTES = 4000
-"""The end of a rank's standard error that goes into its report."""
+TAIL_BYTES = 1 << 16
+"""The end of what a rank writes that is kept, to explain its end."""
 _CHUNK = 1 << 16
 _LONGEST_LINE = 1 << 14
 """Bytes. A longer line is passed on in pieces."""

@@ -50,7 +50,10 @@ from regroup_trainer.protocol.progress_pattern import Found
 from regroup_trainer.protocol.rank_messages import ScriptStep
 from regroup_trainer.system.child_process import die_with_parent, name_process
 from regroup_trainer.system.commit_page import CommitPage
+from regroup_trainer.system.program_error import excerpt
 
+_REPORT_CHARACTERS = 4000
+"""Of a rank's standard error in the report of its end."""
 PRELOADED = (
     "torch",
     "torch._dynamo",
@@ -332,7 +335,9 @@ class Template:
                 rank=rank.assignment.rank,
                 exit_code=code if code >= 0 else 128 - code,
                 signal=-code if code < 0 else None,
-                stderr_tail=rank.streams[-1].tail.decode(errors="replace"),
+                stderr_tail=excerpt(
+                    rank.streams[-1].tail.decode(errors="replace"), _REPORT_CHARACTERS
+                ),
                 killed=rank.killed,
                 step=step,
                 time=committed_at,

@@ -9,6 +9,7 @@ from typing import Literal
 from regroup_trainer.agent.template_protocol import RankEnded
 from regroup_trainer.protocol.agent_messages import RankExit
 from regroup_trainer.protocol.exit_codes import PEER_LOST_EXIT_CODE, PORT_TAKEN_EXIT_CODE
+from regroup_trainer.system.program_error import excerpt
 
 TERMINATION_BYTES = 4096
 """Kubernetes keeps no more of a termination message."""
@@ -66,7 +67,8 @@ def termination_message(end: RankExit) -> str:
     """JSON for the kubelet, cut to what Kubernetes keeps."""
     fields = {"rank": end.rank, "exitCode": end.exit_code, "signal": end.signal, "cause": end.cause}
     room = TERMINATION_BYTES - len(json.dumps({**fields, "message": ""}))
-    message = end.message
+    message, limit = end.message, len(end.message)
     while len(json.dumps(message)) - 2 > room:
-        message = message[max(1, len(message) // 16) :]
+        limit -= max(1, limit // 16)
+        message = excerpt(end.message, limit)
     return json.dumps({**fields, "message": message})

@@ -35,6 +35,7 @@ from regroup_trainer.system.command_line import (
     wait_for_threads,
 )
 from regroup_trainer.system.machine_address import is_loopback
+from regroup_trainer.system.program_error import excerpt
 from regroup_trainer.system.rendezvous_check import (
     RankPlace,
     refuse_spawn,
@@ -205,7 +206,8 @@ def _begin_message() -> None:
 
 def _leave_message(sentence: str, tail: bytes) -> None:
     """Say why the worker fails, if no other rank of it has: the others fail because of it."""
-    text = f"{sentence}:\n".encode() + tail.strip()[-_MESSAGE_BYTES + len(sentence) + 2 :]
+    shown = excerpt(tail.decode(errors="replace").strip(), _MESSAGE_BYTES - len(sentence) - 2)
+    text = f"{sentence}:\n{shown}".encode()[:_MESSAGE_BYTES]
     with contextlib.suppress(OSError):
         file = _message_file()
         if not file.exists() or file.stat().st_size == 0:

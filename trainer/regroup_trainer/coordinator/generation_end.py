@@ -26,6 +26,7 @@ from regroup_trainer.protocol.exit_codes import HOPELESS_EXIT_CODES
 from regroup_trainer.protocol.job_status import FAILS_AT_START, Outcome
 from regroup_trainer.protocol.message import TEXT_LIMIT
 from regroup_trainer.protocol.strategies import STRATEGIES
+from regroup_trainer.system.program_error import excerpt
 
 ABORT_SECONDS, LONGEST_ABORT_SECONDS = 1.0, 60.0
 """For the ranks of a failed generation to leave it. They get longer where a step takes longer,
@@ -175,7 +176,8 @@ def _is_certain(state: State, current: CurrentGeneration, failure: Failure, now:
 def _fail(state: State, failure: Failure, why: str, now: float, reason: str = "") -> None:
     state.emit(now, "Failed", f"{failure.message}; {why}", "Warning")
     traceback, code = (failure.exit.message, failure.exit.exit_code) if failure.exit else ("", 1)
-    message = f"{failure.message}; {why}\n{traceback}".strip()[:TEXT_LIMIT]
+    sentence = f"{failure.message}; {why}\n"
+    message = f"{sentence}{excerpt(traceback, TEXT_LIMIT - len(sentence))}".strip()[:TEXT_LIMIT]
     outcome = Outcome(result="failed", message=message, exit_code=code or 1, reason=reason)
     state.conclude(outcome)
 

@@ -22,6 +22,8 @@ PROVEN_SECONDS = 60.0
 """A program that has lived so long can start."""
 _OTHERS_SECONDS = 2.0
 """How long to wait for the other ranks to show the same error."""
+_SENTENCE_CHARACTERS = 300
+"""Of an exception that are shown in a sentence; the traceback follows it."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
@@ -56,6 +58,8 @@ def describe(end: RankExit, pod: str) -> str:
     how = {"oom": "ran out of memory and was killed", "signal": f"was ended by signal {end.signal}"}
     what = how.get(end.cause, f"ended with exit code {end.exit_code}")
     error = program_error.exception_line(end.message)
+    if len(error) > _SENTENCE_CHARACTERS:
+        error = f"{error[:_SENTENCE_CHARACTERS]}..."
     return f"rank {end.rank} on {pod} {what}" + (f": {error}" if error else "")
 
 

@@ -11,6 +11,8 @@ import re
 _MARK_OF_TORCH = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """What torch puts before each line of a traceback, once there is a process group."""
 _TRACEBACK = "Traceback (most recent call last):\n"
+_CRASH = re.compile(r"^Fatal Python error: [^\n]*", re.MULTILINE)
+_LEFT_OUT = "\n[...]\n"
 _EXCEPTION = re.compile(r"(?:\w+\.)*\w+(?:Error|Exception|Interrupt|Exit|Fault|Timeout)(?=:|$)")
 _CERTAIN = re.compile(r"(?:\w+\.)*(?:SyntaxError|IndentationError|TabError|Import|ModuleNotFound)")
 """Errors that every try shows, if all ranks show them."""
@@ -93,14 +95,28 @@ _ERRNO = re.compile(r"\[errno (\d+)\]", re.IGNORECASE)
 def exception_line(text: str) -> str:
     """The first line of the exception that ended a program, by the end of its standard error.
 
-    It is that of the last traceback, whatever follows. Without a traceback: the last line.
+    It is that of the last traceback, whatever follows, or the reason that Python gives for a crash.
+    Without either: the last line.
     """
     text = _MARK_OF_TORCH.sub("", text).strip()
+    if crash := _CRASH.findall(text):
+        return str(crash[-1])
     lines = text.rpartition(_TRACEBACK)[2].split("\n")
     if _TRACEBACK in text:
         return next((line for line in lines if line.strip() and line[0] not in " \t"), lines[-1])
     exceptions = (line for line in reversed(lines) if _EXCEPTION.match(line))
     return next(exceptions, lines[-1])
+
+
+def excerpt(text: str, limit: int) -> str:
+    """At most `limit` characters of what a program wrote to standard error: its end, or the
+    beginning and the end of a last traceback that is longer.
+    """
+    trace = text[max(0, text.rfind(_TRACEBACK.strip())) :]
+    if len(trace) <= limit or _TRACEBACK.strip() not in trace or limit <= 2 * len(_LEFT_OUT):
+        return text[-limit:] if limit > 0 else ""
+    head = limit * 2 // 3
+    return trace[:head] + _LEFT_OUT + trace[head + len(_LEFT_OUT) - limit :]
 
 
 def is_certain(line: str) -> bool:
