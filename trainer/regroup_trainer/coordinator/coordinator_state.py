@@ -88,8 +88,6 @@ class State:
         self.detections: list[tuple[Cause, float]] = []
         """Cause and seconds to detection of every unplanned loss."""
         self.start_failures = StartFailures(can_start=term > 1)
-        self.port_races = 0
-        """How often another process took the port that was chosen for the program."""
         self.account = Account(desired.seed, now)
         self.recoveries = Recoveries()
         self.journal = Journal(self.wall(now))

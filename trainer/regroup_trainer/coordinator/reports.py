@@ -241,13 +241,16 @@ def _on_exit(state: State, report: RankExit, current: CurrentGeneration, now: fl
     if current.finalized:
         return
     known = current.failure
-    lost_port = report.exit_code == PORT_TAKEN_EXIT_CODE and state.port_races < MOST_PORT_RACES
+    lost_port = (
+        report.exit_code == PORT_TAKEN_EXIT_CODE
+        and state.start_failures.port_races < MOST_PORT_RACES
+    )
     if known is not None and not (known.provisional and (lost_port or report.cause != "peer")):
         return
     place = current.record.place_of_rank(report.rank)
     message = describe(report, place.pod if place else "")
     if lost_port:
-        state.port_races += 1
+        state.start_failures.port_races += 1
         current.failure = Failure(now, "infrastructure", message, place, exit=report)
         return
     if report.cause != "peer":

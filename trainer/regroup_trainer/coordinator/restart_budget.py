@@ -73,6 +73,8 @@ class StartFailures:
 
     can_start: bool = False
     """Whether a rank has reported a step or lived for PROVEN_SECONDS."""
+    port_races: int = 0
+    """How often another process took the port that was chosen for the program."""
     _error: str = ""
     _tries: int = 0
     _machines: set[str] = field(default_factory=set)
