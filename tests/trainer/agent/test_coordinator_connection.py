@@ -138,7 +138,7 @@ async def test_a_coordinator_that_cannot_be_reached_is_logged_once(
         await running
     (reported,) = caplog.messages
     assert reported.startswith(
-        "cannot connect to the coordinator at http://127.0.0.1:9/v1/agent: Cannot connect"
+        "cannot connect to the coordinator at http://127.0.0.1:9/v1/agent: Connection refused"
     )
 
 

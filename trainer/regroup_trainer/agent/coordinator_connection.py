@@ -19,6 +19,7 @@ from regroup_trainer.protocol.coordinator_messages import (
     Welcome,
     coordinator_message,
 )
+from regroup_trainer.protocol.no_answer import why_no_answer
 from regroup_trainer.protocol.rank_messages import Report
 
 FIRST_PAUSE_SECONDS = 0.1
@@ -136,7 +137,7 @@ class CoordinatorConnection:
                 ) from None
             self._problem = f"HTTP {error.status}"
         except (aiohttp.ClientError, OSError, TimeoutError, ValidationError) as error:
-            self._problem = str(error) or type(error).__name__
+            self._problem = why_no_answer(error)
         welcomed, self.welcomed = self.welcomed, False
         return welcomed
 
