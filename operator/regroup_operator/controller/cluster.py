@@ -17,9 +17,9 @@ import aiohttp
 import kopf
 
 from regroup_operator.api.resource import API_VERSION, PLURAL, Object
+from regroup_operator.controller.no_answer import why_no_answer
 from regroup_operator.controller.operator_metrics import count_request
 from regroup_operator.errors import ClusterError, ConflictError, NotFoundError
-from regroup_trainer.protocol.no_answer import why_no_answer
 
 MANAGER = "regroup-operator"
 TIMEOUT = aiohttp.ClientTimeout(total=15, connect=5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
 from typing import NoReturn
@@ -19,7 +20,6 @@ from regroup_trainer.protocol.coordinator_messages import (
     Welcome,
     coordinator_message,
 )
-from regroup_trainer.protocol.no_answer import why_no_answer
 from regroup_trainer.protocol.rank_messages import Report
 
 FIRST_PAUSE_SECONDS = 0.1
@@ -137,7 +137,8 @@ class CoordinatorConnection:
                 ) from None
             self._problem = f"HTTP {error.status}"
         except (aiohttp.ClientError, OSError, TimeoutError, ValidationError) as error:
-            self._problem = why_no_answer(error)
+            number = error.errno if isinstance(error, OSError) else None
+            self._problem = os.strerror(number) if number else str(error) or type(error).__name__
         welcomed, self.welcomed = self.welcomed, False
         return welcomed
 
