@@ -17,6 +17,7 @@ import aiohttp
 import kopf
 
 from regroup_operator.api.resource import API_VERSION, PLURAL, Object
+from regroup_operator.controller.connection_errors import why_no_answer
 from regroup_operator.controller.operator_metrics import count_request
 from regroup_operator.errors import ClusterError, ConflictError, NotFoundError
 
@@ -242,7 +243,7 @@ class Cluster:
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             count_request(method, 0)
             raise ClusterError(
-                method, path, 0, f"no answer from {self._info.server}: {error!r}"
+                method, path, 0, f"no answer from {self._info.server}: {why_no_answer(error)}"
             ) from error
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import aiohttp
 
+from regroup_operator.controller.connection_errors import why_no_answer
 from regroup_operator.errors import CoordinatorError
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT, COORDINATOR_PORT
@@ -214,7 +215,8 @@ class Coordinators:
             ) as answer:
                 text = (await _read(answer)).decode(errors="replace")
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise CoordinatorError(f"{url}: no answer: {error!r}") from error
+            where = url.partition("?")[0]
+            raise CoordinatorError(f"{where}: {why_no_answer(error)}") from error
         if answer.status >= 300:
             raise CoordinatorError(f"{method} {url}: {answer.status} {text[:300]}")
         return text

@@ -9,7 +9,12 @@ from regroup_operator.api.status import Condition, ConditionType
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT
-from regroup_operator.decide.waiting import JobView, find_waiting, unschedulable_message
+from regroup_operator.decide.waiting import (
+    JobView,
+    find_waiting,
+    missing_worker,
+    unschedulable_message,
+)
 from regroup_operator.observe.observed import Job
 from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.job_status import CoordinatorStatus
@@ -114,7 +119,7 @@ def _degraded(view: JobView) -> ConditionValue:
     if status.ready_replicas < job.spec.replicas:
         missing = f"{status.ready_replicas} of {job.spec.replicas} workers take part"
         hindrance = view.context.hindrance
-        why = unschedulable_message(view.observed) or (hindrance.message if hindrance else "")
+        why = hindrance.message if hindrance else missing_worker(view)
         text = "; ".join(filter(None, (missing, why)))
         return ConditionValue("True", "WorkersMissing", text)
     if status.stragglers:

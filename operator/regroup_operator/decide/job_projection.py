@@ -16,7 +16,7 @@ from regroup_operator.decide.coordinator_projection import report_fields
 from regroup_operator.decide.job_account import account_fields, merge_ledgers
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT, PlanContext
-from regroup_operator.decide.waiting import JobView, find_hindrance, find_waiting
+from regroup_operator.decide.waiting import JobView, find_hindrance, find_waiting, missing_worker
 from regroup_operator.observe.observed import AnyJob, Observed, Pod
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 
@@ -70,7 +70,8 @@ def message_of(view: JobView) -> str:
     if view.status.phase == "Running":
         doing = launcher_of(view.job).progress_message(view.job, view.observed, view.status)
         hindrance = find_hindrance(view)
-        return f"{doing}; {hindrance.message}" if hindrance else doing
+        why = hindrance.message if hindrance else missing_worker(view)
+        return f"{doing}; {why}" if why else doing
     waiting = find_waiting(view)
     return waiting.message if waiting else ""
 

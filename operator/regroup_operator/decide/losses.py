@@ -197,10 +197,17 @@ def account_for_ends(
         }
     )
     events = (
-        *(Event("Warning", "WorkerLost", describe(pod, classify(pod)), pod.uid) for pod in failed),
+        *(_worker_lost(pod) for pod in failed),
         *nodes.events,
     )
     return CountedEnds(changed, bool(counted), _superseded(ended), events)
+
+
+def _worker_lost(pod: Pod) -> Event:
+    rule = classify(pod)
+    counts = ", which counts against maxRestarts" if rule.action == "Restart" else ""
+    text = f"{describe(pod, rule)}; a new pod takes its place{counts}"
+    return Event("Warning", "WorkerLost", text, pod.uid)
 
 
 def _superseded(ended: list[Pod]) -> tuple[Pod, ...]:

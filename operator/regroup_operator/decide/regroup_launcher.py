@@ -10,7 +10,7 @@ from regroup_operator.decide.launcher_policy import LauncherPolicy
 from regroup_operator.decide.plan import JobOutcome
 from regroup_operator.decide.staffing import keep_workers
 from regroup_operator.decide.succession import keep_coordinator, retain_coordinator
-from regroup_operator.observe.observed import AnyJob, Observed
+from regroup_operator.observe.observed import AnyJob, Observed, Pod
 from regroup_trainer.protocol.job_status import CoordinatorPhase
 
 _PHASES: dict[CoordinatorPhase, Phase] = {
@@ -78,10 +78,26 @@ def progress_message(job: AnyJob, observed: Observed, status: TrainingJobStatus)
     view = observed.coordinator
     if view.status is not None:
         return view.status.message or f"the coordinator is {view.status.phase}"
-    pod = names.coordinator(job.name, status.coordinator_term)
-    if view.error:
-        return f"no answer from coordinator pod {pod}: {view.error} (see kubectl logs {pod})"
-    return f"waiting for coordinator pod {pod} (see kubectl describe pod {pod})"
+    name = names.coordinator(job.name, status.coordinator_term)
+    pod = next((pod for pod in observed.coordinators if pod.name == name), None)
+    waits = _coordinator_waits(name, pod, view.error)
+    works = status.phase == "Running" and any(pod.alive for pod in observed.workers)
+    return f"{waits}; the workers go on meanwhile" if works else waits
+
+
+def _coordinator_waits(name: str, pod: Pod | None, error: str) -> str:
+    """What the coordinator's pod does while it does not report, and where to look."""
+    where = f"coordinator pod {name}" + (f" on node {pod.node}" if pod and pod.node else "")
+    if error:
+        return f"{where} does not answer: {error} (see kubectl logs {name})"
+    if pod is None:
+        return f"{where} is not made yet"
+    if pod.terminating:
+        return f"{where} is being deleted"
+    if pod.phase == "Running":
+        return f"{where} runs, and has not reported yet (see kubectl logs {name})"
+    doing = "starts" if pod.node else "waits for a node"
+    return f"{where} {doing} (see kubectl describe pod {name})"
 
 
 REGROUP = LauncherPolicy(

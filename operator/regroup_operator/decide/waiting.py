@@ -18,7 +18,7 @@ from regroup_operator.decide.failures import IMAGE_REASONS
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT, Event, PlanContext
 from regroup_operator.decide.staffing import backoff_end
-from regroup_operator.observe.observed import AnyJob, Observed, Pod
+from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
 from regroup_trainer.protocol.job_status import CoordinatorPhase, Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
@@ -62,6 +62,55 @@ def find_hindrance(view: JobView) -> Waiting | None:
     """What is wrong with a job although it may train; None when nothing is."""
     rows = (row for row in TABLE if row.kind != "waits")
     return next((found for row in rows if (found := row.find(view))), None)
+
+
+def missing_worker(view: JobView) -> str:
+    """Why a job has fewer workers than it wants: the first that is missing, and what comes next;
+    empty when none is.
+    """
+    job, status = view.job, view.status
+    if not isinstance(job, Job) or status.ready_replicas >= job.spec.replicas:
+        return ""
+    live = {pod.index: pod for pod in view.observed.workers if pod.alive}
+    at_work = _uids_at_work(view)
+    missing = (n for n in range(job.spec.replicas) if n not in live or live[n].uid not in at_work)
+    index = next(missing, None)
+    if text := unschedulable_message(view.observed):
+        return text
+    if index is None:
+        return ""
+    return _why_idle(view, live[index]) if index in live else _why_no_pod(view, index)
+
+
+def _uids_at_work(view: JobView) -> set[str]:
+    """UIDs of the workers that have ranks; without a coordinator, of those that run."""
+    report = view.observed.coordinator.status
+    if report is None:
+        return {pod.uid for pod in view.observed.workers if pod.phase == "Running"}
+    return {m.member for m in report.members if m.rank is not None and not m.lost}
+
+
+def _why_no_pod(view: JobView, index: int) -> str:
+    end = backoff_end(view.job, view.status)
+    if end is None:
+        return f"worker {index} has no pod: a new one is being made"
+    failed = f"{view.status.pod_failures} pods in a row failed (see their logs)"
+    return f"worker {index} has no pod: the next is made at {format_time(end)}, since {failed}"
+
+
+def _why_idle(view: JobView, pod: Pod) -> str:
+    report = view.observed.coordinator.status
+    members = {m.member for m in report.members} if report else set()
+    if not pod.node:
+        return f"worker pod {pod.name} waits for a node"
+    where = f"worker pod {pod.name} on node {pod.node}"
+    if pod.phase != "Running":
+        return f"{where} starts (see kubectl describe pod {pod.name})"
+    if pod.uid in members:
+        return f"{where} is connected, and takes part in the next generation"
+    if report is not None and pod.uid in (report.heard or ()):
+        return f"{where} imports torch, and connects after that"
+    return f"{where} runs, and has not connected yet (see kubectl logs {pod.name})"
 
 
 def waiting_events(view: JobView, waiting: Waiting | None) -> tuple[Event, ...]:

@@ -120,7 +120,7 @@ async def test_probes_that_fail_are_counted_in_a_row(line: Line) -> None:
     await line.until(3)
     view = line.coordinators.view(KEY, 1, ())
     assert view.failures == 2
-    assert stub.address in view.error
+    assert view.error == f"http://{stub.address}:8471/v1/status: Connection refused"
 
 
 async def test_a_coordinator_of_another_term_is_not_believed(line: Line) -> None:

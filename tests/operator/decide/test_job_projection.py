@@ -215,4 +215,4 @@ def test_a_job_of_which_nothing_is_known_waits() -> None:
     remembered = TrainingJobStatus(coordinator_term=1)
     status = project(Simulation().job(), Observed(), remembered, PlanContext(), NOW)
     assert status.phase == "Pending"
-    assert status.message == "waiting for coordinator pod gpt-c1 (see kubectl describe pod gpt-c1)"
+    assert status.message == "coordinator pod gpt-c1 is not made yet"

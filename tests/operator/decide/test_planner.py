@@ -79,7 +79,10 @@ def test_a_failed_worker_is_counted_once_and_replaced_by_the_next_incarnation(
     what = job.round()
     assert what.status.pod_failures == 1
     assert [e.reason for e in what.events] == ["WorkerLost", "WorkersCreated"]
-    assert "boom" in what.events[0].message
+    assert what.events[0].message == (
+        "worker pod gpt-w1-1 on node n2 ended with exit code 1 (program failed): boom; "
+        "a new pod takes its place, which counts against maxRestarts"
+    )
     assert names_of(job) == ["gpt-w0-1", "gpt-w1-2", "gpt-w2-1"]
     job.round()
     assert len(job.status.handled_pods) == 1

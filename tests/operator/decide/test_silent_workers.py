@@ -30,7 +30,7 @@ def deleted(simulation: Simulation) -> list[str]:
 def test_a_silent_worker_is_named_after_ten_seconds_and_replaced_after_thirty() -> None:
     simulation = with_silent(1)
     simulation.tick(NAMED_SECONDS - 1)
-    assert "gpt-w1-1" not in simulation.round().status.message
+    assert "hears nothing" not in simulation.round().status.message
     simulation.tick(1)
     status = simulation.round().status
     degraded = status.condition("Degraded")

@@ -72,7 +72,7 @@ def test_a_clock_that_is_behind_that_of_the_api_server_is_no_reason_to_send() ->
 def test_a_pod_that_waits_for_its_containers_is_named_with_what_may_be_missing() -> None:
     simulation = uncreated_worker()
     simulation.tick(29)
-    assert "gpt-w2-1" not in simulation.round().status.message
+    assert "it mounts" not in simulation.round().status.message
     simulation.tick(1)
     status = simulation.round().status
     degraded = status.condition("Degraded")

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from regroup_operator.decide.plan import Plan
+from regroup_operator.decide.job_projection import project
+from regroup_operator.decide.plan import Plan, PlanContext
 from regroup_operator.decide.planner import plan
 from regroup_operator.observe.kubernetes_objects import read_job
 from regroup_operator.observe.observed import Claim, CoordinatorView, Observed
 from regroup_trainer.coordinator.waiting import REASONS
-from regroup_trainer.protocol.job_status import CoordinatorPhase, Outcome, Waiting
+from regroup_trainer.protocol.job_status import CoordinatorPhase, MemberStatus, Outcome, Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 from tests.support.operator_simulation import (
     Simulation,
@@ -292,3 +293,105 @@ def test_what_somebody_must_mend_is_an_event_once() -> None:
     assert [(event.type, event.reason) for event in first.events] == [("Warning", "ClaimMissing")]
     assert simulation.round().events == ()
     assert [event.reason for event in started().round().events] == []
+
+
+# --- why a worker is missing, and what the coordinator's pod does ---------------------------------
+
+
+def with_third_worker(**changes: object) -> Simulation:
+    """A job whose third worker is not what it should be, and is no member."""
+    simulation = training()
+    pod = simulation.workers()[2]
+    simulation.pods[pod.name] = replace(pod, **changes)  # type: ignore[arg-type]
+    simulation.unheard_since[pod.uid] = simulation.now
+    return simulation
+
+
+def failing_third_worker() -> Simulation:
+    simulation = Simulation(spec=make_spec(restartPolicy={"backoffSeconds": 60}))
+    simulation.settle(4)
+    simulation.status = simulation.status.model_copy(update={"pod_failures": 1})
+    simulation.fail(simulation.workers()[2])
+    return simulation
+
+
+@pytest.mark.parametrize(
+    ("simulation", "words"),
+    [
+        (with_third_worker(phase="Pending", node=""), "worker pod gpt-w2-1 waits for a node"),
+        (
+            with_third_worker(phase="Pending", node="", unschedulable="0/3 nodes: no memory"),
+            "pod gpt-w2-1 cannot be scheduled: 0/3 nodes: no memory",
+        ),
+        (
+            with_third_worker(phase="Pending"),
+            "worker pod gpt-w2-1 on node n3 starts (see kubectl describe pod gpt-w2-1)",
+        ),
+        (
+            with_third_worker(),
+            (
+                "worker pod gpt-w2-1 on node n3 runs, and has not connected yet "
+                "(see kubectl logs gpt-w2-1)"
+            ),
+        ),
+        (
+            failing_third_worker(),
+            (
+                "worker 2 has no pod: the next is made at 2026-01-01T00:01:08Z, since 2 pods "
+                "in a row failed (see their logs)"
+            ),
+        ),
+    ],
+)
+def test_why_the_third_worker_is_missing_is_said_while_two_train(
+    simulation: Simulation, words: str
+) -> None:
+    status = simulation.round().status
+    degraded = status.condition("Degraded")
+    assert degraded is not None
+    assert (status.phase, status.message) == ("Running", f"training; {words}")
+    assert degraded.message == f"2 of 3 workers take part; {words}"
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+def test_a_worker_that_imports_torch_or_waits_for_its_rank_is_named(rank: int | None) -> None:
+    simulation = with_third_worker()
+    observed = simulation.observed()
+    report = observed.coordinator.status
+    assert report is not None
+    third = replace_rank(report.members[0], simulation.workers()[2].uid, rank)
+    joined = report.model_copy(update={"members": (*report.members, third)})
+    importing = report.model_copy(update={"heard": (third.member,)})
+    messages = [
+        planned(simulation, replace(observed, coordinator=replace(observed.coordinator, status=s)))
+        for s in (joined, importing)
+    ]
+    connected = "; worker pod gpt-w2-1 on node n3 is connected, and takes part in the next"
+    assert (connected in messages[0].status.message) == (rank is None)
+    assert messages[1].status.message.endswith("imports torch, and connects after that")
+
+
+def replace_rank(member: MemberStatus, uid: str, rank: int | None) -> MemberStatus:
+    return member.model_copy(update={"member": uid, "index": 2, "rank": rank})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"phase": "Pending", "node": ""}, "waits for a node (see kubectl describe pod gpt-c1)"),
+        ({"phase": "Pending"}, "on node n1 starts (see kubectl describe pod gpt-c1)"),
+        ({}, "on node n1 runs, and has not reported yet (see kubectl logs gpt-c1)"),
+        ({"terminating": True}, "on node n1 is being deleted"),
+    ],
+)
+def test_what_the_coordinators_pod_does_is_said_while_it_does_not_report(
+    changes: dict[str, object], words: str
+) -> None:
+    simulation = training()
+    pod = simulation.coordinator()
+    assert pod is not None
+    simulation.pods[pod.name] = replace(pod, **changes)  # type: ignore[arg-type]
+    observed = replace(simulation.observed(), coordinator=CoordinatorView())
+    status = project(simulation.job(), observed, simulation.status, PlanContext(), simulation.now)
+    assert status.phase == "Running"
+    assert status.message == f"coordinator pod gpt-c1 {words}; the workers go on meanwhile"
