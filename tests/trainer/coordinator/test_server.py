@@ -250,6 +250,22 @@ async def test_only_recent_signs_of_life_are_reported(setup: Setup) -> None:
     assert "" not in heard_of(setup.core.state, now)
 
 
+async def leave(setup: Setup, socket: aiohttp.ClientWebSocketResponse, name: str) -> None:
+    """Have an agent ask to leave, and wait until the coordinator knows."""
+    await socket.send_str(Leaving(reason="drained").model_dump_json())
+    members = setup.core.state.members
+    await asyncio.to_thread(
+        wait_until, "its message", lambda: name in members and members[name].leaving
+    )
+
+
+async def report_lost(setup: Setup, name: str) -> None:
+    """Report that the pod of a member is gone, as the operator does."""
+    lost = Lost(members=(name,), reason="its pod is gone").model_dump_json()
+    async with setup.session.post(f"{setup.url}/v1/lost", data=lost) as response:
+        assert response.status == 204
+
+
 async def test_a_terminated_coordinator_waits_for_agents_that_leave(setup: Setup) -> None:
     socket = await setup.join(make_hello())
     # An agent that leaves before there is a generation is released at once.
@@ -259,7 +275,7 @@ async def test_a_terminated_coordinator_waits_for_agents_that_leave(setup: Setup
     await asyncio.to_thread(
         wait_until, "its message", lambda: "uid-0" in members and members["uid-0"].leaving
     )
-    handing_over = asyncio.create_task(setup.server.hand_over(0.0))
+    handing_over = asyncio.create_task(setup.server.hand_over(0.0, 0.0))
     for _ in range(3):
         await setup.status()
     assert not handing_over.done()
@@ -273,11 +289,56 @@ async def test_a_terminated_coordinator_waits_for_agents_that_leave(setup: Setup
 async def test_a_terminated_coordinator_leaves_other_agents_to_its_successor(
     setup: Setup,
 ) -> None:
-    await asyncio.wait_for(setup.server.hand_over(60), 5)
+    await asyncio.wait_for(setup.server.hand_over(60, 60), 5)
+
+
+async def test_a_terminated_coordinator_does_not_wait_for_agents_on_other_nodes(
+    setup: Setup,
+) -> None:
     socket = await setup.join(make_hello())
     await asyncio.to_thread(wait_until, "a member", lambda: setup.core.state.members)
-    await asyncio.wait_for(setup.server.hand_over(0.01), 5)
+    await asyncio.wait_for(setup.server.hand_over(0.01, 60), 5)
     await socket.close()
+
+
+async def test_a_terminated_coordinator_waits_for_agents_on_its_node_that_are_drained_later(
+    setup: Setup,
+) -> None:
+    socket = await setup.join(make_hello(node="node-c"))
+    await asyncio.to_thread(wait_until, "a generation", lambda: setup.core.state.current)
+    handing_over = asyncio.create_task(setup.server.hand_over(0.0, 60))
+    for _ in range(3):
+        await setup.status()
+    assert not handing_over.done()
+    await leave(setup, socket, "uid-0")
+    assert not handing_over.done(), "its last step is not agreed yet"
+    await report_lost(setup, "uid-0")
+    await asyncio.wait_for(handing_over, 5)
+    await socket.close()
+
+
+async def test_a_coordinator_that_is_deleted_alone_does_not_wait_for_ever(setup: Setup) -> None:
+    socket = await setup.join(make_hello(node="node-c"))
+    await asyncio.to_thread(wait_until, "a member", lambda: setup.core.state.members)
+    await asyncio.wait_for(setup.server.hand_over(0.0, 0.1), 5)
+    await socket.close()
+
+
+async def test_a_coordinator_that_has_handed_over_decides_nothing_more(setup: Setup) -> None:
+    socket = await setup.join(make_hello())
+    await asyncio.to_thread(wait_until, "a generation", lambda: setup.core.state.current)
+    await setup.server.hand_over(0.0, 0.0)
+    with contextlib.suppress(ConnectionError):
+        await socket.send_str(Leaving(reason="drained").model_dump_json())
+    async with asyncio.timeout(5):
+        async for _ in socket:
+            pass
+    assert socket.closed, "the agent goes to the successor at once"
+    assert not [m for m in setup.core.state.members.values() if m.leaving]
+    other = await setup.join(make_hello(1))
+    assert (await other.receive()).type is aiohttp.WSMsgType.CLOSE
+    assert "uid-1" not in setup.core.state.members
+    await other.close()
 
 
 async def test_the_metrics_carry_the_jobs_name(setup: Setup) -> None:

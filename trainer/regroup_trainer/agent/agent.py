@@ -69,8 +69,10 @@ from regroup_trainer.protocol.rank_messages import (
 
 END_SECONDS = 10.0
 """How long the processes of ranks may last after their last report."""
-LEAVE_SECONDS = 20.0
-"""After SIGTERM, an agent without a coordinator ends its ranks no later than this."""
+LEAVE_SECONDS = 60.0
+"""After SIGTERM, an agent without a coordinator ends its ranks no later than this. They train on
+meanwhile; a successor on a busy cluster starts within half of it.
+"""
 HEARTBEAT_SECONDS = 0.5
 """Until the first generation brings the job's own interval."""
 

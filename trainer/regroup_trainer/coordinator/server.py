@@ -60,6 +60,8 @@ class Server:
         self._news = asyncio.Condition()
         self._tick_soon = asyncio.Event()
         """Set to have the next tick soon."""
+        self._over = False
+        """Whether a successor decides now."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._registry: CollectorRegistry = make_registry(core.state)
 
@@ -76,24 +78,38 @@ class Server:
         app.router.add_get("/metrics", self._metrics)
         return app
 
-    async def hand_over(self, seconds: float) -> None:
-        """Return when no leaving agent needs this coordinator any more.
+    async def hand_over(self, seconds: float, company_seconds: float) -> None:
+        """Return when no agent needs this coordinator any more. It decides nothing from then on.
 
         A leaving agent needs a coordinator for its agreed last step. Agents that leave as well
-        report it within `seconds`; the others find a successor. The grace period of the pod is the
-        limit.
+        report it within `seconds`, those on this node within `company_seconds`: a drain evicts them
+        too, perhaps only at its next try. The others find a successor. The grace period of the pod
+        is the limit.
         """
         await self._pass(seconds)
-        if self._somebody_leaves():
+        await self._pass(company_seconds, lambda: not self._has_company())
+        while self._somebody_leaves():
             async with self._news:
                 await self._news.wait_for(lambda: not self._somebody_leaves())
-            await self._pass(seconds)  # so that the operator can read the result
+            # For the next generation to begin, and the operator to read the result.
+            await self._pass(seconds)
+        self._over = True  # whoever asks to leave from now on asks the successor
+        for member in list(self._connections):
+            self._close(member)
 
-    async def _pass(self, seconds: float) -> None:
-        """Wait so long, or until no agent is connected."""
+    async def _pass(self, seconds: float, enough: Callable[[], bool] = lambda: False) -> None:
+        """Wait so long, or until it is enough, or no agent is connected."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds), self._news:
-                await self._news.wait_for(lambda: not self._connections)
+                await self._news.wait_for(lambda: not self._connections or enough())
+
+    def _has_company(self) -> bool:
+        """Whether an agent on this node may leave as well, and has not said so."""
+        state = self._core.state
+        return any(
+            member.hello.node == state.node and member.leaving is None
+            for member in state.members.values()
+        )
 
     def _somebody_leaves(self) -> bool:
         return any(member.leaving is not None for member in self._core.state.members.values())
@@ -128,7 +144,7 @@ class Server:
         socket = web.WebSocketResponse(max_msg_size=BODY_BYTES, heartbeat=None)
         await socket.prepare(request)
         hello = await self._hello(socket)
-        if hello is None:
+        if hello is None or self._over:
             return socket
         name = hello.member
         former = self._connections.get(name)
@@ -167,7 +183,7 @@ class Server:
                 log.warning("closing the connection of %s: unknown message: %s", name, error)
                 await socket.close(code=WSCloseCode.POLICY_VIOLATION)
                 return
-            if self._connections.get(name) is socket:
+            if self._connections.get(name) is socket and not self._over:
                 self._do(self._core.on_message(parsed, name, time.monotonic()))
 
     async def _heartbeat(self, request: web.Request) -> web.Response:
