@@ -17,7 +17,7 @@ import aiohttp
 import kopf
 
 from regroup_operator.api.resource import API_VERSION, PLURAL, Object
-from regroup_operator.controller.no_answer import why_no_answer
+from regroup_operator.controller.connection_errors import why_no_answer
 from regroup_operator.controller.operator_metrics import count_request
 from regroup_operator.errors import ClusterError, ConflictError, NotFoundError
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import aiohttp
 
-from regroup_operator.controller.no_answer import why_no_answer
+from regroup_operator.controller.connection_errors import why_no_answer
 from regroup_operator.errors import CoordinatorError
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT, COORDINATOR_PORT

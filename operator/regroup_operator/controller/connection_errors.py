@@ -1,4 +1,4 @@
-"""Why a request got no answer, in words."""
+"""What went wrong with a connection, in words for people."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from regroup.local.processes import free_port
-from regroup_operator.controller.no_answer import why_no_answer
+from regroup_operator.controller.connection_errors import why_no_answer
 
 
 async def test_a_refused_connection_is_named_in_the_words_of_the_system() -> None:
