@@ -19,7 +19,8 @@ import xxhash
 from torch import nn
 
 from regroup_trainer.agent.snapshot_store import SnapshotStore
-from regroup_trainer.checkpoint import lineage
+from regroup_trainer.checkpoint import checkpointer as checkpointer_module
+from regroup_trainer.checkpoint import lineage, shard_file
 from regroup_trainer.checkpoint import staging as copies
 from regroup_trainer.checkpoint.checkpointer import Checkpointer
 from regroup_trainer.checkpoint.export import read_model
@@ -31,6 +32,7 @@ from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.protocol.config import CheckpointPolicy, ResumePolicy
 from regroup_trainer.protocol.generation import Assignment, GenerationRecord
 from regroup_trainer.protocol.rank_messages import (
+    CheckpointFailed,
     CheckpointSaved,
     RankReport,
     SnapshotsOff,
@@ -115,8 +117,10 @@ class Rank:
         source = Source(self.state, lambda: self.plan, lambda: CARRIED)
         return MemorySnapshots(assignment, self.saver, source, self.reports)
 
-    def checkpointer(self) -> Checkpointer:
-        return Checkpointer(self.saver, self.state, CheckpointPolicy(), self.reports, None)
+    def checkpointer(self, policy: CheckpointPolicy | None = None) -> Checkpointer:
+        return Checkpointer(
+            self.saver, self.state, policy or CheckpointPolicy(), self.reports, None
+        )
 
     @property
     def plan(self) -> StatePlan:
@@ -325,6 +329,42 @@ def test_the_history_is_flushed_before_a_save_is_published_and_reported(
     assert checkpointer.save_durably()
     checkpointer.finish()
     assert rank.reports.events == ["flushed", "checkpoint_saved"]
+
+
+def test_a_save_that_hangs_postpones_the_next_and_holds_up_no_training(
+    tmp_path: Path, group: GenerationGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, may_write = shard_file.write, threading.Event()
+
+    def hang(*arguments: Any) -> Any:
+        assert may_write.wait(DEADLINE)
+        return plain(*arguments)
+
+    monkeypatch.setattr(shard_file, "write", hang)
+    monkeypatch.setattr(checkpointer_module, "_PATIENCE_SECONDS", 0.05)
+    rank = Rank(tmp_path, group)
+    checkpointer = rank.checkpointer(CheckpointPolicy(interval_steps=1))
+    for _ in range(3):
+        rank.step()
+        checkpointer.after_step()
+        checkpointer.begin()
+    failed = rank.reports.next(CheckpointFailed)
+    assert failed.step == 2
+    assert "the save of step 1 has not ended" in failed.error
+    assert not checkpointer.due()
+    assert rank.reports.events == ["checkpoint_failed"]  # once for each save that hangs
+    may_write.set()
+
+    def has_ended() -> bool:
+        checkpointer.after_step()
+        return not checkpointer.saving
+
+    wait_until("the end of the save", has_ended)
+    assert rank.reports.next(CheckpointSaved).step == 1
+    assert checkpointer.due()
+    assert checkpointer.save_durably()
+    assert rank.reports.next(CheckpointSaved).step == 3
+    checkpointer.finish()
 
 
 @dataclass

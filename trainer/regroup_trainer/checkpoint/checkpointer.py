@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch.distributed as dist
 from torch.optim import Optimizer
@@ -26,6 +26,8 @@ from regroup_trainer.system.phase_clock import PhaseClock
 _MOMENT_SECONDS = 0.02
 _REPORT_SECONDS = 1.0
 """Between reports that this rank waits for a save."""
+_PATIENCE_SECONDS = 30.0
+"""A save that takes longer holds up no training: the next one is left out until it has ended."""
 _GRACE_SECONDS = 2.0
 """How long to wait for a save under way when its generation is over."""
 
@@ -34,7 +36,8 @@ class Checkpointer:
     """Saves `state` for one generation, beside its training; end it by `finish` or `give_up`.
 
     All ranks call its methods after the same steps, except `due`. At most one save runs at a time;
-    the next one waits for it. The optimizer waits for the copy before it changes the state.
+    the next one waits for it, or is postponed. The optimizer waits for the copy before it changes
+    the state.
     """
 
     def __init__(
@@ -60,6 +63,8 @@ class Checkpointer:
         self._save: Save | None = None
         self._saves = 0
         self._begun_step: int | None = None
+        self._postponed = False
+        """Rank 0: a save was due while another took too long."""
         self._succeeded = False
         self._blocking = 0.0
         self._reported_at = 0.0
@@ -87,10 +92,18 @@ class Checkpointer:
         """Whether the policy asks for a checkpoint after the step that is about to run. Rank 0
         asks; the commit brings the answer to the others.
 
-        While a save is under way, the clock does not ask for another one.
+        While a save is under way, the clock does not ask for another one. One that takes too long
+        postpones the next, which is reported.
         """
-        by_time = self._save is None and self._timer.due()
-        return by_time or due_by_steps(self._policy, self._state.position.step + 1)
+        step = self._state.position.step + 1
+        by_steps = due_by_steps(self._policy, step)
+        if self._save is None:
+            return by_steps or self._postponed or self._timer.due()
+        if not self._is_late():
+            return by_steps
+        if by_steps or self._timer.due():
+            self._postpone(step)
+        return False
 
     def after_step(self) -> None:
         """Call it after every step: prepares the first save, and reports how the last one ended."""
@@ -101,11 +114,16 @@ class Checkpointer:
             self._collect()
 
     def begin(self) -> None:
-        """Begin to save the present state, beside the following steps. A failure is reported later;
-        the next save tries again.
+        """Begin to save the present state, beside the following steps, unless the save before takes
+        too long. A failure is reported later; the next save tries again.
         """
-        self._finish()
-        self._blocking = 0.0
+        if self._finish(self._is_late):
+            self._begin()
+        elif self._saver.group.is_rank0:
+            self._postpone(self._state.position.step)
+
+    def _begin(self) -> None:
+        self._postponed, self._blocking = False, 0.0
         with self._blocked():
             snapshot = self._fitting()
             self._saves += 1
@@ -127,7 +145,8 @@ class Checkpointer:
         if self._saved_step == step:
             return True
         if self._begun_step != step or not self._save:
-            self.begin()
+            self._finish()
+            self._begin()
         self._finish()
         return self._saved_step == step
 
@@ -164,16 +183,35 @@ class Checkpointer:
             self._save.wait_for_copy()
         self.seconds_within_steps += time.monotonic() - start
 
-    def _finish(self) -> None:
-        """Wait on all ranks until the last save has ended; then all know how."""
-        if not self._saves:
+    def _is_late(self) -> bool:
+        """Rank 0: whether the save under way takes too long."""
+        rank0, lasted = self._saver.group.is_rank0, time.monotonic() - self._timer.last
+        return rank0 and self._save is not None and lasted > _PATIENCE_SECONDS
+
+    def _postpone(self, step: int) -> None:
+        """Report, once for each save that takes too long, that the next one waits for its end."""
+        if self._postponed or self._save is None:
             return
+        self._postponed = True
+        lasted, directory = time.monotonic() - self._timer.last, self._save.directory
+        why = f"the save of step {self._save.position.step} has not ended for {lasted:.0f} s"
+        what = f"({directory}): the volume may not answer; this one follows when it has ended"
+        self._report_failure(step, "write", f"{why} {what}")
+
+    def _finish(self, too_late: Callable[[], bool] = lambda: False) -> bool:
+        """Wait on all ranks until the last save has ended; then all know how. False where it became
+        too late before.
+        """
+        if not self._saves:
+            return True
         self._reported_at = time.monotonic()
         with self._blocked():
-            until_all(self._is_over)
+            if not until_all(self._is_over, too_late):
+                return False
         if broadcast_from_rank0(self._collect):
             self._saved_step = self._begun_step
         self._save = None
+        return True
 
     def _is_over(self) -> bool:
         """Wait a moment; returns whether the save has ended here. Raises what broke this rank's

@@ -35,16 +35,19 @@ def all_gather(value: T) -> list[T]:
     return cast(list[T], values)
 
 
-def until_all(ready: Callable[[], bool]) -> None:
-    """Return when `ready`, which should wait a moment, is True on all ranks.
+def until_all(ready: Callable[[], bool], too_late: Callable[[], bool] = lambda: False) -> bool:
+    """Wait until `ready`, which should wait a moment, is True on all ranks; all return True. Where
+    it is `too_late` on any rank before, all return False.
 
     Raises c10d's errors when a peer is lost meanwhile.
     """
     while True:
-        yes = torch.tensor(float(ready()))
-        dist.all_reduce(yes, dist.ReduceOp.MIN)
-        if yes.item():
-            return
+        flags = torch.tensor([float(ready()), float(not too_late())])
+        dist.all_reduce(flags, dist.ReduceOp.MIN)
+        if flags[0].item():
+            return True
+        if not flags[1].item():
+            return False
 
 
 def gather(value: T) -> list[T] | None:
