@@ -92,6 +92,9 @@ class FlagTable:
         rest: list[str] = list(words)
         found: list[FoundFlag] = []
         while rest and rest[0].startswith("-"):
+            if rest[0] == "--":  # argparse: no flags follow
+                rest.pop(0)
+                break
             found += self._take(rest)
         refused = {flag.written: why for flag in found if (why := self._refusal(flag))}
         if refused:

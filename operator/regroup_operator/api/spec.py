@@ -157,9 +157,11 @@ class TrainingJobSpec(Section):
                 "torchrun does not read it: write its settings as flags, or use launcher regroup"
             )
         if flags.nodes not in (None, (self.min_replicas, self.max_replicas)):
+            low, high = flags.nodes
             raise ValueError(
-                f"{COMMAND_FIELD}: --nnodes is {flags.nodes}, and the job has {self.min_replicas} "
-                f"to {self.max_replicas} workers: set spec.replicas and spec.elasticPolicy"
+                f"{COMMAND_FIELD}: --nnodes={low}:{high} (--standalone is 1:1), and the job has "
+                f"{self.min_replicas} to {self.max_replicas} workers: leave it out, or set "
+                "spec.replicas and spec.elasticPolicy"
             )
         if flags.machines and not self.min_replicas <= flags.machines <= self.max_replicas:
             raise ValueError(

@@ -17,6 +17,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from regroup_operator.api import accelerate_flags
+from regroup_operator.api.command_advice import (
+    INTERPRETER,
+    SHELLS,
+    command_of_line,
+    line_of_shell,
+    name,
+    own_command,
+    words_of_line,
+)
 from regroup_operator.api.launcher_flags import FlagError, LaunchFlags
 from regroup_operator.api.torchrun_flags import read_torchrun
 from regroup_trainer.protocol.message import listed, quote, shorten
@@ -24,20 +33,21 @@ from regroup_trainer.protocol.message import listed, quote, shorten
 _CONTAINER_FIELD = "spec.template.spec.containers[trainer]"
 COMMAND_FIELD = f"{_CONTAINER_FIELD}.command"
 _MAIN_CONTAINER = "trainer"
-_INTERPRETER = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)?)?", re.ASCII)
 _MODULE_FLAG = re.compile(r"-[uq]*m(.*)", re.DOTALL)
 _IDLE_FLAGS = re.compile(r"-[uq]+")
 """Of Python: the output of ranks is never held back, and no rank is interactive."""
-_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ash", "ksh"})
 _LAUNCHERS = frozenset(
     {
         "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun", "ray", "composer", "colossalai",
-        "lightning",
+        "lightning", "fabric",
     }
 )  # fmt: skip
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.elastic")
 _OLD_TORCHRUN = "torch.distributed.launch"
-_SHELL_SYNTAX = re.compile(r"[;&|<>$`(){}*?\n]|(?:^|\s)\w+=")
+_ENVIRONMENTS = frozenset(
+    {"uv", "poetry", "conda", "mamba", "micromamba", "pipenv", "hatch", "pixi"}
+)
+"""Programs that choose an interpreter."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +86,9 @@ def user_script(template: Mapping[str, Any] | None) -> Script | None:
 def _split(words: list[str]) -> tuple[str, list[str], LaunchFlags]:
     """The interpreter, the script with its arguments, and the flags of its launcher."""
     first = words[0]
-    if launched := _read_launcher(_name(first), words[1:]):
-        return f"{first.removesuffix(_name(first))}python", *launched
-    if not _INTERPRETER.fullmatch(first):
+    if launched := _read_launcher(name(first), words[1:]):
+        return f"{first.removesuffix(name(first))}python", *launched
+    if not INTERPRETER.fullmatch(first):
         _refuse_launcher(words)
         return "python", words, LaunchFlags()
     rest = _without_idle_flags(words[1:])
@@ -98,28 +108,29 @@ def _without_idle_flags(words: list[str]) -> list[str]:
     return ["-m", *([found[1]] if found[1] else []), *rest[1:]]
 
 
-def _read_launcher(name: str, words: list[str]) -> tuple[list[str], LaunchFlags] | None:
+def _read_launcher(program: str, words: list[str]) -> tuple[list[str], LaunchFlags] | None:
     """The script and the flags of a command line of torchrun or accelerate; None: it is neither.
 
-    `name` is that of a program or a module.
+    `program` is its name, or that of a module.
     """
     try:
-        if name in ("torchrun", *_TORCHRUN_MODULES):
+        if program in ("torchrun", *_TORCHRUN_MODULES):
             flags, rest = read_torchrun(words)
-        elif name in ("accelerate", accelerate_flags.MODULES[1]):
+        elif program in ("accelerate", accelerate_flags.MODULES[1]):
             if words[:1] != ["launch"]:
                 command = shorten(" ".join(["accelerate", *words[:1]]))
                 raise FlagError(
                     f"{command}: it starts no ranks: write [accelerate, launch, train.py]"
                 )
             flags, rest = accelerate_flags.read_accelerate(words[1:])
-        elif name in ("accelerate-launch", accelerate_flags.MODULES[0]):
+        elif program in ("accelerate-launch", accelerate_flags.MODULES[0]):
             flags, rest = accelerate_flags.read_accelerate(words)
-        elif name == _OLD_TORCHRUN:
+        elif program == _OLD_TORCHRUN:
             same = [word for word in words if word not in ("--use_env", "--use-env")]
             raise FlagError(
-                f"{name} gives scripts an argument --local-rank, and torchrun has taken its place: "
-                f"read LOCAL_RANK of the environment, and write {_shown(['torchrun', *same])}"
+                f"{program} gives scripts an argument --local-rank, and torchrun has taken its "
+                "place: read LOCAL_RANK of the environment, and write "
+                f"{_shown(['torchrun', *same])}"
             )
         else:
             return None
@@ -129,51 +140,54 @@ def _read_launcher(name: str, words: list[str]) -> tuple[list[str], LaunchFlags]
 
 
 def _refuse_launcher(words: list[str]) -> None:
-    """Raises ValueError for a shell and for launchers that cannot be obeyed."""
-    name = _name(words[0])
-    if _is_shell(words[0]):
-        line = shorten(" ".join(words))
+    """Raises ValueError for what is no Python script: it says what to write instead."""
+    first = words[0]
+    if line := words_of_line(first):
         raise ValueError(
-            f"{COMMAND_FIELD}: {line!r} is a line for a shell: {_without_shell(words)}"
+            f"{COMMAND_FIELD}: {shorten(first)!r} is a whole command line in one word: write "
+            f"{_shown([*line, *words[1:]])}"
         )
-    if name in _LAUNCHERS:
+    if name(first) in SHELLS:
         raise ValueError(
-            f"{COMMAND_FIELD}: {name!r} starts ranks itself, which spec.launcher does here: write "
-            f"{_shown(_script_in(words))}"
+            f"{COMMAND_FIELD}: {shorten(' '.join(words))!r} is a line for a shell: "
+            f"{_without_shell(words)}"
         )
-
-
-def _is_shell(word: str) -> bool:
-    return _name(word) in {*_SHELLS, "env"}
+    own = own_command(words[1:])
+    shown = _shown(own if _is_obeyed(own) else ["python", "train.py"])
+    if name(first) in _LAUNCHERS:
+        raise ValueError(
+            f"{COMMAND_FIELD}: {name(first)!r} starts ranks itself, which spec.launcher does here: "
+            f"write {shown}"
+        )
+    if own and not first.endswith(".py") and not first.startswith("-"):
+        where = (
+            ", with the path of that environment's python" if name(first) in _ENVIRONMENTS else ""
+        )
+        raise ValueError(
+            f"{COMMAND_FIELD}: {shorten(first)!r} starts another program, and here the command is "
+            f"what each rank runs: write {shown}{where}"
+        )
 
 
 def _without_shell(words: list[str]) -> str:
     general = "write the command as a list, such as [python, train.py]"
-    line = words[-1] if words[1:2] == ["-c"] and len(words) == 3 else " ".join(words[1:])
-    if not line or _SHELL_SYNTAX.search(line):
-        return f"{general}, variables in env, and other steps in an init container"
+    elsewhere = "variables in env, and other steps in an init container"
+    command, has_more = command_of_line(line_of_shell(words))
+    if _is_obeyed(command):
+        return f"write {_shown(command)}" + (f", {elsewhere}" if has_more else "")
+    return f"{general}, {elsewhere}" if has_more else general
+
+
+def _is_obeyed(command: list[str]) -> bool:
     try:
-        command = shlex.split(line)
-        if _is_shell(command[0]):
-            return general
         _require_script(_split(command)[1])
     except (ValueError, IndexError):
-        return general
-    return f"write {_shown(command)}"
-
-
-def _script_in(words: list[str]) -> list[str]:
-    """The Python command in a launcher's command line, if there is one."""
-    found = next((place for place, word in enumerate(words) if word.endswith(".py")), None)
-    return ["python", "train.py"] if found is None else ["python", *words[found:]]
+        return False
+    return True
 
 
 def _shown(words: list[str]) -> str:
     return f"[{listed(words)}]"
-
-
-def _name(word: str) -> str:
-    return word.rsplit("/", 1)[-1]
 
 
 def main_container(template: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -217,9 +231,11 @@ def _list(given: Mapping[str, Any], key: str, field: str, of: str = "") -> list[
 
 
 def _words(container: Mapping[str, Any], key: str) -> list[str]:
+    field, given = f"{_CONTAINER_FIELD}.{key}", container.get(key)
+    if isinstance(given, str):
+        raise ValueError(f"{field}: must be a list of strings, got {quote(given)}{_as_list(given)}")
     words = _list(container, key, _CONTAINER_FIELD, " of strings")
     for place, word in enumerate(words):
-        field = f"{_CONTAINER_FIELD}.{key}"
         if not isinstance(word, str):
             raise ValueError(
                 f"{field}: must be a list of strings, got {quote(word)} at [{place}]: write it in "
@@ -227,6 +243,15 @@ def _words(container: Mapping[str, Any], key: str) -> list[str]:
             )
         _require_text(word, f"{field}[{place}]")
     return words
+
+
+def _as_list(line: str) -> str:
+    """What to write instead of a command line that is one string."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        return ""
+    return f": write {_shown(words)}" if words else ""
 
 
 def _require_text(text: str, field: str) -> None:
@@ -255,7 +280,14 @@ def _require_script(words: list[str]) -> None:
         raise ValueError(
             f"{COMMAND_FIELD}: {shorten(' '.join(words)) or 'python alone'!r} names no Python "
             "script: write [python, train.py] or [python, -m, module], with the arguments behind it"
+            f"{_main_of_folder(words)}"
         )
+
+
+def _main_of_folder(words: list[str]) -> str:
+    """`python folder` runs its __main__.py."""
+    first = words[0].rstrip("/") if words else ""
+    return f"; for a folder: [python, {shorten(first)}/__main__.py]" if first else ""
 
 
 def _require_module(named: list[str]) -> None:
