@@ -170,6 +170,8 @@ class Job:
     save_every: int = 10
     is_unmanaged: bool = False
     """Whether the ranks run a program without a Session: they report what a test sends for them."""
+    volume_refuses: str = ""
+    """Why the volume gives no number; empty when it does."""
     pace: dict[int, float] = field(default_factory=dict)
     """Rank -> how much longer than the others it computes; 1 by default."""
     _born: int = 0
@@ -426,6 +428,9 @@ class Job:
                         self._deliver_all(agent)
 
     def _reserve(self, number: GenerationNumber) -> None:
+        if self.volume_refuses:
+            self._do(self.core.on_reservation_failed(self.volume_refuses, self.now))
+            return
         while number in self.reserved:
             number = GenerationNumber(number.term, number.n + 1)
         self.reserved.add(number)

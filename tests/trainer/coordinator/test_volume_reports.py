@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from regroup_trainer.coordinator.coordinator_metrics import make_registry
 from regroup_trainer.coordinator.coordinator_status import make_status
+from regroup_trainer.coordinator.reserved_numbers import LONGEST_RETRY_SECONDS, NUMBERS_AHEAD
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.rank_messages import Busy, Progress, VolumeProblem
 from tests.support.coordinator_simulation import Job, SimulatedAgent, start_job
@@ -93,3 +94,28 @@ def test_a_job_trains_on_while_no_further_number_can_be_reserved() -> None:
     job.core.on_reservation_failed("No space left on device (/volume/gpt)", job.now)
     assert first is not None
     assert status(job).volume == first  # since the first failure in a row
+
+
+def test_the_reserve_serves_recoveries_on_a_full_volume_and_then_states_wait_for_it() -> None:
+    job, agents = start_job(max_restarts=0, steps=1_000_000)
+    job.volume_refuses = "No space left on device"
+    generations = []
+    while status(job).waiting is None:
+        generations.append(job.record.number.n)
+        job.crash(agents.pop())
+        job.wait(3.0)
+        agents.append(job.add_agent(2))
+        job.wait(3.0)
+    assert len(generations) > NUMBERS_AHEAD / 2
+    waiting = status(job).waiting
+    assert waiting is not None
+    assert waiting.reason == "VolumeUnavailable"
+    assert job.record.number.n == NUMBERS_AHEAD + 1
+    job.wait(600.0)
+    assert sum(agent.is_parked for agent in agents) == 2
+    job.volume_refuses = ""
+    job.wait(LONGEST_RETRY_SECONDS + 3.0)
+    assert status(job).phase == "running"
+    assert status(job).waiting is None
+    assert {recovery.restored_from for recovery in status(job).recoveries} == {"Peers"}
+    assert sum(recovery.lost_steps or 0 for recovery in status(job).recoveries) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +11,14 @@ from typing import Any
 
 import pytest
 
-from regroup_trainer.checkpoint import volume_calls
+from regroup_trainer.checkpoint import lineage, volume_calls
+from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.errors import CheckpointError, GenerationOverError, StorageError
 from regroup_trainer.protocol.rank_messages import Busy
 from regroup_trainer.recovery import volume_access
 from regroup_trainer.recovery.volume_access import VolumeAccess
+from tests.support import checkpoints
+from tests.support.disks import mounted, remount
 from tests.support.ranks import generation, train_config
 from tests.support.volume import NotedReports, access, be_alone
 
@@ -111,3 +115,23 @@ def test_a_call_that_hangs_is_reported_and_not_repeated(monkeypatch: pytest.Monk
     assert report.volume is not None
     assert report.volume.error == "the volume does not answer"
     assert calls == [1]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system")
+def test_a_generation_begins_when_its_read_only_volume_is_writable_again(tmp_path: Path) -> None:
+    class Repairing(NotedReports):
+        def send(self, report: Any) -> None:
+            super().send(report)
+            remount(disk, "rw")
+
+    channel = Repairing()
+    with mounted(tmp_path / "disk", "1m") as disk:
+        layout = Layout(disk)
+        layout.lineage.mkdir()
+        remount(disk, "ro")
+        number = make_access(channel).on_rank0(lambda: checkpoints.begin(layout, 1))
+        assert set(lineage.read(layout)) == {number}
+    (report,) = channel.reports
+    assert isinstance(report, Busy)
+    assert report.volume is not None
+    assert "Read-only file system" in report.volume.error

@@ -69,8 +69,9 @@ class Restorer:
         Raises StorageError, CheckpointError, ConfigurationError; FencedError when a newer
         generation has begun; c10d's errors when a peer is lost.
         """
-        probe = f"{self.record.number}-{self.group.rank}"
-        self.volume.on_every_rank(lambda: require_writable(self.layout, probe))
+        if self.memory is None:  # else the state may come without a write to a full volume
+            probe = f"{self.record.number}-{self.group.rank}"
+            self.volume.on_every_rank(lambda: require_writable(self.layout, probe))
         selection = self.volume.on_rank0(lambda: select(self.layout, self.record))
         found = self._from_memory(state, selection)
         choice = self._from_volume(state, selection, found) if isinstance(found, str) else found
