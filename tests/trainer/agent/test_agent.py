@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
 from pathlib import Path
 
+import aiohttp
 import pytest
 
+from regroup.local.processes import free_port
 from regroup_trainer.coordinator.core import Coordinator
 from tests.support.agent_site import WARM_SECONDS, ended, make_site
 from tests.support.waiting import wait_until
@@ -52,6 +55,33 @@ async def test_an_agent_sends_heartbeats_and_asks_to_leave(tmp_path: Path) -> No
         )
         assert site.core.state.current is not None
         assert site.core.state.current.transition is not None
+
+
+@pytest.mark.slow
+async def test_an_agent_that_is_sent_its_coordinators_address_shows_life_before_torch_is_there(
+    tmp_path: Path,
+) -> None:
+    async with make_site(tmp_path, "hang") as site:
+        port = free_port()
+        nobody = f"http://127.0.0.1:{free_port()}"
+        site.start_agent(coordinator_url=nobody, metrics_port=port)
+        url, body = f"http://127.0.0.1:{port}/v1/coordinator", f'{{"url": "{site.url}"}}'
+        await asyncio.to_thread(wait_until, "its endpoint", lambda: _accepts(port), WARM_SECONDS)
+        async with (
+            aiohttp.ClientSession(headers={"Authorization": f"Bearer {site.token}"}) as session,
+            session.put(url, data=body) as answer,
+        ):
+            assert answer.status == 204
+        state = site.core.state
+        await asyncio.to_thread(wait_until, "a sign of life", lambda: 0 in state.importing)
+        assert not state.members, "it imports torch"
+        assert "uid-0" in state.unknown_members
+        await asyncio.to_thread(wait_until, "a rank", lambda: _restored(site.core), WARM_SECONDS)
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.slow
