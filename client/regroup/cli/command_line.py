@@ -14,7 +14,7 @@ from regroup.cli.checkpoint_command import checkpoint, require
 from regroup.cli.manifest import Document, ManifestError, read_documents
 from regroup.cli.plan_command import plan_command
 from regroup.cli.validation import validate as find_problems
-from regroup.local.display import Display
+from regroup.local.display import Display, without_escapes
 from regroup.local.faults import EXAMPLES, Fault, never_injected, parse_fault
 from regroup.local.interruption import until_the_end
 from regroup.local.local_desired import local_desired, ranks_per_worker
@@ -128,7 +128,7 @@ def run(
     summary = summarize(local, outcome, time.monotonic() - start)
     click.echo(sentence(summary))
     if outcome.result == "failed":
-        click.echo(outcome.message, err=True)
+        click.echo(without_escapes(outcome.message), err=True)
     if outcome.result == "suspended":
         shown = click.format_filename(file)
         click.echo(f"resume with: regroup run {shown} --directory {folder}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,12 +20,26 @@ from regroup_trainer.protocol.rank_messages import Progress
 
 PLAIN_SECONDS = 5.0
 """Pause between two lines of progress without a terminal. Changes are printed at once."""
+_SECONDS_LEFT = re.compile(r"\b\d+(\.\d+)? s\b")
+"""A message that counts down is no news each second."""
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, moving the cursor
+    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)"  # OSC and its like: titles, the clipboard
+    r"|\x1b.?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
 PHASE_STYLES = {
     "running": "green",
     "completed": "bold green",
     "failed": "bold red",
     "recovering": "yellow",
 }
+
+
+def without_escapes(text: str) -> str:
+    """A text of a rank without the escapes and control characters that steer a terminal. Tabs and
+    ends of lines stay.
+    """
+    return _ESCAPES.sub("", text)
 
 
 class Display:
@@ -57,10 +72,14 @@ class Display:
 
     def note(self, text: str) -> None:
         """Print that something was done to the processes."""
-        self._console.print(Text(f"{self._elapsed():7.1f} s  * {text}", style="magenta"))
+        shown = Text(f"{self._elapsed():7.1f} s  * {text}", style="magenta")
+        self._console.print(shown, soft_wrap=True)
 
     def line(self, text: str) -> None:
-        """Print a line of a rank. A rank may write hundreds of thousands: rich is slow for that."""
+        """Print a line of a rank, without what would steer the terminal. A rank may write hundreds
+        of thousands: rich is slow for that.
+        """
+        text = without_escapes(text)
         if self._live is None:
             print(text, file=self._console.file, flush=True)
         else:
@@ -70,7 +89,7 @@ class Display:
         """Show the newest status."""
         step = status.progress.step if status.progress else 0
         view = _View(status.phase, status.message, step, status.total_steps, _facts(status))
-        message = status.message if status.phase != "running" else ""
+        message = _SECONDS_LEFT.sub("", status.message) if status.phase != "running" else ""
         self._show(view, (status.phase, status.generation, message))
 
     def show_step(self, message: str, found: Found) -> None:
@@ -106,7 +125,7 @@ class _View:
     def line(self) -> str:
         """In one line, for logs."""
         facts = " ".join(f"{name}={value}" for name, value in self.facts)
-        sentence = self.message.partition("\n")[0]  # a traceback follows the run
+        sentence = without_escapes(self.message.partition("\n")[0])  # a traceback follows the run
         return f"{self.phase}: {sentence} [{facts}]"
 
     def panel(self) -> Group:
@@ -117,7 +136,7 @@ class _View:
         for name, value in self.facts:
             table.add_row(Text(name, style="dim"), value)
         phase = Text(f"{self.phase}  ", style=PHASE_STYLES.get(self.phase, "cyan"))
-        return Group(phase + Text(self.message), bar, table)
+        return Group(phase + Text(without_escapes(self.message)), bar, table)
 
 
 def _count(step: int, total: int) -> str:

@@ -194,6 +194,12 @@ def kill_rank_of_torchrun(agents: Iterable[int], rank: int) -> bool:
     return any(kill_process(pid) for pid in below if _is_rank_of_torchrun(pid, rank))
 
 
+def has_rank_of_torchrun(agents: Iterable[int]) -> bool:
+    """Whether a process of any rank runs below one of these agents."""
+    below = (pid for agent in agents for pid in descendants(agent))
+    return any(word.startswith(b"RANK=") for pid in below for word in _variables(pid))
+
+
 class Killable(Protocol):
     """A process that can be killed."""
 
@@ -222,10 +228,15 @@ def _children(pid: int) -> list[int]:
 
 
 def _is_rank_of_torchrun(pid: int, rank: int) -> bool:
+    return f"RANK={rank}".encode() in _variables(pid)
+
+
+def _variables(pid: int) -> list[bytes]:
+    """NAME=value of the environment with which a process began; empty when it has ended."""
     try:
-        return f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
-        return False
+        return []
 
 
 def _name(pid: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from regroup.local.display import Display
+from regroup.local.display import Display, without_escapes
 from regroup.local.faults import Fault, never_injected
 from regroup.local.interruption import until_the_end
 from regroup.local.local_desired import ranks_per_worker
@@ -66,8 +66,8 @@ def play_torchrun(
     summary = _summarize(run, outcome, time.monotonic() - start)
     steps = f"step {run.step.step}, " if run.step else ""
     click.echo(
-        f"{outcome.result}: {outcome.message}; {steps}{run.restarts} workers replaced, "
-        f"{summary['wallSeconds']:.1f} s"
+        f"{outcome.result}: {without_escapes(outcome.message)}; {steps}{run.restarts} "
+        f"worker{'' if run.restarts == 1 else 's'} replaced, {summary['wallSeconds']:.1f} s"
     )
     if summary_file is not None:
         write(summary, summary_file)

@@ -23,6 +23,7 @@ from regroup.local.log_lines import OF_A_RANK, LogLines
 from regroup.local.processes import (
     ADDRESS,
     dies_with,
+    has_rank_of_torchrun,
     kill_rank_of_torchrun,
     kill_with_descendants,
     strike,
@@ -152,6 +153,8 @@ class TorchrunRun:
     _pending: list[Fault] = field(default_factory=list)
     _lines: list[str] = field(default_factory=list)
     _suspended: bool = False
+    _noted: int = 0
+    """The last attempt whose ranks were seen."""
     _pattern: ProgressPattern | None = None
 
     async def run(self) -> Outcome:
@@ -170,6 +173,7 @@ class TorchrunRun:
             while True:
                 await self._keep_store()
                 self._keep_agents()
+                self._note_running()
                 self._report_lines()
                 if (outcome := self._outcome()) is not None:
                     return outcome
@@ -260,6 +264,8 @@ class TorchrunRun:
                 self._report_lines()
                 del self.agents[index]
                 self._account(index, agent)
+        if self._outcome() is not None:
+            return
         ended = bool(self._done)  # torchrun refuses workers that come later
         for index in range(self.wanted.replicas):
             if (
@@ -268,7 +274,17 @@ class TorchrunRun:
                 and _now() >= self._replace_at.get(index, 0.0)
             ):
                 self._failed.pop(index, None)
+                self.restarts += index in self._replace_at
                 self.agents[index] = self._start_agent(index)
+
+    def _note_running(self) -> None:
+        """Say once in an attempt that ranks run: torchrun itself does not."""
+        agents = [agent.popen.pid for agent in self.agents.values()]
+        if self._noted == self.attempt or not has_rank_of_torchrun(agents):
+            return
+        self._noted = self.attempt
+        script = " ".join(self.wanted.script.arguments[:1])
+        self.on_note(f"running {script} on {len(agents)} worker{'' if len(agents) == 1 else 's'}")
 
     def _account(self, index: int, agent: Process) -> None:
         if agent.exit_code == 0:
@@ -277,7 +293,6 @@ class TorchrunRun:
         self.on_note(
             f"worker {index} is gone (exit code {agent.exit_code}); see logs/{agent.log.name}"
         )
-        self.restarts += 1
         if (agent.exit_code or 0) > 0:
             self._failures += 1
             self._failed[index] = self._reason = agent.message
@@ -322,10 +337,11 @@ class TorchrunRun:
                 self.on_note(f"killed {fault}")
 
     def _report_lines(self) -> None:
-        # An agent that is stopped, or has lost its store, ends with tracebacks of its own.
-        ends = self._suspended or self.store is None or self.store.exit_code is not None
+        # Agents end with tracebacks of their own, which would drown that of a rank. They stay in
+        # the log, and explain a worker that fails without a rank.
+        only_ranks = not self.wanted.script.flags.has_output
         agents = self.agents.values()
-        new = [line for agent in agents for line in agent.new_lines(only_ranks=ends)]
+        new = [line for agent in agents for line in agent.new_lines(only_ranks=only_ranks)]
         if any(fault.unit == "line" for fault in self._pending):
             self._lines += new
         for line in new:

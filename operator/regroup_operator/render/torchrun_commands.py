@@ -29,6 +29,11 @@ SETTINGS = (
 """Settings of the rendezvous. No worker hosts the store, so that any worker may die. A dead one is
 noticed after 3 s.
 """
+TORCHRUN = (
+    "import sys; sys.path[:] = filter(None, sys.path); "
+    "from torch.distributed.run import main; main()"
+)
+"""torchrun, without the modules of the working directory: a select.py there would end it."""
 OWN_STORES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """One store per process group. With a shared store a new group reads the addresses of the last one.
 """
@@ -71,8 +76,8 @@ def agent_command(script: Script, meeting: Rendezvous) -> list[str]:
     restarts = UNLIMITED_RESTARTS if meeting.max_restarts < 0 else meeting.max_restarts
     return [
         script.interpreter,
-        "-m",
-        "torch.distributed.run",
+        "-c",
+        TORCHRUN,
         f"--nnodes={meeting.nnodes}",
         f"--nproc-per-node={meeting.ranks}",
         "--rdzv-backend=c10d",

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from regroup.local.display import Display
+from regroup.local.display import Display, without_escapes
 from regroup.local.local_run import LocalRun, keep_progress
 from regroup.local.summary import sentence, summarize
 from regroup_trainer.protocol.generation import GenerationNumber
@@ -165,3 +165,29 @@ def test_the_step_that_a_script_under_torchrun_has_written_is_shown() -> None:
         for step in range(3, 50):
             display.show_step("train.py", Found(step, 50, 0.25))
     assert out.getvalue().rstrip().endswith("running: train.py [step=3/50 loss=0.2500]")
+
+
+def test_a_message_that_counts_down_is_no_news_each_second() -> None:
+    out = io.StringIO()
+    with Display(Console(file=out), plain=True) as display:
+        for seconds in range(9, 0, -1):
+            display.show(make_status(1, phase="recovering", message=f"the next try in {seconds} s"))
+    assert len(out.getvalue().splitlines()) == 1
+
+
+def test_a_note_is_one_line_however_long() -> None:
+    out = io.StringIO()
+    with Display(Console(file=out, width=80), plain=True) as display:
+        display.note("worker 1 is gone " * 20)
+    assert len(out.getvalue().splitlines()) == 1
+
+
+def test_what_a_rank_writes_does_not_steer_the_terminal() -> None:
+    text = "rank 0: \x1b[2J\x1b[1;31mred\x1b[0m \x1b]0;title\x07\x1b]52;c;AAAA\x1b\\ok\b\x9b\x07"
+    assert without_escapes(f"{text}\tü") == "rank 0: red ok\tü"
+    assert without_escapes("\x1b") == ""
+    assert without_escapes("\x1b]0;never ended") == ""
+    out = io.StringIO()
+    with Display(Console(file=out), plain=True) as display:
+        display.line(text)
+    assert out.getvalue() == "rank 0: red ok\n"

@@ -221,8 +221,15 @@ def test_a_program_that_cannot_start_fails_without_all_its_tries(
 ) -> None:
     (tmp_path / "tried").touch()
     count = "with open('tried', 'a') as tried: tried.write('.')\n"
-    outcome, _ = play(make_run(tmp_path, count + program, replicas=1), [])
+    run = make_run(tmp_path, count + program, replicas=1)
+    notes: list[str] = []
+    seen: list[str] = []
+    run.on_note, run.on_line = notes.append, seen.append
+    outcome = asyncio.run(run.run())
     assert (outcome.result, outcome.reason) == ("failed", "FailsAtStart")
+    assert "running train.py on 1 worker" in notes
+    assert run.restarts == 0, "no worker was replaced"
+    assert [line for line in seen if not line.startswith("rank 0: ")] == []
     assert outcome.message.startswith("rank 0 failed with exit code 1; it cannot start:\nTraceback")
     assert (tmp_path / "tried").stat().st_size == tries
 

@@ -22,6 +22,8 @@ RUN_RANK = (
 """What Python gets to run the program: without modules of the working directory, and in one word.
 So torchrun calls the rank by its script.
 """
+_OWN_PATH = "import sys; sys.path[:] = filter(None, sys.path)"
+"""Without modules of the working directory, which may be named as those of Python are."""
 _PRODUCT = Path(__file__).parents[1]
 
 
@@ -50,7 +52,7 @@ def _program(*modules: str) -> str:
     for module in modules:
         body += _statements(ast.parse((_PRODUCT / module).read_text()))
     text = ast.unparse(ast.Module(body, []))
-    return f"from __future__ import annotations\n__file__ = '<regroup>'\n{text}"
+    return f"from __future__ import annotations\n{_OWN_PATH}\n__file__ = '<regroup>'\n{text}"
 
 
 def _statements(module: ast.Module) -> Iterator[ast.stmt]:
