@@ -18,6 +18,8 @@ GENERATORS := regroup_operator.api.crd demo.dashboard
 NAME ?= recovery
 ARGS ?=
 NODES ?= 3
+SEED ?= 1
+FAULTS ?= 20
 
 .PHONY: help
 help: ## Show the commands and what they do
@@ -101,6 +103,10 @@ demo-down: venv ## Remove the clusters and processes of the demo
 .PHONY: bench
 bench: venv ## Run one benchmark: make bench NAME=recovery ARGS=--quick
 	@$(RUN) -m bench.$(NAME) $(ARGS)
+
+.PHONY: soak
+soak: venv ## Inject random faults on a cluster: make soak SEED=1 FAULTS=50 [HOURS=2] (needs root)
+	@$(RUN) -m soak run --seed $(SEED) --faults $(FAULTS) $(if $(HOURS),--hours $(HOURS)) $(ARGS)
 
 .PHONY: clean
 clean: ## Remove build outputs from this folder (the cache stays)

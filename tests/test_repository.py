@@ -19,7 +19,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("operator", "trainer", "client")
-CODE = (*PRODUCT, "devcluster", "demo", "bench", "tools")
+CODE = (*PRODUCT, "devcluster", "demo", "bench", "soak", "tools")
 PAGES = ("docs", "examples", "devcluster")
 LINE_LENGTH = 100
 LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -1,0 +1,119 @@
+"""`python -m soak run` injects seeded faults, `python -m soak merge` joins their results."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from bench import harness
+from demo.errors import DemoError
+from demo.screen import Screen
+from devcluster.errors import DevclusterError
+from soak import draw, results
+from soak.campaign import Campaign
+from soak.kinds import FAULTS, JOBS
+from soak.reference import Reference
+from soak.site import Site
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "soak"
+
+
+@click.group()
+def main() -> None:
+    """Seeded random faults on a real cluster, judged by an independent checker."""
+
+
+@main.command()
+@click.option("--seed", type=int, required=True, help="Equal seeds draw equal faults.")
+@click.option("--faults", type=click.IntRange(1), required=True, help="How many are drawn.")
+@click.option("--hours", type=click.FloatRange(0, min_open=True), help="End after so long.")
+@click.option("--kind", "only", multiple=True, help="Draw only these kinds of faults.")
+@click.option("--job", "only_jobs", multiple=True, help="Draw only these kinds of jobs.")
+@click.option("--keep-cluster", is_flag=True, help="Leave the cluster up at the end.")
+def run(
+    seed: int,
+    faults: int,
+    hours: float | None,
+    only: tuple[str, ...],
+    only_jobs: tuple[str, ...],
+    keep_cluster: bool,
+) -> None:
+    """Inject faults; exits with 1 when the checker finds something. Needs root."""
+    kinds = [kind for kind in FAULTS if not only or kind.name in only]
+    jobs = [kind for kind in JOBS if not only_jobs or kind.name in only_jobs]
+    try:
+        episodes = draw.plan(seed, faults, kinds, jobs)
+        campaign = _campaign(seed, episodes, time.monotonic() + (hours or 1e6) * 3600, keep_cluster)
+    except (DemoError, DevclusterError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    if not all(verdict.is_clean for verdict in campaign.verdicts):
+        sys.exit(1)
+
+
+def _campaign(
+    seed: int, episodes: tuple[draw.Episode, ...], deadline: float, keep_cluster: bool
+) -> Campaign:
+    log = BUILD / f"seed-{seed}.jsonl"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("")
+    screen = Screen()
+    site = Site.up(f"soak-{seed}-{int(time.time()) % 10**6}", screen)
+    campaign = Campaign(site, log, screen.report, Reference(site, screen.report))
+    try:
+        campaign.run(episodes, deadline)
+    finally:
+        _finish(seed, campaign)
+        if not keep_cluster:
+            site.cluster.down()
+    return campaign
+
+
+def _finish(seed: int, campaign: Campaign) -> None:
+    figures = results.metrics(len(campaign.struck), campaign.verdicts, campaign.memory)
+    part = {
+        "seed": seed,
+        "commit": _commit(),
+        "metrics": figures,
+        "missed": campaign.missed,
+        "faults": campaign.struck,
+    }
+    file = campaign.log.with_suffix(".json")
+    results.write_part(file, part)
+    plan = harness.Plan(results.NAME, (), ("regroup",), results.UNITS, 1)
+    rows = harness.rows(plan, f"seed-{seed}", "regroup", [figures])
+    width = max(Console().width, harness.TABLE_WIDTH)
+    Console(highlight=False, width=width).print(harness.table(results.NAME, rows))
+    click.echo(f"written to {file}; the log is {campaign.log}")
+
+
+@main.command()
+@click.argument("parts", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--output", type=click.Path(path_type=Path), default=harness.RESULTS)
+def merge(parts: tuple[Path, ...], output: Path) -> None:
+    """Merge the results of seeds into one file of results."""
+    try:
+        click.echo(f"written to {results.merge(parts, output)}")
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _commit() -> str:
+    """The commit of this checkout, marked where files differ from it."""
+    told = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return told.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m soak")

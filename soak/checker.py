@@ -1,0 +1,206 @@
+"""Judges a job after its faults, from what others saw of it. Pure; it shares no code with the
+product.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from soak.records import Line, Number, Records
+from soak.replay import Loss, Replay, replay
+
+LOSS_DIFFERENCE = 1e-3
+"""Relative. The order of sums differs with the number of ranks; the differences found are 6e-6."""
+STUCK_SECONDS = 60.0
+STUCK_SECONDS_TORCHRUN = 300.0
+IGNORED_FAULTS = 20
+"""Memory may grow during the first ones."""
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A job at one moment."""
+
+    time: float
+    """Seconds since the epoch."""
+    step: int | None
+    """The newest step that was seen; None before the first."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known of a job."""
+
+    job: str
+    kind: str
+    has_whole_copies: bool
+    snapshot_steps: int
+    checkpoint_steps: int
+    records: Records
+    status: Json
+    """At its end."""
+    recoveries: Sequence[Json]
+    """Each that the status ever showed, once."""
+    reference: Mapping[int, Line]
+    """The steps of an undisturbed run."""
+    samples: Sequence[Sample] = ()
+    excused: Sequence[tuple[float, float]] = ()
+    """From when to when the job could not train."""
+    duplicates: Sequence[str] = ()
+    """A sentence for each moment with two pods of one worker."""
+    stuck_seconds: float = STUCK_SECONDS
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found about a job."""
+
+    job: str
+    steps: int
+    compared: int
+    """Steps whose loss and samples were compared with those of the undisturbed run."""
+    lost_whole_copies: int
+    """Steps lost by a job with whole copies."""
+    lost_over_interval: int
+    """Steps lost by a job of shards beyond what its snapshots allow."""
+    stuck: tuple[str, ...]
+    mismatches: tuple[str, ...]
+    duplicates: tuple[str, ...]
+    lost: tuple[Loss, ...] = field(default=())
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was found."""
+        counts = self.lost_whole_copies + self.lost_over_interval
+        return not (counts or self.stuck or self.mismatches or self.duplicates)
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """The verdict on a job."""
+    found = replay(evidence.records)
+    common = found.steps.keys() & evidence.reference.keys()
+    lost = sum(loss.steps for loss in found.lost)
+    whole = evidence.has_whole_copies
+    return Verdict(
+        job=evidence.job,
+        steps=max(found.steps, default=0),
+        compared=len(common),
+        lost_whole_copies=lost if whole else 0,
+        lost_over_interval=0 if whole else sum(_over_interval(evidence, one) for one in found.lost),
+        stuck=tuple(stuck(evidence)),
+        mismatches=(
+            *found.mismatches,
+            *different_steps(found.steps, evidence.reference),
+            *status_lies(evidence, found),
+        ),
+        duplicates=tuple(evidence.duplicates),
+        lost=found.lost,
+    )
+
+
+def different_steps(steps: Mapping[int, Line], reference: Mapping[int, Line]) -> Iterator[str]:
+    """Steps with other samples or another loss than in the undisturbed run."""
+    for step in sorted(steps.keys() & reference.keys()):
+        line, expected = steps[step], reference[step]
+        if (line.first, line.count, line.hash) != (expected.first, expected.count, expected.hash):
+            yield f"step {step} trained on other samples than in the undisturbed run"
+        if not _is_close(line.loss, expected.loss):
+            yield f"step {step} has the loss {line.loss}, undisturbed {expected.loss}"
+
+
+def status_lies(evidence: Evidence, found: Replay) -> Iterator[str]:
+    """Where the status says something else than the replay."""
+    said = int(evidence.status.get("goodput", {}).get("lostSteps", 0))
+    unflushed = sum(int(one.get("unflushedSteps", 0)) for one in evidence.recoveries)
+    lost = sum(loss.steps for loss in found.lost)
+    if said != lost + unflushed:
+        yield (
+            f"status.goodput.lostSteps is {said}, but the replay gives {lost}, "
+            f"and {unflushed} were unflushed"
+        )
+    newest = max(found.steps, default=0)
+    shown = int(evidence.status.get("progress", {}).get("step", 0))
+    if shown != newest:
+        yield f"status.progress.step is {shown} at the end, but the history ends at {newest}"
+    for one in evidence.recoveries:
+        yield from _recovery_lies(one, evidence.records)
+
+
+def _recovery_lies(recovery: Json, records: Records) -> Iterator[str]:
+    number = _number(str(recovery.get("generation", "")))
+    link = records.links.get(number) if number else None
+    said = recovery.get("resumedFromStep")
+    if link is not None and said is not None and said != link.resumed_from:
+        yield (
+            f"status says that generation {recovery['generation']} resumed from step {said}; its "
+            f"lineage record says {link.resumed_from}"
+        )
+
+
+def stuck(evidence: Evidence) -> Iterator[str]:
+    """The times without progress that are longer than allowed, as far as they are not excused."""
+    samples = evidence.samples
+    since, step = None, None
+    for before, sample in zip((None, *samples), samples, strict=False):
+        if since is None or sample.step != step or _is_excused(evidence, before, sample):
+            if since is not None and before and before.time - since > evidence.stuck_seconds:
+                yield f"no progress at step {step} for {before.time - since:.0f} s"
+            since, step = sample.time, sample.step
+    if since is not None and samples[-1].time - since > evidence.stuck_seconds:
+        yield f"no progress at step {step} for {samples[-1].time - since:.0f} s, until its end"
+
+
+def memory_growth(samples: Sequence[tuple[str, int, float]]) -> float | None:
+    """The most that a process grew, MB per 100 faults, after the first twenty.
+
+    `samples` are process, number of the last fault, and MB in use. None where no process lived
+    through twenty faults after those.
+    """
+    by_process: dict[str, list[tuple[int, float]]] = {}
+    for process, fault, size in samples:
+        if fault > IGNORED_FAULTS:
+            by_process.setdefault(process, []).append((fault, size))
+    slopes = [
+        _slope(points)
+        for points in by_process.values()
+        if points[-1][0] - points[0][0] >= IGNORED_FAULTS
+    ]
+    return max(slopes) * 100 if slopes else None
+
+
+def _slope(points: Sequence[tuple[int, float]]) -> float:
+    """By least squares."""
+    count = len(points)
+    mean_x = sum(x for x, _ in points) / count
+    mean_y = sum(y for _, y in points) / count
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+
+
+def _over_interval(evidence: Evidence, loss: Loss) -> int:
+    """Steps lost beyond what the newest complete snapshot, or checkpoint, allows: one interval
+    since it was decided, and one more while it is copied.
+    """
+    interval = evidence.checkpoint_steps if loss.checkpoint else evidence.snapshot_steps
+    return max(0, loss.steps - 2 * interval)
+
+
+def _is_excused(evidence: Evidence, before: Sample | None, sample: Sample) -> bool:
+    since = before.time if before else sample.time
+    return any(start <= sample.time and since <= end for start, end in evidence.excused)
+
+
+def _is_close(loss: float | None, expected: float | None) -> bool:
+    if loss is None or expected is None:
+        return loss == expected
+    return math.isclose(loss, expected, rel_tol=LOSS_DIFFERENCE)
+
+
+def _number(text: str) -> Number | None:
+    match = re.fullmatch(r"(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else None

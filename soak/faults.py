@@ -1,0 +1,318 @@
+"""What can be done to a job: one function for each kind of fault, with proof that it struck.
+
+A fault that finds no victim, or whose proof fails, raises Missed: it does not count.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from devcluster import cgroups
+from soak.draw import Fault
+from soak.out_of_memory import run_out
+from soak.site import Job, Process, Site, until
+
+GONE_SECONDS = 15.0
+READY_SECONDS = 180.0
+TOGETHER_SECONDS = 0.2
+Json = dict[str, Any]
+T = TypeVar("T")
+
+
+class Missed(Exception):
+    """The fault did not strike."""
+
+
+def nothing() -> None:
+    """How a fault that is over at once is undone."""
+
+
+@dataclass(frozen=True)
+class Struck:
+    """A fault that struck."""
+
+    proof: str
+    """What was seen, as a sentence."""
+    undo: Callable[[], None] = nothing
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What a fault is meant for."""
+
+    site: Site
+    job: Job
+    choice: float
+    """In [0, 1)."""
+
+    def worker(self) -> tuple[int, Json]:
+        """Rank and pod of the worker that is hit."""
+        return _pick(self.job.workers(), self.choice, "worker that trains")
+
+    def coordinator(self) -> Json:
+        """The coordinator's pod."""
+        return _pick(self.job.pods("coordinator"), 0, "coordinator")
+
+    def node(self) -> str:
+        """The name of the node of the worker that is hit."""
+        return str(self.worker()[1]["spec"]["nodeName"])
+
+
+def _pick(found: Sequence[T], choice: float, what: str) -> T:
+    if not found:
+        raise Missed(f"there is no {what}")
+    return found[int(choice * len(found))]
+
+
+def strike(aim: Aim, fault: Fault) -> Struck:
+    """Do it. Raises Missed."""
+    return STRIKES[fault.kind](aim)
+
+
+# --- pods and processes
+
+
+def _pod_deleted(aim: Aim, *, grace: int = 30) -> Struck:
+    pod = aim.worker()[1]
+    name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+    where = f"/api/v1/namespaces/{aim.site.namespace}/pods/{name}"
+    aim.site.api.request("DELETE", f"{where}?gracePeriodSeconds={grace}")
+
+    def leaves() -> bool:
+        return uid not in {one["metadata"]["uid"] for one in aim.job.pods("worker")}
+
+    _require(until(leaves, GONE_SECONDS), f"pod {name} is still there")
+    return Struck(f"pod {name} with UID {uid} is gone or being deleted")
+
+
+def _rank_process(aim: Aim) -> tuple[str, Process]:
+    rank, pod = aim.worker()
+    for pid, name in aim.site.processes(pod).items():
+        if name == f"rank-{rank}":
+            return f"rank {rank} in {pod['metadata']['name']}", Process.of(pid)
+    raise Missed(f"rank {rank} has no process in {pod['metadata']['name']}")
+
+
+def _rank_killed(aim: Aim) -> Struck:
+    return _killed(*_rank_process(aim))
+
+
+def _agent_killed(aim: Aim) -> Struck:
+    pod = aim.worker()[1]
+    return _killed(f"the agent of {pod['metadata']['name']}", aim.site.main_process(pod))
+
+
+def _coordinator_killed(aim: Aim) -> Struck:
+    pod = aim.coordinator()
+    return _killed(pod["metadata"]["name"], aim.site.main_process(pod))
+
+
+def _operator_killed(aim: Aim) -> Struck:
+    pod = _pick(aim.site.operators(), aim.choice, "operator")
+    return _killed(pod["metadata"]["name"], aim.site.main_process(pod))
+
+
+def _two_within_200_ms(aim: Aim) -> Struck:
+    workers = aim.job.workers()
+    if len(workers) < 3:
+        raise Missed(f"only {len(workers)} workers train")
+    first = int(aim.choice * len(workers))
+    chosen = [workers[first], workers[(first + 1) % len(workers)]]
+    victims = [aim.site.main_process(pod) for _, pod in chosen]
+    began = time.monotonic()
+    for victim in victims:
+        victim.kill()
+    apart = time.monotonic() - began
+    names = " and ".join(pod["metadata"]["name"] for _, pod in chosen)
+    gone = until(lambda: all(victim.is_gone for victim in victims), GONE_SECONDS, 0.02)
+    _require(gone and apart < TOGETHER_SECONDS, f"{names} did not end together ({apart:.3f} s)")
+    return Struck(f"the agents of {names} are gone, killed within {apart * 1000:.1f} ms")
+
+
+def _killed(what: str, process: Process) -> Struck:
+    process.kill()
+    _require(until(lambda: process.is_gone, GONE_SECONDS, 0.02), f"{what} does not end")
+    return Struck(f"{what} (process {process.pid}) is gone")
+
+
+def _rank_out_of_memory(aim: Aim) -> Struck:
+    what, process = _rank_process(aim)
+    kills = run_out(process)
+    _require(kills > 0, f"the kernel did not kill {what}")
+    return Struck(f"the kernel's OOM killer ended {kills} process(es) in the group of {what}")
+
+
+# --- nodes
+
+
+def _node_power_cut(aim: Aim) -> Struck:
+    node = aim.site.cluster.node(aim.node())
+    node.kill()
+    left = cgroups.processes(node.node.group)
+    _require(not left and not node.node.is_plugged(), f"{node.name} still runs {left}")
+    return Struck(
+        f"{node.name} runs no process and its link is down",
+        lambda: _start(aim.site, node.name, node.start),
+    )
+
+
+def _node_frozen(aim: Aim) -> Struck:
+    node = aim.site.cluster.node(aim.node())
+    node.freeze()
+    if not node.node.is_frozen():
+        node.thaw()
+        raise Missed(f"{node.name} did not freeze")
+    return Struck(f"all processes of {node.name} are stopped", node.thaw)
+
+
+def _node_partitioned(aim: Aim) -> Struck:
+    node = aim.site.cluster.node(aim.node())
+    node.partition()
+    _require(not node.node.is_plugged(), f"the link of {node.name} is up")
+    return Struck(f"the link of {node.name} is down", node.heal)
+
+
+def _node_drained(aim: Aim) -> Struck:
+    return _drained(aim, aim.node())
+
+
+def _coordinator_drained(aim: Aim) -> Struck:
+    return _drained(aim, str(aim.coordinator()["spec"]["nodeName"]))
+
+
+def _drained(aim: Aim, node: str) -> Struck:
+    before = {pod["metadata"]["uid"] for pod in _pods_on(aim, node)}
+    only = f"--pod-selector=regroup.dev/job={aim.job.name}"
+    flags = ("--ignore-daemonsets", "--delete-emptydir-data", only, "--timeout=100s")
+    kubectl = aim.site.stage.kubectl
+    try:
+        kubectl("drain", node, *flags, timeout=130)
+        stayed = before & {pod["metadata"]["uid"] for pod in _pods_on(aim, node)}
+        _require(bool(before) and not stayed, f"{node} was not drained: {len(stayed)} pods stayed")
+    except Exception:
+        kubectl("uncordon", node)
+        raise
+    return Struck(
+        f"{node} is cordoned, and {len(before)} pods of the job left it",
+        lambda: _ignore(kubectl("uncordon", node)),
+    )
+
+
+def _pods_on(aim: Aim, node: str) -> list[Json]:
+    pods = [*aim.job.pods("worker"), *aim.job.pods("coordinator")]
+    return [pod for pod in pods if pod["spec"].get("nodeName") == node]
+
+
+def _start(site: Site, name: str, start: Callable[[], None]) -> None:
+    start()
+    _require(until(lambda: site.is_ready(name), READY_SECONDS, 0.5), f"{name} is not Ready again")
+
+
+def _restarted(aim: Aim, component: str) -> Struck:
+    node = aim.site.cluster.node(aim.node())
+    name = f"{component}-{node.name}"
+    before = aim.site.cluster.processes.pid(name)
+    aim.site.cluster.processes.kill(name)
+    node.node.socket.unlink(missing_ok=True) if component == "containerd" else None
+    if component == "containerd":
+        node.node.start_runtime(aim.site.cluster.processes)
+    node.node.start_agents(aim.site.cluster.processes)
+    after = aim.site.cluster.processes.pid(name)
+    _require(before != after and after is not None, f"{name} was not replaced")
+    return Struck(f"{name} is process {after}, and was {before}")
+
+
+# --- control plane and objects
+
+
+def _api_server_away(aim: Aim) -> Struck:
+    aim.site.cluster.stop_api_server()
+    _require(not aim.site.api.answers("/readyz"), "the API server answers")
+    return Struck("the API server does not answer", aim.site.cluster.start_api_server)
+
+
+def _object_deleted(aim: Aim, kind: str) -> Struck:
+    read, where = aim.site.stage.kubectl.read, ("-n", aim.site.namespace)
+    ours = ("-l", f"regroup.dev/job={aim.job.name}")
+    found = _pick(read(kind, *where, *ours)["items"], 0, kind)["metadata"]
+    aim.site.stage.kubectl("delete", kind, found["name"], *where)
+    uids = {one["metadata"]["uid"] for one in read(kind, *where, *ours)["items"]}
+    _require(found["uid"] not in uids, f"{kind} {found['name']} is still there")
+    return Struck(f"{kind} {found['name']} with UID {found['uid']} is gone")
+
+
+# --- the volume
+
+
+def _volume_full(aim: Aim) -> Struck:
+    filler = aim.job.volume / ".filler"
+    try:
+        _fill(filler)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return Struck(f"a write to the volume failed: {error}", filler.unlink)
+        raise
+    raise Missed("the volume takes any amount")
+
+
+def _fill(filler: Path) -> None:
+    """Raises OSError when no byte more fits."""
+    with _opened(filler) as file:
+        for size in (2**20, 4096, 1):
+            block = bytes(size)
+            while True:
+                try:
+                    os.write(file, block)
+                except OSError:
+                    if size == 1:
+                        raise
+                    break
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Missed(otherwise)
+
+
+def _ignore(_result: object) -> None:
+    return
+
+
+STRIKES: Mapping[str, Callable[[Aim], Struck]] = {
+    "pod-deleted": _pod_deleted,
+    "pod-force-deleted": lambda aim: _pod_deleted(aim, grace=0),
+    "rank-killed": _rank_killed,
+    "agent-killed": _agent_killed,
+    "coordinator-killed": _coordinator_killed,
+    "two-within-200-ms": _two_within_200_ms,
+    "node-power-cut": _node_power_cut,
+    "node-frozen": _node_frozen,
+    "node-partitioned": _node_partitioned,
+    "node-drained": _node_drained,
+    "coordinator-drained": _coordinator_drained,
+    "api-server-away": _api_server_away,
+    "operator-killed": _operator_killed,
+    "volume-full": _volume_full,
+    "secret-deleted": lambda aim: _object_deleted(aim, "secret"),
+    "service-deleted": lambda aim: _object_deleted(aim, "service"),
+    "policy-deleted": lambda aim: _object_deleted(aim, "networkpolicy"),
+    "rank-out-of-memory": _rank_out_of_memory,
+    "kubelet-restarted": lambda aim: _restarted(aim, "kubelet"),
+    "containerd-restarted": lambda aim: _restarted(aim, "containerd"),
+}

@@ -1,0 +1,81 @@
+"""The losses of an undisturbed run, which all jobs of a soak are compared with. They are cached."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from demo.installation import images
+from soak import records
+from soak.jobs import reference
+from soak.records import Line
+from soak.replay import replay
+from soak.site import Job, Site, until
+from tools.cache import cache_folder
+
+NAME = "undisturbed"
+STALLED_SECONDS = 120.0
+
+
+@dataclass
+class Reference:
+    """The undisturbed run, made longer when a job has come further."""
+
+    site: Site
+    report: Callable[[str], None]
+
+    def steps(self, least: int) -> Mapping[int, Line]:
+        """At least the steps up to `least`. Raises RuntimeError when the run was disturbed."""
+        known = self._load()
+        if max(known, default=0) < least:
+            self.report(f"the undisturbed run makes {least} steps")
+            known = self._run(least)
+            self._save(known)
+        return known
+
+    def _run(self, least: int) -> Mapping[int, Line]:
+        job = self.site.start(reference(f"{NAME}-{int(time.time())}"))
+        seen, last = time.monotonic(), 0
+        while last < least:
+            time.sleep(1)
+            folder = job.folder()
+            step = (records.newest_step(folder) if folder else None) or 0
+            seen, last = (time.monotonic(), step) if step > last else (seen, last)
+            if time.monotonic() - seen > STALLED_SECONDS:
+                raise RuntimeError(f"{job.name} makes no progress at step {last}")
+        return self._end(job)
+
+    def _end(self, job: Job) -> Mapping[int, Line]:
+        job.suspend()
+        folder = job.folder()
+        assert folder is not None
+        found = replay(records.read(folder))
+        job.delete()
+        until(lambda: not job.pods("worker"), 30)
+        if found.mismatches or found.lost:
+            raise RuntimeError(f"{job.name} was disturbed: {found.mismatches or found.lost}")
+        return found.steps
+
+    def _file(self) -> Path:
+        inputs = json.dumps([reference(NAME), images()["trainer"].name])
+        key = hashlib.sha256(inputs.encode()).hexdigest()[:16]
+        return cache_folder() / "soak" / f"undisturbed-{key}.json"
+
+    def _load(self) -> Mapping[int, Line]:
+        if not self._file().exists():
+            return {}
+        found = json.loads(self._file().read_text())
+        return {
+            one["step"]: Line(**{**one, "generation": tuple(one["generation"])}) for one in found
+        }
+
+    def _save(self, steps: Mapping[int, Line]) -> None:
+        file = self._file()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps([asdict(line) for line in steps.values()]))
+        unfinished.rename(file)

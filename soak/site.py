@@ -1,0 +1,248 @@
+"""The cluster of a soak, its jobs, and the processes behind their pods."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from demo import installation as installing
+from demo.screen import Screen
+from demo.stages.devcluster import DevclusterStage
+from demo.stages.stage import shared_claim
+from devcluster import cgroups
+from devcluster.cluster import Cluster
+from devcluster.errors import DevclusterError
+from devcluster.kubeapi import KubeApi
+from devcluster.node import Node
+from devcluster.processes import start_time
+from devcluster.waiting import wait_until
+from soak import records
+
+NAME = "soak"
+VOLUME_MEBIBYTES = 256
+GROUP = "/apis/regroup.dev/v1alpha1/namespaces"
+UNREACHABLE = (OSError, http.client.HTTPException, DevclusterError, ValueError)
+"""What a request raises while the API server is away, or does not know the object."""
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A devcluster with Regroup, and a namespace."""
+
+    stage: DevclusterStage
+    namespace: str
+
+    @classmethod
+    def up(cls, namespace: str, screen: Screen) -> Site:
+        """Build, start and install what is missing. Raises DemoError, DevclusterError."""
+        built = installing.build_images(screen)
+        stage = DevclusterStage.up(screen, NAME)
+        installing.install(stage, built, screen)
+        described = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        stage.kubectl.apply(described)
+        return cls(stage, namespace)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The machine's side of it."""
+        return self.stage.cluster
+
+    @property
+    def api(self) -> KubeApi:
+        """With all rights."""
+        return self.cluster.plane.endpoint.api
+
+    def start(self, manifest: Json) -> Job:
+        """Apply a job with a volume of its own."""
+        name = manifest["metadata"]["name"]
+        volume, size = f"{self.namespace}-{name}", f"{VOLUME_MEBIBYTES}Mi"
+        self.cluster.add_volume(volume, size)
+        claim = shared_claim(storageClassName=volume, resources={"requests": {"storage": size}})
+        claim["metadata"]["name"] = name
+        self.stage.kubectl.apply(claim, manifest, namespace=self.namespace)
+        job = Job(self, name, self.cluster.volumes / f"limited-{volume}")
+        wait_until(lambda: job.read()["metadata"]["uid"], 30, f"The job {name}")
+        return job
+
+    def pods(self, selector: str, namespace: str | None = None) -> list[Json]:
+        """Pods that are not being deleted."""
+        where = f"/api/v1/namespaces/{namespace or self.namespace}/pods?labelSelector={selector}"
+        found = self.api.request("GET", where)["items"]
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def operators(self) -> list[Json]:
+        """The operator's pods."""
+        return self.pods("app.kubernetes.io/part-of=regroup", installing.SYSTEM)
+
+    def node_of(self, pod: Json) -> Node:
+        """The node that runs a pod."""
+        return self.cluster.node(pod["spec"]["nodeName"]).node
+
+    def processes(self, pod: Json) -> dict[int, str]:
+        """Id -> name of the processes of a pod, without the one that only holds its network."""
+        group = self.node_of(pod).group
+        mine = [
+            pid
+            for pid in cgroups.processes(group)
+            if pod["metadata"]["uid"] in read_proc(pid, "cgroup")
+        ]
+        named = {pid: read_proc(pid, "comm").strip() for pid in mine}
+        return {pid: name for pid, name in named.items() if name not in ("pause", "")}
+
+    def main_process(self, pod: Json) -> Process:
+        """Process 1 of a pod's container. Raises LookupError when there is none."""
+        for pid in self.processes(pod):
+            inner = [line for line in read_proc(pid, "status").splitlines() if "NSpid" in line]
+            if inner and inner[0].split()[-1] == "1":
+                return Process.of(pid)
+        raise LookupError(f"pod {pod['metadata']['name']} has no process")
+
+    def is_ready(self, node: str) -> bool:
+        """What Kubernetes thinks of a node; False while it cannot be asked."""
+        with contextlib.suppress(*UNREACHABLE):
+            return self.api.nodes_ready().get(node, False)
+        return False
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, told from a later one with the same id."""
+
+    pid: int
+    started: int
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        """Raises LookupError when it is gone."""
+        started = start_time(pid)
+        if started is None:
+            raise LookupError(f"process {pid} is gone")
+        return cls(pid, started)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended."""
+        return start_time(self.pid) != self.started
+
+    def kill(self) -> None:
+        """SIGKILL; it may have ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A TrainingJob of a soak."""
+
+    site: Site
+    name: str
+    volume: Path
+    """The folder of this machine with the content of its volume."""
+
+    def read(self) -> Json:
+        """The object. Raises one of UNREACHABLE."""
+        where = f"{GROUP}/{self.site.namespace}/trainingjobs/{self.name}"
+        return self.site.api.request("GET", where)
+
+    def status(self) -> Json:
+        """Empty before the operator has seen it. Raises one of UNREACHABLE."""
+        return dict(self.read().get("status", {}))
+
+    def folder(self) -> Path | None:
+        """What it writes; None before there is anything."""
+        found = list(self.volume.glob(f"{self.site.namespace}/{self.name}-*"))
+        return found[0] if found else None
+
+    def pods(self, role: str) -> list[Json]:
+        """Its pods of a role that are not being deleted."""
+        return self.site.pods(f"regroup.dev/job={self.name},regroup.dev/role={role}")
+
+    def workers(self) -> list[tuple[int, Json]]:
+        """Rank and pod of the workers that train, by rank. Raises one of UNREACHABLE."""
+        ranks = {one["pod"]: one.get("rank") for one in self.status().get("workers", ())}
+        found = [
+            (rank, pod)
+            for pod in self.pods("worker")
+            if (rank := ranks.get(pod["metadata"]["name"])) is not None
+        ]
+        return sorted(found, key=lambda one: one[0])
+
+    def training(self) -> tuple[str, int] | None:
+        """Generation and newest step on the volume, if all its workers train; None while nobody can
+        be asked.
+        """
+        with contextlib.suppress(*UNREACHABLE, KeyError):
+            found, folder = self.read(), self.folder()
+            status, step = found["status"], records.newest_step(folder) if folder else None
+            if step is not None and status["phase"] == "Running":
+                whole = status["worldSize"] == found["spec"]["replicas"]
+                return (status["rendezvousGeneration"], step) if whole else None
+        return None
+
+    def suspend(self, seconds: float = 120) -> bool:
+        """Have it save and give its pods back; whether it did in time."""
+        body = json.dumps({"spec": {"suspend": True}})
+        where = ("-n", self.site.namespace, "--type=merge")
+        self.site.stage.kubectl("patch", "trainingjob", self.name, *where, "-p", body)
+        return self._has_condition("Suspended", seconds)
+
+    def delete(self) -> None:
+        """Delete it without waiting for its pods."""
+        where = ("-n", self.site.namespace, "--wait=false", "--ignore-not-found")
+        self.site.stage.kubectl("delete", "trainingjob", self.name, *where)
+        ours = ("-l", f"regroup.dev/job={self.name}", "--grace-period=1")
+        self.site.stage.kubectl("delete", "pods", *ours, *where)
+
+    def _has_condition(self, kind: str, seconds: float) -> bool:
+        def there() -> bool:
+            with contextlib.suppress(*UNREACHABLE):
+                found = {one["type"]: one["status"] for one in self.status()["conditions"]}
+                return found.get(kind) == "True"
+            return False
+
+        return until(there, seconds)
+
+
+def read_proc(pid: int, name: str) -> str:
+    """A file of /proc/PID; empty when the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text()
+    except OSError:
+        return ""
+
+
+def until(condition: Callable[[], bool], seconds: float, every: float = 0.2) -> bool:
+    """Whether the condition held within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (held := condition()) and time.monotonic() < deadline:
+        time.sleep(every)
+    return held
+
+
+def mebibytes(process: Process) -> float | None:
+    """The memory that a process has in use."""
+    for line in read_proc(process.pid, "status").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return None
+
+
+def watched(site: Site, jobs: tuple[Job, ...]) -> Iterator[tuple[str, Process]]:
+    """Name and process of the operator, and of the coordinators and agents of jobs."""
+    pods = [*site.operators(), *(p for job in jobs for r in _ROLES for p in job.pods(r))]
+    for pod in pods:
+        with contextlib.suppress(LookupError, KeyError, DevclusterError):
+            process = site.main_process(pod)
+            yield f"{pod['metadata']['name']} {process.pid}-{process.started}", process
+
+
+_ROLES = ("coordinator", "worker")

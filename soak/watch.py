@@ -1,0 +1,90 @@
+"""Looks at the jobs once a second while faults strike: progress, pods, recoveries, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from soak import records
+from soak.checker import Sample
+from soak.site import UNREACHABLE, Job, Site, mebibytes, watched
+
+EVERY_SECONDS = 1.0
+WORKER = re.compile(r"(.*)-w(\d+)-\d+")
+Json = dict[str, Any]
+
+
+class Watch:
+    """A context in which a thread watches jobs. What it saw is read after its end."""
+
+    def __init__(self, site: Site, jobs: tuple[Job, ...]) -> None:
+        self._site, self._jobs = site, jobs
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="soak-watch", daemon=True)
+        self.samples: dict[str, list[Sample]] = defaultdict(list)
+        self.recoveries: dict[str, dict[tuple[str, str], Json]] = defaultdict(dict)
+        """By job; each by its time and generation, as it was seen last."""
+        self.duplicates: dict[str, list[str]] = defaultdict(list)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.wait(EVERY_SECONDS):
+            for job in self._jobs:
+                self._look(job)
+
+    def _look(self, job: Job) -> None:
+        with contextlib.suppress(OSError):  # a file may be renamed meanwhile
+            folder = job.folder()
+            step = records.newest_step(folder) if folder else None
+            self.samples[job.name].append(Sample(time.time(), step))
+        with contextlib.suppress(*UNREACHABLE):
+            self.note(job, job.status())
+            self.duplicates[job.name] += twice([*job.pods("worker")])
+
+    def note(self, job: Job, status: Json) -> None:
+        """Keep the recoveries that a status shows; it shows only the last ten."""
+        for one in status.get("recoveries", ()):
+            self.recoveries[job.name][one["time"], one.get("generation", "")] = one
+
+
+def twice(pods: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each worker with more than one pod among those that are not being deleted and
+    have not ended.
+    """
+    alive = [pod for pod in pods if pod["status"].get("phase") in ("Pending", "Running")]
+    names = [match for pod in alive if (match := WORKER.fullmatch(pod["metadata"]["name"]))]
+    counts = Counter((match[1], match[2]) for match in names)
+    return [
+        f"worker {index} of {job} has {count} pods"
+        for (job, index), count in counts.items()
+        if count > 1
+    ]
+
+
+def memory(site: Site, jobs: tuple[Job, ...], fault: int) -> list[tuple[str, int, float]]:
+    """Name, number of the last fault and MiB in use of operator, coordinators and agents."""
+    found: list[tuple[str, int, float]] = []
+    with contextlib.suppress(*UNREACHABLE):
+        for name, process in watched(site, jobs):
+            size = mebibytes(process)
+            if size is not None:
+                found.append((name, fault, size))
+    return found

@@ -1,0 +1,280 @@
+"""The checker finds each fault that is planted in what a sound job left behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from soak import records
+from soak.checker import Evidence, Sample, Verdict, judge, memory_growth
+from soak.records import Line, Number
+from soak.replay import replay
+from soak.watch import twice
+
+BATCH = 6
+FIRST, SECOND = (1, 1), (1, 2)
+Json = dict[str, Any]
+
+
+def line(step: int, generation: Number = FIRST, **changed: Any) -> Json:
+    """A step as the history has it, with the fields that the checker does not read."""
+    made = {
+        "generation": list(generation),
+        "step": step,
+        "world": 3,
+        "epoch": 0,
+        "first": (step - 1) * BATCH,
+        "count": BATCH,
+        "hash": 1000 + step,
+        "loss": 5 / step,
+    }
+    return {**made, **changed}
+
+
+def link(generation: Number, parent: Number | None, step: int, **changed: Any) -> Json:
+    """A generation's lineage record."""
+    return {
+        "generation": list(generation),
+        "parent": list(parent) if parent else None,
+        "resumed_from_step": step,
+        "from_checkpoint": False,
+        "data": {"samples": 100, "seed": 0, "global_batch_size": BATCH},
+        **changed,
+    }
+
+
+class Written:
+    """What a sound job wrote: steps 1 to 10 by one generation, 9 to 14 by the next, which resumed
+    from step 8 and so made two steps again. A test changes it before it is judged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.links = [link(FIRST, None, 0), link(SECOND, FIRST, 8)]
+        self.first = [line(step) for step in range(1, 11)]
+        self.second = [line(step, SECOND) for step in range(9, 15)]
+        self.gaps: list[Json] = []
+        self.evidence = Evidence(
+            job="gpt",
+            kind="fsdp",
+            has_whole_copies=False,
+            snapshot_steps=5,
+            checkpoint_steps=50,
+            records=records.Records({}, {}),
+            status={"goodput": {"lostSteps": 2}, "progress": {"step": 14}},
+            recoveries=({"generation": "1.2", "resumedFromStep": 8, "lostSteps": 2},),
+            reference={step: records._line(line(step)) for step in range(1, 15)},
+            samples=[Sample(float(step), step) for step in range(1, 15)],
+        )
+
+    def change(self, **fields: Any) -> None:
+        """Change fields of the evidence."""
+        self.evidence = replace(self.evidence, **fields)
+
+    def verdict(self) -> Verdict:
+        """Write the files, read them and judge."""
+        for part in ("lineage", "history"):
+            (self.folder / part).mkdir(exist_ok=True)
+        for one in self.links:
+            term, n = one["generation"]
+            (self.folder / "lineage" / f"{term}-{n}.json").write_text(json.dumps(one))
+        history = self.folder / "history"
+        for name, lines in (("1-1", self.first), ("1-2", self.second)):
+            text = "".join(json.dumps(one) + "\n" for one in lines)
+            (history / f"{name}.jsonl").write_text(text)
+        (history / "1-2.gaps").write_text("".join(json.dumps(one) + "\n" for one in self.gaps))
+        return judge(replace(self.evidence, records=records.read(self.folder)))
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    return Written(tmp_path)
+
+
+def test_a_sound_job_is_clean_and_its_lost_steps_are_counted(written: Written) -> None:
+    verdict = written.verdict()
+    assert verdict.is_clean, verdict
+    assert (verdict.steps, verdict.compared) == (14, 14)
+    assert [(loss.generation, loss.steps) for loss in verdict.lost] == [(SECOND, 2)]
+
+
+def _make_a_step_twice(written: Written) -> None:
+    written.second.append(line(14, SECOND))
+
+
+def _make_a_step_that_the_generation_had(written: Written) -> None:
+    written.second.insert(0, line(8, SECOND))
+
+
+def _skip_a_step(written: Written) -> None:
+    del written.second[2]
+
+
+def _skip_a_step_beside_a_recorded_gap(written: Written) -> None:
+    del written.second[2:4]
+    written.gaps.append({"first": 11, "last": 11})
+
+
+def _lose_a_line_inside_the_history(written: Written) -> None:
+    written.first[3] = {"step": "?"}
+
+
+def _train_on_a_sample_twice(written: Written) -> None:
+    written.second[3]["first"] -= 1
+
+
+def _train_on_other_samples(written: Written) -> None:
+    written.second[3]["hash"] += 1
+
+
+def _train_on_too_few_samples(written: Written) -> None:
+    written.second[-1]["count"] = BATCH - 1
+
+
+def _have_a_wrong_loss(written: Written) -> None:
+    written.second[3]["loss"] *= 1.002
+
+
+def _have_no_loss(written: Written) -> None:
+    written.second[3]["loss"] = None
+
+
+def _repeat_a_step_otherwise(written: Written) -> None:
+    written.second.insert(0, line(8, FIRST, hash=1))
+
+
+def _name_a_parent_that_is_not_there(written: Written) -> None:
+    written.links[1]["parent"] = [1, 0]
+
+
+def _hide_lost_steps(written: Written) -> None:
+    written.change(status={"goodput": {"lostSteps": 0}, "progress": {"step": 14}})
+
+
+def _claim_a_step_too_many(written: Written) -> None:
+    written.change(status={"goodput": {"lostSteps": 2}, "progress": {"step": 15}})
+
+
+def _claim_another_step_of_resumption(written: Written) -> None:
+    written.change(recoveries=({"generation": "1.2", "resumedFromStep": 9},))
+
+
+@pytest.mark.parametrize(
+    ("plant", "sentence"),
+    [
+        (_make_a_step_twice, "made step 14 twice"),
+        (_make_a_step_that_the_generation_had, "made step 8, but resumed from step 8"),
+        (_skip_a_step, "step 10 is followed by step 12"),
+        (_skip_a_step_beside_a_recorded_gap, "step 10 is followed by step 13"),
+        (_lose_a_line_inside_the_history, "1-1.jsonl, line 4"),
+        (_train_on_a_sample_twice, "step 12 begins with sample 65 instead of 66"),
+        (_train_on_other_samples, "step 12 trained on other samples"),
+        (_train_on_too_few_samples, "step 14 has 5 samples instead of 6"),
+        (_have_a_wrong_loss, "step 12 has the loss"),
+        (_have_no_loss, "step 12 has the loss None"),
+        (_repeat_a_step_otherwise, "repeats step 8 otherwise"),
+        (_name_a_parent_that_is_not_there, "(1, 0), which has no record"),
+        (_hide_lost_steps, "lostSteps is 0, but the replay gives 2"),
+        (_claim_a_step_too_many, "progress.step is 15 at the end, but the history ends at 14"),
+        (_claim_another_step_of_resumption, "resumed from step 9; its lineage record says 8"),
+    ],
+)
+def test_a_planted_fault_is_found(
+    plant: Callable[[Written], None], sentence: str, written: Written
+) -> None:
+    plant(written)
+    verdict = written.verdict()
+    assert [one for one in verdict.mismatches if sentence in one], verdict.mismatches
+    assert not verdict.is_clean
+
+
+def test_a_gap_that_was_recorded_and_a_repeated_line_are_no_faults(written: Written) -> None:
+    del written.second[2:4]
+    written.gaps.append({"first": 11, "last": 12})
+    written.second.insert(0, written.first.pop(7))
+    written.first[7:] = []
+    written.change(status={"goodput": {"lostSteps": 0}, "progress": {"step": 14}})
+    assert written.verdict().is_clean, written.verdict()
+
+
+def test_steps_that_were_reported_and_not_flushed_explain_a_difference(written: Written) -> None:
+    written.change(
+        status={"goodput": {"lostSteps": 5}, "progress": {"step": 14}},
+        recoveries=({"generation": "1.2", "resumedFromStep": 8, "unflushedSteps": 3},),
+    )
+    assert written.verdict().is_clean, written.verdict()
+
+
+def test_a_half_written_last_line_is_no_fault(written: Written) -> None:
+    written.verdict()
+    with (written.folder / "history" / "1-2.jsonl").open("a") as file:
+        file.write('{"generation": [1, 2], "st')
+    assert not replay(records.read(written.folder)).mismatches
+
+
+def test_a_lost_step_of_whole_copies_counts_and_one_of_shards_beyond_its_snapshots(
+    written: Written,
+) -> None:
+    written.change(has_whole_copies=True)
+    assert written.verdict().lost_whole_copies == 2
+    written.change(has_whole_copies=False, snapshot_steps=1)
+    assert written.verdict().lost_over_interval == 0
+    written.change(snapshot_steps=0)
+    assert written.verdict().lost_over_interval == 2
+
+
+def test_a_job_is_stuck_when_it_makes_no_step_for_longer_than_allowed(written: Written) -> None:
+    still = [Sample(14.0 + second, 14) for second in range(70)]
+    written.change(samples=[*written.evidence.samples, *still])
+    assert written.verdict().stuck == ("no progress at step 14 for 69 s, until its end",)
+    written.change(samples=[*written.evidence.samples, Sample(84.0, 15)])
+    assert written.verdict().stuck == ("no progress at step 14 for 69 s",)
+    written.change(excused=[(20.0, 50.0)])
+    assert not written.verdict().stuck
+
+
+def test_a_job_that_never_makes_a_step_is_stuck(written: Written) -> None:
+    written.change(samples=[Sample(float(second), None) for second in range(70)])
+    assert written.verdict().stuck == ("no progress at step None for 69 s, until its end",)
+
+
+def test_two_pods_of_a_worker_are_found_unless_one_has_ended(written: Written) -> None:
+    def pod(name: str, phase: str = "Running") -> Json:
+        return {"metadata": {"name": name}, "status": {"phase": phase}}
+
+    assert twice([pod("a-w0-1"), pod("a-w0-2"), pod("a-w1-1"), pod("b-w0-1")]) == [
+        "worker 0 of a has 2 pods"
+    ]
+    assert not twice([pod("a-w0-1", "Failed"), pod("a-w0-2", "Pending"), pod("a-w1-1")])
+    written.change(duplicates=["worker 0 of a has 2 pods"])
+    assert not written.verdict().is_clean
+
+
+def test_memory_growth_is_a_slope_of_one_process_after_the_first_faults() -> None:
+    steady = [("steady", fault, 50.0 if fault > 20 else float(fault)) for fault in range(1, 61)]
+    grows = [("grows", fault, 50 + fault / 10) for fault in range(1, 61)]
+    assert memory_growth(steady) == pytest.approx(0)
+    assert memory_growth([*steady, *grows]) == pytest.approx(10)
+    assert memory_growth(steady[:30]) is None, "no process lived long enough"
+
+
+def test_the_newest_step_is_read_from_the_newest_generation(written: Written) -> None:
+    assert records.newest_step(written.folder) is None
+    written.verdict()
+    assert records.newest_step(written.folder) == 14
+
+
+def test_a_damaged_lineage_is_an_error_that_names_the_file(written: Written) -> None:
+    written.verdict()
+    (written.folder / "lineage" / "1-2.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"1-2\.json is damaged"):
+        records.read(written.folder)
+
+
+def test_lines_are_compared_as_they_were_written() -> None:
+    assert records._line(line(3)) == Line(FIRST, 3, 12, BATCH, 1003, 5 / 3)

@@ -1,0 +1,58 @@
+"""A soak's plan is a function of its seed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from soak.draw import FAULTS_AN_EPISODE, plan
+from soak.faults import STRIKES
+from soak.jobs import PARALLELISM, REPLICAS
+from soak.kinds import FAULTS, JOBS, FaultKind
+
+
+def test_there_is_a_function_for_each_kind_of_fault_and_a_manifest_for_each_kind_of_job() -> None:
+    assert {kind.name for kind in FAULTS} == set(STRIKES)
+    assert {kind.name for kind in JOBS} == set(PARALLELISM) == set(REPLICAS)
+
+
+@given(st.integers(), st.integers(1, 200))
+def test_equal_seeds_draw_equal_plans_with_as_many_faults_as_asked_for(
+    seed: int, count: int
+) -> None:
+    drawn = plan(seed, count, FAULTS, JOBS)
+    assert drawn == plan(seed, count, FAULTS, JOBS)
+    faults = [fault for episode in drawn for fault in episode.faults]
+    assert [fault.number for fault in faults] == list(range(1, count + 1))
+    limits = {kind.name: kind.seconds for kind in FAULTS}
+    for episode in drawn:
+        assert 1 <= len(episode.faults) <= FAULTS_AN_EPISODE
+        for fault in episode.faults:
+            least, most = limits[fault.kind]
+            assert least <= fault.seconds <= most
+            assert 0 <= fault.choice < 1 and 0 <= fault.job < len(episode.jobs)
+
+
+def test_another_seed_draws_another_plan() -> None:
+    assert plan(1, 20, FAULTS, JOBS) != plan(2, 20, FAULTS, JOBS)
+
+
+def test_every_kind_of_fault_and_of_job_is_drawn_within_five_hundred() -> None:
+    drawn = plan(7, 500, FAULTS, JOBS)
+    assert {fault.kind for one in drawn for fault in one.faults} == {kind.name for kind in FAULTS}
+    assert {job for one in drawn for job in one.jobs} == {kind.name for kind in JOBS}
+    assert {len(one.jobs) for one in drawn} == {1, 2}
+
+
+def test_what_weighs_more_is_drawn_more_often() -> None:
+    kinds = (FaultKind("rare", 1), FaultKind("frequent", 9))
+    faults = [fault for one in plan(1, 1000, kinds, JOBS) for fault in one.faults]
+    frequent = sum(fault.kind == "frequent" for fault in faults)
+    assert 850 < frequent < 950
+
+
+@pytest.mark.parametrize(("count", "kinds"), [(0, FAULTS), (1, ())])
+def test_a_plan_of_nothing_is_refused(count: int, kinds: tuple[FaultKind, ...]) -> None:
+    with pytest.raises(ValueError, match="at least one fault, one kind and one job"):
+        plan(1, count, kinds, JOBS)
