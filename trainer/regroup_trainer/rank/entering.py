@@ -5,7 +5,6 @@ The steps, and who decides what, are in docs/design/0006-entering-a-generation.m
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -111,6 +110,7 @@ def _start_restored(
 ) -> tuple[Start, Restored]:
     state = program.build(joined.group)
     choice = restorer.restore(state)
+    end = restorer.volume.on_rank0(lambda: _history_end(restorer))
     start = Start(
         state,
         choice.log,
@@ -129,20 +129,20 @@ def _start_restored(
     found = {
         "path": str(choice.path) if choice.path else None,
         "skipped": choice.skipped,
-        "history_end": _history_end(restorer),
+        "history_end": end,
     }
     return start, report.model_copy(update=found)
 
 
 def _history_end(restorer: Restorer) -> HistoryEnd | None:
-    """What the volume shows that was committed before, unless the policy starts another line."""
+    """What the volume shows that was committed before, unless the policy starts another line.
+    Raises OSError.
+    """
     layout, record = restorer.layout, restorer.record
-    with contextlib.suppress(OSError):  # losses are then counted by what was reported
-        records = lineage.read(layout)
-        links = lineage.chain(records, records[record.number].parent)
-        if policy_in_force(links, record.desired.resume).policy == "Latest":
-            return history_end(layout, links)
-    return None
+    records = lineage.read(layout)
+    links = lineage.chain(records, records[record.number].parent)
+    is_continued = policy_in_force(links, record.desired.resume).policy == "Latest"
+    return history_end(layout, links) if is_continued else None
 
 
 def _report(
