@@ -137,8 +137,7 @@ class CoordinatorConnection:
                 ) from None
             self._problem = f"HTTP {error.status}"
         except (aiohttp.ClientError, OSError, TimeoutError, ValidationError) as error:
-            number = error.errno if isinstance(error, OSError) else None
-            self._problem = os.strerror(number) if number else str(error) or type(error).__name__
+            self._problem = _words(error)
         welcomed, self.welcomed = self.welcomed, False
         return welcomed
 
@@ -180,3 +179,11 @@ class CoordinatorConnection:
                     return
             self._filled.clear()
             await self._filled.wait()
+
+
+def _words(error: Exception) -> str:
+    """The words of the system, not the parts of an object."""
+    if isinstance(error, TimeoutError):
+        return "it takes too long"
+    number = error.errno if isinstance(error, OSError) else None
+    return os.strerror(number) if number else str(error) or type(error).__name__
