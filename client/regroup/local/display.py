@@ -153,7 +153,10 @@ def _facts(status: CoordinatorStatus) -> list[tuple[str, str]]:
         facts += _numbers(progress)
     if status.checkpoint is not None:
         facts.append(("checkpoint", f"step {status.checkpoint.step}"))
-    facts.append(("recoveries", str(sum(status.ledger.restarts.values()))))
+    restarts = sum(status.ledger.restarts.values())
+    if status.phase == "failed" and restarts:
+        restarts -= 1  # nothing followed the last failure
+    facts.append(("recoveries", str(restarts)))
     if counts_steps:
         facts.append(("goodput", f"{status.ledger.goodput_ratio:.0%}"))
     return facts
