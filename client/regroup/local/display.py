@@ -154,8 +154,10 @@ def _facts(status: CoordinatorStatus) -> list[tuple[str, str]]:
         facts += _numbers(progress)
     if status.checkpoint is not None:
         facts.append(("checkpoint", f"step {status.checkpoint.step}"))
-    restarts = status.ledger.restarts
-    facts.append(("recoveries", str(sum(restarts.get(cause, 0) for cause in FAILURES))))
+    restarts = sum(status.ledger.restarts.get(cause, 0) for cause in FAILURES)
+    if status.phase == "failed" and restarts:
+        restarts -= 1  # nothing followed the last failure
+    facts.append(("recoveries", str(restarts)))
     if counts_steps:
         facts.append(("goodput", f"{status.ledger.goodput_ratio:.0%}"))
     return facts

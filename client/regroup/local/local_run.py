@@ -113,17 +113,13 @@ class LocalRun:
         token_file = private / "token"
         token_file.touch(mode=0o600)
         token_file.write_text(token)
-        processes = self.desired.replicas * self.ranks
-        threads: int | None = max(1, len(os.sched_getaffinity(0)) // processes)
-        if self.desired.script:  # torchrun's rule
-            threads = 1 if processes > 1 else None
         return Place(
             job=self.desired.job,
             port=free_port(),
             token_file=token_file,
             logs=logs,
             ranks=self.ranks,
-            threads=threads,
+            threads=threads_of_workers(self.desired, self.ranks, len(os.sched_getaffinity(0))),
             entry=self.entry,
             working_directory=self.working_directory,
             variables=self.variables,
@@ -284,6 +280,15 @@ def _last_known(status: CoordinatorStatus) -> LastKnown | None:
         return None
     progress = status.progress
     return LastKnown(step=progress.step, time=progress.time, world_size=status.world_size)
+
+
+def threads_of_workers(desired: Desired, ranks: int, cpus: int) -> int | None:
+    """OMP_NUM_THREADS of workers with so many ranks: an equal share of the CPUs for the built-in
+    trainer. A script gets what torchrun sets, 1 beside other ranks of its worker; None: unset.
+    """
+    if desired.script:
+        return 1 if ranks > 1 else None
+    return max(1, cpus // (desired.replicas * ranks))
 
 
 def newest_term(directory: Path) -> int:

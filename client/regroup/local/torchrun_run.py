@@ -389,9 +389,7 @@ class TorchrunRun:
         out, log, last = (
             self.wanted.directory / "logs" / f"{name}.{kind}" for kind in ("out", "log", "message")
         )
-        threads = max(1, len(os.sched_getaffinity(0)) // (self.wanted.replicas * self.wanted.ranks))
         environment = {
-            "OMP_NUM_THREADS": str(threads),
             "PYTHONUNBUFFERED": "1",
             **os.environ,
             DIRECTORY_VARIABLE: str(self.wanted.directory),

@@ -191,3 +191,9 @@ def test_what_a_rank_writes_does_not_steer_the_terminal() -> None:
     with Display(Console(file=out), plain=True) as display:
         display.line(text)
     assert out.getvalue() == "rank 0: red ok\n"
+
+
+def test_a_failure_that_ends_the_job_is_no_recovery() -> None:
+    failed = make_status(5, phase="failed", ledger=Ledger(restarts={"application": 3}))
+    assert "recoveries=2" in plain_line(failed)
+    assert "recoveries=3" in plain_line(failed.model_copy(update={"phase": "running"}))

@@ -235,7 +235,8 @@ def test_a_program_that_cannot_start_fails_without_all_its_tries(
 
 
 STEPS = """
-import pathlib, time
+import os, pathlib, time
+print("threads", os.environ.get("OMP_NUM_THREADS"))
 print("step 3", flush=True)
 while not (seen := pathlib.Path("seen")).exists():
     seen.touch()
@@ -244,7 +245,10 @@ while not (seen := pathlib.Path("seen")).exists():
 
 
 @pytest.mark.slow
-def test_a_step_that_the_pattern_finds_is_a_moment_for_a_kill(tmp_path: Path) -> None:
+def test_a_step_that_the_pattern_finds_is_a_moment_for_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     (tmp_path / "train.py").write_text(STEPS)
     (tmp_path / "job.yaml").write_text(
         JOB.replace("spec:\n", "spec:\n  progressPattern: 'step (?P<step>\\d+)'\n", 1)
@@ -253,3 +257,4 @@ def test_a_step_that_the_pattern_finds_is_a_moment_for_a_kill(tmp_path: Path) ->
     done = CliRunner().invoke(main, [*command, "--kill", "rank=0@step=3"])
     assert done.exit_code == 0, done.output
     assert "killed rank 0 at step 3" in done.output
+    assert "rank 0: threads None" in done.output, "torchrun sets it for several ranks only"

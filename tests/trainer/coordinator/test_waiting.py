@@ -61,6 +61,12 @@ def test_workers_that_import_torch_are_named_while_they_report_it() -> None:
     assert status(job).message.endswith("(see the pods of gpt-w0, gpt-w1, gpt-w2)")
 
 
+def test_a_run_on_this_machine_has_logs_and_no_pods() -> None:
+    job = Job(desired=make_desired(namespace="local"))
+    job.wait(0.1)
+    assert "(see the logs of gpt-w0, " in status(job).message
+
+
 def test_more_workers_than_the_least_are_waited_for_a_while() -> None:
     job = Job(make_desired(start_grace_seconds=10.0))
     job.add_agent(0)

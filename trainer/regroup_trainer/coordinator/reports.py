@@ -214,7 +214,8 @@ def _on_finished(state: State, report: Finished, current: CurrentGeneration, now
     completed = all(end.reason == "completed" for end in current.finished.values())
     if current.ended and current.failure is None and completed:
         step = f", after step {current.progress.step}" if current.progress else ""
-        ranks = f"the program ended well on {len(current.finished)} ranks{step}"
+        count = len(current.finished)
+        ranks = f"the program ended well on {count} rank{'' if count == 1 else 's'}{step}"
         text = ranks if current.unmanaged else f"trained {report.step} steps"
         state.emit(now, "Completed", text)
         state.conclude(Outcome(result="completed", message=text))

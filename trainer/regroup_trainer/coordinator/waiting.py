@@ -166,7 +166,8 @@ def _absent(context: WaitingContext) -> str:
         pods = importing if context.now < at + IMPORTING_SECONDS else others
         pods.append(f"{state.desired.job}-w{index}")
     parts = [f"importing torch: {', '.join(importing)}"] if importing else []
-    parts += [f"see the pods of {', '.join(others)}"] if others else []
+    what = "logs" if state.desired.namespace == "local" else "pods"  # `regroup run` has no pods
+    parts += [f"see the {what} of {', '.join(others)}"] if others else []
     return f" ({'; '.join(parts)})" if parts else ""
 
 
