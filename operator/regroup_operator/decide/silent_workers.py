@@ -3,8 +3,8 @@
 An agent shows life as soon as it starts, before its template imports torch. So a worker of which
 nothing is heard has hung, or it looks for the coordinator at a wrong place. It costs the job a
 worker for ever, although its pod is Running. Where the Service's address has changed, it is sent
-the new one. A member that falls silent is not meant here: its
-coordinator reports it as lost (`losses`).
+the new one. A member that falls silent is not meant here: its coordinator reports it as lost
+(`losses`).
 
 Where nothing is heard of any other worker either, the fault is likely elsewhere, and nothing is
 replaced. A coordinator of an older release does not say of whom it hears: nothing is replaced then.

@@ -263,10 +263,17 @@ async def test_only_recent_signs_of_life_are_reported(setup: Setup) -> None:
     for age in range(2000):
         setup.core.on_importing(0, f"uid-{age}", now - age / 100)
     heard = heard_of(setup.core.state, now)
+    assert heard is not None
     assert heard[:2] == ("uid-0", "uid-1")
     assert len(heard) == HEARD_SECONDS * 100
-    setup.core.on_importing(0, "", now)
-    assert "" not in heard_of(setup.core.state, now)
+
+
+async def test_nothing_is_said_of_whom_it_hears_where_an_agent_does_not_give_its_name(
+    setup: Setup,
+) -> None:
+    async with setup.session.post(f"{setup.url}/v1/importing/0") as response:
+        assert response.status == 204
+    assert (await setup.status()).heard is None
 
 
 async def leave(setup: Setup, socket: aiohttp.ClientWebSocketResponse, name: str) -> None:

@@ -58,6 +58,8 @@ class State:
         self.members: dict[str, Member] = {}
         self.unknown_members: dict[str, float] = {}
         """Name -> last heartbeat of agents that are lost, import torch, or are yet to connect."""
+        self.agents_say_names = True
+        """Whether all agents that import torch say who they are; those of 0.2.0 do not."""
         self.importing: dict[int, float] = {}
         """Index -> when its worker last reported that it imports torch."""
         self.lost_members: dict[int, tuple[Hello, str]] = {}

@@ -130,6 +130,7 @@ class Coordinator:
         """A worker that has not connected yet imports torch. An older agent gives no name."""
         if index < self.state.desired.workers:
             self.state.importing[index] = now
+            self.state.agents_say_names &= bool(name)
             if name and name not in self.state.members:  # its hello may overtake this
                 self.state.unknown_members[name] = now
 
