@@ -120,14 +120,47 @@ class _Stage:
         grid = self.layout.grid
         activations = self._kept_per_micro_batch() * self._in_flight()
         shard = FP32 * self._parameters // grid.parameter_shards
-        appear_late = self._shards and not self._accumulates
         return Memory(
             parameters=shard,
-            gradients=max(0, shard - activations) if appear_late else shard,
+            gradients=self._gradients(shard, activations),
             optimizer=MOMENTS * self._parameters // grid.optimizer_shards,
             activations=activations,
-            working=self._working_sharded() if self._shards else self._working_whole(),
+            working=self._working(),
         )
+
+    def _gradients(self, shard: int, activations: int) -> int:
+        """Bytes of gradients at the worst moment. Those of a single micro-batch appear as
+        activations, and copies of parameters, are freed.
+        """
+        if self._shards and self._accumulates and self.layout.grid.pipeline > 1:
+            return 0  # their shards appear as the whole ones, which are counted as working, go
+        if self._accumulates or not (self._shards or self._copies_modules):
+            return shard
+        if self._shards:
+            return max(0, shard - activations)
+        return max(0, shard + (FP32 - self.element) * self._block - self._copies - activations)
+
+    def _working(self) -> int:
+        if self._shards:
+            return self._working_sharded()
+        return self._working_of_modules() if self._copies_modules else self._working_whole()
+
+    @property
+    def _copies_modules(self) -> bool:
+        """Whether FSDP2's machinery replicates the model, as it does within model parallelism."""
+        return self.layout.grid.ranks_per_row > 1 and not self._shards
+
+    @property
+    def _copies(self) -> int:
+        """Bytes of the parameters that a forward pass copies, in its precision."""
+        return self._parameters * self.element
+
+    def _working_of_modules(self) -> int:
+        """Copies of the parameters live from forward to backward, in fp32 too. One block's are
+        there with its gradients.
+        """
+        passing = max(self._passing_of_loss(), self._passing_of_block())
+        return self._copies + self._block * self.element + passing
 
     def _in_flight(self) -> int:
         """Micro-batches that wait for their backward pass (1F1B; Megatron-2, section 2.2.1)."""
@@ -204,9 +237,10 @@ class _Stage:
         attention.
         """
         model, tensor = self.model, self.layout.grid.tensor
-        attention = 3 * model.width + 2 * model.key_value_width
-        perceptron = (2 if model.gated else 1) * model.feed_forward_width + model.width
-        products = (attention + perceptron) * self.element // tensor
+        attention = 2 * model.width + 2 * model.key_value_width
+        perceptron = (2 if model.gated else 1) * model.feed_forward_width
+        summed = 2 * model.width  # what leaves both: each tensor rank has a summand of the whole
+        products = (attention + perceptron) * self.element // tensor + summed * self.element
         return self._input_of_block() + self._tokens * products
 
     @property

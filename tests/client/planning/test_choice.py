@@ -12,7 +12,7 @@ from regroup.planning.transformer import of_model, of_parameters
 from regroup_trainer.protocol.config import ModelConfig
 
 BATCH = Batch(512, 2048)
-SIMPLE_AND_DEEP = ("fsdp 32 x tp 2", "ddp 2 x pp 4 x tp 8")
+FAST_AND_SLOW = ("pp 16 x tp 4", "hsdp 2x32")
 
 
 def question(parameters: float, gpu: str = "a100-80", nodes: int = 8) -> Question:
@@ -76,12 +76,12 @@ def test_a_lead_inside_the_error_is_said_and_the_simpler_layout_recommended() ->
 
 def test_a_lead_outside_the_error_is_a_lead() -> None:
     def two(layout: Layout) -> str:
-        return "" if layout.grid.name in SIMPLE_AND_DEEP else "not today"
+        return "" if layout.grid.name in FAST_AND_SLOW else "not today"
 
     result = plan(question(100e9), two)
     assert result.recommended
-    assert result.recommended.layout.grid.name == SIMPLE_AND_DEEP[0]
-    assert f"the next best, {SIMPLE_AND_DEEP[1]}, is" in result.reason
+    assert result.recommended.layout.grid.name == FAST_AND_SLOW[0]
+    assert f"the next best, {FAST_AND_SLOW[1]}, is" in result.reason
     assert "error" not in result.reason
 
 

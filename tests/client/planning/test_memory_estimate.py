@@ -21,6 +21,7 @@ def memory(
 
 
 DDP, ZERO = Grid("ddp", 1, 1, 1, 8), Grid("zero", 1, 1, 1, 8)
+ALONE, SPLIT = Grid("ddp", 1, 1, 1, 1), Grid("ddp", 2, 1, 1, 1)
 FSDP, HSDP = Grid("fsdp", 1, 1, 8, 1), Grid("hsdp", 1, 1, 4, 2)
 
 
@@ -48,10 +49,31 @@ def test_accumulation_with_sharding_keeps_shards_of_gradients_and_no_whole_ones(
 
 
 def test_accumulation_without_sharding_makes_gradients_beside_those_of_earlier_passes() -> None:
-    for grid in (DDP, Grid("ddp", 1, 1, 1, 1), Grid("ddp", 2, 1, 1, 1)):
+    for grid in (DDP, Grid("ddp", 1, 1, 1, 1)):
         one, more = Batch(grid.data, 1024), Batch(2 * grid.data, 1024)
         often, once = memory(grid, batch=more), memory(grid, batch=one)
         assert often.total - once.total == once.gradients
+
+
+def test_within_model_parallelism_parameters_are_copied_in_the_precision_of_the_pass() -> None:
+    """FSDP2's machinery replicates there: it adds gradients up in fp32, without a second set."""
+    half = estimate(MODEL, Layout(SPLIT, 1, "none"), BATCH, BF16)
+    full = estimate(MODEL, Layout(SPLIT, 1, "none"), BATCH, 4)
+    assert half.gradients == full.gradients == 4 * MODEL.parameters // 2
+    assert full.working - half.working > (4 - BF16) * MODEL.parameters // 2
+    assert half.working < 4 * MODEL.parameters // 2
+
+
+def test_a_pipeline_of_shards_has_whole_gradients_or_their_shards() -> None:
+    found = memory(Grid("fsdp", 1, 2, 4, 1))
+    assert found.gradients == 0
+    assert found.working > 4 * MODEL.layers // 2 * MODEL.block_parameters
+
+
+def test_tensor_ranks_keep_whole_summands_of_what_leaves_a_block() -> None:
+    whole, split = (memory(grid, checkpointing="selective").activations for grid in (ALONE, SPLIT))
+    summands = MODEL.layers * BATCH.sequence_length * 2 * MODEL.width * BF16
+    assert 2 * split - whole == summands
 
 
 def test_accumulation_decides_whether_a_hundred_billion_parameters_fit_64_a100() -> None:

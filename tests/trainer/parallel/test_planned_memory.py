@@ -41,6 +41,7 @@ ALONE, SPLIT, STAGED = (
     Grid("ddp", RANKS, 1, 1, 1),
     Grid("ddp", 1, RANKS, 1, 1),
 )
+STAGED_SHARDS = Grid("fsdp", 1, RANKS, RANKS, 1)
 Precision = Literal["fp32", "bf16"]
 
 
@@ -53,6 +54,10 @@ Precision = Literal["fp32", "bf16"]
         pytest.param(WIDE, ALONE, 1, 4, "none", "fp32", id="one rank, accumulating"),
         pytest.param(WIDE, SPLIT, 1, 4, "none", "fp32", id="tensor, accumulating"),
         pytest.param(WIDE, STAGED, 1, 4, "none", "fp32", id="pipeline, accumulating"),
+        pytest.param(WIDE, SPLIT, 1, 4, "none", "bf16", id="tensor, bf16"),
+        pytest.param(WIDE, STAGED, 1, 4, "none", "bf16", id="pipeline, bf16"),
+        pytest.param(WIDE, STAGED_SHARDS, 1, 8, "none", "fp32", id="pipeline of shards"),
+        pytest.param(GPT, SPLIT, 16, 32, "selective", "fp32", id="tensor, cheap parts recomputed"),
         pytest.param(GPT, FSDP, 8, 4, "none", "fp32", id="fsdp, a share of half a micro-batch"),
         pytest.param(GPT, SLICED, 8, 8, "none", "fp32", id="slices of sequences"),
         pytest.param(GPT, DDP, 4, 16, "none", "fp32", id="ddp, accumulating"),
