@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from soak import records, watch
-from soak.checker import Evidence, Verdict, judge
+from soak.checker import STUCK_SECONDS, STUCK_SECONDS_TORCHRUN, Evidence, Verdict, judge
 from soak.draw import Episode, Fault
 from soak.faults import Aim, Missed, strike
-from soak.jobs import CHECKPOINT_STEPS, SNAPSHOT_STEPS, manifest
+from soak.jobs import CHECKPOINT_STEPS, SHAPES, SNAPSHOT_STEPS, TORCHRUN_STEPS, manifest
 from soak.kinds import JOBS
 from soak.reference import Reference
+from soak.replay import replay
 from soak.site import UNREACHABLE, Job, Site, until
 from soak.watch import Watch
 
@@ -109,18 +110,21 @@ class Campaign:
             seen.note(job, status)
             folder = job.folder()
             found = records.read(folder) if folder else records.Records({}, {})
+            shape, newest = SHAPES[kind], max(replay(found).steps, default=0)
             evidence = Evidence(
                 job=job.name,
                 kind=kind,
                 has_whole_copies=HAS_WHOLE_COPIES[kind],
                 snapshot_steps=SNAPSHOT_STEPS,
-                checkpoint_steps=CHECKPOINT_STEPS,
+                checkpoint_steps=TORCHRUN_STEPS if job.is_torchrun else CHECKPOINT_STEPS,
                 records=found,
                 status=status,
                 recoveries=tuple(seen.recoveries[job.name].values()),
-                reference=self.reference.steps(status.get("progress", {}).get("step", 0)),
+                reference=self.reference.steps(shape.program, newest),
                 samples=seen.samples[job.name],
                 duplicates=seen.duplicates[job.name],
+                stuck_seconds=STUCK_SECONDS_TORCHRUN if job.is_torchrun else STUCK_SECONDS,
+                status_shows_steps=not job.is_torchrun,
             )
             self._note(judge(evidence), evidence, suspended)
             self._keep(folder, job.name)

@@ -17,11 +17,12 @@ from typing import Any, TypeVar
 from devcluster import cgroups
 from soak.draw import Fault
 from soak.out_of_memory import run_out
-from soak.site import Job, Process, Site, until
+from soak.site import Job, Process, Site, read_proc, until
 
 GONE_SECONDS = 15.0
 READY_SECONDS = 180.0
 TOGETHER_SECONDS = 0.2
+TORCHRUN_SCRIPT = "torchrun_loop.py"
 Json = dict[str, Any]
 T = TypeVar("T")
 
@@ -57,8 +58,9 @@ class Aim:
         return _pick(self.job.workers(), self.choice, "worker that trains")
 
     def coordinator(self) -> Json:
-        """The coordinator's pod."""
-        return _pick(self.job.pods("coordinator"), 0, "coordinator")
+        """The pod of the coordinator, or of torchrun's store."""
+        role = self.job.meeting_role
+        return _pick(self.job.pods(role), 0, role)
 
     def node(self) -> str:
         """The name of the node of the worker that is hit."""
@@ -94,10 +96,12 @@ def _pod_deleted(aim: Aim, *, grace: int = 30) -> Struck:
 
 def _rank_process(aim: Aim) -> tuple[str, Process]:
     rank, pod = aim.worker()
+    where = pod["metadata"]["name"]
     for pid, name in aim.site.processes(pod).items():
-        if name == f"rank-{rank}":
-            return f"rank {rank} in {pod['metadata']['name']}", Process.of(pid)
-    raise Missed(f"rank {rank} has no process in {pod['metadata']['name']}")
+        script = read_proc(pid, "cmdline").split("\0")[1:2] == [TORCHRUN_SCRIPT]
+        if name == f"rank-{rank}" or (aim.job.is_torchrun and script):
+            return f"rank {rank} in {where}", Process.of(pid)
+    raise Missed(f"rank {rank} has no process in {where}")
 
 
 def _rank_killed(aim: Aim) -> Struck:
@@ -120,20 +124,23 @@ def _operator_killed(aim: Aim) -> Struck:
 
 
 def _two_within_200_ms(aim: Aim) -> Struck:
+    """Two agents, or an agent and the coordinator; at least one worker stays."""
     workers = aim.job.workers()
     if len(workers) < 3:
         raise Missed(f"only {len(workers)} workers train")
-    first = int(aim.choice * len(workers))
-    chosen = [workers[first], workers[(first + 1) % len(workers)]]
-    victims = [aim.site.main_process(pod) for _, pod in chosen]
+    pods = [pod for _, pod in workers]
+    first = int(aim.choice * len(pods))
+    second = pods[(first + 1) % len(pods)] if aim.choice * 100 % 2 < 1 else aim.coordinator()
+    chosen = (pods[first], second)
+    victims = [aim.site.main_process(pod) for pod in chosen]
     began = time.monotonic()
     for victim in victims:
         victim.kill()
     apart = time.monotonic() - began
-    names = " and ".join(pod["metadata"]["name"] for _, pod in chosen)
+    names = " and ".join(pod["metadata"]["name"] for pod in chosen)
     gone = until(lambda: all(victim.is_gone for victim in victims), GONE_SECONDS, 0.02)
     _require(gone and apart < TOGETHER_SECONDS, f"{names} did not end together ({apart:.3f} s)")
-    return Struck(f"the agents of {names} are gone, killed within {apart * 1000:.1f} ms")
+    return Struck(f"process 1 of {names} is gone, killed within {apart * 1000:.1f} ms")
 
 
 def _killed(what: str, process: Process) -> Struck:
@@ -206,7 +213,7 @@ def _drained(aim: Aim, node: str) -> Struck:
 
 
 def _pods_on(aim: Aim, node: str) -> list[Json]:
-    pods = [*aim.job.pods("worker"), *aim.job.pods("coordinator")]
+    pods = [*aim.job.pods("worker"), *aim.job.pods(aim.job.meeting_role)]
     return [pod for pod in pods if pod["spec"].get("nodeName") == node]
 
 

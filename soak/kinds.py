@@ -52,4 +52,6 @@ JOBS = (
     JobKind("fsdp", 2, has_whole_copies=False),
     JobKind("hsdp", 2, has_whole_copies=True),
     JobKind("tensor", 1, has_whole_copies=True),
+    JobKind("session", 2, has_whole_copies=True),
+    JobKind("torchrun", 1, has_whole_copies=False),
 )
