@@ -29,6 +29,8 @@ SETTLED_SECONDS = 4.0
 """Longer than a lost member, and the status of it, take."""
 LAST_SECONDS = 20.0
 """A job trains so long after its last fault."""
+AWAY = {"volume-silent"}
+"""Kinds of faults during which nobody can expect steps."""
 HAS_WHOLE_COPIES = {kind.name: kind.has_whole_copies for kind in JOBS}
 
 
@@ -45,6 +47,8 @@ class Campaign:
     missed: int = 0
     verdicts: list[Verdict] = field(default_factory=list)
     memory: list[tuple[str, int, float]] = field(default_factory=list)
+    excused: list[tuple[str, float, float]] = field(default_factory=list)
+    """Job, and from when to when its volume did not answer: seconds since the epoch."""
 
     def run(self, episodes: Sequence[Episode], deadline: float) -> None:
         """Run episodes until the monotonic clock shows `deadline`; one that has begun is ended."""
@@ -91,6 +95,8 @@ class Campaign:
         except (Missed, *UNREACHABLE) as error:
             self._write({"entry": "undo", "number": fault.number, "failed": str(error)})
             self.report(f"fault {fault.number} {fault.kind} could not be undone: {error}")
+        if fault.kind in AWAY:
+            self.excused.append((job.name, entry["time"], time.time()))
         self.memory += watch.memory(self.site, jobs, fault.number)
 
     def _wait_until_whole(self, jobs: tuple[Job, ...], seconds: float = WHOLE_SECONDS) -> None:
@@ -122,6 +128,7 @@ class Campaign:
                 recoveries=tuple(seen.recoveries[job.name].values()),
                 reference=self.reference.steps(shape.program, newest),
                 samples=seen.samples[job.name],
+                excused=[(a, b) for name, a, b in self.excused if name == job.name],
                 duplicates=seen.duplicates[job.name],
                 stuck_seconds=STUCK_SECONDS_TORCHRUN if job.is_torchrun else STUCK_SECONDS,
                 status_shows_steps=not job.is_torchrun,

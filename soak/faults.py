@@ -18,10 +18,12 @@ from devcluster import cgroups
 from soak.draw import Fault
 from soak.out_of_memory import run_out
 from soak.site import Job, Process, Site, read_proc, until
+from soak.volume import PROBE_SECONDS, Slowness
 
 GONE_SECONDS = 15.0
 READY_SECONDS = 180.0
 TOGETHER_SECONDS = 0.2
+SLOW_PROBES, SLOW_SECONDS = 5, 0.05
 TORCHRUN_SCRIPT = "torchrun_loop.py"
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -97,11 +99,21 @@ def _pod_deleted(aim: Aim, *, grace: int = 30) -> Struck:
 def _rank_process(aim: Aim) -> tuple[str, Process]:
     rank, pod = aim.worker()
     where = pod["metadata"]["name"]
-    for pid, name in aim.site.processes(pod).items():
-        script = read_proc(pid, "cmdline").split("\0")[1:2] == [TORCHRUN_SCRIPT]
-        if name == f"rank-{rank}" or (aim.job.is_torchrun and script):
+    found = aim.site.processes(pod)
+    script = torchrun_rank(list(found)) if aim.job.is_torchrun else None
+    for pid, name in found.items():
+        if name == f"rank-{rank}" or pid == script:
             return f"rank {rank} in {where}", Process.of(pid)
     raise Missed(f"rank {rank} has no process in {where}")
+
+
+def torchrun_rank(pids: list[int]) -> int | None:
+    """The process that runs torchrun's script: torchrun and what watches it have it as a child."""
+    commands = {pid: read_proc(pid, "cmdline").rstrip("\0").split("\0") for pid in pids}
+    named = [pid for pid, command in commands.items() if command[-1] == TORCHRUN_SCRIPT]
+    stats = [read_proc(pid, "stat").rpartition(")")[2].split() for pid in named]
+    parents = {stat[1] for stat in stats if stat}
+    return next((pid for pid in named if str(pid) not in parents), None)
 
 
 def _rank_killed(aim: Aim) -> Struck:
@@ -259,7 +271,7 @@ def _object_deleted(aim: Aim, kind: str) -> Struck:
 
 
 def _volume_full(aim: Aim) -> Struck:
-    filler = aim.job.volume / ".filler"
+    filler = aim.job.volume.content / ".filler"
     try:
         _fill(filler)
     except OSError as error:
@@ -267,6 +279,24 @@ def _volume_full(aim: Aim) -> Struck:
             return Struck(f"a write to the volume failed: {error}", filler.unlink)
         raise
     raise Missed("the volume takes any amount")
+
+
+def _volume_silent(aim: Aim) -> Struck:
+    volume = aim.job.volume
+    volume.stop()
+    if volume.answer_seconds() is not None:
+        volume.go_on()
+        raise Missed("the volume answers")
+    return Struck(f"the volume did not answer for {PROBE_SECONDS:.0f} s", volume.go_on)
+
+
+def _volume_slow(aim: Aim) -> Struck:
+    slow = Slowness(aim.job.volume)
+    answers = [aim.job.volume.answer_seconds() or PROBE_SECONDS for _ in range(SLOW_PROBES)]
+    if sum(answers) < SLOW_PROBES * SLOW_SECONDS:
+        slow.end()
+        raise Missed(f"the volume answers in {sum(answers) / SLOW_PROBES:.3f} s")
+    return Struck(f"the volume answers in {sum(answers) / SLOW_PROBES:.2f} s on average", slow.end)
 
 
 def _fill(filler: Path) -> None:
@@ -316,6 +346,8 @@ STRIKES: Mapping[str, Callable[[Aim], Struck]] = {
     "api-server-away": _api_server_away,
     "operator-killed": _operator_killed,
     "volume-full": _volume_full,
+    "volume-silent": _volume_silent,
+    "volume-slow": _volume_slow,
     "secret-deleted": lambda aim: _object_deleted(aim, "secret"),
     "service-deleted": lambda aim: _object_deleted(aim, "service"),
     "policy-deleted": lambda aim: _object_deleted(aim, "networkpolicy"),

@@ -85,6 +85,7 @@ def _manifest(name: str, shape: Shape, replicas: int, pace: float) -> Json:
     }
     if "launcher" in shape.spec:
         del spec["failureDetection"], spec["nodeFailurePolicy"]
+        spec["restartPolicy"] = {"maxRestarts": -1, "maxBackoffSeconds": 5}
     return {
         "apiVersion": "regroup.dev/v1alpha1",
         "kind": "TrainingJob",

@@ -40,6 +40,8 @@ FAULTS = (
     FaultKind("api-server-away", 2, (5, 30)),
     FaultKind("operator-killed", 2),
     FaultKind("volume-full", 3, (5, 30)),
+    FaultKind("volume-silent", 3, (5, 40)),
+    FaultKind("volume-slow", 2, (5, 40)),
     FaultKind("secret-deleted", 1),
     FaultKind("service-deleted", 1),
     FaultKind("policy-deleted", 1),

@@ -26,9 +26,9 @@ from devcluster.processes import start_time
 from devcluster.waiting import wait_until
 from soak import records
 from soak.jobs import PROGRAMS
+from soak.volume import SIZE, SoakVolume
 
 NAME = "soak"
-VOLUME_MEBIBYTES = 256
 PROGRAMS_FOLDER = Path(__file__).resolve().parent / "programs"
 GROUP = "/apis/regroup.dev/v1alpha1/namespaces"
 UNREACHABLE = (OSError, http.client.HTTPException, DevclusterError, ValueError)
@@ -69,13 +69,13 @@ class Site:
     def start(self, manifest: Json) -> Job:
         """Apply a job with a volume of its own."""
         name = manifest["metadata"]["name"]
-        volume, size = f"{self.namespace}-{name}", f"{VOLUME_MEBIBYTES}Mi"
-        self.cluster.add_volume(volume, size)
-        claim = shared_claim(storageClassName=volume, resources={"requests": {"storage": size}})
+        volume = SoakVolume.make(self.cluster, f"{self.namespace}-{name}")
+        size = {"requests": {"storage": SIZE}}
+        claim = shared_claim(storageClassName=volume.name, resources=size)
         claim["metadata"]["name"] = name
         self.stage.kubectl.apply(claim, manifest, namespace=self.namespace)
         torchrun = manifest["spec"].get("launcher") == "torchrun"
-        job = Job(self, name, self.cluster.volumes / f"limited-{volume}", torchrun)
+        job = Job(self, name, volume, torchrun)
         wait_until(lambda: job.read()["metadata"]["uid"], 30, f"The job {name}")
         return job
 
@@ -151,8 +151,7 @@ class Job:
 
     site: Site
     name: str
-    volume: Path
-    """The folder of this machine with the content of its volume."""
+    volume: SoakVolume
     is_torchrun: bool = False
 
     @property
@@ -171,7 +170,7 @@ class Job:
 
     def folder(self) -> Path | None:
         """What it writes; None before there is anything."""
-        found = list(self.volume.glob(f"{self.site.namespace}/{self.name}-*"))
+        found = list(self.volume.content.glob(f"{self.site.namespace}/{self.name}-*"))
         return found[0] if found else None
 
     def pods(self, role: str) -> list[Json]:
