@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from soak import records, watch
-from soak.checker import STUCK_SECONDS, STUCK_SECONDS_TORCHRUN, Evidence, Verdict, judge
+from soak.checker import STUCK_SECONDS, STUCK_SECONDS_TORCHRUN, Evidence, Hit, Verdict, judge
 from soak.draw import Episode, Fault
 from soak.faults import Aim, Missed, strike
 from soak.jobs import CHECKPOINT_STEPS, SHAPES, SNAPSHOT_STEPS, TORCHRUN_STEPS, manifest
 from soak.kinds import JOBS
 from soak.reference import Reference
 from soak.replay import replay
-from soak.site import UNREACHABLE, Job, Site, until
+from soak.site import UNREACHABLE, Job, Site
+from soak.waiting import until
 from soak.watch import Watch
 
 START_SECONDS = 240.0
@@ -31,7 +32,7 @@ LAST_SECONDS = 20.0
 """A job trains so long after its last fault."""
 AWAY = {"volume-silent"}
 """Kinds of faults during which nobody can expect steps."""
-HAS_WHOLE_COPIES = {kind.name: kind.has_whole_copies for kind in JOBS}
+COPY_SIZES = {kind.name: kind.copy_size for kind in JOBS}
 
 
 @dataclass
@@ -47,6 +48,8 @@ class Campaign:
     missed: int = 0
     verdicts: list[Verdict] = field(default_factory=list)
     memory: list[tuple[str, int, float]] = field(default_factory=list)
+    hits: list[tuple[str, Hit]] = field(default_factory=list)
+    """Job, and which of its ranks a fault has hit."""
     excused: list[tuple[str, float, float]] = field(default_factory=list)
     """Job, and from when to when its volume did not answer: seconds since the epoch."""
 
@@ -78,6 +81,7 @@ class Campaign:
         time.sleep(fault.pause)
         job = jobs[fault.job]
         entry = {"entry": "fault", **asdict(fault), "job": job.name, "time": time.time()}
+        places = {one.name: _places(one) for one in jobs}
         try:
             struck = strike(Aim(self.site, job, fault.choice), fault)
         except (Missed, LookupError, *UNREACHABLE) as error:
@@ -89,6 +93,11 @@ class Campaign:
         self._write(entry)
         self.report(f"fault {fault.number} {fault.kind} on {job.name}: {struck.proof}")
         self.struck.append(entry)
+        for name, found in places.items():
+            ranks = [
+                r for r, (pod, node) in found.items() if pod in struck.pods or node == struck.node
+            ]
+            self.hits.append((name, Hit(entry["time"], frozenset(ranks), len(found))))
         time.sleep(fault.seconds)
         try:
             struck.undo()
@@ -120,7 +129,8 @@ class Campaign:
             evidence = Evidence(
                 job=job.name,
                 kind=kind,
-                has_whole_copies=HAS_WHOLE_COPIES[kind],
+                copy_size=COPY_SIZES[kind],
+                hits=[hit for name, hit in self.hits if name == job.name],
                 snapshot_steps=SNAPSHOT_STEPS,
                 checkpoint_steps=TORCHRUN_STEPS if job.is_torchrun else CHECKPOINT_STEPS,
                 records=found,
@@ -177,3 +187,12 @@ def are_whole(jobs: tuple[Job, ...]) -> bool:
     time.sleep(SETTLED_SECONDS)
     pairs = zip(before, [job.training() for job in jobs], strict=True)
     return all(a and b and a[0] == b[0] and a[1] < b[1] for a, b in pairs)
+
+
+def _places(job: Job) -> dict[int, tuple[str, str]]:
+    """Rank -> pod and node of those that train; empty while nobody can be asked."""
+    with contextlib.suppress(*UNREACHABLE):
+        return {
+            rank: (pod["metadata"]["name"], pod["spec"]["nodeName"]) for rank, pod in job.workers()
+        }
+    return {}

@@ -10,15 +10,16 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from devcluster import cgroups
 from soak.draw import Fault
 from soak.out_of_memory import run_out
-from soak.site import Job, Process, Site, read_proc, until
+from soak.site import Job, Process, Site, read_proc
 from soak.volume import PROBE_SECONDS, Slowness, SoakVolume
+from soak.waiting import until
 
 GONE_SECONDS = 15.0
 READY_SECONDS = 180.0
@@ -44,6 +45,10 @@ class Struck:
     proof: str
     """What was seen, as a sentence."""
     undo: Callable[[], None] = nothing
+    pods: tuple[str, ...] = ()
+    """Those whose ranks lost their state at once."""
+    node: str = ""
+    """All ranks on it lost theirs, or cannot be reached."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ def _pod_deleted(aim: Aim, *, grace: int = 30) -> Struck:
         return uid not in {one["metadata"]["uid"] for one in aim.job.pods("worker")}
 
     _require(until(leaves, GONE_SECONDS), f"pod {name} is still there")
-    return Struck(f"pod {name} with UID {uid} is gone or being deleted")
+    return Struck(f"pod {name} with UID {uid} is gone or being deleted", pods=(name,))
 
 
 def _rank_process(aim: Aim) -> tuple[str, Process]:
@@ -116,13 +121,19 @@ def torchrun_rank(pids: list[int]) -> int | None:
     return next((pid for pid in named if str(pid) not in parents), None)
 
 
+def _pod_names(aim: Aim) -> tuple[str, ...]:
+    return (str(aim.worker()[1]["metadata"]["name"]),)
+
+
 def _rank_killed(aim: Aim) -> Struck:
-    return _killed(*_rank_process(aim))
+    what, process = _rank_process(aim)
+    return replace(_killed(what, process), pods=_pod_names(aim))
 
 
 def _agent_killed(aim: Aim) -> Struck:
     pod = aim.worker()[1]
-    return _killed(f"the agent of {pod['metadata']['name']}", aim.site.main_process(pod))
+    struck = _killed(f"the agent of {pod['metadata']['name']}", aim.site.main_process(pod))
+    return replace(struck, pods=(pod["metadata"]["name"],))
 
 
 def _coordinator_killed(aim: Aim) -> Struck:
@@ -152,7 +163,10 @@ def _two_within_200_ms(aim: Aim) -> Struck:
     names = " and ".join(pod["metadata"]["name"] for pod in chosen)
     gone = until(lambda: all(victim.is_gone for victim in victims), GONE_SECONDS, 0.02)
     _require(gone and apart < TOGETHER_SECONDS, f"{names} did not end together ({apart:.3f} s)")
-    return Struck(f"process 1 of {names} is gone, killed within {apart * 1000:.1f} ms")
+    return Struck(
+        f"process 1 of {names} is gone, killed within {apart * 1000:.1f} ms",
+        pods=tuple(pod["metadata"]["name"] for pod in chosen),
+    )
 
 
 def _killed(what: str, process: Process) -> Struck:
@@ -162,10 +176,13 @@ def _killed(what: str, process: Process) -> Struck:
 
 
 def _rank_out_of_memory(aim: Aim) -> Struck:
+    pods = _pod_names(aim)
     what, process = _rank_process(aim)
     kills = run_out(process)
     _require(kills > 0, f"the kernel did not kill {what}")
-    return Struck(f"the kernel's OOM killer ended {kills} process(es) in the group of {what}")
+    return Struck(
+        f"the kernel's OOM killer ended {kills} process(es) in the group of {what}", pods=pods
+    )
 
 
 # --- nodes
@@ -179,6 +196,7 @@ def _node_power_cut(aim: Aim) -> Struck:
     return Struck(
         f"{node.name} runs no process and its link is down",
         lambda: _start(aim.site, node.name, node.start),
+        node=node.name,
     )
 
 
@@ -188,14 +206,14 @@ def _node_frozen(aim: Aim) -> Struck:
     if not node.node.is_frozen():
         node.thaw()
         raise Missed(f"{node.name} did not freeze")
-    return Struck(f"all processes of {node.name} are stopped", node.thaw)
+    return Struck(f"all processes of {node.name} are stopped", node.thaw, node=node.name)
 
 
 def _node_partitioned(aim: Aim) -> Struck:
     node = aim.site.cluster.node(aim.node())
     node.partition()
     _require(not node.node.is_plugged(), f"the link of {node.name} is up")
-    return Struck(f"the link of {node.name} is down", node.heal)
+    return Struck(f"the link of {node.name} is down", node.heal, node=node.name)
 
 
 def _node_drained(aim: Aim) -> Struck:

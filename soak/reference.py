@@ -14,7 +14,8 @@ from soak import records
 from soak.jobs import undisturbed
 from soak.records import Line
 from soak.replay import replay
-from soak.site import PROGRAMS_FOLDER, Job, Site, until
+from soak.site import PROGRAMS_FOLDER, Job, Site
+from soak.waiting import until
 from tools.cache import cache_folder
 
 NAME = "undisturbed"

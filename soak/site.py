@@ -7,8 +7,7 @@ import http.client
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from devcluster.waiting import wait_until
 from soak import records
 from soak.jobs import PROGRAMS
 from soak.volume import SIZE, SoakVolume
+from soak.waiting import until
 
 NAME = "soak"
 PROGRAMS_FOLDER = Path(__file__).resolve().parent / "programs"
@@ -233,14 +233,6 @@ def read_proc(pid: int, name: str) -> str:
         return Path(f"/proc/{pid}/{name}").read_text()
     except OSError:
         return ""
-
-
-def until(condition: Callable[[], bool], seconds: float, every: float = 0.2) -> bool:
-    """Whether the condition held within `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not (held := condition()) and time.monotonic() < deadline:
-        time.sleep(every)
-    return held
 
 
 def mebibytes(process: Process) -> float | None:
