@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from soak import records, watch
-from soak.checker import Evidence, Verdict, judge
+from soak.checker import STUCK_SECONDS, STUCK_SECONDS_TORCHRUN, Evidence, Hit, Verdict, judge
 from soak.draw import Episode, Fault
 from soak.faults import Aim, Missed, strike
-from soak.jobs import CHECKPOINT_STEPS, SNAPSHOT_STEPS, manifest
+from soak.jobs import CHECKPOINT_STEPS, SHAPES, SNAPSHOT_STEPS, TORCHRUN_STEPS, manifest
 from soak.kinds import JOBS
 from soak.reference import Reference
-from soak.site import UNREACHABLE, Job, Site, until
+from soak.replay import replay
+from soak.site import UNREACHABLE, Job, Site
+from soak.waiting import until
 from soak.watch import Watch
 
 START_SECONDS = 240.0
@@ -28,7 +30,9 @@ SETTLED_SECONDS = 4.0
 """Longer than a lost member, and the status of it, take."""
 LAST_SECONDS = 20.0
 """A job trains so long after its last fault."""
-HAS_WHOLE_COPIES = {kind.name: kind.has_whole_copies for kind in JOBS}
+AWAY = {"volume-silent"}
+"""Kinds of faults during which nobody can expect steps."""
+COPY_SIZES = {kind.name: kind.copy_size for kind in JOBS}
 
 
 @dataclass
@@ -44,6 +48,10 @@ class Campaign:
     missed: int = 0
     verdicts: list[Verdict] = field(default_factory=list)
     memory: list[tuple[str, int, float]] = field(default_factory=list)
+    hits: list[tuple[str, Hit]] = field(default_factory=list)
+    """Job, and which of its ranks a fault has hit."""
+    excused: list[tuple[str, float, float]] = field(default_factory=list)
+    """Job, and from when to when its volume did not answer: seconds since the epoch."""
 
     def run(self, episodes: Sequence[Episode], deadline: float) -> None:
         """Run episodes until the monotonic clock shows `deadline`; one that has begun is ended."""
@@ -73,6 +81,7 @@ class Campaign:
         time.sleep(fault.pause)
         job = jobs[fault.job]
         entry = {"entry": "fault", **asdict(fault), "job": job.name, "time": time.time()}
+        places = {one.name: _places(one) for one in jobs}
         try:
             struck = strike(Aim(self.site, job, fault.choice), fault)
         except (Missed, LookupError, *UNREACHABLE) as error:
@@ -84,12 +93,19 @@ class Campaign:
         self._write(entry)
         self.report(f"fault {fault.number} {fault.kind} on {job.name}: {struck.proof}")
         self.struck.append(entry)
+        for name, found in places.items():
+            ranks = [
+                r for r, (pod, node) in found.items() if pod in struck.pods or node == struck.node
+            ]
+            self.hits.append((name, Hit(entry["time"], frozenset(ranks), len(found))))
         time.sleep(fault.seconds)
         try:
             struck.undo()
         except (Missed, *UNREACHABLE) as error:
             self._write({"entry": "undo", "number": fault.number, "failed": str(error)})
             self.report(f"fault {fault.number} {fault.kind} could not be undone: {error}")
+        if fault.kind in AWAY:
+            self.excused.append((job.name, entry["time"], time.time()))
         self.memory += watch.memory(self.site, jobs, fault.number)
 
     def _wait_until_whole(self, jobs: tuple[Job, ...], seconds: float = WHOLE_SECONDS) -> None:
@@ -109,18 +125,23 @@ class Campaign:
             seen.note(job, status)
             folder = job.folder()
             found = records.read(folder) if folder else records.Records({}, {})
+            shape, newest = SHAPES[kind], max(replay(found).steps, default=0)
             evidence = Evidence(
                 job=job.name,
                 kind=kind,
-                has_whole_copies=HAS_WHOLE_COPIES[kind],
+                copy_size=COPY_SIZES[kind],
+                hits=[hit for name, hit in self.hits if name == job.name],
                 snapshot_steps=SNAPSHOT_STEPS,
-                checkpoint_steps=CHECKPOINT_STEPS,
+                checkpoint_steps=TORCHRUN_STEPS if job.is_torchrun else CHECKPOINT_STEPS,
                 records=found,
                 status=status,
                 recoveries=tuple(seen.recoveries[job.name].values()),
-                reference=self.reference.steps(status.get("progress", {}).get("step", 0)),
+                reference=self.reference.steps(shape.program, newest),
                 samples=seen.samples[job.name],
+                excused=[(a, b) for name, a, b in self.excused if name == job.name],
                 duplicates=seen.duplicates[job.name],
+                stuck_seconds=STUCK_SECONDS_TORCHRUN if job.is_torchrun else STUCK_SECONDS,
+                status_shows_steps=not job.is_torchrun,
             )
             self._note(judge(evidence), evidence, suspended)
             self._keep(folder, job.name)
@@ -166,3 +187,12 @@ def are_whole(jobs: tuple[Job, ...]) -> bool:
     time.sleep(SETTLED_SECONDS)
     pairs = zip(before, [job.training() for job in jobs], strict=True)
     return all(a and b and a[0] == b[0] and a[1] < b[1] for a, b in pairs)
+
+
+def _places(job: Job) -> dict[int, tuple[str, str]]:
+    """Rank -> pod and node of those that train; empty while nobody can be asked."""
+    with contextlib.suppress(*UNREACHABLE):
+        return {
+            rank: (pod["metadata"]["name"], pod["spec"]["nodeName"]) for rank, pod in job.workers()
+        }
+    return {}

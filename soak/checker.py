@@ -17,6 +17,8 @@ LOSS_DIFFERENCE = 1e-3
 """Relative. The order of sums differs with the number of ranks; the differences found are 6e-6."""
 STUCK_SECONDS = 60.0
 STUCK_SECONDS_TORCHRUN = 300.0
+HIT_SECONDS = 30.0
+"""A fault explains what a generation that begins so soon after it has lost."""
 IGNORED_FAULTS = 20
 """Memory may grow during the first ones."""
 Json = Mapping[str, Any]
@@ -33,12 +35,24 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Hit:
+    """A fault, and the ranks that lost their state by it or could not be reached."""
+
+    time: float
+    """Seconds since the epoch."""
+    ranks: frozenset[int]
+    size: int
+    """Ranks of the job at that time."""
+
+
+@dataclass(frozen=True)
 class Evidence:
     """All that is known of a job."""
 
     job: str
     kind: str
-    has_whole_copies: bool
+    copy_size: int | None
+    """So many ranks in a row hold a whole copy of the state; None: only all ranks together do."""
     snapshot_steps: int
     checkpoint_steps: int
     records: Records
@@ -51,9 +65,12 @@ class Evidence:
     samples: Sequence[Sample] = ()
     excused: Sequence[tuple[float, float]] = ()
     """From when to when the job could not train."""
+    hits: Sequence[Hit] = ()
     duplicates: Sequence[str] = ()
     """A sentence for each moment with two pods of one worker."""
     stuck_seconds: float = STUCK_SECONDS
+    status_shows_steps: bool = True
+    """False under torchrun, where nobody but the script knows them."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +82,9 @@ class Verdict:
     compared: int
     """Steps whose loss and samples were compared with those of the undisturbed run."""
     lost_whole_copies: int
-    """Steps lost by a job with whole copies."""
+    """Steps lost though a whole copy of the state lived."""
     lost_over_interval: int
-    """Steps lost by a job of shards beyond what its snapshots allow."""
+    """Steps lost without a whole copy, beyond what snapshots or checkpoints allow."""
     stuck: tuple[str, ...]
     mismatches: tuple[str, ...]
     duplicates: tuple[str, ...]
@@ -84,23 +101,40 @@ def judge(evidence: Evidence) -> Verdict:
     """The verdict on a job."""
     found = replay(evidence.records)
     common = found.steps.keys() & evidence.reference.keys()
-    lost = sum(loss.steps for loss in found.lost)
-    whole = evidence.has_whole_copies
+    needless = [loss for loss in found.lost if a_copy_lived(evidence, loss)]
+    others = [loss for loss in found.lost if loss not in needless]
     return Verdict(
         job=evidence.job,
         steps=max(found.steps, default=0),
         compared=len(common),
-        lost_whole_copies=lost if whole else 0,
-        lost_over_interval=0 if whole else sum(_over_interval(evidence, one) for one in found.lost),
+        lost_whole_copies=sum(loss.steps for loss in needless),
+        lost_over_interval=sum(_over_interval(evidence, loss) for loss in others),
         stuck=tuple(stuck(evidence)),
         mismatches=(
             *found.mismatches,
             *different_steps(found.steps, evidence.reference),
-            *status_lies(evidence, found),
+            *(status_lies(evidence, found) if evidence.status_shows_steps else ()),
         ),
         duplicates=tuple(evidence.duplicates),
         lost=found.lost,
     )
+
+
+def a_copy_lived(evidence: Evidence, loss: Loss) -> bool:
+    """Whether some ranks that hold the whole state together were not hit shortly before a loss.
+
+    False where only all ranks together hold it. Ranks keep their numbers meanwhile, since a fault
+    waits for the end of the recovery from the one before.
+    """
+    size = evidence.copy_size
+    if size is None:
+        return False
+    since = loss.time - HIT_SECONDS
+    recent = [hit for hit in evidence.hits if since <= hit.time <= loss.time]
+    dead = frozenset[int]().union(*(hit.ranks for hit in recent))
+    world = max((hit.size for hit in recent), default=size)
+    copies = [range(first, first + size) for first in range(0, world - size + 1, size)]
+    return not copies or any(dead.isdisjoint(copy) for copy in copies)
 
 
 def different_steps(steps: Mapping[int, Line], reference: Mapping[int, Line]) -> Iterator[str]:

@@ -10,18 +10,22 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from devcluster import cgroups
 from soak.draw import Fault
 from soak.out_of_memory import run_out
-from soak.site import Job, Process, Site, until
+from soak.site import Job, Process, Site, read_proc
+from soak.volume import PROBE_SECONDS, Slowness, SoakVolume
+from soak.waiting import until
 
 GONE_SECONDS = 15.0
 READY_SECONDS = 180.0
 TOGETHER_SECONDS = 0.2
+SLOW_PROBES, SLOW_SECONDS = 8, 0.05
+TORCHRUN_SCRIPT = "torchrun_loop.py"
 Json = dict[str, Any]
 T = TypeVar("T")
 
@@ -41,6 +45,10 @@ class Struck:
     proof: str
     """What was seen, as a sentence."""
     undo: Callable[[], None] = nothing
+    pods: tuple[str, ...] = ()
+    """Those whose ranks lost their state at once."""
+    node: str = ""
+    """All ranks on it lost theirs, or cannot be reached."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +65,9 @@ class Aim:
         return _pick(self.job.workers(), self.choice, "worker that trains")
 
     def coordinator(self) -> Json:
-        """The coordinator's pod."""
-        return _pick(self.job.pods("coordinator"), 0, "coordinator")
+        """The pod of the coordinator, or of torchrun's store."""
+        role = self.job.meeting_role
+        return _pick(self.job.pods(role), 0, role)
 
     def node(self) -> str:
         """The name of the node of the worker that is hit."""
@@ -89,24 +98,42 @@ def _pod_deleted(aim: Aim, *, grace: int = 30) -> Struck:
         return uid not in {one["metadata"]["uid"] for one in aim.job.pods("worker")}
 
     _require(until(leaves, GONE_SECONDS), f"pod {name} is still there")
-    return Struck(f"pod {name} with UID {uid} is gone or being deleted")
+    return Struck(f"pod {name} with UID {uid} is gone or being deleted", pods=(name,))
 
 
 def _rank_process(aim: Aim) -> tuple[str, Process]:
     rank, pod = aim.worker()
-    for pid, name in aim.site.processes(pod).items():
-        if name == f"rank-{rank}":
-            return f"rank {rank} in {pod['metadata']['name']}", Process.of(pid)
-    raise Missed(f"rank {rank} has no process in {pod['metadata']['name']}")
+    where = pod["metadata"]["name"]
+    found = aim.site.processes(pod)
+    script = torchrun_rank(list(found)) if aim.job.is_torchrun else None
+    for pid, name in found.items():
+        if name == f"rank-{rank}" or pid == script:
+            return f"rank {rank} in {where}", Process.of(pid)
+    raise Missed(f"rank {rank} has no process in {where}")
+
+
+def torchrun_rank(pids: list[int]) -> int | None:
+    """The process that runs torchrun's script: torchrun and what watches it have it as a child."""
+    commands = {pid: read_proc(pid, "cmdline").rstrip("\0").split("\0") for pid in pids}
+    named = [pid for pid, command in commands.items() if command[-1] == TORCHRUN_SCRIPT]
+    stats = [read_proc(pid, "stat").rpartition(")")[2].split() for pid in named]
+    parents = {stat[1] for stat in stats if stat}
+    return next((pid for pid in named if str(pid) not in parents), None)
+
+
+def _pod_names(aim: Aim) -> tuple[str, ...]:
+    return (str(aim.worker()[1]["metadata"]["name"]),)
 
 
 def _rank_killed(aim: Aim) -> Struck:
-    return _killed(*_rank_process(aim))
+    what, process = _rank_process(aim)
+    return replace(_killed(what, process), pods=_pod_names(aim))
 
 
 def _agent_killed(aim: Aim) -> Struck:
     pod = aim.worker()[1]
-    return _killed(f"the agent of {pod['metadata']['name']}", aim.site.main_process(pod))
+    struck = _killed(f"the agent of {pod['metadata']['name']}", aim.site.main_process(pod))
+    return replace(struck, pods=(pod["metadata"]["name"],))
 
 
 def _coordinator_killed(aim: Aim) -> Struck:
@@ -120,20 +147,26 @@ def _operator_killed(aim: Aim) -> Struck:
 
 
 def _two_within_200_ms(aim: Aim) -> Struck:
+    """Two agents, or an agent and the coordinator; at least one worker stays."""
     workers = aim.job.workers()
     if len(workers) < 3:
         raise Missed(f"only {len(workers)} workers train")
-    first = int(aim.choice * len(workers))
-    chosen = [workers[first], workers[(first + 1) % len(workers)]]
-    victims = [aim.site.main_process(pod) for _, pod in chosen]
+    pods = [pod for _, pod in workers]
+    first = int(aim.choice * len(pods))
+    second = pods[(first + 1) % len(pods)] if aim.choice * 100 % 2 < 1 else aim.coordinator()
+    chosen = (pods[first], second)
+    victims = [aim.site.main_process(pod) for pod in chosen]
     began = time.monotonic()
     for victim in victims:
         victim.kill()
     apart = time.monotonic() - began
-    names = " and ".join(pod["metadata"]["name"] for _, pod in chosen)
+    names = " and ".join(pod["metadata"]["name"] for pod in chosen)
     gone = until(lambda: all(victim.is_gone for victim in victims), GONE_SECONDS, 0.02)
     _require(gone and apart < TOGETHER_SECONDS, f"{names} did not end together ({apart:.3f} s)")
-    return Struck(f"the agents of {names} are gone, killed within {apart * 1000:.1f} ms")
+    return Struck(
+        f"process 1 of {names} is gone, killed within {apart * 1000:.1f} ms",
+        pods=tuple(pod["metadata"]["name"] for pod in chosen),
+    )
 
 
 def _killed(what: str, process: Process) -> Struck:
@@ -143,10 +176,13 @@ def _killed(what: str, process: Process) -> Struck:
 
 
 def _rank_out_of_memory(aim: Aim) -> Struck:
+    pods = _pod_names(aim)
     what, process = _rank_process(aim)
     kills = run_out(process)
     _require(kills > 0, f"the kernel did not kill {what}")
-    return Struck(f"the kernel's OOM killer ended {kills} process(es) in the group of {what}")
+    return Struck(
+        f"the kernel's OOM killer ended {kills} process(es) in the group of {what}", pods=pods
+    )
 
 
 # --- nodes
@@ -160,6 +196,7 @@ def _node_power_cut(aim: Aim) -> Struck:
     return Struck(
         f"{node.name} runs no process and its link is down",
         lambda: _start(aim.site, node.name, node.start),
+        node=node.name,
     )
 
 
@@ -169,14 +206,14 @@ def _node_frozen(aim: Aim) -> Struck:
     if not node.node.is_frozen():
         node.thaw()
         raise Missed(f"{node.name} did not freeze")
-    return Struck(f"all processes of {node.name} are stopped", node.thaw)
+    return Struck(f"all processes of {node.name} are stopped", node.thaw, node=node.name)
 
 
 def _node_partitioned(aim: Aim) -> Struck:
     node = aim.site.cluster.node(aim.node())
     node.partition()
     _require(not node.node.is_plugged(), f"the link of {node.name} is up")
-    return Struck(f"the link of {node.name} is down", node.heal)
+    return Struck(f"the link of {node.name} is down", node.heal, node=node.name)
 
 
 def _node_drained(aim: Aim) -> Struck:
@@ -206,7 +243,7 @@ def _drained(aim: Aim, node: str) -> Struck:
 
 
 def _pods_on(aim: Aim, node: str) -> list[Json]:
-    pods = [*aim.job.pods("worker"), *aim.job.pods("coordinator")]
+    pods = [*aim.job.pods("worker"), *aim.job.pods(aim.job.meeting_role)]
     return [pod for pod in pods if pod["spec"].get("nodeName") == node]
 
 
@@ -252,7 +289,7 @@ def _object_deleted(aim: Aim, kind: str) -> Struck:
 
 
 def _volume_full(aim: Aim) -> Struck:
-    filler = aim.job.volume / ".filler"
+    filler = aim.job.volume.content / ".filler"
     try:
         _fill(filler)
     except OSError as error:
@@ -260,6 +297,31 @@ def _volume_full(aim: Aim) -> Struck:
             return Struck(f"a write to the volume failed: {error}", filler.unlink)
         raise
     raise Missed("the volume takes any amount")
+
+
+def _volume_silent(aim: Aim) -> Struck:
+    volume = aim.job.volume
+    volume.stop()
+    if volume.answer_seconds() is not None:
+        volume.go_on()
+        raise Missed("the volume answers")
+    return Struck(f"the volume did not answer for {PROBE_SECONDS:.0f} s", volume.go_on)
+
+
+def _volume_slow(aim: Aim) -> Struck:
+    slow = Slowness(aim.job.volume)
+    answers = list(_answers(aim.job.volume))
+    mean = sum(answers) / len(answers)
+    if mean < SLOW_SECONDS:
+        slow.end()
+        raise Missed(f"the volume answers in {mean:.3f} s")
+    return Struck(f"the volume answers in {mean:.2f} s on average", slow.end)
+
+
+def _answers(volume: SoakVolume) -> Iterator[float]:
+    for _ in range(SLOW_PROBES):
+        yield volume.answer_seconds() or PROBE_SECONDS
+        time.sleep(SLOW_SECONDS)  # else all ask within one moment in which it answers
 
 
 def _fill(filler: Path) -> None:
@@ -309,6 +371,8 @@ STRIKES: Mapping[str, Callable[[Aim], Struck]] = {
     "api-server-away": _api_server_away,
     "operator-killed": _operator_killed,
     "volume-full": _volume_full,
+    "volume-silent": _volume_silent,
+    "volume-slow": _volume_slow,
     "secret-deleted": lambda aim: _object_deleted(aim, "secret"),
     "service-deleted": lambda aim: _object_deleted(aim, "service"),
     "policy-deleted": lambda aim: _object_deleted(aim, "networkpolicy"),

@@ -21,8 +21,8 @@ class JobKind:
 
     name: str
     weight: int
-    has_whole_copies: bool
-    """Whether each group of ranks that may survive alone has the whole state."""
+    copy_size: int | None
+    """So many ranks in a row hold a whole copy of the state; None: only all ranks together do."""
 
 
 FAULTS = (
@@ -40,6 +40,8 @@ FAULTS = (
     FaultKind("api-server-away", 2, (5, 30)),
     FaultKind("operator-killed", 2),
     FaultKind("volume-full", 3, (5, 30)),
+    FaultKind("volume-silent", 3, (5, 40)),
+    FaultKind("volume-slow", 2, (5, 40)),
     FaultKind("secret-deleted", 1),
     FaultKind("service-deleted", 1),
     FaultKind("policy-deleted", 1),
@@ -48,8 +50,10 @@ FAULTS = (
     FaultKind("containerd-restarted", 2),
 )
 JOBS = (
-    JobKind("ddp", 4, has_whole_copies=True),
-    JobKind("fsdp", 2, has_whole_copies=False),
-    JobKind("hsdp", 2, has_whole_copies=True),
-    JobKind("tensor", 1, has_whole_copies=True),
+    JobKind("ddp", 4, copy_size=1),
+    JobKind("fsdp", 2, copy_size=None),
+    JobKind("hsdp", 2, copy_size=2),
+    JobKind("tensor", 1, copy_size=2),
+    JobKind("session", 2, copy_size=1),
+    JobKind("torchrun", 1, copy_size=None),
 )

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster import cgroups
-from soak.site import Process, read_proc, until
+from soak.site import Process, read_proc
+from soak.waiting import until
 
 ROOM = 32 * 2**20
 """Bytes that the group may still take; something else takes twice as much."""

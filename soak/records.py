@@ -28,6 +28,8 @@ class Link:
     """Samples of a step."""
     checkpoint: bool = False
     """Whether its state was read from a checkpoint."""
+    time: float = 0.0
+    """When it began: seconds since the epoch."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ def _link(path: Path) -> Link:
             int(found["resumed_from_step"]),
             int(found["data"]["global_batch_size"]),
             bool(found.get("from_checkpoint", False)),
+            path.stat().st_mtime,
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"lineage record {path} is damaged: {error!r}") from error

@@ -11,14 +11,17 @@ from pathlib import Path
 
 from demo.installation import images
 from soak import records
-from soak.jobs import reference
+from soak.jobs import undisturbed
 from soak.records import Line
 from soak.replay import replay
-from soak.site import Job, Site, until
+from soak.site import PROGRAMS_FOLDER, Job, Site
+from soak.waiting import until
 from tools.cache import cache_folder
 
 NAME = "undisturbed"
 STALLED_SECONDS = 120.0
+MARGIN = 1.5
+"""The run makes so many times the steps that are needed now: it cannot be continued later."""
 
 
 @dataclass
@@ -28,17 +31,18 @@ class Reference:
     site: Site
     report: Callable[[str], None]
 
-    def steps(self, least: int) -> Mapping[int, Line]:
+    def steps(self, program: str, least: int) -> Mapping[int, Line]:
         """At least the steps up to `least`. Raises RuntimeError when the run was disturbed."""
-        known = self._load()
+        file = cache_file(program)
+        known = load(file)
         if max(known, default=0) < least:
             self.report(f"the undisturbed run makes {least} steps")
-            known = self._run(least)
-            self._save(known)
+            known = self._run(program, int(least * MARGIN))
+            save(file, known)
         return known
 
-    def _run(self, least: int) -> Mapping[int, Line]:
-        job = self.site.start(reference(f"{NAME}-{int(time.time())}"))
+    def _run(self, program: str, least: int) -> Mapping[int, Line]:
+        job = self.site.start(undisturbed(f"{NAME}-{int(time.time())}", program))
         seen, last = time.monotonic(), 0
         while last < least:
             time.sleep(1)
@@ -60,22 +64,25 @@ class Reference:
             raise RuntimeError(f"{job.name} was disturbed: {found.mismatches or found.lost}")
         return found.steps
 
-    def _file(self) -> Path:
-        inputs = json.dumps([reference(NAME), images()["trainer"].name])
-        key = hashlib.sha256(inputs.encode()).hexdigest()[:16]
-        return cache_folder() / "soak" / f"undisturbed-{key}.json"
 
-    def _load(self) -> Mapping[int, Line]:
-        if not self._file().exists():
-            return {}
-        found = json.loads(self._file().read_text())
-        return {
-            one["step"]: Line(**{**one, "generation": tuple(one["generation"])}) for one in found
-        }
+def cache_file(program: str) -> Path:
+    """Where the run with this program, its settings and this image is cached."""
+    texts = [path.read_text() for path in sorted(PROGRAMS_FOLDER.glob("*.py"))]
+    inputs = json.dumps([undisturbed(NAME, program), images()["trainer"].name, texts])
+    key = hashlib.sha256(inputs.encode()).hexdigest()[:16]
+    return cache_folder() / "soak" / f"{NAME}-{program}-{key}.json"
 
-    def _save(self, steps: Mapping[int, Line]) -> None:
-        file = self._file()
-        file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = file.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps([asdict(line) for line in steps.values()]))
-        unfinished.rename(file)
+
+def load(file: Path) -> Mapping[int, Line]:
+    """The cached steps; empty when there are none."""
+    found = json.loads(file.read_text()) if file.exists() else []
+    lines = (Line(**{**one, "generation": tuple(one["generation"])}) for one in found)
+    return {line.step: line for line in lines}
+
+
+def save(file: Path, steps: Mapping[int, Line]) -> None:
+    """Write them atomically."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = file.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps([asdict(line) for line in steps.values()]))
+    unfinished.rename(file)

@@ -21,6 +21,8 @@ class Loss:
     resumed_from: int
     checkpoint: bool
     """Whether it resumed from a checkpoint."""
+    time: float = 0.0
+    """When it began: seconds since the epoch."""
 
     @property
     def steps(self) -> int:
@@ -47,7 +49,8 @@ def replay(records: Records) -> Replay:
     for link in links:
         known = max(steps, default=0)
         if link.resumed_from < known:
-            lost.append(Loss(link.generation, known, link.resumed_from, link.checkpoint))
+            found = Loss(link.generation, known, link.resumed_from, link.checkpoint, link.time)
+            lost.append(found)
         steps = {step: line for step, line in steps.items() if step <= link.resumed_from}
         _add(steps, link, records.lines.get(link.generation, ()), mismatches)
     mismatches += _holes(steps, records.gaps)

@@ -7,8 +7,7 @@ import http.client
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,12 @@ from devcluster.node import Node
 from devcluster.processes import start_time
 from devcluster.waiting import wait_until
 from soak import records
+from soak.jobs import PROGRAMS
+from soak.volume import SIZE, SoakVolume
+from soak.waiting import until
 
 NAME = "soak"
-VOLUME_MEBIBYTES = 256
+PROGRAMS_FOLDER = Path(__file__).resolve().parent / "programs"
 GROUP = "/apis/regroup.dev/v1alpha1/namespaces"
 UNREACHABLE = (OSError, http.client.HTTPException, DevclusterError, ValueError)
 """What a request raises while the API server is away, or does not know the object."""
@@ -48,7 +50,10 @@ class Site:
         stage = DevclusterStage.up(screen, NAME)
         installing.install(stage, built, screen)
         described = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        files = {path.name: path.read_text() for path in PROGRAMS_FOLDER.glob("*.py")}
+        programs = {"kind": "ConfigMap", "metadata": {"name": PROGRAMS}, "data": files}
         stage.kubectl.apply(described)
+        stage.kubectl.apply({"apiVersion": "v1", **programs}, namespace=namespace)
         return cls(stage, namespace)
 
     @property
@@ -64,12 +69,13 @@ class Site:
     def start(self, manifest: Json) -> Job:
         """Apply a job with a volume of its own."""
         name = manifest["metadata"]["name"]
-        volume, size = f"{self.namespace}-{name}", f"{VOLUME_MEBIBYTES}Mi"
-        self.cluster.add_volume(volume, size)
-        claim = shared_claim(storageClassName=volume, resources={"requests": {"storage": size}})
+        volume = SoakVolume.make(self.cluster, f"{self.namespace}-{name}")
+        size = {"requests": {"storage": SIZE}}
+        claim = shared_claim(storageClassName=volume.name, resources=size)
         claim["metadata"]["name"] = name
         self.stage.kubectl.apply(claim, manifest, namespace=self.namespace)
-        job = Job(self, name, self.cluster.volumes / f"limited-{volume}")
+        torchrun = manifest["spec"].get("launcher") == "torchrun"
+        job = Job(self, name, volume, torchrun)
         wait_until(lambda: job.read()["metadata"]["uid"], 30, f"The job {name}")
         return job
 
@@ -145,8 +151,13 @@ class Job:
 
     site: Site
     name: str
-    volume: Path
-    """The folder of this machine with the content of its volume."""
+    volume: SoakVolume
+    is_torchrun: bool = False
+
+    @property
+    def meeting_role(self) -> str:
+        """The role of the pod through which workers meet."""
+        return "store" if self.is_torchrun else "coordinator"
 
     def read(self) -> Json:
         """The object. Raises one of UNREACHABLE."""
@@ -159,7 +170,7 @@ class Job:
 
     def folder(self) -> Path | None:
         """What it writes; None before there is anything."""
-        found = list(self.volume.glob(f"{self.site.namespace}/{self.name}-*"))
+        found = list(self.volume.content.glob(f"{self.site.namespace}/{self.name}-*"))
         return found[0] if found else None
 
     def pods(self, role: str) -> list[Json]:
@@ -167,8 +178,11 @@ class Job:
         return self.site.pods(f"regroup.dev/job={self.name},regroup.dev/role={role}")
 
     def workers(self) -> list[tuple[int, Json]]:
-        """Rank and pod of the workers that train, by rank. Raises one of UNREACHABLE."""
-        ranks = {one["pod"]: one.get("rank") for one in self.status().get("workers", ())}
+        """Rank and pod of the workers that train, by rank; under torchrun, where nobody knows the
+        ranks, by index. Raises one of UNREACHABLE.
+        """
+        known = "index" if self.is_torchrun else "rank"
+        ranks = {one["pod"]: one.get(known) for one in self.status().get("workers", ())}
         found = [
             (rank, pod)
             for pod in self.pods("worker")
@@ -184,8 +198,9 @@ class Job:
             found, folder = self.read(), self.folder()
             status, step = found["status"], records.newest_step(folder) if folder else None
             if step is not None and status["phase"] == "Running":
-                whole = status["worldSize"] == found["spec"]["replicas"]
-                return (status["rendezvousGeneration"], step) if whole else None
+                size = status["readyReplicas" if self.is_torchrun else "worldSize"]
+                generation = status.get("rendezvousGeneration", "")
+                return (generation, step) if size == found["spec"]["replicas"] else None
         return None
 
     def suspend(self, seconds: float = 120) -> bool:
@@ -220,14 +235,6 @@ def read_proc(pid: int, name: str) -> str:
         return ""
 
 
-def until(condition: Callable[[], bool], seconds: float, every: float = 0.2) -> bool:
-    """Whether the condition held within `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not (held := condition()) and time.monotonic() < deadline:
-        time.sleep(every)
-    return held
-
-
 def mebibytes(process: Process) -> float | None:
     """The memory that a process has in use."""
     for line in read_proc(process.pid, "status").splitlines():
@@ -238,11 +245,9 @@ def mebibytes(process: Process) -> float | None:
 
 def watched(site: Site, jobs: tuple[Job, ...]) -> Iterator[tuple[str, Process]]:
     """Name and process of the operator, and of the coordinators and agents of jobs."""
-    pods = [*site.operators(), *(p for job in jobs for r in _ROLES for p in job.pods(r))]
+    roles = ((job, role) for job in jobs for role in (job.meeting_role, "worker"))
+    pods = [*site.operators(), *(pod for job, role in roles for pod in job.pods(role))]
     for pod in pods:
         with contextlib.suppress(LookupError, KeyError, DevclusterError):
             process = site.main_process(pod)
             yield f"{pod['metadata']['name']} {process.pid}-{process.started}", process
-
-
-_ROLES = ("coordinator", "worker")

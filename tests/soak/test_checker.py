@@ -11,9 +11,17 @@ from typing import Any
 import pytest
 
 from soak import records
-from soak.checker import Evidence, Sample, Verdict, judge, memory_growth
+from soak.checker import (
+    Evidence,
+    Hit,
+    Sample,
+    Verdict,
+    a_copy_lived,
+    judge,
+    memory_growth,
+)
 from soak.records import Line, Number
-from soak.replay import replay
+from soak.replay import Loss, replay
 from soak.watch import twice
 
 BATCH = 6
@@ -62,7 +70,7 @@ class Written:
         self.evidence = Evidence(
             job="gpt",
             kind="fsdp",
-            has_whole_copies=False,
+            copy_size=None,
             snapshot_steps=5,
             checkpoint_steps=50,
             records=records.Records({}, {}),
@@ -220,12 +228,27 @@ def test_a_half_written_last_line_is_no_fault(written: Written) -> None:
 def test_a_lost_step_of_whole_copies_counts_and_one_of_shards_beyond_its_snapshots(
     written: Written,
 ) -> None:
-    written.change(has_whole_copies=True)
+    written.change(copy_size=1)
     assert written.verdict().lost_whole_copies == 2
-    written.change(has_whole_copies=False, snapshot_steps=1)
+    written.change(copy_size=None, snapshot_steps=1)
     assert written.verdict().lost_over_interval == 0
     written.change(snapshot_steps=0)
     assert written.verdict().lost_over_interval == 2
+
+
+@pytest.mark.parametrize(
+    ("copy_size", "dead", "lived"),
+    [(1, {0, 1}, True), (1, {0, 1, 2, 3}, False), (2, {0, 1}, True), (2, {0, 3}, False)],
+)
+def test_a_copy_lived_if_all_its_ranks_were_spared_shortly_before(
+    copy_size: int, dead: set[int], lived: bool, written: Written
+) -> None:
+    loss = Loss(SECOND, 10, 8, False, time=1000.0)
+    hits = [Hit(1000.0 - 5 * place, frozenset({rank}), 4) for place, rank in enumerate(dead)]
+    evidence = replace(written.evidence, copy_size=copy_size, hits=hits)
+    assert a_copy_lived(evidence, loss) == lived
+    long_ago = [replace(hit, time=900.0) for hit in hits]
+    assert a_copy_lived(replace(evidence, hits=long_ago), loss)
 
 
 def test_a_job_is_stuck_when_it_makes_no_step_for_longer_than_allowed(written: Written) -> None:

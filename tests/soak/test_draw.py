@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from soak.draw import FAULTS_AN_EPISODE, plan
 from soak.faults import STRIKES
-from soak.jobs import PARALLELISM, REPLICAS
+from soak.jobs import SHAPES
 from soak.kinds import FAULTS, JOBS, FaultKind
 
 
 def test_there_is_a_function_for_each_kind_of_fault_and_a_manifest_for_each_kind_of_job() -> None:
     assert {kind.name for kind in FAULTS} == set(STRIKES)
-    assert {kind.name for kind in JOBS} == set(PARALLELISM) == set(REPLICAS)
+    assert {kind.name for kind in JOBS} == set(SHAPES)
 
 
 @given(st.integers(), st.integers(1, 200))

@@ -1,0 +1,97 @@
+"""A job's volume that can be full, slow or silent: memory behind a FUSE server, which can be
+stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from devcluster import packages, volumes
+from devcluster.cluster import Cluster
+from devcluster.processes import Launch
+from devcluster.progress import silent
+from devcluster.provisioner import make_folder
+from devcluster.waiting import wait_until
+from soak.waiting import until
+
+SIZE = "256Mi"
+BINDFS = {"bindfs": "bindfs"}
+STOPPED_SECONDS, RUNNING_SECONDS = 0.25, 0.02
+"""A slow volume answers only so long of the time."""
+PROBE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class SoakVolume:
+    """A persistent volume. A claim binds to it by its name as `storageClassName`."""
+
+    name: str
+    content: Path
+    """Its content, which this machine reads whatever is done to the volume."""
+    served: Path
+    """What pods mount."""
+    server: int
+    """The process that answers for it."""
+
+    @classmethod
+    def make(cls, cluster: Cluster, name: str) -> SoakVolume:
+        """Mount it and make its object. Raises DevclusterError."""
+        packages.ensure(BINDFS, silent)
+        content, served = cluster.volumes / f"content-{name}", cluster.volumes / f"served-{name}"
+        described = volumes.limited(name, SIZE, content)
+        make_folder(served)
+        server = f"volume-{name}"
+        command = ("bindfs", "-f", "-o", "allow_other,dev", content, served)
+        cluster.processes.start(Launch(server, command))
+        wait_until(served.is_mount, 10, f"The mount {served}")
+        described["spec"]["hostPath"]["path"] = str(served)
+        cluster.kubectl("apply", "-f", "-", stdin=json.dumps(described))
+        pid = cluster.processes.pid(server)
+        assert pid is not None, f"{server} serves and does not run"
+        return cls(name, content, served, pid)
+
+    def stop(self) -> None:
+        """Whoever uses it waits."""
+        os.kill(self.server, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Undo `stop`."""
+        os.kill(self.server, signal.SIGCONT)
+
+    def answer_seconds(self) -> float | None:
+        """How long it takes to answer; None: longer than `PROBE_SECONDS`."""
+        began = time.monotonic()
+        stat: list[str | Path] = ["stat", self.served / str(began)]  # nobody has it cached
+        # It is not waited for: a request that the server has read cannot be given up.
+        probe = subprocess.Popen(stat, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        answered = until(lambda: probe.poll() is not None, PROBE_SECONDS, 0.005)
+        return time.monotonic() - began if answered else None
+
+
+class Slowness:
+    """A volume that answers only now and then, until `end`."""
+
+    def __init__(self, volume: SoakVolume) -> None:
+        self._volume = volume
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="slow-volume", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            self._volume.stop()
+            self._end.wait(STOPPED_SECONDS)
+            self._volume.go_on()
+            self._end.wait(RUNNING_SECONDS)
+
+    def end(self) -> None:
+        """The volume is as fast as before."""
+        self._end.set()
+        self._thread.join()
