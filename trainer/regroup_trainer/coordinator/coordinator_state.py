@@ -48,6 +48,14 @@ def _commit_of(known: LastKnown | None) -> LastCommit | None:
 class State:
     """The state of one coordinator process. Times are monotonic seconds."""
 
+    outcome: Outcome | None = None
+    waiting: Waiting | None = None
+    """Why no generation trains; None while one does."""
+    started = False
+    """Whether the state of any generation has ever been in place."""
+    agents_say_names = True
+    """Whether all agents that import torch say who they are; those of release 0.1 do not."""
+
     def __init__(
         self, term: int, node: str, desired: Desired, now: float, wall_offset: float
     ) -> None:
@@ -58,8 +66,6 @@ class State:
         self.members: dict[str, Member] = {}
         self.unknown_members: dict[str, float] = {}
         """Name -> last heartbeat of agents that are lost, import torch, or are yet to connect."""
-        self.agents_say_names = True
-        """Whether all agents that import torch say who they are; those of 0.2.0 do not."""
         self.importing: dict[int, float] = {}
         """Index -> when its worker last reported that it imports torch."""
         self.lost_members: dict[int, tuple[Hello, str]] = {}
@@ -71,11 +77,6 @@ class State:
         self.replaced: set[str] = set()
         """Members whose place another has taken: they are released when they return."""
         self.current: CurrentGeneration | None = None
-        self.outcome: Outcome | None = None
-        self.waiting: Waiting | None = None
-        """Why no generation trains; None while one does."""
-        self.started = False
-        """Whether the state of any generation has ever been in place."""
         self.last_known = desired.last_known
         """What the operator knew when this process started; None where nothing was interrupted."""
         self.committed: LastCommit | None = _commit_of(desired.last_known)
