@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -46,6 +48,22 @@ def test_a_broken_file_is_named_with_what_is_wrong(
     shard = path / "__0_0.distcp"
     shard.unlink() if content is None else shard.write_bytes(content)
     assert catalog.verify(path, manifest, manifest.files).startswith(problem)
+
+
+def test_a_volume_that_is_not_reached_makes_no_checkpoint_corrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = write_checkpoint(Layout(tmp_path), 5)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(Path, "open", fail)
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    with pytest.raises(OSError, match="Stale file handle"):
+        catalog.published(Layout(tmp_path))
+    with pytest.raises(OSError, match="Stale file handle"):
+        catalog.verify(Layout(tmp_path).published(5), manifest, manifest.files)
 
 
 def test_a_checkpoint_without_a_readable_manifest_is_a_candidate_with_a_problem(

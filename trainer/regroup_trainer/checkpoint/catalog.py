@@ -25,6 +25,7 @@ from regroup_trainer.checkpoint.layout import (
     set_aside_by,
     temporary_generation,
 )
+from regroup_trainer.checkpoint.volume_calls import is_away
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.system import durable
 
@@ -54,13 +55,15 @@ def published(layout: Layout) -> list[Candidate]:
 
 
 def read_candidate(layout: Layout, step: int) -> Candidate:
-    """The published checkpoint of a step."""
+    """The published checkpoint of a step. Raises OSError when the volume is not reached."""
     path = layout.published(step)
     try:
         manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
     except FileNotFoundError:
         return Candidate(step, path, None, f"{MANIFEST} is missing")
     except OSError as error:
+        if is_away(error):
+            raise
         return Candidate(step, path, None, f"{MANIFEST} cannot be read ({error.strerror})")
     except ValidationError as error:
         return Candidate(step, path, None, f"{MANIFEST} is damaged ({error.error_count()} errors)")
@@ -97,12 +100,16 @@ def file_record(path: Path) -> FileRecord:
 
 
 def verify(path: Path, manifest: Manifest, names: Iterable[str]) -> str:
-    """Compare files with the manifest; returns the first problem, empty when all are whole."""
+    """Compare files with the manifest; returns the first problem, empty when all are whole. Raises
+    OSError when the volume is not reached: that says nothing about the files.
+    """
     for name in names:
         expected = manifest.files[name]
         try:
             found = file_record(path / name)
         except OSError as error:
+            if is_away(error):
+                raise
             return f"{name} cannot be read ({error.strerror})"
         if found.size != expected.size:
             return f"{name} has {found.size} bytes instead of {expected.size}"

@@ -23,12 +23,8 @@ SLOW_SECONDS = 5.0
 """A call that takes longer is reported."""
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts; the last one is repeated."""
-_PASSING = frozenset(
+_AWAY = frozenset(
     {
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EROFS,
-        errno.EIO,
         errno.ESTALE,
         errno.ETIMEDOUT,
         errno.EAGAIN,
@@ -37,6 +33,12 @@ _PASSING = frozenset(
         errno.EHOSTUNREACH,
     }
 )
+_PASSING = _AWAY | {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+
+
+def is_away(error: OSError) -> bool:
+    """Whether the volume is not reached. EIO may also be a damaged file, and is not meant."""
+    return error.errno in _AWAY
 
 
 def may_pass(error: OSError) -> bool:
