@@ -81,6 +81,7 @@ def _finish(seed: int, campaign: Campaign) -> None:
         "commit": _commit(),
         "metrics": figures,
         "missed": campaign.missed,
+        "unjudged": len(campaign.unjudged),
         "faults": campaign.struck,
     }
     file = campaign.log.with_suffix(".json")

@@ -45,6 +45,9 @@ class Campaign:
     report: Callable[[str], None]
     reference: Reference
     struck: list[dict[str, Any]] = field(default_factory=list)
+    """Those of episodes that were judged."""
+    unjudged: list[dict[str, Any]] = field(default_factory=list)
+    """Those of the episode under way."""
     missed: int = 0
     verdicts: list[Verdict] = field(default_factory=list)
     memory: list[tuple[str, int, float]] = field(default_factory=list)
@@ -75,6 +78,8 @@ class Campaign:
             self._wait_until_whole(jobs)
             time.sleep(LAST_SECONDS)
         self._judge(jobs, episode.jobs, seen)
+        self.struck += self.unjudged
+        self.unjudged = []
 
     def _fault(self, jobs: tuple[Job, ...], fault: Fault) -> None:
         self._wait_until_whole(jobs)
@@ -92,7 +97,7 @@ class Campaign:
         entry["proof"] = struck.proof
         self._write(entry)
         self.report(f"fault {fault.number} {fault.kind} on {job.name}: {struck.proof}")
-        self.struck.append(entry)
+        self.unjudged.append(entry)
         for name, found in places.items():
             ranks = [
                 r for r, (pod, node) in found.items() if pod in struck.pods or node == struck.node
@@ -135,6 +140,7 @@ class Campaign:
                 checkpoint_steps=TORCHRUN_STEPS if job.is_torchrun else CHECKPOINT_STEPS,
                 records=found,
                 status=status,
+                was_suspended=suspended,
                 recoveries=tuple(seen.recoveries[job.name].values()),
                 reference=self.reference.steps(shape.program, newest),
                 samples=seen.samples[job.name],
@@ -143,18 +149,17 @@ class Campaign:
                 stuck_seconds=STUCK_SECONDS_TORCHRUN if job.is_torchrun else STUCK_SECONDS,
                 status_shows_steps=not job.is_torchrun,
             )
-            self._note(judge(evidence), evidence, suspended)
+            self._note(judge(evidence), evidence)
             self._keep(folder, job.name)
             job.delete()
 
-    def _note(self, verdict: Verdict, evidence: Evidence, suspended: bool) -> None:
+    def _note(self, verdict: Verdict, evidence: Evidence) -> None:
         self.verdicts.append(verdict)
         said = {name: value for name, value in asdict(verdict).items() if value}
         self._write(
             {
                 "entry": "verdict",
                 **said,
-                "suspended": suspended,
                 "status": evidence.status,
                 "recoveries": list(evidence.recoveries),
             }

@@ -69,6 +69,8 @@ class Evidence:
     duplicates: Sequence[str] = ()
     """A sentence for each moment with two pods of one worker."""
     stuck_seconds: float = STUCK_SECONDS
+    was_suspended: bool = True
+    """Whether it gave its pods back in time when it was asked to, at its end."""
     status_shows_steps: bool = True
     """False under torchrun, where nobody but the script knows them."""
 
@@ -177,7 +179,11 @@ def _recovery_lies(recovery: Json, records: Records) -> Iterator[str]:
 
 
 def stuck(evidence: Evidence) -> Iterator[str]:
-    """The times without progress that are longer than allowed, as far as they are not excused."""
+    """The times without progress that are longer than allowed, as far as they are not excused; and
+    an end that does not come.
+    """
+    if not evidence.was_suspended:
+        yield "it was not suspended in time"
     samples = evidence.samples
     since, step = None, None
     for before, sample in zip((None, *samples), samples, strict=False):

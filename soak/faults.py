@@ -192,7 +192,9 @@ def _node_power_cut(aim: Aim) -> Struck:
     node = aim.site.cluster.node(aim.node())
     node.kill()
     left = cgroups.processes(node.node.group)
-    _require(not left and not node.node.is_plugged(), f"{node.name} still runs {left}")
+    if left or node.node.is_plugged():
+        _start(aim.site, node.name, node.start)
+        raise Missed(f"{node.name} still ran {left}")
     return Struck(
         f"{node.name} runs no process and its link is down",
         lambda: _start(aim.site, node.name, node.start),
@@ -212,7 +214,8 @@ def _node_frozen(aim: Aim) -> Struck:
 def _node_partitioned(aim: Aim) -> Struck:
     node = aim.site.cluster.node(aim.node())
     node.partition()
-    _require(not node.node.is_plugged(), f"the link of {node.name} is up")
+    if node.node.is_plugged():
+        raise Missed(f"the link of {node.name} is up")
     return Struck(f"the link of {node.name} is down", node.heal, node=node.name)
 
 
@@ -271,7 +274,9 @@ def _restarted(aim: Aim, component: str) -> Struck:
 
 def _api_server_away(aim: Aim) -> Struck:
     aim.site.cluster.stop_api_server()
-    _require(not aim.site.api.answers("/readyz"), "the API server answers")
+    if aim.site.api.answers("/readyz"):
+        aim.site.cluster.start_api_server()
+        raise Missed("the API server answers")
     return Struck("the API server does not answer", aim.site.cluster.start_api_server)
 
 

@@ -261,6 +261,11 @@ def test_a_job_is_stuck_when_it_makes_no_step_for_longer_than_allowed(written: W
     assert not written.verdict().stuck
 
 
+def test_a_job_that_cannot_be_suspended_is_stuck(written: Written) -> None:
+    written.change(was_suspended=False)
+    assert written.verdict().stuck == ("it was not suspended in time",)
+
+
 def test_a_job_that_never_makes_a_step_is_stuck(written: Written) -> None:
     written.change(samples=[Sample(float(second), None) for second in range(70)])
     assert written.verdict().stuck == ("no progress at step None for 69 s, until its end",)
