@@ -18,10 +18,12 @@ class TemplateError(OperatorError):
 class ClusterError(OperatorError):
     """The API server refused a request."""
 
-    def __init__(self, method: str, path: str, status: int, message: str) -> None:
+    def __init__(self, method: str, path: str, status: int, message: str, reason: str = "") -> None:
         super().__init__(f"{method} {path}: {status} {message}")
         self.status = status
         self.message = message
+        self.reason = reason
+        """As Kubernetes has it, such as AlreadyExists."""
 
 
 class NotFoundError(ClusterError):
@@ -30,6 +32,10 @@ class NotFoundError(ClusterError):
 
 class ConflictError(ClusterError):
     """409: the name is taken, or the object changed since it was read."""
+
+
+class ObjectConflictError(OperatorError):
+    """An object that is not the job's has the name that one of the job's needs."""
 
 
 class CoordinatorError(OperatorError):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from regroup_operator.api.resource import Label, Quantity, ResourceName
+from regroup_operator.api.resource import Label, ObjectName, Quantity
 from regroup_trainer.protocol.config import (
     CheckpointPolicy,
     ResumePolicy,
@@ -17,7 +17,7 @@ from regroup_trainer.protocol.config import (
 class ClaimStorage(Section):
     """An existing PersistentVolumeClaim."""
 
-    claim_name: ResourceName
+    claim_name: ObjectName
     """Name of a claim in the job's namespace; ReadWriteMany for more than one worker."""
     sub_path: Annotated[str, Field(max_length=512, pattern=r"^[^/].*$")] | None = None
     """Folder of the volume in which the job's own folder is made."""

@@ -5,6 +5,7 @@ them.
 from __future__ import annotations
 
 import hashlib
+import re
 
 DOMAIN = "regroup.dev"
 JOB = f"{DOMAIN}/job"
@@ -25,6 +26,17 @@ AGENT_FOLDER = "/regroup/agent"
 """Where that volume is mounted."""
 MAIN_CONTAINER = "trainer"
 """The main container of a worker, as in spec.template."""
+
+
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_OBJECT_NAME_LIMIT = 253
+
+
+def is_object_name(name: str) -> bool:
+    """Whether an object of Kubernetes may have this name (DNS subdomain). Only such a name is one
+    segment of a path, whatever decodes it.
+    """
+    return len(name) <= _OBJECT_NAME_LIMIT and _OBJECT_NAME.fullmatch(name) is not None
 
 
 def short(uid: str) -> str:

@@ -23,6 +23,10 @@ Quantity = Annotated[str, Field(max_length=64)] | int
 """A Kubernetes quantity such as `500m`, `2Gi` or `1`."""
 Label = Annotated[str, Field(max_length=317)]
 ResourceName = Annotated[str, Field(min_length=1, max_length=253)]
+ObjectName = Annotated[
+    str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+]
+"""Name of an object that the operator reads: one segment of a path, whatever decodes it."""
 Word = Annotated[str, Field(max_length=32)]
 OptionalName = Annotated[str, Field(max_length=253)]
 Sentence = Annotated[str, Field(max_length=1024)]

@@ -15,32 +15,63 @@ from typing import Any, Self
 
 import aiohttp
 import kopf
+from yarl import URL
 
+from regroup_operator.api import names
 from regroup_operator.api.resource import API_VERSION, PLURAL, Object
 from regroup_operator.controller.connection_errors import why_no_answer
 from regroup_operator.controller.operator_metrics import count_request
-from regroup_operator.errors import ClusterError, ConflictError, NotFoundError
+from regroup_operator.errors import (
+    ClusterError,
+    ConflictError,
+    NotFoundError,
+    ObjectConflictError,
+)
+from regroup_operator.observe.observed import Identity
+from regroup_trainer.protocol.message import quote
 
-MANAGER = "regroup-operator"
 TIMEOUT = aiohttp.ClientTimeout(total=15, connect=5)
-_JSON, _APPLY = "application/json", "application/apply-patch+yaml"
+_JSON, _JSON_PATCH = "application/json", "application/json-patch+json"
+ALREADY_EXISTS = "AlreadyExists"
+"""Reason of a 409 that means that the name is taken. Others pass, such as that of a quota."""
+Body = Mapping[str, Any] | list[Object] | None
 Login = Callable[[], kopf.ConnectionInfo]
 """Returns fresh credentials. The kubelet rotates the tokens of service accounts on disk."""
 
 
+_CORE = "/api/v1"
+_POLICY = "/apis/policy/v1"
+_NETWORKING = "/apis/networking.k8s.io/v1"
+
+
+def _folder(api: str, namespace: str, kind: str) -> str:
+    return f"{api}/namespaces/{_segment(namespace)}/{kind}"
+
+
 def _job_path(namespace: str, name: str) -> str:
-    return f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURAL}/{name}"
+    return f"{_folder(f'/apis/{API_VERSION}', namespace, PLURAL)}/{_segment(name)}"
 
 
-def _core(namespace: str, kind: str, name: str = "") -> str:
-    return f"/api/v1/namespaces/{namespace}/{kind}" + (f"/{name}" if name else "")
+def _core(namespace: str, kind: str) -> str:
+    return _folder(_CORE, namespace, kind)
+
+
+def _segment(name: str) -> str:
+    """A name as a part of a path. Raises ValueError for what could lead to another path."""
+    if not names.is_object_name(name):
+        raise ValueError(f"{quote(name)} cannot be the name of an object")
+    return name
 
 
 class Cluster:
     """The requests that the operator sends to the API server. An asynchronous context manager.
 
-    Reading an object returns None where there is none of that name. Every method raises
-    ClusterError when the API server does not answer, or refuses.
+    Reading an object returns None where there is none of that name, or where none can have it.
+    Every method raises ClusterError when the API server does not answer, or refuses.
+
+    No method takes over an object that another has made. `create_...` raises ObjectConflictError
+    where the name is taken; `change_...` changes exactly the object, in the state, that was read,
+    and raises ConflictError where that is gone or has changed.
     """
 
     def __init__(self, login: Login) -> None:
@@ -66,7 +97,7 @@ class Cluster:
 
     async def job(self, namespace: str, name: str) -> Object | None:
         """The TrainingJob with its status."""
-        return await self._get(_job_path(namespace, name))
+        return await self._get(_folder(f"/apis/{API_VERSION}", namespace, PLURAL), name)
 
     async def pods(self, namespace: str, selector: str) -> list[Object]:
         """All pods that a label selector matches; an empty list when there are none."""
@@ -77,33 +108,28 @@ class Cluster:
 
     async def service(self, namespace: str, name: str) -> Object | None:
         """A Service, such as the one in front of a job's coordinator."""
-        return await self._get(_core(namespace, "services", name))
+        return await self._get(_core(namespace, "services"), name)
 
     async def network_policy(self, namespace: str, name: str) -> Object | None:
         """The NetworkPolicy that isolates the pods of a job."""
-        return await self._get(
-            f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies/{name}"
-        )
+        return await self._get(_folder(_NETWORKING, namespace, "networkpolicies"), name)
 
     async def disruption_budget(self, namespace: str, name: str) -> Object | None:
         """The PodDisruptionBudget of a job's workers."""
-        return await self._get(
-            f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/{name}"
-        )
+        return await self._get(_folder(_POLICY, namespace, "poddisruptionbudgets"), name)
 
     async def claim(self, namespace: str, name: str) -> Object | None:
         """The PersistentVolumeClaim that holds a job's checkpoints."""
-        return await self._get(_core(namespace, "persistentvolumeclaims", name))
+        return await self._get(_core(namespace, "persistentvolumeclaims"), name)
 
     async def node(self, name: str) -> Object | None:
         """A node, with its conditions and taints."""
-        return await self._get(f"/api/v1/nodes/{name}")
+        return await self._get(f"{_CORE}/nodes", name)
 
     async def node_lease(self, name: str) -> Object | None:
         """The lease that a kubelet renews every 10 s."""
-        return await self._get(
-            f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{name}"
-        )
+        folder = _folder("/apis/coordination.k8s.io/v1", "kube-node-lease", "leases")
+        return await self._get(folder, name)
 
     async def may(self, verb: str, group: str, resource: str, namespace: str = "") -> bool:
         """Whether the operator has a right (SelfSubjectAccessReview)."""
@@ -128,16 +154,16 @@ class Cluster:
         )
 
     async def create_pod(self, document: Object) -> None:
-        """Create a pod. Raises ConflictError when the name is taken."""
-        await self._request("POST", _core(document["metadata"]["namespace"], "pods"), document)
+        """Create a pod."""
+        await self._create_own(_core(document["metadata"]["namespace"], "pods"), document)
 
     async def create_secret(self, document: Object) -> None:
         """Create a Secret unless it exists. Its name contains the job's UID."""
         await self._create_once(_core(document["metadata"]["namespace"], "secrets"), document)
 
     async def create_claim(self, document: Object) -> None:
-        """Create a PersistentVolumeClaim unless there is one of that name."""
-        await self._create_once(
+        """Create a PersistentVolumeClaim."""
+        await self._create_own(
             _core(document["metadata"]["namespace"], "persistentvolumeclaims"), document
         )
 
@@ -145,31 +171,41 @@ class Cluster:
         """Create an Event unless there is one of that name: it is the same event."""
         await self._create_once(_core(document["metadata"]["namespace"], "events"), document)
 
-    async def apply_service(self, document: Object) -> Object:
-        """Create or change a Service (server-side apply)."""
-        metadata = document["metadata"]
-        return await self._apply(
-            _core(metadata["namespace"], "services", metadata["name"]), document
-        )
+    async def create_service(self, document: Object) -> None:
+        """Create a Service."""
+        await self._create_own(_core(document["metadata"]["namespace"], "services"), document)
 
-    async def apply_network_policy(self, document: Object) -> Object:
-        """Create or change a NetworkPolicy (server-side apply)."""
-        metadata = document["metadata"]
-        folder = f"/apis/networking.k8s.io/v1/namespaces/{metadata['namespace']}/networkpolicies"
-        return await self._apply(f"{folder}/{metadata['name']}", document)
+    async def change_service(self, document: Object, present: Identity) -> None:
+        """Give the Service that was read the selector and the ports of `document`."""
+        folder = _core(document["metadata"]["namespace"], "services")
+        await self._change(folder, document, present, ("selector", "ports"))
 
-    async def apply_disruption_budget(self, document: Object) -> Object:
-        """Create or change a PodDisruptionBudget (server-side apply)."""
-        metadata = document["metadata"]
-        folder = f"/apis/policy/v1/namespaces/{metadata['namespace']}/poddisruptionbudgets"
-        return await self._apply(f"{folder}/{metadata['name']}", document)
+    async def create_network_policy(self, document: Object) -> None:
+        """Create a NetworkPolicy."""
+        folder = _folder(_NETWORKING, document["metadata"]["namespace"], "networkpolicies")
+        await self._create_own(folder, document)
+
+    async def change_network_policy(self, document: Object, present: Identity) -> None:
+        """Give the NetworkPolicy that was read the rules of `document`."""
+        folder = _folder(_NETWORKING, document["metadata"]["namespace"], "networkpolicies")
+        await self._change(folder, document, present, ("podSelector", "policyTypes", "ingress"))
+
+    async def create_disruption_budget(self, document: Object) -> None:
+        """Create a PodDisruptionBudget."""
+        folder = _folder(_POLICY, document["metadata"]["namespace"], "poddisruptionbudgets")
+        await self._create_own(folder, document)
+
+    async def change_disruption_budget(self, document: Object, present: Identity) -> None:
+        """Give the PodDisruptionBudget that was read the spec of `document`."""
+        folder = _folder(_POLICY, document["metadata"]["namespace"], "poddisruptionbudgets")
+        await self._change(folder, document, present, ())
 
     async def delete_pod(self, namespace: str, name: str, uid: str, *, force: bool = False) -> None:
         """Delete exactly this pod; one that is gone, or another of its name, is left alone."""
         options: Object = {"preconditions": {"uid": uid}}
         if force:
             options["gracePeriodSeconds"] = 0
-        await self._delete(_core(namespace, "pods", name), options)
+        await self._delete(f"{_core(namespace, 'pods')}/{_segment(name)}", options)
 
     async def delete_job(self, namespace: str, name: str, uid: str) -> None:
         """Delete exactly this TrainingJob and all that it owns."""
@@ -178,21 +214,46 @@ class Cluster:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    async def _get(self, path: str) -> Object | None:
+    async def _get(self, folder: str, name: str) -> Object | None:
+        if not names.is_object_name(name):
+            return None
         try:
-            return await self._request("GET", path)
+            return await self._request("GET", f"{folder}/{name}")
         except NotFoundError:
             return None
 
     async def _create_once(self, path: str, document: Object) -> None:
         try:
             await self._request("POST", path, document)
-        except ConflictError:
-            return
+        except ConflictError as error:
+            if error.reason != ALREADY_EXISTS:
+                raise
 
-    async def _apply(self, path: str, document: Object) -> Object:
-        query = {"fieldManager": MANAGER, "force": "true"}
-        return await self._request("PATCH", path, document, query=query, content_type=_APPLY)
+    async def _create_own(self, path: str, document: Object) -> None:
+        try:
+            await self._request("POST", path, document)
+        except ConflictError as error:
+            if error.reason != ALREADY_EXISTS:
+                raise
+            raise ObjectConflictError(
+                foreign(document["kind"], document["metadata"]["name"])
+            ) from error
+
+    async def _change(
+        self, folder: str, document: Object, present: Identity, fields: tuple[str, ...]
+    ) -> None:
+        """Replace these fields of the spec, or all of it, in the one request that also checks that
+        this is the object that was read. Another UID or version answers 409.
+        """
+        spec = document["spec"]
+        changes = {f"/spec/{field}": spec[field] for field in fields} or {"/spec": spec}
+        known = {"/metadata/uid": present.uid, "/metadata/resourceVersion": present.version}
+        body = [
+            {"op": "replace", "path": path, "value": value}
+            for path, value in {**known, **changes}.items()
+        ]
+        path = f"{folder}/{_segment(document['metadata']['name'])}"
+        await self._request("PATCH", path, body, content_type=_JSON_PATCH)
 
     async def _delete(self, path: str, options: Object) -> None:
         try:
@@ -206,7 +267,7 @@ class Cluster:
         self,
         method: str,
         path: str,
-        body: Mapping[str, Any] | None = None,
+        body: Body = None,
         *,
         query: Mapping[str, str] | None = None,
         content_type: str = _JSON,
@@ -220,13 +281,16 @@ class Cluster:
         if status < 300:
             return dict(json.loads(text))
         kinds = {404: NotFoundError, 409: ConflictError}
-        raise kinds.get(status, ClusterError)(method, path, status, _message(text))
+        refusal = _refusal(text)
+        message = str(refusal.get("message", text[:300]))
+        reason = str(refusal.get("reason", ""))
+        raise kinds.get(status, ClusterError)(method, path, status, message, reason)
 
     async def _send(
         self,
         method: str,
         path: str,
-        body: Mapping[str, Any] | None,
+        body: Body,
         query: Mapping[str, str],
         content_type: str,
     ) -> tuple[int, str]:
@@ -234,7 +298,8 @@ class Cluster:
             raise RuntimeError("Cluster is used outside its context")
         headers = {**self._info.as_http_headers(), "Content-Type": content_type, "Accept": _JSON}
         data = None if body is None else json.dumps(body)
-        url = self._info.server.rstrip("/") + path
+        # As it stands: decoding "%2e" would make another path of it.
+        url = URL(self._info.server.rstrip("/") + path, encoded=True)
         try:
             async with self._session.request(
                 method, url, params=query, data=data, headers=headers
@@ -247,8 +312,18 @@ class Cluster:
             ) from error
 
 
-def _message(text: str) -> str:
+def _refusal(text: str) -> Object:
+    """The Status object of an answer; empty for what is none."""
     try:
-        return str(json.loads(text)["message"])
-    except (ValueError, KeyError, TypeError):
-        return text[:300]
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def foreign(kind: str, name: str) -> str:
+    """The sentence about an object that is not the job's and has the name of one of its own."""
+    return (
+        f"{kind} {name} is not of this job, and the job needs one of that name: nothing of it is "
+        "changed (rename or delete it, or give the job another name)"
+    )

@@ -75,7 +75,7 @@ class Executor:
         log.info("%s/%s: %s", job.namespace, job.name, _short(action))
         match action:
             case EnsureAccess():
-                await self._ensure_access(job)
+                await self._ensure_access(job, observed)
             case EnsureToken():
                 await self._ensure_token(job)
             case EnsureService(term):
@@ -83,8 +83,7 @@ class Executor:
             case SendAddress(pods):
                 await self._send_address(pods, job, observed)
             case EnsureDisruptionBudget(fewest):
-                budget = disruption.disruption_budget(job, fewest)
-                await self._cluster.apply_disruption_budget(budget)
+                await self._ensure_budget(fewest, job, observed)
             case DeletePod(pod):
                 await self._cluster.delete_pod(job.namespace, pod.name, pod.uid, force=action.force)
             case DeleteJob():
@@ -124,10 +123,22 @@ class Executor:
         token = workload.token(job, self._key)
         return Target(pod.uid, pod.ip, term, token, workload.protocol_of(job))
 
-    async def _ensure_access(self, job: AnyJob) -> None:
+    async def _ensure_access(self, job: AnyJob, observed: Observed) -> None:
         await self._ensure_token(job)
-        if isinstance(job, Job) and job.spec.network_policy == "Isolated":
-            await self._cluster.apply_network_policy(workload.network_policy(job, self._settings))
+        if not isinstance(job, Job) or job.spec.network_policy != "Isolated":
+            return
+        policy = workload.network_policy(job, self._settings)
+        if present := observed.own.get(policy["kind"]):
+            await self._cluster.change_network_policy(policy, present)
+        else:
+            await self._cluster.create_network_policy(policy)
+
+    async def _ensure_budget(self, fewest: int, job: AnyJob, observed: Observed) -> None:
+        budget = disruption.disruption_budget(job, fewest)
+        if present := observed.own.get(budget["kind"]):
+            await self._cluster.change_disruption_budget(budget, present)
+        else:
+            await self._cluster.create_disruption_budget(budget)
 
     async def _ensure_token(self, job: AnyJob) -> None:
         if LAUNCHER_OBJECTS[job.launcher].has_token:
@@ -136,14 +147,18 @@ class Executor:
 
     async def _ensure_service(self, term: int, job: AnyJob, observed: Observed) -> None:
         """A new Service asks for the address that workers know; where that is taken, for any."""
-        known = observed.service.address if observed.service else job.status.service_address
+        wanted = workload.service(job, term, job.status.service_address)
+        if present := observed.own.get(wanted["kind"]):
+            await self._cluster.change_service(wanted, present)
+            return
         try:
-            await self._cluster.apply_service(workload.service(job, term, known))
+            await self._cluster.create_service(wanted)
         except ClusterError as error:
-            if observed.service is not None or error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
+            if error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
                 raise
+            known = job.status.service_address
             log.warning("%s/%s: cannot have %s again: %s", *job.key, known, error.message)
-            await self._cluster.apply_service(workload.service(job, term))
+            await self._cluster.create_service(workload.service(job, term))
 
     async def _send_address(self, pods: tuple[Pod, ...], job: AnyJob, observed: Observed) -> None:
         url = workload.coordinator_url(observed.service.address if observed.service else "")

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from regroup_operator.api import names
-from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY
+from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY, Object
 from regroup_operator.api.settings import Settings
 from regroup_operator.api.timestamps import format_time
-from regroup_operator.controller.cluster import Cluster
+from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators, Key
 from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.node_watch import NodeWatch
@@ -27,16 +28,24 @@ from regroup_operator.controller.recent_names import RecentNames
 from regroup_operator.decide.job_projection import THROTTLED, differs
 from regroup_operator.decide.plan import Event, Plan
 from regroup_operator.decide.planner import plan
-from regroup_operator.errors import ClusterError, ConflictError, CoordinatorError, TemplateError
+from regroup_operator.errors import (
+    ClusterError,
+    ConflictError,
+    CoordinatorError,
+    ObjectConflictError,
+    TemplateError,
+)
 from regroup_operator.observe.kubernetes_objects import (
     read_claim,
     read_disruption_budget,
+    read_identity,
     read_job,
     read_pod,
     read_service,
 )
 from regroup_operator.observe.observed import AnyJob, Job, JobObject, Observed, Pod
 from regroup_operator.render.pods import LAUNCHER_OBJECTS, claim_name
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 PROGRESS_SECONDS = 30.0
 """Pause between two writes of progress alone."""
@@ -71,7 +80,8 @@ class Reconciler:
         self._settings = settings
         self._series = series
         self._executor = Executor(cluster, coordinators, settings)
-        self._apply_errors: dict[Key, str] = {}
+        self._apply_errors: dict[Key, tuple[WaitingReason, str]] = {}
+        """Why the last plan of a job was not executed wholly."""
         self._written: dict[Key, float] = {}
         """Monotonic time of the last status write."""
         self._progress_writes = RateLimiter(PROGRESS_WRITES_A_SECOND)
@@ -117,22 +127,26 @@ class Reconciler:
         ]
         view = self._coordinators.view(job.key, job.status.coordinator_term, running)
         role = LAUNCHER_OBJECTS[job.launcher].leading_role
-        service, budget, (claim, policy) = await asyncio.gather(
+        found = await asyncio.gather(
             self._cluster.service(job.namespace, names.service(job.name, role)),
             self._cluster.disruption_budget(job.namespace, names.disruption_budget(job.name)),
-            self._claim_and_policy(job),
+            self._network_policy(job),
+            self._claim(job),
         )
+        service, budget, policy = (_own(document, job) for document in found[:3])
+        claim = found[3]
+        reason, error = self._apply_errors.get(job.key, (WaitingReason.ApiError, ""))
         self._nodes.expect(job.key, {pod.node for pod in pods if pod.node})
         return Observed(
             pods=pods,
-            service=read_service(service) if service and _is_ours(service, job) else None,
-            network_policy=policy,
+            service=read_service(service) if service else None,
+            network_policy=policy is not None or not _is_isolated(job),
             unreached_seconds=self._executor.unreached_seconds(job.key),
             token_sent_seconds=self._executor.token_sent_seconds(job.key),
-            disruption_budget=read_disruption_budget(budget)
-            if budget and _is_ours(budget, job)
-            else None,
+            disruption_budget=read_disruption_budget(budget) if budget else None,
             claim=read_claim(claim) if claim else None,
+            own={d["kind"]: read_identity(d) for d in (service, budget, policy) if d},
+            conflict=_conflict(job, found),
             nodes=await self._nodes.look(
                 job.key,
                 _pointed_to(pods, view.failures > 0, set(view.lost_seconds)),
@@ -140,23 +154,23 @@ class Reconciler:
             ),
             coordinator=view,
             images=self._images(job),
-            apply_error=self._apply_errors.get(job.key, ""),
+            apply_error=error,
+            apply_reason=reason,
         )
 
     async def _pods(self, job: JobObject) -> tuple[Pod, ...]:
         documents = await self._cluster.pods(job.namespace, names.selector(job.name))
         return tuple(read_pod(document) for document in documents if _is_ours(document, job))
 
-    async def _claim_and_policy(self, job: AnyJob) -> tuple[dict[str, Any] | None, bool]:
-        """The claim that the spec names, and whether the NetworkPolicy is there or not wanted."""
-        if not isinstance(job, Job):
-            return None, True
-        name = claim_name(job)
-        claim = await self._cluster.claim(job.namespace, name) if name else None
-        if job.spec.network_policy == "None":
-            return claim, True
-        policy = names.network_policy(job.name)
-        return claim, await self._cluster.network_policy(job.namespace, policy) is not None
+    async def _claim(self, job: AnyJob) -> Object | None:
+        """The claim that the spec names or describes."""
+        name = claim_name(job) if isinstance(job, Job) else None
+        return await self._cluster.claim(job.namespace, name) if name else None
+
+    async def _network_policy(self, job: AnyJob) -> Object | None:
+        if not _is_isolated(job):
+            return None
+        return await self._cluster.network_policy(job.namespace, names.network_policy(job.name))
 
     def _images(self, job: AnyJob) -> dict[str, str]:
         """What would run if the job started now; nothing while the spec is invalid."""
@@ -204,8 +218,8 @@ class Reconciler:
                 await self._executor.execute(action, job, observed)
         except CoordinatorError as error:
             log.warning("%s/%s: %s", job.namespace, job.name, error)
-        except (ClusterError, TemplateError) as error:
-            self._apply_errors[job.key] = str(error)
+        except (ClusterError, ObjectConflictError, TemplateError) as error:
+            self._apply_errors[job.key] = (_reason_of(error), str(error))
             raise
         else:
             self._apply_errors.pop(job.key, None)
@@ -225,9 +239,53 @@ class Reconciler:
             self._emitted.add(name)
 
 
-def _is_ours(document: dict[str, Any], job: JobObject) -> bool:
+def _is_ours(document: Object, job: JobObject) -> bool:
     owners = document["metadata"].get("ownerReferences", [])
     return any(owner.get("controller") and owner["uid"] == job.uid for owner in owners)
+
+
+def _own(document: Object | None, job: JobObject) -> Object | None:
+    return document if document and _is_ours(document, job) else None
+
+
+def _is_isolated(job: AnyJob) -> bool:
+    """Whether the job is to have a NetworkPolicy. Unknown while the spec is invalid: no."""
+    return isinstance(job, Job) and job.spec.network_policy == "Isolated"
+
+
+def _conflict(job: AnyJob, found: Sequence[Object | None]) -> str:
+    """Which of the objects that have the names of the job's own is not its own; empty: none is.
+
+    The claim of volumeClaimTemplate has no owner, since it outlives the job: its label says whose
+    it is.
+    """
+    *owned, claim = found
+    others = [document for document in owned if document and not _is_ours(document, job)]
+    if claim and _makes_claim(job) and _label_job(claim) != job.name:
+        others.append(claim)
+    return _explain(others[0], job) if others else ""
+
+
+def _explain(document: Object, job: JobObject) -> str:
+    kind, name = document["kind"], document["metadata"]["name"]
+    owners = document["metadata"].get("ownerReferences", [])
+    if any((owner["kind"], owner["name"]) == (KIND, job.name) for owner in owners):
+        return f"{kind} {name} is still that of an earlier job of this name: it is about to go"
+    return foreign(kind, name)
+
+
+def _label_job(document: Object) -> str:
+    return str(document["metadata"].get("labels", {}).get(names.JOB, ""))
+
+
+def _makes_claim(job: AnyJob) -> bool:
+    storage = job.spec.checkpoint.storage if isinstance(job, Job) else None
+    return storage is not None and storage.volume_claim_template is not None
+
+
+def _reason_of(error: Exception) -> WaitingReason:
+    conflict = isinstance(error, ObjectConflictError)
+    return WaitingReason.ObjectConflict if conflict else WaitingReason.ApiError
 
 
 def _pointed_to(pods: tuple[Pod, ...], coordinator_fails: bool, lost: set[str]) -> set[str]:

@@ -157,7 +157,11 @@ def _without(observed: Observed, actions: Iterable[Action]) -> Observed:
 
 
 def _blocker(job: Job, observed: Observed) -> Waiting | None:
-    """Why no pod may be made although the spec is valid: a claim that is missing or not shared."""
+    """Why no pod may be made although the spec is valid: an object of somebody else has the name of
+    one of the job's, or a claim is missing or not shared.
+    """
+    if observed.conflict:
+        return Waiting.of(WaitingReason.ObjectConflict, observed.conflict)
     storage = job.spec.checkpoint.storage
     if storage is None or storage.persistent_volume_claim is None:
         return None

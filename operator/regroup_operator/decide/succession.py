@@ -114,7 +114,11 @@ def _suspect(node: str, observed: Observed, status: TrainingJobStatus) -> Traini
 
 
 def ensure_service(observed: Observed, term: int) -> tuple[Action, ...]:
-    """What makes the Service select this term, and the NetworkPolicy exist, where they do not."""
+    """What makes the Service select this term, and the NetworkPolicy exist, where they do not.
+    Nothing where an object of somebody else has one of their names.
+    """
+    if observed.conflict:
+        return ()
     wrong = observed.service is None or observed.service.term != term
     return (EnsureAccess(), EnsureService(term)) if wrong or not observed.network_policy else ()
 

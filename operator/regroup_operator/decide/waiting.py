@@ -133,7 +133,7 @@ def _blocker(view: JobView) -> Waiting | None:
 
 def _refused_request(view: JobView) -> Waiting | None:
     error = view.observed.apply_error
-    return Waiting.of(WaitingReason.ApiError, error) if error else None
+    return Waiting.of(view.observed.apply_reason, error) if error else None
 
 
 def _image(view: JobView) -> Waiting | None:

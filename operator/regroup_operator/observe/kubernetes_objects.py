@@ -20,6 +20,7 @@ from regroup_operator.errors import TemplateError
 from regroup_operator.observe.observed import (
     AnyJob,
     Claim,
+    Identity,
     InvalidJob,
     Job,
     JobObject,
@@ -174,6 +175,12 @@ def read_claim(document: Object) -> Claim:
         access_modes=tuple(document["spec"].get("accessModes", ())),
         deleting="deletionTimestamp" in document["metadata"],
     )
+
+
+def read_identity(document: Object) -> Identity:
+    """Which object this is, in which state."""
+    metadata = document["metadata"]
+    return Identity(metadata["uid"], metadata["resourceVersion"])
 
 
 def read_service(document: Object) -> Service:

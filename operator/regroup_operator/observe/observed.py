@@ -11,6 +11,7 @@ from regroup_operator.api.policies import NodeFailurePolicy, RestartPolicy
 from regroup_operator.api.spec import Launcher, TrainingJobSpec
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,15 @@ LEASE_STALE_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
+class Identity:
+    """One object in one state: a request that names both reaches no other."""
+
+    uid: str
+    version: str
+    """metadata.resourceVersion"""
+
+
+@dataclass(frozen=True)
 class Claim:
     """The PersistentVolumeClaim that holds the checkpoints."""
 
@@ -217,12 +227,18 @@ class Observed:
     disruption_budget: int | None = None
     """Workers that the PodDisruptionBudget protects from eviction; None: there is no budget."""
     claim: Claim | None = None
+    own: Mapping[str, Identity] = field(default_factory=dict)
+    """Kind -> the job's own Service, NetworkPolicy and PodDisruptionBudget, where they exist."""
+    conflict: str = ""
+    """Which object that is not the job's has the name of one of its own; empty: none has."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
     coordinator: CoordinatorView = CoordinatorView()
     images: Mapping[str, str] = field(default_factory=dict)
     """The images of `trainer` and `coordinator`, if the job started now."""
     apply_error: str = ""
-    """Why the API server refused an action of the last plan; empty when it refused none."""
+    """Why an action of the last plan failed; empty when none did."""
+    apply_reason: WaitingReason = WaitingReason.ApiError
+    """What kind of failure that was."""
 
     @property
     def workers(self) -> tuple[Pod, ...]:

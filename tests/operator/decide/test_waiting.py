@@ -150,6 +150,13 @@ def while_suspended() -> Plan:
     return simulation.round()
 
 
+def with_an_object_of_somebody_else() -> Plan:
+    observed = replace(Simulation().observed(), conflict="Service gpt-coordinator is not of it")
+    what = planned(Simulation(), observed)
+    assert what.actions == ()
+    return what
+
+
 def without_a_store() -> Plan:
     return planned(Simulation(spec=make_torchrun_spec()))
 
@@ -167,6 +174,7 @@ GIVEN = [
     (with_a_spec_that_asks_for_what_is_not_built, "NotSupported", "spec.startupDeadlineSeconds=60"),
     (without_a_claim, "ClaimMissing", "'shared' in default: create it"),
     (with_a_claim_of_one_node, "ClaimNotShared", "need a ReadWriteMany claim"),
+    (with_an_object_of_somebody_else, "ObjectConflict", "Service gpt-coordinator is not"),
     (with_a_refused_request, "ApiError", "403 exceeded quota"),
     (
         with_an_image_that_cannot_be_pulled,

@@ -21,6 +21,7 @@ class WaitingReason(Enum):
     NotSupported = "the spec uses a field that is documented but not built yet"
     ClaimMissing = "the claim for the checkpoints does not exist, or is being deleted"
     ClaimNotShared = "several workers need the claim, and it is not ReadWriteMany"
+    ObjectConflict = "an object that is not the job's has the name of one of the job's own"
     ApiError = "the API server refused a request of the operator"
     ImageError = "the image of a pod cannot be pulled"
     CoordinatorCrashing = "the coordinator's container fails each time that it is started"
