@@ -62,23 +62,23 @@ def _campaign(
     log = BUILD / f"seed-{seed}.jsonl"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("")
-    screen = Screen()
+    screen, commit = Screen(), _commit()
     site = Site.up(f"soak-{seed}-{int(time.time()) % 10**6}", screen)
     campaign = Campaign(site, log, screen.report, Reference(site, screen.report))
     try:
         campaign.run(episodes, deadline)
     finally:
-        _finish(seed, campaign)
+        _finish(seed, commit, campaign)
         if not keep_cluster:
             site.cluster.down()
     return campaign
 
 
-def _finish(seed: int, campaign: Campaign) -> None:
+def _finish(seed: int, commit: str, campaign: Campaign) -> None:
     figures = results.metrics(len(campaign.struck), campaign.verdicts, campaign.memory)
     part = {
         "seed": seed,
-        "commit": _commit(),
+        "commit": commit,
         "metrics": figures,
         "missed": campaign.missed,
         "unjudged": len(campaign.unjudged),

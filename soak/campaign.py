@@ -124,8 +124,8 @@ class Campaign:
         return "; ".join(found) or "nobody answers"
 
     def _judge(self, jobs: tuple[Job, ...], kinds: Sequence[str], seen: Watch) -> None:
+        suspended = {job.name: job.suspend() for job in jobs}  # the undisturbed run takes long
         for job, kind in zip(jobs, kinds, strict=True):
-            suspended = job.suspend()
             status = job.status()
             seen.note(job, status)
             folder = job.folder()
@@ -140,7 +140,7 @@ class Campaign:
                 checkpoint_steps=TORCHRUN_STEPS if job.is_torchrun else CHECKPOINT_STEPS,
                 records=found,
                 status=status,
-                was_suspended=suspended,
+                was_suspended=suspended[job.name],
                 recoveries=tuple(seen.recoveries[job.name].values()),
                 reference=self.reference.steps(shape.program, newest),
                 samples=seen.samples[job.name],
