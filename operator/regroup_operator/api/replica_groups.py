@@ -26,7 +26,7 @@ def workers_per_group(spec: TrainingJobSpec) -> int:
     given = spec.elastic_policy.replica_group_size if spec.elastic_policy else None
     if spec.trainer is None:
         return given or 1
-    per_worker = _ranks_per_worker(spec)
+    per_worker = ranks_of_worker(spec)
     workers = workers_of_ranks(spec, per_worker)
     if given is not None and given != workers:
         layout = spec.trainer.parallelism
@@ -69,7 +69,7 @@ def require_whole_groups(group: int, replicas: int, min_replicas: int) -> None:
         )
 
 
-def _ranks_per_worker(spec: TrainingJobSpec) -> int:
+def ranks_of_worker(spec: TrainingJobSpec) -> int:
     """nprocPerNode. `auto` takes it from the limit of GPUs, in `resources` or in the template; 1
     where that is not a number.
     """

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS
 from regroup_operator.errors import SettingsError
 
 PREFIX = "REGROUP_OPERATOR_"
@@ -44,6 +45,10 @@ class Settings(BaseModel):
     network_peers: tuple[dict[str, Any], ...] = ()
     """NetworkPolicyPeers (operator, metrics scraper) that may reach the ports of status and
     metrics. Empty: all may.
+    """
+    max_workers: Annotated[int, Field(ge=1, le=DEFAULT_MAX_WORKERS)] = DEFAULT_MAX_WORKERS
+    """Most workers of a job, spares included. Above the default, the status of a job would not fit
+    into an object of the API server.
     """
     log_level: str = "INFO"
     """Level of Python's logging."""

@@ -28,7 +28,11 @@ ConditionType = Literal[
     "Failed",
 ]
 NODES_REMEMBERED = 256
-"""Nodes whose failures a job remembers."""
+"""Nodes whose failures a job remembers, and nodes that it suspects."""
+PODS_HANDLED = 8192
+"""Ended pods that a job remembers: two for each of the most workers, since the end of a worker is
+kept until its successor has ended too.
+"""
 RENAMED = {"worldGeneration": "rendezvousGeneration"}
 """Name of a field of the status in release 0.1 -> its name since. The schema keeps the former ones,
 so that the API server returns what release 0.1 stored. The operator reads them and never writes
@@ -257,7 +261,7 @@ class TrainingJobStatus(StatusSection):
     """Version of the protocol of coordinator and agents, from the start until the job is suspended.
     """
     handled_pods: Annotated[
-        tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=1024)
+        tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=PODS_HANDLED)
     ] = ()
     """UIDs of worker pods whose end has been counted."""
     pod_failures: NonNegativeInt = 0
@@ -272,7 +276,7 @@ class TrainingJobStatus(StatusSection):
         Field(default_factory=dict)
     )
     """When each of them last changed."""
-    suspected_nodes: Annotated[tuple[ResourceName, ...], Field(max_length=256)] = ()
+    suspected_nodes: Annotated[tuple[ResourceName, ...], Field(max_length=NODES_REMEMBERED)] = ()
     """Unresponsive nodes. New workers avoid them until they respond again."""
     excluded_nodes: Annotated[tuple[ResourceName, ...], Field(max_length=256)] = ()
     """Nodes that failed too often for this job. New workers avoid them while minReplicas workers

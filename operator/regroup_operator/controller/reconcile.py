@@ -95,7 +95,7 @@ class Reconciler:
         if document is None or document.get("spec", {}).get("managedBy", MANAGED_BY) != MANAGED_BY:
             self._forget(key)
             return None
-        job = read_job(document, _now())
+        job = read_job(document, _now(), self._settings.max_workers)
         for path in job.unreadable_status:
             log.error("%s/%s: cannot read status.%s: a default is used", *key, path)
         observed = await self._observe(job)

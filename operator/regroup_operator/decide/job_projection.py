@@ -9,7 +9,13 @@ from __future__ import annotations
 from datetime import datetime
 
 from regroup_operator.api import names
-from regroup_operator.api.status import Phase, TrainingJobStatus, WorkerStatus
+from regroup_operator.api.status import (
+    NODES_REMEMBERED,
+    PODS_HANDLED,
+    Phase,
+    TrainingJobStatus,
+    WorkerStatus,
+)
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.conditions import conditions
 from regroup_operator.decide.coordinator_projection import report_fields
@@ -36,6 +42,9 @@ def project(
     report = observed.coordinator.status
     changes: dict[str, object] = {
         "observed_generation": job.generation,
+        # The API server refuses a status with longer lists, and the job would stand still.
+        "handled_pods": remembered.handled_pods[-PODS_HANDLED:],
+        "suspected_nodes": remembered.suspected_nodes[-NODES_REMEMBERED:],
         "replicas": len([pod for pod in observed.workers if pod.alive]),
         "selector": names.selector(job.name, names.WORKER),
         "workers": tuple(_worker(pod, report) for pod in observed.workers[:WORKERS_SHOWN]),

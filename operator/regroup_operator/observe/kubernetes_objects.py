@@ -16,6 +16,7 @@ from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.spec_reader import InvalidSpecError, parse_spec
 from regroup_operator.api.support import unsupported
 from regroup_operator.api.template_merge import check_template
+from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS, too_large
 from regroup_operator.errors import TemplateError
 from regroup_operator.observe.observed import (
     AnyJob,
@@ -33,8 +34,10 @@ from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 
-def read_job(document: Object, now: datetime) -> AnyJob:
-    """The TrainingJob. An InvalidJob when the spec is wrong or asks for what is not supported."""
+def read_job(document: Object, now: datetime, max_workers: int = DEFAULT_MAX_WORKERS) -> AnyJob:
+    """The TrainingJob. An InvalidJob when the spec is wrong, asks for what is not supported, or for
+    more workers than `max_workers`.
+    """
     metadata, raw = document["metadata"], document.get("spec", {})
     status, unreadable = read_status(document.get("status"), now)
     job = JobObject(
@@ -49,18 +52,20 @@ def read_job(document: Object, now: datetime) -> AnyJob:
         unreadable_status=unreadable,
     )
     shared = {field.name: getattr(job, field.name) for field in fields(job)}
-    spec = _read_spec(raw)
+    spec = _read_spec(raw, max_workers)
     if isinstance(spec, Waiting):
         return InvalidJob(**shared, problem=spec)
     return Job(**shared, spec=spec)
 
 
-def _read_spec(raw: Object) -> TrainingJobSpec | Waiting:
+def _read_spec(raw: Object, max_workers: int) -> TrainingJobSpec | Waiting:
     try:
         spec = parse_spec(raw)
         check_template(spec.template or {})
     except (InvalidSpecError, TemplateError) as error:
         return Waiting.of(WaitingReason.InvalidSpec, str(error))
+    if problem := too_large(spec, max_workers):
+        return Waiting.of(WaitingReason.InvalidSpec, problem)
     refused = unsupported(spec)
     return Waiting.of(WaitingReason.NotSupported, "; ".join(refused)) if refused else spec
 

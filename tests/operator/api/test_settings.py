@@ -22,6 +22,7 @@ def test_lists_and_objects_are_json() -> None:
     )
     assert settings.namespaces == ("a", "b")
     assert settings.metrics_port == 9
+    assert settings.max_workers == 4096
     assert settings.coordinator_resources["limits"] == {"memory": "256Mi"}
 
 

@@ -252,6 +252,9 @@ REFUSALS: dict[str, tuple[Callable[[Json], Json], str, str]] = {
         "NotSupported",
         "containers[trainer].command is missing",
     ),
+    "more workers than the operator has memory for": (
+        lambda s: put(s, "spares", 2**31 - 1), "InvalidSpec", "this installation allows 4096 a job",
+    ),
     "a reserved field": (
         lambda s: put(s, "template.spec.restartPolicy", "Always"),
         "InvalidSpec",

@@ -216,3 +216,16 @@ def test_a_job_of_which_nothing_is_known_waits() -> None:
     status = project(Simulation().job(), Observed(), remembered, PlanContext(), NOW)
     assert status.phase == "Pending"
     assert status.message == "coordinator pod gpt-c1 is not made yet"
+
+
+def test_the_lists_of_a_status_fit_their_maxima_and_keep_what_is_newest() -> None:
+    remembered = TrainingJobStatus().model_copy(
+        update={
+            "handled_pods": tuple(f"uid-{number}" for number in range(8200)),
+            "suspected_nodes": tuple(f"n{number}" for number in range(300)),
+        }
+    )
+    status = project(Simulation().job(), Observed(), remembered, PlanContext(), NOW)
+    assert TrainingJobStatus.model_validate(status.model_dump(by_alias=True)) == status
+    assert (len(status.handled_pods), status.handled_pods[-1]) == (8192, "uid-8199")
+    assert (len(status.suspected_nodes), status.suspected_nodes[-1]) == (256, "n299")

@@ -1,0 +1,34 @@
+"""How large a job may be. Pure.
+
+The API server takes any number of spares up to 2,147,483,647. Each worker costs the operator memory
+and a place in lists, so that one such job would end it for all. The limit is one value of the
+installation; `Settings.max_workers` says why it has an upper end.
+"""
+
+from __future__ import annotations
+
+from regroup_operator.api.replica_groups import ranks_of_worker
+from regroup_operator.api.spec import TrainingJobSpec
+from regroup_operator.api.torchrun_flags import MOST_RANKS
+
+DEFAULT_MAX_WORKERS = 4096
+"""Workers of one job, spares included."""
+
+
+def too_large(spec: TrainingJobSpec, max_workers: int) -> str:
+    """Why a job is larger than this installation allows; empty when it is not."""
+    most = spec.max_replicas + spec.spares
+    if most > max_workers:
+        return (
+            f"spec.replicas {spec.replicas}, spec.elasticPolicy.maxReplicas {spec.max_replicas} "
+            f"and spec.spares {spec.spares} make up to {most} workers, and this installation "
+            f"allows {max_workers} a job: ask for fewer (an administrator sets the limit with "
+            "maxWorkersPerJob of the chart)"
+        )
+    ranks = ranks_of_worker(spec)
+    if ranks > MOST_RANKS:
+        return (
+            f"spec.nprocPerNode {spec.nproc_per_node} makes {ranks} ranks a worker by the limit of "
+            f"its GPUs: at most {MOST_RANKS} are possible: set spec.nprocPerNode"
+        )
+    return ""
