@@ -180,3 +180,16 @@ def test_members_that_were_dropped_too_early_return_with_their_state() -> None:
     recovery = job.core.state.recoveries.records()[-1]
     assert (recovery.restored_from, recovery.lost_steps) == ("Peers", 0)
     assert job.step > step
+
+
+@pytest.mark.parametrize(("delay", "seconds"), [(0.0, 1.0), (0.5, 3.0), (30.0, 5.0)])
+def test_ranks_on_an_overloaded_machine_get_longer_to_leave(delay: float, seconds: float) -> None:
+    """A rank that is killed since it is late takes its state with it."""
+    job, agents = start()
+    agents[2].heartbeat_delay = delay
+    job.wait(1.0)
+    job.hang(agents[0])
+    job.silence(agents[1])
+    while agents[0].killed_at is None:
+        job.wait(TICK)
+    assert agents[0].killed_at - job.now == pytest.approx(seconds, abs=2 * TICK)

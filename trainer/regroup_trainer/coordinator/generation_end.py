@@ -77,7 +77,7 @@ def abort_member(state: State, current: CurrentGeneration, member: str, now: flo
     """Have the ranks of one member leave a failed generation."""
     current.aborted_at = now
     stuck = current.failure.stuck if current.failure else None
-    seconds = abort_seconds(current)
+    seconds = abort_seconds(current) + _allowance(state)
     state.send(member, LeaveGeneration(generation=current.number, seconds=seconds, stuck=stuck))
 
 
@@ -94,6 +94,14 @@ def abort_seconds(current: CurrentGeneration) -> float:
     )
 
 
+def _allowance(state: State) -> float:
+    """Seconds more for ranks to leave while a member's machine is overloaded: killed ranks lose
+    their state.
+    """
+    members = state.members.values()
+    return max((member.allowance(state.desired) for member in members), default=0.0)
+
+
 def rank_not_out(state: State, current: CurrentGeneration, now: float) -> int | None:
     """A rank that may keep its state, but has not left its failed generation yet; None: all have.
 
@@ -101,7 +109,7 @@ def rank_not_out(state: State, current: CurrentGeneration, now: float) -> int | 
     """
     if current.aborted_at is None or not _may_retain_state(current):
         return None
-    if now >= current.aborted_at + abort_seconds(current) + KILL_SECONDS:
+    if now >= current.aborted_at + abort_seconds(current) + _allowance(state) + KILL_SECONDS:
         return None
     out = current.retained.keys() | current.exits.keys() | current.finished.keys()
     here = [place for place in current.record.members if place.member in state.members]
