@@ -58,12 +58,13 @@ def test_a_volume_that_is_not_reached_makes_no_checkpoint_corrupt(
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    monkeypatch.setattr(Path, "open", fail)
-    monkeypatch.setattr(Path, "read_bytes", fail)
-    with pytest.raises(OSError, match="Stale file handle"):
-        catalog.published(Layout(tmp_path))
-    with pytest.raises(OSError, match="Stale file handle"):
-        catalog.verify(Layout(tmp_path).published(5), manifest, manifest.files)
+    with monkeypatch.context() as patch:  # pytest itself reads files when the test has ended
+        patch.setattr(Path, "open", fail)
+        patch.setattr(Path, "read_bytes", fail)
+        with pytest.raises(OSError, match="Stale file handle"):
+            catalog.published(Layout(tmp_path))
+        with pytest.raises(OSError, match="Stale file handle"):
+            catalog.verify(Layout(tmp_path).published(5), manifest, manifest.files)
 
 
 def test_a_checkpoint_without_a_readable_manifest_is_a_candidate_with_a_problem(

@@ -44,7 +44,8 @@ def rank_program() -> str:
 @cache
 def store_program() -> str:
     """The store where agents of torchrun meet: `rank/torchrun_store.py`."""
-    return _program("protocol/exit_codes.py", "rank/torchrun_store.py") + "\nserve()"
+    modules = ("errors.py", "protocol/exit_codes.py", "rank/torchrun_store.py")
+    return _program(*modules) + "\nserve()"
 
 
 def _program(*modules: str) -> str:
