@@ -21,6 +21,7 @@ class NotedReports:
 
     reports: list[RankReport] = field(default_factory=list)
     over: bool = False
+    lasting: bool = True
 
     def send(self, report: RankReport) -> None:
         self.reports.append(report)

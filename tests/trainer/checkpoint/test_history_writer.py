@@ -201,3 +201,28 @@ def open_files(folder: Path) -> int:
     """How many descriptors this process has of files in the folder."""
     targets = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
     return sum(Path(target).parent == folder.resolve() for target in targets)
+
+
+def test_lines_that_the_kernel_could_not_flush_are_written_anew(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reports the error once, and drops the pages."""
+    fsync, errors = os.fsync, [OSError(errno.EIO, "Input/output error")]
+
+    def flush(descriptor: int) -> None:
+        if errors and os.fstat(descriptor).st_size:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, bytes(100), 0)
+            raise errors.pop()
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    history = History(layout, FIRST, Beginning(0))
+    for number in (1, 2, 3):
+        history.append(step(number))
+    wait_until("the lines to be flushed", lambda: history.flushed_step == 3, seconds=DEADLINE)
+    history.append(step(4))
+    history.close(DEADLINE)
+    assert not errors
+    assert steps_of(layout) == [1, 2, 3, 4]
+    assert audit(layout.directory) == []

@@ -52,11 +52,28 @@ def test_it_is_recorded_as_a_recovery_with_its_lost_steps() -> None:
     assert [event.reason for event in status.events].count("Recovered") == 1
 
 
-def test_a_coordinator_that_was_told_nothing_learns_it_from_the_volume() -> None:
+def test_a_coordinator_that_knows_of_no_generation_counts_the_steps_alone() -> None:
+    """The job may have been suspended without a save, which is no failure."""
     status = restart(known_step=None, saved_step=2051, history_end=history_to(2198))
-    (recovery,) = status.recoveries
-    assert (recovery.lost_steps, recovery.world_size_before) == (147, 3)
-    assert status.ledger.restarts == {"infrastructure": 1}
+    assert status.recoveries == ()
+    assert status.ledger.restarts == {}
+    assert status.ledger.lost_steps == 147
+
+
+def test_steps_that_are_lost_are_counted_once_though_everything_dies_again_before_a_step() -> None:
+    job = Job(make_desired(steps=5000, strategy="fsdp"))
+    agents = [job.add_agent(index) for index in range(3)]
+    job.wait(1.5)
+    at = job.step
+    assert at > 10
+    for agent in agents[1:]:
+        agent.hangs_at_start = True
+    job.crash(agents[0])
+    job.wait(0.5)
+    status = make_status(job.core.state, 1)
+    assert status.ledger.lost_steps == at - 10
+    assert status.progress is not None
+    assert status.progress.step == 10
 
 
 def test_a_restarted_process_knows_its_own_term() -> None:

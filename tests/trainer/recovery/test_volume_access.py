@@ -135,3 +135,11 @@ def test_a_generation_begins_when_its_read_only_volume_is_writable_again(tmp_pat
     assert isinstance(report, Busy)
     assert report.volume is not None
     assert "Read-only file system" in report.volume.error
+
+
+def test_a_program_without_an_agent_ends_with_the_error_at_once() -> None:
+    """Its user reads it; nobody would see the reports of a wait."""
+    channel = NotedReports(lasting=False)
+    with pytest.raises(StorageError, match="cannot be used: /job/lineage: refused"):
+        make_access(channel).on_rank0(refusing(errno.ENOSPC, 1))
+    assert channel.reports == []

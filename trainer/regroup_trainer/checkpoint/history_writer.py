@@ -65,10 +65,18 @@ class History:
         self._appended = self._written = self._flushed = self._wanted = 0
         """Counts of lines: appended; written, or dropped; flushed; that somebody wants flushed."""
         self._written_step = 0
+        self._end = 0
+        """Bytes of the file that are known to be on the device."""
+        self._unflushed = b""
+        """What was written after them."""
+        self._is_doubtful = False
+        """Whether a flush has failed since."""
         self._flushed_at = 0.0
         self._failures = 0
         self._error: OSError | None = None
         self._closing = threading.Event()
+        self._has_ended = False
+        """Whether the thread writes no more."""
         self.flushed_step = 0
         """The newest step that is known to be on the device; 0: none is known yet."""
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
@@ -92,11 +100,7 @@ class History:
             self._wanted = max(self._wanted, target)
             self._news.notify_all()
             self._news.wait_for(
-                lambda: (
-                    self._flushed >= target
-                    or self._failures > failures
-                    or not self._thread.is_alive()
-                )
+                lambda: self._flushed >= target or self._failures > failures or self._has_ended
             )
             if self._flushed < target:
                 raise self._error or OSError(f"{self._path} was closed before")
@@ -117,12 +121,14 @@ class History:
         self._thread.join(seconds)
 
     def _drop(self, step: int) -> None:
-        self._gap = Gap(first=self._gap.first if self._gap else step, last=step)
+        gap = self._gap or Gap(first=step, last=step)
+        self._gap = Gap(first=min(gap.first, step), last=max(gap.last, step))
 
     def _run(self) -> None:
         descriptor = -1
         try:
             descriptor = self._insist(self._open)
+            self._end = os.fstat(descriptor).st_size
             self._insist(self._continue)
             while self._wait_for_work():
                 self._write(descriptor)
@@ -133,6 +139,9 @@ class History:
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
+            with self._news:
+                self._has_ended = True
+                self._news.notify_all()
 
     def _insist(self, action: Callable[[], T]) -> T:
         return self._health.insist(action, self._note_failure, self._closing)
@@ -180,9 +189,10 @@ class History:
         if gap is not None:
             path = self._layout.history_gaps(self._generation)
             self._insist(lambda: durable.append(path, gap.model_dump_json() + "\n"))
-        rest = b"".join(line.content for line in lines)
+        content = rest = b"".join(line.content for line in lines)
         while rest:
             rest = rest[self._insist(partial(os.write, descriptor, rest)) :]
+        self._unflushed += content
         self._written = taken
         self._written_step = lines[-1].step if lines else self._written_step
 
@@ -191,11 +201,25 @@ class History:
         return wanted or time.monotonic() >= self._flushed_at + FLUSH_SECONDS
 
     def _flush(self, descriptor: int) -> None:
-        self._insist(lambda: os.fsync(descriptor))
+        self._insist(lambda: self._sync(descriptor))
+        self._end, self._unflushed = self._end + len(self._unflushed), b""
         self._flushed_at = time.monotonic()
         with self._news:
             self._flushed, self.flushed_step = self._written, self._written_step
             self._news.notify_all()
+
+    def _sync(self, descriptor: int) -> None:
+        """Flush. After an error everything since the last flush is written anew: the kernel reports
+        pages that it cannot write once, and then forgets them.
+        """
+        if self._is_doubtful:
+            os.ftruncate(descriptor, self._end)
+            rest = self._unflushed
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        self._is_doubtful = True
+        os.fsync(descriptor)
+        self._is_doubtful = False
 
 
 def _line(step: CommittedStep) -> _Line:

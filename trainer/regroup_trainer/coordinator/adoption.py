@@ -82,7 +82,11 @@ def _adopt(state: State, record: GenerationRecord, back: Mapping[str, Hello], no
         record, begun=now, last_report=now, last_activity=now, restored=restored
     )
     if 0 in restored and restored[0].restored_from != "Script":
-        state.resumed.append((restored[0].generation, restored[0].step))
+        step = restored[0].step
+        state.resumed.append((restored[0].generation, step))
+        # The step from which it resumed may be below the one that the operator knew.
+        before = state.committed
+        state.committed = LastCommit(step, before.time if before else state.wall(now))
     progresses = [hello.progress for hello in back.values() if hello.progress is not None]
     newest = max(progresses, key=lambda progress: progress.step, default=None)
     if newest is not None:

@@ -114,6 +114,8 @@ class CurrentGeneration:
     failure: Failure | None = None
     aborted_at: float | None = None
     """When its ranks were last asked to leave it after a failure."""
+    leave_until: float = 0.0
+    """When the last of them that was asked has to be out; then its agent kills it."""
     finalized: bool = False
     """The first cause of its failure is certain, and the restart is counted."""
     pace: Pace = field(init=False)

@@ -75,9 +75,10 @@ def abort(state: State, current: CurrentGeneration, now: float) -> None:
 
 def abort_member(state: State, current: CurrentGeneration, member: str, now: float) -> None:
     """Have the ranks of one member leave a failed generation."""
-    current.aborted_at = now
     stuck = current.failure.stuck if current.failure else None
     seconds = abort_seconds(current) + _allowance(state)
+    current.aborted_at = now
+    current.leave_until = max(current.leave_until, now + seconds)
     state.send(member, LeaveGeneration(generation=current.number, seconds=seconds, stuck=stuck))
 
 
@@ -109,7 +110,7 @@ def rank_not_out(state: State, current: CurrentGeneration, now: float) -> int | 
     """
     if current.aborted_at is None or not _may_retain_state(current):
         return None
-    if now >= current.aborted_at + abort_seconds(current) + _allowance(state) + KILL_SECONDS:
+    if now >= current.leave_until + KILL_SECONDS:
         return None
     out = current.retained.keys() | current.exits.keys() | current.finished.keys()
     here = [place for place in current.record.members if place.member in state.members]

@@ -59,8 +59,10 @@ def _may_be_slow_to_start(current: CurrentGeneration) -> bool:
     desired = current.record.desired
     if desired.script or desired.train.training.compile:
         return True
-    in_place = sum(report.restored_from == "Peers" for report in current.restored.values())
-    return not (current.resident or in_place == current.record.world_size)
+    sources = [report.restored_from for report in current.restored.values()]
+    if current.resident and all(source in (None, "Peers") for source in sources):
+        return False
+    return sources.count("Peers") < current.record.world_size
 
 
 def watch(state: State, current: CurrentGeneration, now: float) -> None:

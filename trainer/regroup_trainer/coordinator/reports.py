@@ -9,7 +9,6 @@ from __future__ import annotations
 from regroup_trainer.coordinator.accounting import loss_of
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure, LastCommit
-from regroup_trainer.coordinator.generation_end import lost_at_once
 from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.coordinator.restart_budget import describe
 from regroup_trainer.protocol.agent_messages import RankExit, Stack
@@ -118,7 +117,11 @@ def _on_restored(state: State, report: Restored, current: CurrentGeneration, now
         state.emit(now, "SnapshotPassedOver", text, "Warning")
     first = current.previous_end is None and current.before is None
     state.account.restored(first, report.seconds, now)
-    _count_loss(state, report, current, now)
+    _count_loss(state, report, current)
+    state.volume.for_ranks = None
+    if state.progress is not None and state.progress.step > report.step:
+        # What is published now is what a later coordinator takes for committed.
+        state.progress = state.progress.model_copy(update={"step": report.step})
     before = current.before
     state.committed = LastCommit(report.step, before.time if before else state.wall(now))
     for skipped in report.skipped:
@@ -126,21 +129,16 @@ def _on_restored(state: State, report: Restored, current: CurrentGeneration, now
         state.emit(now, "CheckpointCorrupt", text, "Warning")
 
 
-def _count_loss(state: State, report: Restored, current: CurrentGeneration, now: float) -> None:
+def _count_loss(state: State, report: Restored, current: CurrentGeneration) -> None:
     """Book the steps that must be done again.
 
     A coordinator that starts without members may learn only here, from the volume, that the job
-    has trained before.
+    has trained before. That is no failure: the job may have been suspended without a save.
     """
     before, history = current.before, report.history_end
     if history is not None and before is None:
         before = current.before = LastCommit(history.step, history.time)
     loss = loss_of(report, before)
-    if loss.steps and current.previous_end is None:
-        end = current.previous_end = lost_at_once(state, now)
-        size = history.world_size if history else 0
-        restored_from = report.restored_from or current.record.restored_from
-        state.recoveries.open(end, state.wall(now), current.record, size, restored_from)
     state.recoveries.restored(report, loss)
     if before is not None and loss.steps:
         state.account.lost(loss.steps, loss.steps * before.step_seconds)

@@ -5,6 +5,7 @@ The steps, and who decides what, are in docs/design/0006-entering-a-generation.m
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -135,14 +136,14 @@ def _start_restored(
 
 
 def _history_end(restorer: Restorer) -> HistoryEnd | None:
-    """What the volume shows that was committed before, unless the policy starts another line.
-    Raises OSError.
-    """
+    """What the volume shows that was committed before, unless the policy starts another line."""
     layout, record = restorer.layout, restorer.record
-    records = lineage.read(layout)
-    links = lineage.chain(records, records[record.number].parent)
-    is_continued = policy_in_force(links, record.desired.resume).policy == "Latest"
-    return history_end(layout, links) if is_continued else None
+    with contextlib.suppress(OSError):  # then losses are counted by what was reported
+        records = lineage.read(layout)
+        links = lineage.chain(records, records[record.number].parent)
+        if policy_in_force(links, record.desired.resume).policy == "Latest":
+            return history_end(layout, links)
+    return None
 
 
 def _report(

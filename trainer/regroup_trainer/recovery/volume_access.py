@@ -58,6 +58,8 @@ class VolumeAccess:
         return VolumeCall(action, Path(self.record.desired.directory), self._is_final)
 
     def _is_final(self, error: OSError) -> bool:
+        if not self.channel.lasting:
+            return True  # a program without an agent: its user is there to read the error
         return not self._state_lives and not may_pass(error)
 
     @property
