@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import ssl
+
+import aiohttp
 
 
 def why_no_answer(error: Exception) -> str:
@@ -11,6 +14,7 @@ def why_no_answer(error: Exception) -> str:
     """
     if isinstance(error, TimeoutError):
         return "it takes too long"
-    if isinstance(error, OSError) and error.errno and error.errno > 0:
+    of_tls = isinstance(error, ssl.SSLError | aiohttp.ClientSSLError)  # its numbers are its own
+    if isinstance(error, OSError) and not of_tls and error.errno and error.errno > 0:
         return os.strerror(error.errno)
     return str(error) or type(error).__name__

@@ -77,7 +77,7 @@ class Executor:
             case EnsureAccess():
                 await self._ensure_access(job, observed)
             case EnsureToken():
-                await self._ensure_token(job)
+                await self._repair_token(job)
             case EnsureService(term):
                 await self._ensure_service(term, job, observed)
             case SendAddress(pods):
@@ -144,6 +144,17 @@ class Executor:
         if LAUNCHER_OBJECTS[job.launcher].has_token:
             await self._cluster.create_secret(workload.secret(job, self._key))
             self._tokens_sent[job.key] = time.monotonic()
+
+    async def _repair_token(self, job: AnyJob) -> None:
+        """Make the Secret again, in case that somebody has deleted it.
+
+        Most likely it exists. A full quota refuses the request all the same, which must not keep
+        the job from replacing a worker.
+        """
+        try:
+            await self._ensure_token(job)
+        except ClusterError as error:
+            log.warning("%s/%s: the Secret is not sent again: %s", job.namespace, job.name, error)
 
     async def _ensure_service(self, term: int, job: AnyJob, observed: Observed) -> None:
         """A new Service asks for the address that workers know; where that is taken, for any."""
@@ -219,4 +230,6 @@ def _valid(job: AnyJob) -> Job:
 def _short(action: Action) -> str:
     if isinstance(action, DeletePod):
         return f"delete pod {action.pod.name}{' by force' if action.force else ''}: {action.why}"
+    if isinstance(action, SendAddress):
+        return f"send the coordinator's address to {', '.join(pod.name for pod in action.pods)}"
     return str(action)

@@ -134,8 +134,11 @@ def _gave_up(job: Job, observed: Observed) -> JobOutcome | None:
     restarts = job.status.restarts
     if restarts.infrastructure or restarts.preemption:
         return None
-    failed = read_attempt(observed, job.status.coordinator_term).failed
-    never_starts = torchrun_end.cannot_start(state_of(job, observed))
+    attempt = read_attempt(observed, job.status.coordinator_term)
+    failed = attempt.failed
+    # A worker that has yet to start may show that it is the matter of another one's node.
+    is_judged = job.status.coordinator_term == 1 and not attempt.live
+    never_starts = torchrun_end.cannot_start(state_of(job, observed)) if is_judged else ""
     ends = (pod.exit_message for pod in failed)
     given_up = never_starts or next(filter(torchrun_end.gave_up, ends), "")
     if not given_up:

@@ -30,7 +30,7 @@ def count_node_failures(
     for name in filter(None, blamed):
         counts[name] = counts.get(name, 0) + 1
         times[name] = format_time(now)
-    changed = _with_counts(status, counts, times)
+    changed = with_counts(status, counts, times)
     excluded = _excluded(changed.node_failures, policy)
     fresh = [name for name in excluded if name not in status.excluded_nodes]
     events = (_excluded_event(name, counts[name], policy, now) for name in fresh)
@@ -54,7 +54,7 @@ def readmit_nodes(
     if not needed:
         return Step(calm, (), tuple(events))
     counts = {**calm.node_failures, needed: policy.exclude_after_failures - 1}
-    again = _with_counts(calm, counts, calm.node_failure_times)
+    again = with_counts(calm, counts, calm.node_failure_times)
     again = again.model_copy(
         update={"excluded_nodes": tuple(name for name in kept if name != needed)}
     )
@@ -93,13 +93,13 @@ def _forget_old(status: TrainingJobStatus, now: datetime) -> TrainingJobStatus:
         if count > steps:
             counts[name] = count - steps
             times[name] = format_time(since + timedelta(seconds=steps * FORGET_SECONDS))
-    return _with_counts(status, counts, times)
+    return with_counts(status, counts, times)
 
 
-def _with_counts(
+def with_counts(
     status: TrainingJobStatus, counts: Mapping[str, int], times: Mapping[str, str]
 ) -> TrainingJobStatus:
-    """With these failures: those of the nodes that failed last, where there are too many."""
+    """The status with these failures: of the nodes that failed last, where there are too many."""
     left = [name for name, count in counts.items() if count > 0]
     left = sorted(left, key=lambda name: times.get(name, ""))[-NODES_REMEMBERED:]
     update = {

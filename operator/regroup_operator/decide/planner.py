@@ -126,7 +126,7 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
     rest = _without(rest, silent.actions)
     started = _start(job, losses.status, observed, blocker, now)
     leader = launcher.keep_leader(job, rest, started.status, blocker, now)
-    slow = replace_straggler(job, rest, leader.status)
+    slow = replace_straggler(job, rest, leader.status, now)
     rest = _without(rest, slow.actions)
     workers = launcher.keep_workers(job, rest, slow.status, blocker, now)
     steps = (losses, silent, started, leader, slow, workers)

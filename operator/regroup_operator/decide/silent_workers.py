@@ -65,6 +65,7 @@ def stranded(observed: Observed) -> tuple[Pod, ...]:
     if service is None or not service.address or report is None or observed.coordinator.failures:
         return ()
     members = {member.member for member in report.members if not member.lost}
+    members.update(report.heard or ())
     return tuple(
         pod
         for pod in observed.workers

@@ -8,13 +8,19 @@ train without it: a straggler is better than no worker.
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.timestamps import format_time
+from regroup_operator.decide.node_exclusion import with_counts
 from regroup_operator.decide.plan import DeletePod, Event, Step
 from regroup_operator.observe.observed import Job, Observed, Pod
 
 
-def replace_straggler(job: Job, observed: Observed, status: TrainingJobStatus) -> Step:
+def replace_straggler(
+    job: Job, observed: Observed, status: TrainingJobStatus, now: datetime
+) -> Step:
     """Replace the slowest straggler by a worker on another node."""
     report = observed.coordinator.status
     if job.spec.failure_detection.straggler_action != "Replace" or report is None:
@@ -25,21 +31,16 @@ def replace_straggler(job: Job, observed: Observed, status: TrainingJobStatus) -
     if slowest is None or not _can_be_spared(job.spec, list(pods.values()), observed):
         return Step(status)
     pod = pods[slowest.member]
-    excluded = tuple(sorted({*status.excluded_nodes, pod.node}))
     failures = {
         **status.node_failures,
         pod.node: max(status.node_failures.get(pod.node, 0), _limit(job.spec)),
     }
-    times = {name: time for name, time in status.node_failure_times.items() if name != pod.node}
     why = f"it computes {slowest.percent} % longer than the median rank"
+    times = {**status.node_failure_times, pod.node: format_time(now)}
+    counted = with_counts(status, failures, times)
+    excluded = sorted({*status.excluded_nodes, pod.node} & counted.node_failures.keys())
     return Step(
-        status.model_copy(
-            update={
-                "excluded_nodes": excluded,
-                "node_failures": failures,
-                "node_failure_times": times,  # the next round counts from now
-            }
-        ),
+        counted.model_copy(update={"excluded_nodes": tuple(excluded)}),
         (DeletePod(pod, why),),
         (
             Event(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import ssl
 
 import aiohttp
 import pytest
@@ -20,6 +21,7 @@ from regroup_operator.controller.connection_errors import why_no_answer
         (aiohttp.ServerTimeoutError("..."), "it takes too long"),
         (aiohttp.ServerDisconnectedError(), "Server disconnected"),
         (socket.gaierror(-2, "Name or service not known"), "[Errno -2] Name or service not known"),
+        (ssl.SSLError(1, "wrong version number"), "wrong version number"),
         (OSError(), "OSError"),
     ],
 )

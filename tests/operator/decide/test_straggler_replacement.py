@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from regroup_operator.api.status import NODES_REMEMBERED
+from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.plan import CreateWorker, DeletePod, Plan
 from regroup_operator.decide.planner import plan
 from regroup_trainer.protocol.job_status import Straggler
@@ -83,3 +85,16 @@ def test_only_one_is_replaced_at_a_time() -> None:
     simulation.pods[first.name] = replace(first, terminating=True)
     actions = planned(simulation).actions
     assert not [action for action in actions if isinstance(action, DeletePod)]
+
+
+def test_its_node_is_remembered_although_as_many_as_a_status_holds_have_failed() -> None:
+    simulation = job()
+    nodes = [f"old-{number}" for number in range(NODES_REMEMBERED)]
+    failures: dict[str, object] = {
+        "node_failures": dict.fromkeys(nodes, 1),
+        "node_failure_times": dict.fromkeys(nodes, format_time(simulation.now)),
+    }
+    simulation.status = simulation.status.model_copy(update=failures)
+    status = planned(simulation).status
+    assert status.excluded_nodes == ("n2",)
+    assert len(status.node_failures) == NODES_REMEMBERED

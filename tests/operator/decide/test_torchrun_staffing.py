@@ -207,6 +207,25 @@ def test_a_program_that_cannot_start_on_any_worker_fails_the_job(job: Simulation
     assert [c.reason for c in job.status.conditions if c.type == "Failed"] == ["FailsAtStart"]
 
 
+@pytest.mark.parametrize("term", [1, 2])
+def test_one_node_proves_nothing_while_others_have_yet_to_start_nor_in_a_later_attempt(
+    job: Simulation, term: int
+) -> None:
+    message = "rank 0 failed with exit code 1; it cannot start:\nModuleNotFoundError: 'mine'"
+    first, *others = job.workers()
+    job.fail(first, exit_code=1, exit_message=message)
+    for worker in others:
+        if term == 1:
+            job.pods[worker.name] = replace(job.pods[worker.name], phase="Pending")
+        else:
+            job.fail(worker, exit_code=1, exit_message=message)
+    for pod in list(job.pods.values()):
+        job.pods[pod.name] = replace(pod, term=term)
+    job.status = job.status.model_copy(update={"coordinator_term": term})
+    job.round()
+    assert not job.status.holds("Failed")
+
+
 def test_restarts_that_were_spent_on_lost_peers_do_not_fail_the_job(job: Simulation) -> None:
     del job.pods["gpt-w1-1"]
     job.settle(3)

@@ -47,13 +47,15 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
 
 
 def heard_of(state: State, now: float) -> tuple[str, ...] | None:
-    """The agents that are no members, and were heard of a moment ago: the newest of them. None
-    where agents of an older release do not say who they are.
+    """The agents that are no members, and were heard of a moment ago, the newest first. None where
+    there are too many, or where agents of an older release do not say who they are.
     """
     if not state.agents_say_names:
         return None
     fresh = [name for name, at in state.unknown_members.items() if now - at < HEARD_SECONDS]
-    return tuple(sorted(fresh, key=lambda name: -state.unknown_members[name])[:HEARD_NAMED])
+    if len(fresh) > HEARD_NAMED:
+        return None
+    return tuple(sorted(fresh, key=lambda name: -state.unknown_members[name]))
 
 
 def _total_steps(state: State) -> int:
