@@ -113,14 +113,20 @@ def _why_idle(view: JobView, pod: Pod) -> str:
     return f"{where} runs, and has not connected yet (see kubectl logs {pod.name})"
 
 
+_OF_ONE_POD = frozenset({WaitingReason.ContainerCreating.name, WaitingReason.WorkerSilent.name})
+
+
 def waiting_events(view: JobView, waiting: Waiting | None) -> tuple[Event, ...]:
-    """A Warning when somebody has to mend something, once for each new message."""
+    """A Warning when somebody has to mend something, once for each new message; once for a spec
+    where it names one of many pods, which start in turn.
+    """
     if waiting is None or waiting != find_hindrance(view):
         return ()
     former = view.job.status.condition("Ready")
     if former is not None and former.message == waiting.message[:MESSAGE_LIMIT]:
         return ()
-    key = f"{view.job.generation}-{waiting.message}"
+    what = waiting.reason if waiting.reason in _OF_ONE_POD else waiting.message
+    key = f"{view.job.generation}-{what}"
     return (Event("Warning", waiting.reason, waiting.message, key),)
 
 

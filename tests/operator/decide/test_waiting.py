@@ -10,6 +10,7 @@ import pytest
 from regroup_operator.decide.job_projection import project
 from regroup_operator.decide.plan import Plan, PlanContext
 from regroup_operator.decide.planner import plan
+from regroup_operator.decide.waiting import JobView, waiting_events
 from regroup_operator.observe.kubernetes_objects import read_job
 from regroup_operator.observe.observed import Claim, CoordinatorView, Observed
 from regroup_trainer.coordinator.waiting import REASONS
@@ -403,3 +404,15 @@ def test_what_the_coordinators_pod_does_is_said_while_it_does_not_report(
     status = project(simulation.job(), observed, simulation.status, PlanContext(), simulation.now)
     assert status.phase == "Running"
     assert status.message == f"coordinator pod gpt-c1 {words}; the workers go on meanwhile"
+
+
+def test_pods_that_start_slowly_one_after_the_other_give_one_event() -> None:
+    simulation = started()
+    view = JobView(simulation.job(), simulation.observed(), simulation.status, PlanContext())
+    keys = set()
+    for pod in ("gpt-w0-1", "gpt-w1-1"):
+        waiting = Waiting.of(WaitingReason.ContainerCreating, f"pod {pod} is being made")
+        context = replace(view.context, hindrance=waiting)
+        events = waiting_events(replace(view, context=context), waiting)
+        keys |= {event.key for event in events}
+    assert len(keys) == 1
