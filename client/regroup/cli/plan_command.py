@@ -21,7 +21,6 @@ from regroup.planning.calibration import calibrated, require_device
 from regroup.planning.choice import Candidate, Question, examine, plan
 from regroup.planning.given_job import (
     GPT2_VOCABULARY,
-    devices_of,
     layout_of,
     trainer_of,
     vocabulary_of,
@@ -30,6 +29,7 @@ from regroup.planning.hardware import GPUS, Cluster, cluster
 from regroup.planning.job_manifest import ModelRequest, manifest, model_section, refusal
 from regroup.planning.layouts import Batch, Layout
 from regroup.planning.transformer import Transformer, of_model, of_parameters
+from regroup_operator.api.replica_groups import ranks_of_worker
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_trainer.protocol.config import PRESETS, VOCABULARIES, ModelConfig, TrainConfig
 
@@ -268,7 +268,7 @@ def _machines_of_job(spec: TrainingJobSpec, config: TrainConfig, options: Option
             f"spec.trainer.training.precision bf16: a {gpu.name} has fp32 only: give --precision "
             "fp32, or another --gpu"
         )
-    devices = options.gpus_per_node or devices_of(spec)
+    devices = options.gpus_per_node or ranks_of_worker(spec)
     return _cluster(options, options.nodes or spec.replicas, devices, precision)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from regroup.planning.hardware import Cluster
 from regroup.planning.layouts import PLANNED, Grid, Layout
-from regroup_operator.api.replica_groups import GPU
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_trainer.protocol.config import TrainConfig
 from regroup_trainer.protocol.strategies import STRATEGIES
@@ -67,15 +66,6 @@ def _known_vocabulary(config: TrainConfig) -> int | None:
         return None
     # Public sizes of the two byte-pair encodings; 256 bytes else.
     return {"cl100k": 100277, "o200k": 200019}.get(data.tokenizer, 256)
-
-
-def devices_of(spec: TrainingJobSpec) -> int:
-    """Ranks of a worker, each with a device."""
-    if isinstance(spec.nproc_per_node, int):
-        return spec.nproc_per_node
-    limits = spec.resources.model_dump(mode="json").get("limits") or {}
-    count = str(limits.get(GPU, 1))
-    return int(count) or 1 if count.isdecimal() and len(count) < 10 else 1
 
 
 def layout_of(config: TrainConfig, machines: Cluster) -> Layout:

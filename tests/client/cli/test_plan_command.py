@@ -211,6 +211,13 @@ def test_devices_of_a_machine_are_its_limit_too(job: Path) -> None:
     assert planned["nprocPerNode"] == 4
 
 
+def test_devices_of_the_pod_template_count_as_on_a_cluster(job: Path) -> None:
+    limits = "{limits: {nvidia.com/gpu: 2}}"
+    template = f"{{spec: {{containers: [{{name: trainer, resources: {limits}}}]}}}}"
+    job.write_text(VALID_JOB.replace("  trainer:", f"  template: {template}\n  trainer:"))
+    assert answer(str(job), "--gpu", "a100-80", "--nodes", "1")["cluster"]["gpus_per_node"] == 2
+
+
 def test_a_job_without_the_built_in_trainer_is_refused(job: Path) -> None:
     command = "containers: [{name: trainer, image: mine, command: [python, train.py]}]"
     script = f"  template: {{spec: {{{command}}}}}\n"
