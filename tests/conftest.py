@@ -8,6 +8,7 @@ the other, with nothing beside them.
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,8 @@ _SHARED = {
     "tests/e2e/": "a cluster",
     "tests/operator/api/test_crd_apiserver.py": "an API server",
     "tests/operator/controller/test_operator_apiserver.py": "an API server",
+    "tests/operator/controller/test_deleted_objects_apiserver.py": "an API server",
+    "tests/operator/controller/test_foreign_apiserver.py": "an API server",
     "tests/demo/": "a Prometheus",
 }
 """Beginning of a path -> what its tests share, what takes longest first. Other tests share what
@@ -154,6 +157,19 @@ def seed_of(failure: pytest.ExceptionInfo[BaseException]) -> object:
     """The argument `seed` of the test that failed; None where it has none."""
     tests = (entry for entry in failure.traceback if entry.name.startswith("test_"))
     return next((test.locals["seed"] for test in tests if "seed" in test.locals), None)
+
+
+@pytest.fixture(autouse=True)
+def _own_signals() -> Iterator[None]:
+    """A command that ran in this process ignores Ctrl-C and SIGTERM at its end; processes that
+    later tests start would inherit that.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    former = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, former, strict=True):
+        if handler is not None and signal.getsignal(number) != handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
