@@ -12,9 +12,12 @@ replaced. A coordinator of an older release does not say of whom it hears: nothi
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.decide.node_exclusion import count_node_failures
 from regroup_operator.decide.plan import DeletePod, Event, SendAddress, Step
-from regroup_operator.observe.observed import Observed, Pod
+from regroup_operator.observe.observed import Job, Observed, Pod
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
@@ -28,8 +31,12 @@ FRESH_SECONDS = 5.0
 """Another worker is heard of when its last sign of life is not older."""
 
 
-def replace_silent(observed: Observed, status: TrainingJobStatus) -> Step:
-    """Delete the workers that were silent for too long. Their places are taken by new pods."""
+def replace_silent(job: Job, observed: Observed, status: TrainingJobStatus, now: datetime) -> Step:
+    """Delete the workers that were silent for too long. Their places are taken by new pods.
+
+    It counts as a failure of the node, whose network may be broken: else the next pod may fall
+    silent there, too.
+    """
     silent = [pod for pod, seconds in _silent(observed).items() if seconds >= SILENT_SECONDS]
     why = f"it runs, but its coordinator heard nothing of it for {SILENT_SECONDS:.0f} s"
     reasons = dict.fromkeys(silent, why)
@@ -39,10 +46,12 @@ def replace_silent(observed: Observed, status: TrainingJobStatus) -> Step:
                 f"it looks for the coordinator at {pod.coordinator_address}, where it is no more, "
                 "and does not take the new address"
             )
+    nodes = [pod.node for pod in silent]
+    counted = count_node_failures(status, nodes, job.policies.node_failure, now)
     return Step(
-        status,
+        counted.status,
         tuple(DeletePod(pod, why) for pod, why in reasons.items()),
-        tuple(_replaced_event(pod, why) for pod, why in reasons.items()),
+        (*(_replaced_event(pod, why) for pod, why in reasons.items()), *counted.events),
     )
 
 

@@ -45,7 +45,7 @@ def test_a_silent_worker_is_named_after_ten_seconds_and_replaced_after_thirty() 
     assert [a.pod.name for a in what.actions if isinstance(a, DeletePod)] == ["gpt-w1-1"]
     assert [a.index for a in what.actions if isinstance(a, CreateWorker)] == [1]
     assert "WorkerSilent" in [event.reason for event in what.events]
-    assert what.status.node_failures == {}
+    assert what.status.node_failures == {"n2": 1}, "its network may be broken"
     assert what.status.suspected_nodes == ()
 
 
