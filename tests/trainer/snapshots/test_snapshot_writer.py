@@ -367,6 +367,29 @@ def test_a_save_that_hangs_postpones_the_next_and_holds_up_no_training(
     checkpointer.finish()
 
 
+def test_a_state_that_lives_on_leaves_a_save_that_hangs_behind(
+    tmp_path: Path, group: GenerationGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a drained worker would be killed, and a resize stand still, while the volume is away."""
+    plain, may_write = shard_file.write, threading.Event()
+
+    def hang(*arguments: Any) -> Any:
+        assert may_write.wait(DEADLINE)
+        return plain(*arguments)
+
+    monkeypatch.setattr(shard_file, "write", hang)
+    monkeypatch.setattr(checkpointer_module, "_PATIENCE_SECONDS", 0.05)
+    rank = Rank(tmp_path, group)
+    checkpointer = rank.checkpointer(CheckpointPolicy(interval_steps=1))
+    rank.step()
+    checkpointer.after_step()
+    checkpointer.begin()
+    wait_until("the save to be late", lambda: checkpointer.late)
+    checkpointer.finish(state_lives_on=True)
+    assert not may_write.is_set()
+    may_write.set()
+
+
 @dataclass
 class HeldBack:
     """A copy beside the training that does not begin before somebody waits for its end."""

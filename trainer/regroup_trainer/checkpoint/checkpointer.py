@@ -150,10 +150,17 @@ class Checkpointer:
         self._finish()
         return self._saved_step == step
 
-    def finish(self) -> None:
-        """Wait for the save under way. Call it before the process group is left."""
+    def finish(self, state_lives_on: bool = False) -> None:
+        """Wait for the save under way. Call it before the process group is left.
+
+        A state that goes on in memory does not wait for a save that takes too long: the volume may
+        not answer for minutes.
+        """
         self._hook.remove()
-        self._finish()
+        has_ended = self._finish(self._is_late) if state_lives_on else self._finish()
+        if self._save and not has_ended:
+            self._save.wait_for_copy()
+            self._save.give_up(0.0)
 
     def give_up(self, state_lives_on: bool) -> None:
         """End with a broken generation. A save that all ranks have written is still published; any
@@ -183,8 +190,12 @@ class Checkpointer:
             self._save.wait_for_copy()
         self.seconds_within_steps += time.monotonic() - start
 
-    def _is_late(self) -> bool:
+    @property
+    def late(self) -> bool:
         """Rank 0: whether the save under way takes too long."""
+        return self._is_late()
+
+    def _is_late(self) -> bool:
         rank0, lasted = self._saver.group.is_rank0, time.monotonic() - self._timer.last
         return rank0 and self._save is not None and lasted > _PATIENCE_SECONDS
 

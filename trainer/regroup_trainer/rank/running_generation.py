@@ -132,7 +132,8 @@ class RunningGeneration:
         ]
         ending = [decision for decision in received if decision >= Decision.LEAVE]
         self._decision = max([self._decision, *ending])
-        if self._decision == Decision.LEAVE and self._retains and self._checkpointer.saving:
+        saves = self._checkpointer.saving and not self._checkpointer.late
+        if self._decision == Decision.LEAVE and self._retains and saves:
             # Go on until the save has ended, so that members need not wait for the volume.
             return Decision.CONTINUE
         return max([self._decision, self._due(), *received])
@@ -234,7 +235,7 @@ class RunningGeneration:
 
         Returns the state that stays in memory for the next generation. None: this process ends.
         """
-        self._checkpointer.finish()
+        self._checkpointer.finish(state_lives_on=outcome == "leave" and self._retains)
         self._snapshots.close(wait=True)
         resident = self._resident() if outcome == "leave" else None
         self._close_history(0.0 if resident else _GRACE_SECONDS)
