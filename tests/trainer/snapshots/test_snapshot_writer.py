@@ -384,7 +384,7 @@ def test_a_state_that_lives_on_leaves_a_save_that_hangs_behind(
     rank.step()
     checkpointer.after_step()
     checkpointer.begin()
-    wait_until("the save to be late", lambda: checkpointer.late)
+    wait_until("the save to be late", checkpointer.is_late)
     checkpointer.finish(state_lives_on=True)
     assert not may_write.is_set()
     may_write.set()

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from regroup_trainer.system.program_error import exception_line, is_certain, may_pass
+from regroup_trainer.system.program_error import end_may_pass, identity, is_certain
 
 _MOST_TRIES = 3
 _LIVED_SECONDS = 60.0
@@ -23,7 +22,6 @@ _LIVED_SECONDS = 60.0
 _WRONG_USAGE = 2
 """Exit code of argparse, which another try ends with, too."""
 _CAN_START = "it has lived long enough"
-_DIGITS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -50,18 +48,16 @@ def cannot_start(end: ScriptEnd, file: Path) -> bool:
     if end.seconds >= _LIVED_SECONDS:
         _note(file, [_CAN_START])
         return False
-    line = exception_line(end.stderr_tail)
-    last = end.stderr_tail.strip().rpartition("\n")[2]
-    if end.code <= 0 or may_pass(line) or may_pass(last):
+    if end.code <= 0 or end_may_pass(end.stderr_tail):
         return False
     before = _noted(file)
     if before[:1] == [_CAN_START]:
         return False
-    error = _DIGITS.sub("#", line) or f"exit code {end.code}"
+    error = identity(end.stderr_tail, end.code)
     counts = before[1:] if before[:1] == [error] else []
     tries = [*counts, end.count] if end.count not in counts else counts
     _note(file, [error, *tries])
-    return end.code == _WRONG_USAGE or is_certain(line) or len(tries) >= _MOST_TRIES
+    return end.code == _WRONG_USAGE or is_certain(error) or len(tries) >= _MOST_TRIES
 
 
 def _noted(file: Path) -> list[str]:

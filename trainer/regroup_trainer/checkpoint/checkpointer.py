@@ -99,7 +99,7 @@ class Checkpointer:
         by_steps = due_by_steps(self._policy, step)
         if self._save is None:
             return by_steps or self._postponed or self._timer.due()
-        if not self._is_late():
+        if not self.is_late():
             return by_steps
         if by_steps or self._timer.due():
             self._postpone(step)
@@ -117,7 +117,7 @@ class Checkpointer:
         """Begin to save the present state, beside the following steps, unless the save before takes
         too long. A failure is reported later; the next save tries again.
         """
-        if self._finish(self._is_late):
+        if self._finish(self.is_late):
             self._begin()
         elif self._saver.group.is_rank0:
             self._postpone(self._state.position.step)
@@ -157,10 +157,9 @@ class Checkpointer:
         not answer for minutes.
         """
         self._hook.remove()
-        has_ended = self._finish(self._is_late) if state_lives_on else self._finish()
-        if self._save and not has_ended:
-            self._save.wait_for_copy()
-            self._save.give_up(0.0)
+        has_ended = self._finish(self.is_late) if state_lives_on else self._finish()
+        if not has_ended:
+            self.give_up(state_lives_on)
 
     def give_up(self, state_lives_on: bool) -> None:
         """End with a broken generation. A save that all ranks have written is still published; any
@@ -190,12 +189,8 @@ class Checkpointer:
             self._save.wait_for_copy()
         self.seconds_within_steps += time.monotonic() - start
 
-    @property
-    def late(self) -> bool:
+    def is_late(self) -> bool:
         """Rank 0: whether the save under way takes too long."""
-        return self._is_late()
-
-    def _is_late(self) -> bool:
         rank0, lasted = self._saver.group.is_rank0, time.monotonic() - self._timer.last
         return rank0 and self._save is not None and lasted > _PATIENCE_SECONDS
 

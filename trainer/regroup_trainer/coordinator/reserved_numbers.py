@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.generation import GenerationNumber
 
 NUMBERS_AHEAD = 8
@@ -24,7 +25,7 @@ class ReservedNumbers:
         self._term = term
         self._floor = 0
         self._requested = False
-        self._pause = RETRY_SECONDS
+        self._refusals = 0
         self._retry_at = float("-inf")
         self._reserved: deque[GenerationNumber] = deque()
         self.refusal = ""
@@ -51,7 +52,7 @@ class ReservedNumbers:
 
     def on_granted(self, number: GenerationNumber) -> None:
         """The volume reserved this number for us alone."""
-        self._requested, self.refusal, self._pause = False, "", RETRY_SECONDS
+        self._requested, self.refusal, self._refusals = False, "", 0
         if number.n > self._floor:
             self._floor = number.n
             self._reserved.append(number)
@@ -59,8 +60,9 @@ class ReservedNumbers:
     def on_refused(self, why: str, now: float) -> None:
         """The volume could not be written; the next request follows later."""
         self._requested, self.refusal = False, why
-        self._retry_at = now + self._pause
-        self._pause = min(2 * self._pause, LONGEST_RETRY_SECONDS)
+        self._refusals += 1
+        pause = backoff_seconds(self._refusals + 1, RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+        self._retry_at = now + pause
 
     def on_silent(self, why: str) -> None:
         """The volume has not answered a request for long. The request stands."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import re
 from dataclasses import dataclass, field
 
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure
@@ -24,7 +23,6 @@ _OTHERS_SECONDS = 2.0
 """How long to wait for the other ranks to show the same error."""
 _SENTENCE_CHARACTERS = 300
 """Of an exception that are shown in a sentence; the traceback follows it."""
-_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
 @dataclass
@@ -97,7 +95,7 @@ class StartFailures:
         end = failure.exit
         self.can_start = self._proves(current, now)
         error = _error_of(end) if end is not None else ""
-        if self.can_start or end is None or not error or _may_pass(end):
+        if self.can_start or end is None or not error or program_error.end_may_pass(end.message):
             self._tries = 0
             return None
         if error != self._error or self._tries == 0:
@@ -138,15 +136,5 @@ def _machine(place: MemberRecord) -> str:
 
 
 def _error_of(end: RankExit) -> str:
-    """What identifies the error of a rank: its exception, without numbers."""
-    if end.cause != "error":
-        return ""
-    return _NUMBERS.sub("#", program_error.exception_line(end.message)) or (
-        f"exit code {end.exit_code}"
-    )
-
-
-def _may_pass(end: RankExit) -> bool:
-    """By its exception or its very last line: a program may have handled that exception."""
-    last = end.message.strip().rpartition("\n")[2]
-    return any(map(program_error.may_pass, (program_error.exception_line(end.message), last)))
+    """What identifies the error of a rank; empty where its program did not end by itself."""
+    return program_error.identity(end.message, end.exit_code) if end.cause == "error" else ""

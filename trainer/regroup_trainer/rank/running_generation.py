@@ -132,7 +132,7 @@ class RunningGeneration:
         ]
         ending = [decision for decision in received if decision >= Decision.LEAVE]
         self._decision = max([self._decision, *ending])
-        saves = self._checkpointer.saving and not self._checkpointer.late
+        saves = self._checkpointer.saving and not self._checkpointer.is_late()
         if self._decision == Decision.LEAVE and self._retains and saves:
             # Go on until the save has ended, so that members need not wait for the volume.
             return Decision.CONTINUE

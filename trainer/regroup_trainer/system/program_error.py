@@ -89,6 +89,7 @@ _PASSING_WORDS = (
     "ncclsystemerror",
     "ncclremoteerror",
 )
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 _ERRNO = re.compile(r"\[errno (\d+)\]", re.IGNORECASE)
 
 
@@ -106,6 +107,19 @@ def exception_line(text: str) -> str:
         return next((line for line in lines if line.strip() and line[0] not in " \t"), lines[-1])
     exceptions = (line for line in reversed(lines) if _EXCEPTION.match(line))
     return next(exceptions, lines[-1])
+
+
+def identity(text: str, exit_code: int) -> str:
+    """What makes the error of a program the same in another try: its exception, without numbers."""
+    return _NUMBERS.sub("#", exception_line(text)) or f"exit code {exit_code}"
+
+
+def end_may_pass(text: str) -> bool:
+    """Whether what a program wrote to standard error ends with an error that may pass: its
+    exception, or its very last line, since it may have handled that exception.
+    """
+    last = text.strip().rpartition("\n")[2]
+    return may_pass(exception_line(text)) or may_pass(last)
 
 
 def excerpt(text: str, limit: int) -> str:
