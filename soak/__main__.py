@@ -106,14 +106,14 @@ def merge(parts: tuple[Path, ...], output: Path) -> None:
 
 def _commit() -> str:
     """The commit of this checkout, marked where files differ from it."""
-    told = subprocess.run(
+    found = subprocess.run(
         ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    return told.stdout.strip() or "unknown"
+    return found.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ UNITS = {
 }
 Json = dict[str, Any]
 SETTINGS = (
-    "devcluster of 3 nodes; GPT tiny, global batch 12; lost_steps_known_window is not told apart: "
-    "such steps count as lost_steps_ddp"
+    "devcluster of 3 nodes; GPT tiny, global batch 12; lost_steps_known_window is not counted "
+    "apart: such steps count as lost_steps_ddp"
 )
 
 

@@ -121,7 +121,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Process:
-    """A process, told from a later one with the same id."""
+    """A process, distinct from a later one with the same id."""
 
     pid: int
     started: int

@@ -7,7 +7,7 @@ the new one. A member that falls silent is not meant here: its coordinator repor
 (`losses`).
 
 Where nothing is heard of any other worker either, the fault is likely elsewhere, and nothing is
-replaced. A coordinator of an older release does not say of whom it hears: nothing is replaced then.
+replaced. A coordinator of an older release does not report `heard`: nothing is replaced then.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def send_address(observed: Observed) -> tuple[SendAddress, ...]:
 
 
 def stranded(observed: Observed) -> tuple[Pod, ...]:
-    """Running workers that are no members, and were told another address than the Service has: it
-    was deleted, and its former address was taken.
+    """Running workers that are no members, and look for the coordinator at another address than the
+    Service has: it was deleted, and its former address was taken.
     """
     service, report = observed.service, observed.coordinator.status
     if service is None or not service.address or report is None or observed.coordinator.failures:

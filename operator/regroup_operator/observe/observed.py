@@ -127,7 +127,7 @@ class Pod:
     nnodes: str = ""
     """The bounds that torchrun was started with."""
     coordinator_address: str = ""
-    """Where it was told to look for the coordinator; empty for pods that do not look for one."""
+    """Where it looks for the coordinator; empty for pods that do not look for one."""
     placed: str = ""
     """When it was bound to its node; empty until then."""
 
@@ -207,7 +207,7 @@ class CoordinatorView:
     """UID of a member that it reports as lost -> for how long it has done so."""
     silent_seconds: Mapping[str, float] = field(default_factory=dict)
     """UID of a running worker -> since the coordinator last heard of it, or since this operator
-    first saw it run. Empty while the coordinator does not say of whom it hears.
+    first saw it run. Empty while the coordinator does not report `heard`.
     """
     error: str = ""
     """Why the last probe failed."""

@@ -331,9 +331,9 @@ def test_the_history_is_flushed_before_a_save_is_published_and_reported(
     assert rank.reports.events == ["flushed", "checkpoint_saved"]
 
 
-def test_a_save_that_hangs_postpones_the_next_and_holds_up_no_training(
-    tmp_path: Path, group: GenerationGroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def may_write(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Shards hang in their write until this is set, and a save is soon late."""
     plain, may_write = shard_file.write, threading.Event()
 
     def hang(*arguments: Any) -> Any:
@@ -342,6 +342,12 @@ def test_a_save_that_hangs_postpones_the_next_and_holds_up_no_training(
 
     monkeypatch.setattr(shard_file, "write", hang)
     monkeypatch.setattr(checkpointer_module, "_PATIENCE_SECONDS", 0.05)
+    return may_write
+
+
+def test_a_save_that_hangs_postpones_the_next_and_holds_up_no_training(
+    tmp_path: Path, group: GenerationGroup, may_write: threading.Event
+) -> None:
     rank = Rank(tmp_path, group)
     checkpointer = rank.checkpointer(CheckpointPolicy(interval_steps=1))
     for _ in range(3):
@@ -368,17 +374,9 @@ def test_a_save_that_hangs_postpones_the_next_and_holds_up_no_training(
 
 
 def test_a_state_that_lives_on_leaves_a_save_that_hangs_behind(
-    tmp_path: Path, group: GenerationGroup, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, group: GenerationGroup, may_write: threading.Event
 ) -> None:
     """Else a drained worker would be killed, and a resize stand still, while the volume is away."""
-    plain, may_write = shard_file.write, threading.Event()
-
-    def hang(*arguments: Any) -> Any:
-        assert may_write.wait(DEADLINE)
-        return plain(*arguments)
-
-    monkeypatch.setattr(shard_file, "write", hang)
-    monkeypatch.setattr(checkpointer_module, "_PATIENCE_SECONDS", 0.05)
     rank = Rank(tmp_path, group)
     checkpointer = rank.checkpointer(CheckpointPolicy(interval_steps=1))
     rank.step()

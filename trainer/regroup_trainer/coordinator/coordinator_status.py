@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration
 from regroup_trainer.coordinator.formation import wanted_workers
@@ -142,9 +144,10 @@ def _missing(state: State, current: CurrentGeneration) -> str:
     if len(current.record.members) >= wanted:
         return ""
     reasons = [f"{hello.pod} was lost: {why}" for hello, why in state.lost_members.values()]
-    here = {member.hello.index for member in state.members.values()}
-    absent = [n for n in range(state.desired.workers) if n not in here | state.lost_members.keys()]
-    reasons += [f"{state.desired.job}-w{n} has not connected yet" for n in absent[:PODS_NAMED]]
+    known = {m.hello.index for m in state.members.values()} | state.lost_members.keys()
+    absent = (n for n in range(state.desired.workers) if n not in known)
+    named = islice(absent, PODS_NAMED)
+    reasons += [f"{state.desired.job}-w{n} has not connected yet" for n in named]
     if state.desired.replica_group_size > 1 and (idle := _without_rank(state, current)):
         reasons.append(f"{', '.join(idle)} without a rank: its replica group is not whole")
     return f" of {wanted} wanted" + (f" ({'; '.join(reasons)})" if reasons else "")

@@ -56,7 +56,7 @@ def run(assignment: Assignment, channel: Channel) -> int:
     except BaseException as error:
         if _is_rank(here) and isinstance(error, TrainingError):
             raise
-        if not channel.is_over():  # the coordinator knows why, and has told the others
+        if not channel.is_over():  # else the coordinator knows why already
             command_line.show(error)
         if _is_rank(here):
             _raise_loss(error, channel, place)
