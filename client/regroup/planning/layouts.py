@@ -134,6 +134,10 @@ class Layout:
         """Samples of a forward pass: fewer than `micro_batch` where the rank's share is small."""
         return self._shape(batch)[1]
 
+    def tokens(self, batch: Batch) -> int:
+        """Tokens of a forward pass on one rank, which has a slice of each sequence."""
+        return self.samples(batch) * batch.sequence_length // self.grid.context
+
     def _shape(self, batch: Batch) -> tuple[int, int]:
         grid = self.grid
         return micro_batch_shape(batch.samples, grid.data, self.micro_batch, grid.pipeline)

@@ -98,8 +98,7 @@ class _Stage:
     @property
     def _tokens(self) -> int:
         """Tokens of a micro-batch on this rank."""
-        samples = self.layout.samples(self.batch)
-        return samples * self.batch.sequence_length // self.layout.grid.context
+        return self.layout.tokens(self.batch)
 
     @property
     def _shards(self) -> bool:

@@ -141,8 +141,7 @@ class _Step:
     @property
     def _tokens(self) -> int:
         """Tokens of a micro-batch on a rank."""
-        samples = self.layout.samples(self.batch)
-        return samples * self.batch.sequence_length // self.layout.grid.context
+        return self.layout.tokens(self.batch)
 
     @property
     def _parameters(self) -> int:

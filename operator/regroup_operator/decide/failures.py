@@ -56,6 +56,11 @@ _UNKNOWN_END = 255
 cut. A program may end with it too: `sys.exit(-1)`.
 """
 _UNKNOWN_REASONS = frozenset({"Unknown", "ContainerStatusUnknown"})
+_UNSEEN = "its node or container runtime stopped before it could report why"
+_PROGRESS = re.compile(r"(?:\S+ ){0,3}(?:DEBUG|INFO)\b")
+"""A line of a log that reports no failure. The kubelet takes a container's last lines for its
+message when it wrote none.
+"""
 
 
 def _has_unknown_end(pod: Pod) -> bool:
@@ -105,9 +110,6 @@ def describe(pod: Pod, rule: Rule) -> str:
     return f"{ended}: {why}" if why else ended
 
 
-_UNSEEN = "its node or container runtime stopped before it could report why"
-
-
 def _why(pod: Pod) -> str:
     """The cause that the pod itself shows; empty when it shows none."""
     failure = _rank_failure(pod)
@@ -117,12 +119,6 @@ def _why(pod: Pod) -> str:
     lines = [line.strip() for line in text.splitlines()]
     shown = next((line for line in reversed(lines) if line and not _PROGRESS.match(line)), "")
     return f"rank {failure['rank']}: {shown}" if failure and shown else shown
-
-
-_PROGRESS = re.compile(r"(?:\S+ ){0,3}(?:DEBUG|INFO)\b")
-"""A line of a log that reports no failure. The kubelet takes a container's last lines for its
-message when it wrote none.
-"""
 
 
 def _rank_failure(pod: Pod) -> dict[str, object] | None:
