@@ -114,13 +114,17 @@ class Installation:
         """The process on this machine that is a rank of the job."""
         worker = self._worker(job, rank)
         pod = next(pod for pod in job.pods("worker") if pod["metadata"]["name"] == worker["pod"])
-        group = self._devcluster().node(str(worker["node"])).node.group
-        own = [
+        own = self.processes(pod)
+        return next(pid for pid in own if read_proc(pid, "comm").strip() == f"rank-{rank}")
+
+    def processes(self, pod: Mapping[str, Any]) -> list[int]:
+        """The processes of a pod, by their numbers on this machine."""
+        group = self._devcluster().node(str(pod["spec"]["nodeName"])).node.group
+        return [
             pid
             for pid in cgroups.processes(group)
             if pod["metadata"]["uid"] in read_proc(pid, "cgroup")
         ]
-        return next(pid for pid in own if read_proc(pid, "comm").strip() == f"rank-{rank}")
 
     @contextlib.contextmanager
     def without_api_server(self) -> Iterator[None]:
