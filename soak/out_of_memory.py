@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster import cgroups
-from soak.site import Process, read_proc
+from soak.process import Process, read_proc
 from soak.waiting import until
 
 ROOM = 32 * 2**20

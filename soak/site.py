@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +19,10 @@ from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
 from devcluster.kubeapi import KubeApi
 from devcluster.node import Node
-from devcluster.processes import start_time
 from devcluster.waiting import wait_until
-from soak import records
+from soak import clock, records
 from soak.jobs import PROGRAMS
+from soak.process import Process, read_proc
 from soak.volume import SIZE, SoakVolume
 from soak.waiting import until
 
@@ -53,7 +51,9 @@ class Site:
         files = {path.name: path.read_text() for path in PROGRAMS_FOLDER.glob("*.py")}
         programs = {"kind": "ConfigMap", "metadata": {"name": PROGRAMS}, "data": files}
         stage.kubectl.apply(described)
-        stage.kubectl.apply({"apiVersion": "v1", **programs}, namespace=namespace)
+        stage.kubectl.apply(
+            {"apiVersion": "v1", **programs}, clock.config_map(), namespace=namespace
+        )
         return cls(stage, namespace)
 
     @property
@@ -112,37 +112,31 @@ class Site:
                 return Process.of(pid)
         raise LookupError(f"pod {pod['metadata']['name']} has no process")
 
+    def sidecar(self, pod: Json) -> Process:
+        """The process beside the trainer: the younger of two, since the pod's network came first.
+        Raises LookupError.
+        """
+        group = self.node_of(pod).group
+        found = [
+            Process.of(pid)
+            for pid in cgroups.processes(group)
+            if read_proc(pid, "comm").strip() == "pause"
+            and pod["metadata"]["uid"] in read_proc(pid, "cgroup")
+        ]
+        if len(found) < 2:
+            raise LookupError(f"pod {pod['metadata']['name']} has no sidecar")
+        return max(found, key=lambda process: process.started)
+
+    def scratch(self, pod: Json) -> Path:
+        """The folder that a pod has as /tmp."""
+        folder: Path = self.node_of(pod).folder / "kubelet" / "pods" / pod["metadata"]["uid"]
+        return folder / "volumes" / "kubernetes.io~empty-dir" / "scratch"
+
     def is_ready(self, node: str) -> bool:
         """What Kubernetes thinks of a node; False while it cannot be asked."""
         with contextlib.suppress(*UNREACHABLE):
             return self.api.nodes_ready().get(node, False)
         return False
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process, distinct from a later one with the same id."""
-
-    pid: int
-    started: int
-
-    @classmethod
-    def of(cls, pid: int) -> Process:
-        """Raises LookupError when it is gone."""
-        started = start_time(pid)
-        if started is None:
-            raise LookupError(f"process {pid} is gone")
-        return cls(pid, started)
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether it has ended."""
-        return start_time(self.pid) != self.started
-
-    def kill(self) -> None:
-        """SIGKILL; it may have ended."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
@@ -225,22 +219,6 @@ class Job:
             return False
 
         return until(there, seconds)
-
-
-def read_proc(pid: int, name: str) -> str:
-    """A file of /proc/PID; empty when the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/{name}").read_text()
-    except OSError:
-        return ""
-
-
-def mebibytes(process: Process) -> float | None:
-    """The memory that a process has in use."""
-    for line in read_proc(process.pid, "status").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return None
 
 
 def watched(site: Site, jobs: tuple[Job, ...]) -> Iterator[tuple[str, Process]]:
