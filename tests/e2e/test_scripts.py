@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(900)]
 EPOCHS, KILL_RANK_AT, KILL_POD_AT = 100, 3, 20
+QUICK_EPOCHS = 8000
+"""Of a script that takes a millisecond for one: it still runs when the kill comes."""
 COMMANDS = {
     "ddp": ("torchrun", "--nproc-per-node=1", "ddp_snapshots.py"),
     "fsdp2": ("python", "-m", "fsdp_checkpoints"),
@@ -57,7 +59,7 @@ def test_a_script_ends_as_if_neither_a_rank_nor_a_pod_had_been_killed(
     install_libraries(volume / "libraries", tmp_path)
     files = [f"--from-file={path}" for path in sorted(SHAPES.glob("*.py"))]
     installation.kubectl("create", "configmap", "scripts", "-n", installation.namespace, *files)
-    undisturbed = run_undisturbed([*TORCHRUN, str(SHAPES / shape.script)], tmp_path)
+    undisturbed = run_undisturbed([*TORCHRUN, str(SHAPES / shape.script)], tmp_path, EPOCHS)
     command = (*COMMANDS[case], "$REGROUP_DIRECTORY", str(EPOCHS))
     jobs = {
         launcher: installation.start(manifest(f"{case}-{launcher}", launcher, *command))
@@ -88,8 +90,8 @@ def test_a_script_that_takes_local_rank_trains_as_one_worker_with_two_ranks(
     installation.kubectl(
         "create", "configmap", "scripts", "-n", installation.namespace, f"--from-file={script}"
     )
-    undisturbed = run_undisturbed([str(script)], tmp_path, "spawn")
-    command = ("python", script.name, "$REGROUP_DIRECTORY", str(EPOCHS))
+    undisturbed = run_undisturbed([str(script)], tmp_path, QUICK_EPOCHS, "spawn")
+    command = ("python", script.name, "$REGROUP_DIRECTORY", str(QUICK_EPOCHS))
     jobs = {
         launcher: installation.start(
             manifest(f"one-worker-{launcher}", launcher, *command, replicas=1, nprocPerNode=2)
@@ -180,11 +182,11 @@ def install_libraries(target: Path, scratch: Path) -> None:
     )
 
 
-def run_undisturbed(script: list[str], folder: Path, *arguments: str) -> Path:
+def run_undisturbed(script: list[str], folder: Path, epochs: int, *arguments: str) -> Path:
     """Run two ranks of a script on this machine; returns their final parameters."""
     # Its end does not count: gloo aborts at times when all is done.
     subprocess.run(
-        [sys.executable, *script, str(folder), str(EPOCHS), *arguments],
+        [sys.executable, *script, str(folder), str(epochs), *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=False,
         timeout=300,
