@@ -37,7 +37,7 @@ def main(rank: int, world_size: int) -> None:
     """One rank."""
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "29517"
     dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    train(rank, Path(sys.argv[1]), int(sys.argv[2]))
+    train(rank, Path(os.path.expandvars(sys.argv[1])), int(sys.argv[2]))
     dist.destroy_process_group()
 
 
