@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import ssl
 from collections.abc import Callable
@@ -138,11 +139,24 @@ def _waits_for_image(pod: Json) -> bool:
     return any("ImagePull" in reason for reason in waiting)
 
 
+def _certificate(host: str, port: int) -> str:
+    """What a server shows. A kubelet that has just started takes a moment."""
+    shown: list[str] = []
+
+    def answers() -> bool:
+        with contextlib.suppress(OSError):
+            shown.append(ssl.get_server_certificate((host, port)))
+        return bool(shown)
+
+    require(until(answers, READY_SECONDS, 0.2), f"{host}:{port} shows no certificate")
+    return shown[0]
+
+
 def certificates_rotated(aim: Aim) -> Struck:
     """New ones for the API server and the kubelet of a node, which both start again."""
     node, cluster = aim.site.cluster.node(aim.node()), aim.site.cluster
     ports = ((cluster.plane.block.control_plane, PORT), (node.node.address, KUBELET_PORT))
-    before = [ssl.get_server_certificate(port) for port in ports]
+    before = [_certificate(*port) for port in ports]
     cluster.stop_api_server()
     cluster.plane.issue_certificate()
     cluster.start_api_server()
@@ -152,6 +166,6 @@ def certificates_rotated(aim: Aim) -> Struck:
     require(
         until(lambda: aim.site.is_ready(node.name), READY_SECONDS, 0.5), f"{node.name} is not Ready"
     )
-    after = [ssl.get_server_certificate(port) for port in ports]
+    after = [_certificate(*port) for port in ports]
     require(all(map(operator.ne, before, after)), "a certificate is the one of before")
     return Struck(f"the API server and the kubelet of {node.name} show new certificates")
