@@ -15,23 +15,14 @@ from __future__ import annotations
 
 import random
 import statistics
-import tempfile
 import time
-from pathlib import Path
 
 from bench.harness import Plan, Values, command
-from bench.nodes import Nodes
 from bench.outcome import Fault, after_new_generation
-from bench.recovery import (
-    ENOUGH,
-    RECOVER_SECONDS,
-    START_SECONDS,
-    conditions,
-    wait,
-)
+from bench.recovery import ENOUGH, RECOVER_SECONDS, START_SECONDS, conditions, started, wait
 from bench.recovery_faults import lose_node
 from bench.recovery_regroup import Regroup
-from bench.recovery_subject import NODES, NotTrainingError
+from bench.recovery_subject import NotTrainingError
 
 UNITS = {
     "rounds": "count",
@@ -57,17 +48,10 @@ def measure(case: str, _subject: str) -> Values:
     """All rounds of a case."""
     dice = random.Random(case)
     found: list[Values] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="regroup-bench-", ignore_cleanup_errors=True) as folder,
-        Nodes(NODES) as nodes,
-    ):
-        training = Regroup(nodes, Path(folder), WORKERS, least=1)
-        try:
-            for number in range(1, ROUNDS[case] + 1):
-                found.append(survive(training, dice))
-                print(f"round {number}: {found[-1]}", flush=True)
-        finally:
-            training.close()
+    with started(lambda nodes, folder: Regroup(nodes, folder, WORKERS, least=1)) as training:
+        for number in range(1, ROUNDS[case] + 1):
+            found.append(survive(training, dice))
+            print(f"round {number}: {found[-1]}", flush=True)
     return summed_up(found)
 
 

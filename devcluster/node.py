@@ -17,7 +17,7 @@ from devcluster import cgroups, mounts, network
 from devcluster.controlplane import DNS_DOMAIN, ControlPlane
 from devcluster.packages import PLUGINS
 from devcluster.pki import Identity
-from devcluster.processes import Launch, Processes
+from devcluster.processes import Launch, Processes, read_proc
 from devcluster.waiting import wait_until
 
 PAUSE_IMAGE = "localhost/pause:1"
@@ -236,6 +236,10 @@ class Node:
 
     def is_running(self, processes: Processes) -> bool:
         return all(processes.pid(name) is not None for name in self.components)
+
+    def pod_processes(self, uid: str) -> list[int]:
+        """The processes of the pod with this UID, by their numbers on this machine."""
+        return [pid for pid in cgroups.processes(self.group) if uid in read_proc(pid, "cgroup")]
 
     def is_plugged(self) -> bool:
         """Whether the node's network is connected."""

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 from devcluster import packages
+from devcluster.processes import read_proc
 from devcluster.progress import silent
-from soak.process import Process, read_proc
+from soak.process import Process
 
 PACKAGE = {"faketime": "faketime"}
 LIBRARY = "libfaketimeMT.so.1"

@@ -93,6 +93,28 @@ def _manifest(name: str, shape: Shape, replicas: int, pace: float) -> Json:
             "intervalSteps": CHECKPOINT_STEPS,
             "memorySnapshotSteps": SNAPSHOT_STEPS,
         }
+    spec = {
+        "replicas": replicas,
+        "restartPolicy": {"maxRestarts": -1, "maxHangRestarts": -1, "maxBackoffSeconds": 5},
+        "failureDetection": {"progressTimeoutSeconds": PROGRESS_SECONDS},
+        "nodeFailurePolicy": {"excludeAfterFailures": 0},
+        "checkpoint": checkpoint,
+        "template": {"spec": _template(name, shape, pace)},
+        **shape.spec,
+    }
+    if "launcher" in shape.spec:
+        del spec["failureDetection"], spec["nodeFailurePolicy"]
+        spec["restartPolicy"] = {"maxRestarts": -1, "maxBackoffSeconds": 5}
+    return {
+        "apiVersion": "regroup.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def _template(name: str, shape: Shape, pace: float) -> Json:
+    """The workers' pods: a clock that can be set, a limit of the disk and a sidecar in each."""
     container: Json = {
         "name": "trainer",
         "env": [{"name": variable, "value": value} for variable, value in CLOCK.items()],
@@ -104,29 +126,11 @@ def _manifest(name: str, shape: Shape, replicas: int, pace: float) -> Json:
         _add_script(container, shape.program, pace)
         volumes.append({"name": "programs", "configMap": {"name": PROGRAMS}})
     sidecar = {"name": SIDECAR, "image": PAUSE_IMAGE, "restartPolicy": "Always"}
-    template = {
+    return {
         "affinity": _spread(name),
         "containers": [container],
         "initContainers": [{**sidecar, "securityContext": RESTRICTED}],
         "volumes": volumes,
-    }
-    spec = {
-        "replicas": replicas,
-        "restartPolicy": {"maxRestarts": -1, "maxHangRestarts": -1, "maxBackoffSeconds": 5},
-        "failureDetection": {"progressTimeoutSeconds": PROGRESS_SECONDS},
-        "nodeFailurePolicy": {"excludeAfterFailures": 0},
-        "checkpoint": checkpoint,
-        "template": {"spec": template},
-        **shape.spec,
-    }
-    if "launcher" in shape.spec:
-        del spec["failureDetection"], spec["nodeFailurePolicy"]
-        spec["restartPolicy"] = {"maxRestarts": -1, "maxBackoffSeconds": 5}
-    return {
-        "apiVersion": "regroup.dev/v1alpha1",
-        "kind": "TrainingJob",
-        "metadata": {"name": name},
-        "spec": spec,
     }
 
 

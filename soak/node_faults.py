@@ -49,7 +49,7 @@ def node_frozen(aim: Aim) -> Struck:
 
 
 def node_partitioned(aim: Aim) -> Struck:
-    """Its processes run, and nobody hears them."""
+    """Its processes run, but its network is down."""
     node = aim.site.cluster.node(aim.node())
     node.partition()
     if node.node.is_plugged():
@@ -119,11 +119,13 @@ def image_missing(aim: Aim) -> Struck:
     ctr("tag", "--force", image, HIDDEN)
     ctr("rm", image)
     undo = partial(ctr, "tag", "--force", HIDDEN, image)
-    where = f"/api/v1/namespaces/{aim.site.namespace}/pods/{name}"
-    aim.site.api.request("DELETE", f"{where}?gracePeriodSeconds=0")
-    if not until(lambda: any(map(_waits_for_image, aim.job.pods("worker"))), PULL_SECONDS):
+    try:
+        aim.site.api.request("DELETE", f"{aim.site.pod_path(name)}?gracePeriodSeconds=0")
+        waits = until(lambda: any(map(_waits_for_image, aim.job.pods("worker"))), PULL_SECONDS)
+        require(waits, f"no pod waits for its image on {node.name}")
+    except Exception:
         undo()
-        raise Missed(f"no pod waits for its image on {node.name}")
+        raise
     return Struck(f"a pod cannot pull its image on {node.name}", undo, pods=(name,))
 
 
@@ -162,10 +164,7 @@ def certificates_rotated(aim: Aim) -> Struck:
     cluster.start_api_server()
     cluster.processes.kill(f"kubelet-{node.name}")
     node.node.issue_certificate()
-    node.node.start_agents(cluster.processes)
-    require(
-        until(lambda: aim.site.is_ready(node.name), READY_SECONDS, 0.5), f"{node.name} is not Ready"
-    )
+    _start(aim.site, node.name, partial(node.node.start_agents, cluster.processes))
     after = [_certificate(*port) for port in ports]
     require(all(map(operator.ne, before, after)), "a certificate is the one of before")
     return Struck(f"the API server and the kubelet of {node.name} show new certificates")

@@ -6,11 +6,12 @@ import time
 from dataclasses import replace
 from functools import partial
 
+from devcluster.processes import read_proc
 from soak import clock
 from soak.aim import Aim, Json, Missed, Struck, pick, require
 from soak.jobs import CLOCK_FILE, EPHEMERAL_BYTES, SIDECAR
 from soak.out_of_memory import run_out
-from soak.process import Process, read_proc
+from soak.process import Process
 from soak.waiting import until
 
 GONE_SECONDS = 15.0
@@ -24,8 +25,7 @@ def pod_deleted(aim: Aim, *, grace: int = 30) -> Struck:
     """The pod of a worker; with no grace its processes are killed."""
     pod = aim.worker()[1]
     name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-    where = f"/api/v1/namespaces/{aim.site.namespace}/pods/{name}"
-    aim.site.api.request("DELETE", f"{where}?gracePeriodSeconds={grace}")
+    aim.site.api.request("DELETE", f"{aim.site.pod_path(name)}?gracePeriodSeconds={grace}")
 
     def leaves() -> bool:
         return uid not in {one["metadata"]["uid"] for one in aim.job.pods("worker")}
@@ -150,10 +150,9 @@ def ephemeral_storage_full(aim: Aim) -> Struck:
     pod = aim.worker()[1]
     name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
     (aim.site.scratch(pod) / "filler").write_bytes(bytes(2 * EPHEMERAL_BYTES))
-    where = f"/api/v1/namespaces/{aim.site.namespace}/pods/{name}"
 
     def evicted() -> bool:
-        found = aim.site.api.request("GET", where)
+        found = aim.site.api.request("GET", aim.site.pod_path(name))
         return (found["metadata"]["uid"], found["status"].get("reason")) == (uid, "Evicted")
 
     require(until(evicted, EVICTED_SECONDS), f"pod {name} is not evicted")

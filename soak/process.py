@@ -6,9 +6,8 @@ import contextlib
 import os
 import signal
 from dataclasses import dataclass
-from pathlib import Path
 
-from devcluster.processes import start_time
+from devcluster.processes import read_proc, start_time
 
 
 @dataclass(frozen=True)
@@ -35,14 +34,6 @@ class Process:
         """SIGKILL; it may have ended."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-
-
-def read_proc(pid: int, name: str) -> str:
-    """A file of /proc/PID; empty when the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/{name}").read_text()
-    except OSError:
-        return ""
 
 
 def mebibytes(process: Process) -> float | None:

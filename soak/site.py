@@ -14,15 +14,15 @@ from demo import installation as installing
 from demo.screen import Screen
 from demo.stages.devcluster import DevclusterStage
 from demo.stages.stage import shared_claim
-from devcluster import cgroups
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
 from devcluster.kubeapi import KubeApi
 from devcluster.node import Node
+from devcluster.processes import read_proc
 from devcluster.waiting import wait_until
 from soak import clock, records
 from soak.jobs import PROGRAMS
-from soak.process import Process, read_proc
+from soak.process import Process
 from soak.volume import SIZE, SoakVolume
 from soak.waiting import until
 
@@ -85,6 +85,10 @@ class Site:
         found = self.api.request("GET", where)["items"]
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
+    def pod_path(self, name: str) -> str:
+        """Where the API server has a pod of the namespace."""
+        return f"/api/v1/namespaces/{self.namespace}/pods/{name}"
+
     def operators(self) -> list[Json]:
         """The operator's pods."""
         return self.pods("app.kubernetes.io/part-of=regroup", installing.SYSTEM)
@@ -95,14 +99,11 @@ class Site:
 
     def processes(self, pod: Json) -> dict[int, str]:
         """Id -> name of the processes of a pod, without the one that only holds its network."""
-        group = self.node_of(pod).group
-        mine = [
-            pid
-            for pid in cgroups.processes(group)
-            if pod["metadata"]["uid"] in read_proc(pid, "cgroup")
-        ]
-        named = {pid: read_proc(pid, "comm").strip() for pid in mine}
-        return {pid: name for pid, name in named.items() if name not in ("pause", "")}
+        return {pid: name for pid, name in self._named(pod).items() if name not in ("pause", "")}
+
+    def _named(self, pod: Json) -> dict[int, str]:
+        pids = self.node_of(pod).pod_processes(pod["metadata"]["uid"])
+        return {pid: read_proc(pid, "comm").strip() for pid in pids}
 
     def main_process(self, pod: Json) -> Process:
         """Process 1 of a pod's container. Raises LookupError when there is none."""
@@ -116,13 +117,7 @@ class Site:
         """The process beside the trainer: the younger of two, since the pod's network came first.
         Raises LookupError.
         """
-        group = self.node_of(pod).group
-        found = [
-            Process.of(pid)
-            for pid in cgroups.processes(group)
-            if read_proc(pid, "comm").strip() == "pause"
-            and pod["metadata"]["uid"] in read_proc(pid, "cgroup")
-        ]
+        found = [Process.of(pid) for pid, name in self._named(pod).items() if name == "pause"]
         if len(found) < 2:
             raise LookupError(f"pod {pod['metadata']['name']} has no sidecar")
         return max(found, key=lambda process: process.started)

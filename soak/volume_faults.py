@@ -44,6 +44,7 @@ def volume_read_only(aim: Aim) -> Struck:
     except OSError as error:
         if error.errno == errno.EROFS:
             return Struck(f"a write to the volume failed: {error}", undo)
+        undo()
         raise
     undo()
     raise Missed("the volume takes files")

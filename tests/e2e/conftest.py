@@ -24,10 +24,9 @@ from demo.stages.choice import STAGES
 from demo.stages.devcluster import DevclusterStage
 from demo.stages.stage import Stage, shared_claim
 from demo.volume import Volume
-from devcluster import cgroups
 from devcluster.cluster import Cluster
+from devcluster.processes import read_proc
 from tests.support.jobs import Job
-from tests.support.processes import read_proc
 from tests.support.waiting import wait_until
 
 NAME = f"e2e{os.environ.get('PYTEST_XDIST_WORKER', '')}"
@@ -122,12 +121,8 @@ class Installation:
 
     def processes(self, pod: Mapping[str, Any]) -> list[int]:
         """The processes of a pod, by their numbers on this machine."""
-        group = self._devcluster().node(str(pod["spec"]["nodeName"])).node.group
-        return [
-            pid
-            for pid in cgroups.processes(group)
-            if pod["metadata"]["uid"] in read_proc(pid, "cgroup")
-        ]
+        node = self._devcluster().node(str(pod["spec"]["nodeName"])).node
+        return node.pod_processes(pod["metadata"]["uid"])
 
     @contextlib.contextmanager
     def without_api_server(self) -> Iterator[None]:

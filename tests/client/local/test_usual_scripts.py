@@ -9,7 +9,6 @@ import itertools
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -36,8 +35,14 @@ def make_run(launcher: str, folder: Path, *script: str, workers: int = 2) -> Loc
     """Two ranks, on workers that are all needed."""
     ranks = 2 // workers
     if launcher == "regroup":
-        size: dict[str, Any] = {"replicas": workers, "max_replicas": workers}
-        run = local_job.make_run(folder / "run", 1, script=script, min_replicas=workers, **size)
+        run = local_job.make_run(
+            folder / "run",
+            1,
+            script=script,
+            replicas=workers,
+            min_replicas=workers,
+            max_replicas=workers,
+        )
         run.ranks, run.replace_seconds = ranks, 0.0
         return run
     wanted = Wanted(
