@@ -39,7 +39,7 @@ class Count:
         self.value = value
 
     def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value, "values": list(range(self.value % 3))}
+        return {"value": self.value, "values": list(range(int(self.value) % 3))}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.value = state_dict["value"]
@@ -79,7 +79,7 @@ def main() -> None:
     model = session.prepare(Net(), strategy=options.strategy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
-    count = Count(numpy.ones(1) if options.fail == "array" else 0)
+    count = Count(numpy.array(0) if options.fail == "array" else 0)
     if options.fail != "no-optimizer":
         session.attach(optimizer, scheduler, gradient_clip=0.5, count=count)
 
