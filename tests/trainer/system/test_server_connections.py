@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from aiohttp import web
@@ -23,9 +23,11 @@ class Site:
 
     connections: Connections
     port: int
+    peers: list[Peer] = field(default_factory=list)
 
     async def connect(self, request: str = "") -> Peer:
         peer = Peer(*await asyncio.open_connection("127.0.0.1", self.port))
+        self.peers.append(peer)
         peer.writer.write(request.encode())
         return peer
 
@@ -58,6 +60,11 @@ class Peer:
             return bool(await self.line())
         return False
 
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
+
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
@@ -73,7 +80,10 @@ async def site() -> AsyncIterator[Site]:
     runner = web.AppRunner(web.Application(middlewares=[note]))
     await runner.setup()
     listener = await connections.listen(runner, "127.0.0.1", 0)
-    yield Site(connections, listener.sockets[0].getsockname()[1])
+    made = Site(connections, listener.sockets[0].getsockname()[1])
+    yield made
+    for peer in made.peers:
+        await peer.close()
     listener.close()
     await runner.cleanup()
 
