@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from soak.aim import Aim, Missed, Struck
 from soak.volume import PROBE_SECONDS, Slowness, SoakVolume
-from soak.waiting import until
 
 SLOW_PROBES, SLOW_SECONDS = 8, 0.05
-UNUSED_SECONDS = 20.0
 
 
 def volume_full(aim: Aim) -> Struck:
@@ -32,26 +28,18 @@ def volume_full(aim: Aim) -> Struck:
 
 
 def volume_read_only(aim: Aim) -> Struck:
-    """As a file system that has found an error makes itself."""
-    content = aim.job.volume.content
-    remount = ("mount", "-o")
-    # The kernel refuses while a file is open for writing.
-    if not until(lambda: _succeeds(*remount, "remount,ro", content), UNUSED_SECONDS, 0.01):
-        raise Missed("a file of the volume is always open for writing")
-    undo = partial(_succeeds, *remount, "remount,rw", content)
+    """For open files too, as where a server exports a file system read-only from now on."""
+    volume = aim.job.volume
+    volume.read_only.touch()
     try:
-        (aim.job.volume.served / ".probe").write_text("")
+        (volume.served / ".probe").write_text("")
     except OSError as error:
         if error.errno == errno.EROFS:
-            return Struck(f"a write to the volume failed: {error}", undo)
-        undo()
+            return Struck(f"a write to the volume failed: {error}", volume.read_only.unlink)
+        volume.read_only.unlink()
         raise
-    undo()
+    volume.read_only.unlink()
     raise Missed("the volume takes files")
-
-
-def _succeeds(*command: str | Path) -> bool:
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def volume_silent(aim: Aim) -> Struck:
