@@ -23,12 +23,12 @@ from regroup_operator.observe.observed import Job, JobObject
 from regroup_operator.render import injection
 from regroup_operator.render.pods import (
     LAUNCHER_OBJECTS,
-    MOUNTS,
     avoiding,
     container_security,
     directory,
     environment,
     metadata,
+    mounts,
     pod_spec,
     ranks_per_worker,
     set_variables,
@@ -222,7 +222,7 @@ def coordinator_pod(
         "resources": settings.coordinator_resources,
         "securityContext": container_security(read_only=True),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": list(MOUNTS),
+        "volumeMounts": mounts(job),
     }
     pod = {
         **pod_spec(job, settings),
@@ -267,7 +267,7 @@ def worker_pod(
         ),
         "env": environment(variables, fields),
         "ports": [{"name": "metrics", "containerPort": AGENT_METRICS_PORT}],
-        "volumeMounts": list(MOUNTS),
+        "volumeMounts": mounts(job),
     }
     pod = worker(job, settings, place, main)
     launched = script.variables if script else {}
