@@ -113,12 +113,29 @@ def test_all_that_the_deployment_sets_is_a_setting_of_the_operator() -> None:
     assert {name for name in environment if name.startswith(PREFIX)} <= known
 
 
-def test_the_key_is_kept_and_can_be_ones_own() -> None:
-    secret = render()["Secret", "regroup-key"]
-    assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    objects = render('operatorKey.existingSecret="mine"')
-    assert not [key for key in objects if key[0] == "Secret"]
-    assert operator_of(objects)["volumes"][0]["secret"]["secretName"] == "mine"
+def test_two_renderings_are_the_same_bytes() -> None:
+    first, second = (helm("template", "regroup", CHART).stdout for _ in range(2))
+    assert first
+    assert first == second
+
+
+def test_the_chart_renders_no_key_and_the_operator_may_make_one_or_read_ones_own() -> None:
+    def key_of(*settings: str) -> tuple[str, list[Json]]:
+        objects = render(*settings)
+        assert not [key for key in objects if key[0] == "Secret"]
+        values = {e["name"]: e["value"] for e in operator_of(objects)["containers"][0]["env"]}
+        role = objects["Role", "regroup-key"]
+        assert role["metadata"]["namespace"] == "regroup-system"
+        return values["REGROUP_OPERATOR_KEY_SECRET"], role["rules"]
+
+    def read(name: str) -> Json:
+        secrets = {"apiGroups": [""], "resources": ["secrets"]}
+        return {**secrets, "resourceNames": [name], "verbs": ["get"]}
+
+    make = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}
+    assert key_of() == ("regroup-system/regroup-key", [read("regroup-key"), make])
+    given = key_of('operatorKey.existingSecret="mine"')
+    assert given == ("regroup-system/mine", [read("mine")])
 
 
 # --- rights ---------------------------------------------------------------------------------------
@@ -146,6 +163,7 @@ USED = {
     ("services", "get"): "service",
     ("services", "create"): "create_service",
     ("services", "patch"): "change_service",
+    ("secrets", "get"): "secret",
     ("secrets", "create"): "create_secret",
     ("persistentvolumeclaims", "get"): "claim",
     ("persistentvolumeclaims", "create"): "create_claim",
@@ -210,7 +228,6 @@ def test_the_dashboards_come_as_a_config_map_for_grafanas_sidecar() -> None:
 def test_the_plain_manifests_are_what_the_chart_renders() -> None:
     settings = (
         "crds.enabled=false",
-        'operatorKey.existingSecret="regroup-key"',
         "dashboards.enabled=false",
     )
     text = (ROOT / "manifests/operator.yaml").read_text()

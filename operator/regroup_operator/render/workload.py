@@ -7,8 +7,6 @@ All pods are restricted: non-root, no capabilities, the default seccomp profile,
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 from collections.abc import Iterable
 
@@ -74,17 +72,10 @@ def _last_known(job: Job) -> LastKnown | None:
     return LastKnown(step=status.progress.step, time=time, world_size=status.world_size)
 
 
-def token(job: JobObject, key: bytes) -> str:
-    """The job's token. It is derived from the operator's key, so that the operator never reads
-    Secrets.
-    """
-    return hmac.new(key, job.uid.encode(), hashlib.sha256).hexdigest()
-
-
 # --- small objects --------------------------------------------------------------------------------
 
 
-def secret(job: JobObject, key: bytes) -> Object:
+def secret(job: JobObject, token: str) -> Object:
     """The Secret with the job's token."""
     return {
         "apiVersion": "v1",
@@ -92,7 +83,7 @@ def secret(job: JobObject, key: bytes) -> Object:
         "metadata": metadata(job, names.token(job.name, job.uid)),
         "type": "Opaque",
         "immutable": True,
-        "stringData": {_TOKEN_KEY: token(job, key)},
+        "stringData": {_TOKEN_KEY: token},
     }
 
 

@@ -17,8 +17,6 @@ from regroup_trainer.protocol.ledger import Ledger
 from tests.support.operator_simulation import make_coordinator_status
 from tests.support.rendering import SETTINGS, main_of, make_valid_job, make_worker, values_of
 
-KEY = b"0123456789abcdef"
-
 
 def test_a_worker_gets_all_that_its_agent_reads_from_the_environment() -> None:
     agent = AgentEnvironment.read(values_of(main_of(make_worker())))
@@ -197,16 +195,6 @@ def test_excluded_nodes_are_excluded_in_every_term_one_requirement_each() -> Non
     assert [term["matchFields"] for term in found["nodeSelectorTerms"]] == [fields, fields]
     assert [term["matchExpressions"][0]["key"] for term in found["nodeSelectorTerms"]] == ["a", "b"]
     assert pod["metadata"]["annotations"]["regroup.dev/excluded-nodes"] == "n1,n2"
-
-
-def test_the_token_differs_by_job_and_needs_the_key() -> None:
-    job = make_valid_job()
-    other = replace(job, uid="other")
-    assert workload.token(job, KEY) == workload.token(job, KEY)
-    assert (
-        len({workload.token(job, KEY), workload.token(other, KEY), workload.token(job, b"f" * 16)})
-        == 3
-    )
 
 
 def test_an_isolated_job_lets_in_its_own_pods_and_the_peers_of_the_settings() -> None:
