@@ -192,6 +192,33 @@ def test_the_name_of_a_claim_must_be_a_name(namespace: Namespace, name: str) -> 
     assert "claimName" in answer.message
 
 
+SPACES = {
+    "a claim": put(SMALLEST, "checkpoint.storage.persistentVolumeClaim.claimName", "payroll"),
+    "a template": put(SMALLEST, "template", {"metadata": {"namespace": "victimns"}}),
+    "a pod": put(SMALLEST, "template", {"spec": {"namespace": "victimns"}}),
+}
+
+
+@pytest.mark.parametrize("how", SPACES)
+def test_a_job_that_points_to_another_namespace_gets_nothing_there(
+    operator: OperatorProcess, namespace: Namespace, tenant: str, victim: Namespace, how: str
+) -> None:
+    def things() -> list[Json]:
+        kinds = ("pods", "services", "secrets", "persistentvolumeclaims")
+        found = [victim.api.request("GET", victim.core(kind)).body["items"] for kind in kinds]
+        return [item for items in found for item in items]
+
+    before = things()
+    submit(namespace, tenant, SPACES[how])
+    wait_until("a refusal", lambda: ready(namespace).get("status") == "False")
+    wait_until("a status", lambda: ready(namespace).get("reason"))
+    assert things() == before
+    assert all(
+        "nodeName" not in pod["spec"] and pod["metadata"]["namespace"] == namespace.name
+        for pod in Kubelets(namespace).pods().values()
+    )
+
+
 @pytest.fixture
 async def cluster(api: Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     """The operator's client with every right there is."""

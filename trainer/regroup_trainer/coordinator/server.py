@@ -182,6 +182,7 @@ class Server:
     async def _agent(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(max_msg_size=BODY_BYTES, heartbeat=None)
         await socket.prepare(request)
+        self.connections.hold(request.transport)
         hello = await self._hello(socket)
         if hello is None or self._over:
             return socket
