@@ -42,6 +42,7 @@ from regroup_trainer.snapshots.places import (
 from regroup_trainer.snapshots.snapshot_writer import Rest
 from regroup_trainer.step.agreement import all_gather, broadcast_from_rank0
 from regroup_trainer.step.state import Position, TrainState
+from regroup_trainer.system.connection_errors import why_no_answer
 
 _Memory = mmap.mmap | bytearray
 _FETCH_SECONDS = 10.0
@@ -183,7 +184,7 @@ class Shards:
             _fill(content, response)
         except (OSError, http.client.HTTPException) as error:
             raise SnapshotProblem(
-                f"shard {shard} cannot be fetched from {endpoint}: {error!r}"
+                f"shard {shard} cannot be fetched from {endpoint}: {why_no_answer(error)}"
             ) from error
         finally:
             connection.close()
