@@ -25,7 +25,7 @@ from regroup_trainer.coordinator.coordinator_status import HEARD_SECONDS, heard_
 from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import Effect
 from regroup_trainer.coordinator.number_files import reserve
-from regroup_trainer.coordinator.server import LONGEST_DELAY_SECONDS, Server
+from regroup_trainer.coordinator.server import LONGEST_DELAY_SECONDS, Server, refuse
 from regroup_trainer.protocol.agent_messages import Hello, Leaving
 from regroup_trainer.protocol.coordinator_messages import Begin, coordinator_message
 from regroup_trainer.protocol.desired import Lost
@@ -193,7 +193,16 @@ async def test_a_desired_with_a_mistake_is_refused_by_name(setup: Setup) -> None
     body = make_desired().model_dump_json().replace('"replicas":3', '"replicas":"three"')
     async with setup.session.put(f"{setup.url}/v1/desired", data=body) as response:
         assert response.status == 422
-        assert "replicas" in await response.text()
+        assert (await response.text()).startswith("replicas: Input should be a valid integer")
+
+
+def test_a_hello_that_cannot_be_read_is_refused_in_one_line() -> None:
+    hello = make_hello().model_dump() | {"index": "first", "crew": 3}
+    refused = refuse(json.dumps(hello))
+    assert refused is not None
+    assert refused.reason.startswith("the agent's hello is not valid: index: Input should be")
+    assert "got 'first'; crew is not a known field: run agent and coordinator" in refused.reason
+    assert "\n" not in refused.reason
 
 
 async def test_a_large_body_is_refused(setup: Setup) -> None:

@@ -19,6 +19,7 @@ from regroup_trainer.protocol.coordinator_messages import (
     Welcome,
     coordinator_message,
 )
+from regroup_trainer.protocol.message import describe_invalid
 from regroup_trainer.protocol.rank_messages import Report
 from regroup_trainer.system.connection_errors import why_no_answer
 
@@ -136,7 +137,12 @@ class CoordinatorConnection:
                     "the coordinator refused the token (HTTP 401): mount this job's own Secret"
                 ) from None
             self._problem = f"HTTP {error.status}"
-        except (aiohttp.ClientError, OSError, TimeoutError, ValidationError) as error:
+        except ValidationError as error:
+            self._problem = (
+                f"its message cannot be read ({describe_invalid(error)}): run agent and "
+                "coordinator from one release"
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self._problem = why_no_answer(error)
         welcomed, self.welcomed = self.welcomed, False
         return welcomed

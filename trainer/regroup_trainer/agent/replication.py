@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from regroup_trainer.agent.snapshot_store import HeldShard, Slot, SnapshotStore
 from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.generation import GenerationRecord, SnapshotNumber
-from regroup_trainer.protocol.message import TEXT_LIMIT
+from regroup_trainer.protocol.message import TEXT_LIMIT, describe_invalid
 from regroup_trainer.protocol.rank_messages import SnapshotFile
 from regroup_trainer.snapshots.neighbours import neighbours
 from regroup_trainer.snapshots.places import CHECKSUM_HEADER, FILES, path_on_agent
@@ -162,7 +162,7 @@ class SnapshotServer:
         try:
             files = _files.validate_json(request.headers.get(FILES_HEADER, ""))
         except ValidationError as error:
-            raise web.HTTPBadRequest(text=str(error)) from None
+            raise web.HTTPBadRequest(text=describe_invalid(error)) from None
         if sum(file.size for file in files.values()) > available_bytes():
             raise web.HTTPInsufficientStorage(text=NO_MEMORY)
         slot = self.store.acquire()

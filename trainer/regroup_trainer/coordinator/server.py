@@ -34,7 +34,12 @@ from regroup_trainer.coordinator.number_files import reserve
 from regroup_trainer.protocol.agent_messages import Hello, agent_message
 from regroup_trainer.protocol.coordinator_messages import Refused
 from regroup_trainer.protocol.desired import Desired, Lost
-from regroup_trainer.protocol.message import NAME_LIMIT, PROTOCOL_VERSION, TEXT_LIMIT
+from regroup_trainer.protocol.message import (
+    NAME_LIMIT,
+    PROTOCOL_VERSION,
+    TEXT_LIMIT,
+    describe_invalid,
+)
 from regroup_trainer.protocol.rank_messages import Progress
 from regroup_trainer.system.background import Background
 
@@ -47,6 +52,10 @@ VOLUME_SECONDS = 5.0
 PROGRESS_NEWS_SECONDS = 1.0
 """Least time between two statuses that differ only in their progress."""
 
+_UNREADABLE = (
+    "closing the connection of the agent %s: its message cannot be read (%s); it connects again. "
+    "Run agent and coordinator from one release"
+)
 log = logging.getLogger(__name__)
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -185,7 +194,7 @@ class Server:
             try:
                 parsed = agent_message.validate_json(message.data)
             except ValidationError as error:
-                log.warning("closing the connection of %s: unknown message: %s", name, error)
+                log.warning(_UNREADABLE, name, describe_invalid(error))
                 await socket.close(code=WSCloseCode.POLICY_VIOLATION)
                 return
             if self._connections.get(name) is socket and not self._over:
@@ -341,7 +350,9 @@ def refuse(text: str) -> Refused | None:
         Hello.model_validate(raw)
     except ValidationError as error:
         return Refused(
-            reason=f"the first message is no valid hello: {error}"[:TEXT_LIMIT], final=True
+            reason=f"the agent's hello is not valid: {describe_invalid(error)}: run agent and "
+            "coordinator from one release"[:TEXT_LIMIT],
+            final=True,
         )
     return None
 
@@ -367,4 +378,4 @@ async def _body(request: web.Request, model: type[_Model]) -> _Model:
     try:
         return model.model_validate_json(await request.read())
     except ValidationError as error:
-        raise web.HTTPUnprocessableEntity(text=str(error)) from None
+        raise web.HTTPUnprocessableEntity(text=describe_invalid(error)) from None
