@@ -225,8 +225,8 @@ def _on_parked(state: State, report: Parked, current: CurrentGeneration, now: fl
     if current.failure is not None:
         return
     place = current.record.place_of_rank(report.rank)
-    pod = place.pod if place else "?"
-    message = f"rank {report.rank} on {pod} lost a connection to its peers"
+    where = f" on {place.where}" if place else ""
+    message = f"rank {report.rank}{where} lost a connection to its peers"
     current.failure = Failure(now, "infrastructure", message, place, provisional=True)
     state.lose_disconnected(now)
 
@@ -247,7 +247,7 @@ def _on_exit(state: State, report: RankExit, current: CurrentGeneration, now: fl
     if known is not None and not (known.provisional and (lost_port or report.cause != "peer")):
         return
     place = current.record.place_of_rank(report.rank)
-    message = describe(report, place.pod if place else "")
+    message = describe(report, place)
     if lost_port:
         state.start_failures.port_races += 1
         current.failure = Failure(now, "infrastructure", message, place, exit=report)
