@@ -399,8 +399,9 @@ async def test_an_unwritable_volume_is_named_in_the_status(tmp_path: Path) -> No
     refusal = await asyncio.to_thread(
         wait_until, "the refusal", lambda: find(core.state.waiting, "VolumeUnavailable")
     )
-    assert "reserve a generation number" in refusal.message
-    assert "Not a directory" in refusal.message
+    where = tmp_path / "file" / "job"
+    expected = f"its number cannot be reserved in {where}: Not a directory (free space, or make"
+    assert expected in refusal.message
     ticking.cancel()
 
 
@@ -421,7 +422,7 @@ async def test_a_volume_that_does_not_answer_is_named_and_its_answer_is_awaited(
         waiting = await asyncio.to_thread(
             wait_until, "the problem", lambda: find(state.waiting, "VolumeUnavailable")
         )
-        assert "it has not answered for 0 s" in waiting.message
+        assert "the volume has not answered for 0 s (check the volume's server" in waiting.message
         assert (await setup.status()).waiting == waiting  # the coordinator answers all the while
         assert len(calls) == 1
         may_answer.set()

@@ -208,7 +208,7 @@ class Agent:
             case SnapshotComplete(number=number) if self._snapshots:
                 self._snapshots.complete(number)
             case Exit(code=code, reason=reason):
-                log.info("the agent ends with code %d: %s", code, reason)
+                log.info("this worker ends with exit code %d: %s", code, reason)
                 if code:
                     self._end(code)
                 else:
@@ -433,7 +433,11 @@ class Agent:
         if self._ending is not None:
             self._end(0)
             return
-        log.error("the template process ended, and all ranks with it")
+        log.error(
+            "the process that forks the ranks ended, and all ranks with it (out of memory?): this "
+            "worker ends with exit code %d, and another takes its place",
+            TEMPLATE_LOST,
+        )
         self._end(TEMPLATE_LOST)
 
     # --- the end ----------------------------------------------------------------------------------

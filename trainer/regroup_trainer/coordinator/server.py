@@ -271,17 +271,14 @@ class Server:
         work = Background(lambda: reserve(directory, effect.number))
         answer = asyncio.wrap_future(work.future)
         if not (await asyncio.wait({answer}, timeout=VOLUME_SECONDS))[0]:
-            why = f"it has not answered for {VOLUME_SECONDS:.0f} s ({directory})"
-            log.error("cannot reserve a generation number yet: %s", why)
+            why = f"the volume has not answered for {VOLUME_SECONDS:.0f} s"
+            log.error("cannot reserve a generation number yet in %s: %s", directory, why)
             self._do(self._core.on_reservation_silent(why, time.monotonic()))
         try:
             number, newest = await answer
         except OSError as error:
-            why = (
-                f"{error.strerror or error} ({directory}): make the volume writable for this user "
-                "and not full"
-            )
-            log.error("cannot reserve a generation number: %s", why)
+            why = error.strerror or str(error)
+            log.error("cannot reserve a generation number in %s: %s", directory, why)
             self._do(self._core.on_reservation_failed(why, time.monotonic()))
             return
         self._do(self._core.on_reserved(number, newest, time.monotonic()))
