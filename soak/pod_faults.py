@@ -151,9 +151,14 @@ def ephemeral_storage_full(aim: Aim) -> Struck:
     name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
     (aim.site.scratch(pod) / "filler").write_bytes(bytes(2 * EPHEMERAL_BYTES))
 
+    # The pod itself may be deleted soon after.
+    selector = f"fieldSelector=reason=Evicted,involvedObject.uid={uid}"
+
     def evicted() -> bool:
-        found = aim.site.api.request("GET", aim.site.pod_path(name))
-        return (found["metadata"]["uid"], found["status"].get("reason")) == (uid, "Evicted")
+        found = aim.site.api.request(
+            "GET", f"/api/v1/namespaces/{aim.site.namespace}/events?{selector}"
+        )
+        return bool(found["items"])
 
     require(until(evicted, EVICTED_SECONDS), f"pod {name} is not evicted")
     return Struck(f"pod {name} is Evicted", pods=(name,))
