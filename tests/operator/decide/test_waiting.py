@@ -188,8 +188,10 @@ GIVEN = [
     (
         with_a_coordinator_that_crashes,
         "CoordinatorCrashing",
-        "(wrong usage): volume is not writable: it fails each time that it is started (see kubectl "
-        "logs gpt-c1 --previous)",
+        (
+            "(wrong usage): volume is not writable: it fails each time that it is started (see "
+            "kubectl logs gpt-c1 --previous)"
+        ),
     ),
     (
         with_a_pod_without_containers,
