@@ -15,13 +15,13 @@ from typing import Any
 
 import aiohttp
 
-from regroup_operator.controller.connection_errors import why_no_answer
 from regroup_operator.errors import CoordinatorError
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT, COORDINATOR_PORT
 from regroup_trainer.protocol.desired import CoordinatorAddress, Desired, Lost
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
+from regroup_trainer.system.connection_errors import why_no_answer
 
 ANSWER_LIMIT = 256 * 1024
 TIMEOUT_SECONDS = 2.0
