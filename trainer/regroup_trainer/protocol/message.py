@@ -18,11 +18,19 @@ misread raises PROTOCOL_VERSION. A hello of another version is refused.
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 PROTOCOL_VERSION = 2
 TEXT_LIMIT = 4096
@@ -37,10 +45,34 @@ NAME_LIMIT = 253
 Name = Annotated[str, Field(max_length=NAME_LIMIT)]
 
 
+HIGHEST_NUMBER = 2**63 - 1
+"""Of a whole number in a message, and the lowest one's opposite."""
+WallClock = Annotated[float, Field(ge=0, le=253_402_300_799)]
+"""Seconds since the epoch, up to the year 9999: what can be shown as a date."""
+
+
 class Message(BaseModel):
-    """Base of all messages: immutable. Unknown fields are an error, since versions are agreed."""
+    """Base of all messages: immutable. Unknown fields are an error, since versions are agreed.
+
+    As JSON, numbers are finite. (We write null for others, and other programs might not.)
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="after")
+    def _numbers_are_bounded(self, info: ValidationInfo) -> Self:
+        if info.mode == "json":
+            for name, value in self:
+                for number in value.values() if isinstance(value, dict) else (value,):
+                    _require_bounded(name, number)
+        return self
+
+
+def _require_bounded(name: str, value: object) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name}: {value} is not a finite number")
+    if isinstance(value, int) and abs(value) > HIGHEST_NUMBER:
+        raise ValueError(f"{name}: {quote(value)} is more than 63 bits can hold")
 
 
 class _ShortRepr(reprlib.Repr):
@@ -94,5 +126,6 @@ def _problem(found: Any, names: Mapping[str, str]) -> str:
     if what is not None:
         return f"{path} {what}"
     message = found["msg"].removeprefix("Value error, ")
-    given = "" if isinstance(found["input"], dict | list) else f", got {quote(found['input'])}"
+    whole = isinstance(found["input"], dict | list | BaseModel)
+    given = "" if whole else f", got {quote(found['input'])}"
     return f"{path}: {message}{given}" if path else f"{message}{given}"
