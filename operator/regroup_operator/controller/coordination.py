@@ -189,10 +189,14 @@ class Coordinators:
         try:
             status = CoordinatorStatus.parse(text)
         except ValueError as error:
-            raise CoordinatorError(f"{follower.target.url}: not a status: {error}") from error
+            raise CoordinatorError(
+                f"{follower.target.url} answers what this operator cannot read ({error}): run "
+                "operator and coordinator from one release"
+            ) from error
         if status.term != follower.target.term:
             raise CoordinatorError(
-                f"{follower.target.url} is of term {status.term}, not {follower.target.term}"
+                f"{follower.target.url}: a coordinator of term {status.term} answers, and that of "
+                f"term {follower.target.term} is asked"
             )
         return status
 

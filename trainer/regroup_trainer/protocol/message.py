@@ -126,5 +126,6 @@ def _problem(found: Any, names: Mapping[str, str]) -> str:
     if what is not None:
         return f"{path} {what}"
     message = found["msg"].removeprefix("Value error, ")
-    given = "" if isinstance(found["input"], dict | list) else f", got {quote(found['input'])}"
+    whole = isinstance(found["input"], dict | list | BaseModel)
+    given = "" if whole else f", got {quote(found['input'])}"
     return f"{path}: {message}{given}" if path else f"{message}{given}"
