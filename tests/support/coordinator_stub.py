@@ -29,6 +29,8 @@ class CoordinatorStub:
         self.desired: list[Desired] = []
         self.lost: list[Lost] = []
         self.tokens: set[str] = set()
+        self.code = 200
+        """Of the answers."""
         self._status = status
         self._news = threading.Condition()
         self._server = ThreadingHTTPServer((self.address, COORDINATOR_PORT), self._handler())
@@ -95,7 +97,7 @@ class CoordinatorStub:
                 return self.rfile.read(int(self.headers["Content-Length"]))
 
             def _reply(self, text: str) -> None:
-                self.send_response(200)
+                self.send_response(stub.code)
                 self.send_header("Content-Length", str(len(text.encode())))
                 self.end_headers()
                 self.wfile.write(text.encode())

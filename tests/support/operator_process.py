@@ -99,9 +99,10 @@ class Kubelets:
         }
 
     def run(self, name: str, node: str, address: str = "198.18.0.9") -> Json:
-        """Bind a pod and call it Running."""
+        """Bind a pod and call it Running and Ready."""
         self.bind(name, node)
         self.write(name, {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]})
+        self.set_ready(name, ready=True)
         return self.namespace.api.request("GET", self.namespace.core(f"pods/{name}")).body
 
     def bind(self, name: str, node: str) -> None:
@@ -114,6 +115,11 @@ class Kubelets:
             "target": target,
         }
         self.namespace.api.request("POST", self.namespace.core(f"pods/{name}/binding"), binding)
+
+    def set_ready(self, name: str, *, ready: bool) -> None:
+        """Write the result of a pod's readiness probe."""
+        condition = {"type": "Ready", "status": str(ready)}
+        self.write(name, {"conditions": [condition]})
 
     def write(self, name: str, status: Json) -> None:
         """Write a pod's status."""

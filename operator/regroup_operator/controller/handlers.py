@@ -13,15 +13,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import aiohttp
 import kopf
 
 from regroup_operator.api import names
 from regroup_operator.api.resource import GROUP, PLURAL, VERSION
 from regroup_operator.api.settings import Settings
 from regroup_operator.controller.cluster import Cluster
-from regroup_operator.controller.coordination import Coordinators, Key
+from regroup_operator.controller.coordination import Coordinators, open_session
 from regroup_operator.controller.credentials import login
+from regroup_operator.controller.followed_coordinator import Key
 from regroup_operator.controller.kopf_storage import NoDiffBase, NoProgress
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import count_reconcile, count_taken, job_series
@@ -57,7 +57,7 @@ class Operator:
         it.
         """
         cluster = await Cluster(login).__aenter__()
-        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256))
+        session = open_session()
         coordinators = Coordinators(session, self.queue.add)
         self.nodes = NodeWatch(cluster, allowed=may_watch_nodes)
         reconciler = Reconciler(cluster, coordinators, self.nodes, self._settings, job_series)

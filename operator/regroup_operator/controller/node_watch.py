@@ -12,9 +12,12 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from regroup_operator.controller.cluster import Cluster
-from regroup_operator.controller.coordination import Key
+from regroup_operator.controller.followed_coordinator import Key
 from regroup_operator.observe.kubernetes_objects import is_out_of_service, read_ready
 from regroup_operator.observe.observed import Node
+
+LEASE_GAP_SECONDS = 6.0
+"""A lease counts as unchanged only for the time in which it was read at least this often."""
 
 
 @dataclass
@@ -23,6 +26,7 @@ class _Trace:
 
     lease: str | None
     lease_since: float
+    read_at: float
     suspected: bool
     renewed: bool = False
     not_ready_since: float | None = None
@@ -91,7 +95,11 @@ class NodeWatch:
         )
         now = self._clock()
         renewal = lease["spec"].get("renewTime") if lease else None
-        trace = self._traces[key].setdefault(name, _Trace(renewal, now, suspected))
+        trace = self._traces[key].setdefault(name, _Trace(renewal, now, now, suspected))
+        # Nobody may have been able to renew a lease while the API server did not answer us either.
+        if now - trace.read_at > LEASE_GAP_SECONDS:
+            trace.lease_since = now
+        trace.read_at = now
         trace.suspected = suspected
         if renewal != trace.lease:
             trace.lease, trace.lease_since, trace.renewed = renewal, now, True

@@ -18,16 +18,20 @@ from regroup_operator.api import names
 from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY, Object
 from regroup_operator.api.settings import Settings
 from regroup_operator.api.timestamps import format_time
+from regroup_operator.controller.agent_survey import Agent
 from regroup_operator.controller.cluster import Cluster, foreign
-from regroup_operator.controller.coordination import Coordinators, Key
+from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.executor import Executor
+from regroup_operator.controller.followed_coordinator import Key
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import JobSeries
 from regroup_operator.controller.rate_limiter import RateLimiter
 from regroup_operator.controller.recent_names import RecentNames
+from regroup_operator.decide.coordinator_evidence import witnesses
 from regroup_operator.decide.job_projection import THROTTLED, differs
 from regroup_operator.decide.plan import Event, Plan
 from regroup_operator.decide.planner import plan
+from regroup_operator.decide.succession import current_coordinator
 from regroup_operator.errors import (
     ClusterError,
     ConflictError,
@@ -228,7 +232,7 @@ class Reconciler:
 
     def _follow(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
         target = self._executor.target(job, observed.pods) if decided.follow else None
-        self._coordinators.follow(job.key, target)
+        self._coordinators.follow(job.key, target, _agents(job, observed))
 
     async def _emit(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
         for event in (*_coordinator_events(observed, _now()), *decided.events):
@@ -237,6 +241,14 @@ class Reconciler:
                 continue
             await self._cluster.create_event(_event(job, event, name, _now()))
             self._emitted.add(name)
+
+
+def _agents(job: AnyJob, observed: Observed) -> tuple[Agent, ...]:
+    """Whom to ask about the coordinator while it does not answer."""
+    coordinator = current_coordinator(observed, job.status)
+    if coordinator is None:
+        return ()
+    return tuple(Agent(pod.uid, pod.ip) for pod in witnesses(coordinator, observed))
 
 
 def _is_ours(document: Object, job: JobObject) -> bool:

@@ -15,7 +15,7 @@ from datetime import datetime
 from regroup_operator.api import names
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
-from regroup_operator.decide.disruption import keep_budget
+from regroup_operator.decide.coordinator_evidence import explain_silence, outage_due
 from regroup_operator.decide.job_projection import project
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.losses import remove_lost
@@ -38,9 +38,10 @@ from regroup_operator.decide.silent_workers import (
     silence_due,
     stranded,
 )
-from regroup_operator.decide.staffing import backoff_left
+from regroup_operator.decide.staffing import backoff_left, keep_budget
 from regroup_operator.decide.straggler_replacement import replace_straggler
 from regroup_operator.decide.succession import (
+    current_coordinator,
     report_lost,
     send_token,
     token_due,
@@ -144,9 +145,17 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
         workers.status,
         actions,
         tuple(event for step in steps for event in step.events),
-        PlanContext(blocker, hindrance=uncreated(rest, now) or name_silent(rest)),
+        PlanContext(blocker, hindrance=_hindrance(rest, workers.status, now)),
         _requeue_after(job, rest, workers.status, blocker, now),
         follow=launcher.has_coordinator,
+    )
+
+
+def _hindrance(observed: Observed, status: TrainingJobStatus, now: datetime) -> Waiting | None:
+    """What is wrong with one of the pods, although the job may train."""
+    coordinator = current_coordinator(observed, status)
+    return (
+        uncreated(observed, now) or explain_silence(coordinator, observed) or name_silent(observed)
     )
 
 
@@ -264,7 +273,7 @@ def _requeue_after(
     view = observed.coordinator
     waiting = (
         status.suspected_nodes,
-        view.failures,
+        view.failures and view.trusts_agents,
         view.lost_seconds,
         blocker,
         any(pod.terminating or pod.phase == "Succeeded" for pod in observed.pods),
@@ -273,6 +282,6 @@ def _requeue_after(
     )
     if any(waiting):
         return REQUEUE_SECONDS
-    due = (token_due(observed, now), silence_due(observed))
+    due = (token_due(observed, now), silence_due(observed), outage_due(observed))
     soonest = min((seconds for seconds in due if seconds is not None), default=STEADY_SECONDS)
     return min(STEADY_SECONDS, max(soonest, REQUEUE_SECONDS))

@@ -46,12 +46,24 @@ async def test_a_lease_is_stale_when_we_saw_it_unchanged_and_renewed_when_we_saw
     watch = NodeWatch(nodes, allowed=True, clock=clock)
     first = (await watch.look(KEY, ["n1"], []))["n1"]
     assert (first.lease_renewed, first.lease_unchanged_seconds) == (False, 0)
-    clock.now += 20
-    assert (await watch.look(KEY, ["n1"], []))["n1"].lease_unchanged_seconds == 20
+    for seconds in (5, 10, 15, 20):
+        clock.now += 5
+        seen = (await watch.look(KEY, ["n1"], []))["n1"]
+        assert seen.lease_unchanged_seconds == seconds
     nodes.renewed = "2"
     clock.now += 1
     moved = (await watch.look(KEY, ["n1"], []))["n1"]
     assert (moved.lease_renewed, moved.lease_unchanged_seconds) == (True, 0)
+
+
+async def test_a_lease_is_not_stale_because_nobody_could_read_or_renew_it_meanwhile() -> None:
+    nodes, clock = Nodes(), Clock()
+    watch = NodeWatch(nodes, allowed=True, clock=clock)
+    await watch.look(KEY, ["n1"], [])
+    clock.now += 30
+    assert (await watch.look(KEY, ["n1"], []))["n1"].lease_unchanged_seconds == 0
+    clock.now += 5
+    assert (await watch.look(KEY, ["n1"], []))["n1"].lease_unchanged_seconds == 5
 
 
 async def test_a_node_that_nothing_points_to_any_more_is_forgotten() -> None:

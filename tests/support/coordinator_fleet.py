@@ -1,0 +1,74 @@
+"""Many flawless coordinators in one other process: each has a loopback address, and trains on.
+
+`python -m tests.support.coordinator_fleet 1000` serves until its input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+
+from regroup_trainer.protocol.addresses import COORDINATOR_PORT
+from tests.support.operator_simulation import make_coordinator_status
+
+STEP_SECONDS = 0.05
+"""Each step raises the sequence of a status: no request is held for longer."""
+
+
+def address_of(number: int) -> str:
+    """Of a coordinator of the fleet."""
+    return f"127.0.{84 + number // 250}.{1 + number % 250}"
+
+
+class CoordinatorFleet:
+    """A context manager: inside, so many coordinators of term 1 answer."""
+
+    def __init__(self, count: int) -> None:
+        self.addresses = [address_of(number) for number in range(count)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-m", __name__, str(len(self.addresses))]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n"
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process is not None
+        self._process.communicate(timeout=20)
+
+
+async def _status(request: web.Request) -> web.Response:
+    after, now = int(request.query["after"]), time.time()
+    if int(now / STEP_SECONDS) <= after:
+        await asyncio.sleep(STEP_SECONDS)
+    status = make_coordinator_status(sequence=int(time.time() / STEP_SECONDS))
+    return web.Response(text=status.model_dump_json(), content_type="application/json")
+
+
+async def _serve(count: int) -> None:
+    application = web.Application()
+    application.router.add_get("/v1/status", _status)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    for number in range(count):
+        await web.TCPSite(runner, address_of(number), COORDINATOR_PORT, backlog=16).start()
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await runner.cleanup()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(int(sys.argv[1])))
