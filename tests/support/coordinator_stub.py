@@ -31,6 +31,9 @@ class CoordinatorStub:
         self.tokens: set[str] = set()
         self.code = 200
         """Of the answers."""
+        self.answers = threading.Event()
+        """Requests wait while it is cleared."""
+        self.answers.set()
         self._status = status
         self._news = threading.Condition()
         self._server = ThreadingHTTPServer((self.address, COORDINATOR_PORT), self._handler())
@@ -77,6 +80,7 @@ class CoordinatorStub:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 stub.tokens.add(self.headers.get("Authorization", ""))
+                stub.answers.wait(30)
                 query = parse_qs(urlsplit(self.path).query)
                 status = stub._answer(int(query["after"][0]), float(query["wait"][0]))
                 self._reply(stub.encode(status))

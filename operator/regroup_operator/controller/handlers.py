@@ -125,11 +125,17 @@ def register(registry: kopf.OperatorRegistry, operator: Operator, *, may_watch_n
         ours = event["type"] == "MODIFIED" and meta.get("generation") == status.get(
             "observedGeneration"
         )
-        operator.queue.add((namespace or "", name), patient=ours)
+        routine = ours or event["type"] is None  # None: it was there when the watch began
+        operator.queue.add((namespace or "", name), patient=ours, routine=routine)
 
     @kopf.on.event("", "v1", "pods", registry=registry, labels={names.JOB: kopf.PRESENT})
-    async def _pod(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
-        operator.queue.add((namespace or "", labels[names.JOB]))
+    async def _pod(
+        namespace: str | None,
+        labels: Mapping[str, str],
+        type: str | None,  # noqa: A002
+        **_: Any,
+    ) -> None:
+        operator.queue.add((namespace or "", labels[names.JOB]), routine=type is None)
 
     if may_watch_nodes:
 

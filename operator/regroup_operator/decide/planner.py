@@ -24,6 +24,9 @@ from regroup_operator.decide.plan import (
     REQUEUE_SECONDS,
     Action,
     CreateClaim,
+    CreateCoordinator,
+    CreateStore,
+    CreateWorker,
     DeletePod,
     DraftPlan,
     Event,
@@ -126,10 +129,12 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
     silent = replace_silent(job, rest, losses.status, now)
     rest = _without(rest, silent.actions)
     started = _start(job, silent.status, observed, blocker, now)
-    leader = launcher.keep_leader(job, rest, started.status, blocker, now)
+    refused = blocker or _held_back(observed, CreateCoordinator, CreateStore)
+    leader = launcher.keep_leader(job, rest, started.status, refused, now)
     slow = replace_straggler(job, rest, leader.status, now)
     rest = _without(rest, slow.actions)
-    workers = launcher.keep_workers(job, rest, slow.status, blocker, now)
+    refused = blocker or _held_back(observed, CreateWorker)
+    workers = launcher.keep_workers(job, rest, slow.status, refused, now)
     steps = (losses, silent, started, leader, slow, workers)
     informed = (*update_coordinator(job, observed), *report_lost(observed))
     informed = (*informed, *send_address(rest))
@@ -149,6 +154,13 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
         _requeue_after(job, rest, workers.status, blocker, now),
         follow=launcher.has_coordinator,
     )
+
+
+def _held_back(observed: Observed, *kinds: type[Action]) -> Waiting | None:
+    """Why pods of these kinds are not made now: one was refused, and the pause is not over."""
+    if not any(kind.__name__ in observed.held_back for kind in kinds):
+        return None
+    return Waiting.of(observed.apply_reason, observed.apply_error)
 
 
 def _hindrance(observed: Observed, status: TrainingJobStatus, now: datetime) -> Waiting | None:

@@ -245,9 +245,11 @@ class Observed:
     images: Mapping[str, str] = field(default_factory=dict)
     """The images of `trainer` and `coordinator`, if the job started now."""
     apply_error: str = ""
-    """Why an action of the last plan failed; empty when none did."""
+    """Why an action was refused that has not succeeded since; empty when none was."""
     apply_reason: WaitingReason = WaitingReason.ApiError
     """What kind of failure that was."""
+    held_back: frozenset[str] = frozenset()
+    """Names of the kinds of actions, such as CreateWorker, that wait after a refusal."""
 
     @property
     def workers(self) -> tuple[Pod, ...]:

@@ -145,7 +145,8 @@ async def test_an_answer_that_is_no_status_is_an_answer(line: Line) -> None:
         stub.code = 401
         line.coordinators.follow(KEY, target(stub), [Agent("a", "127.0.82.1")])
         await until("a refusal", lambda: "401" in view_of(line).error)
-        stub.code, stub.encode = 200, lambda status: "x" * (ANSWER_LIMIT + 1)  # type: ignore[method-assign]
+        stub.code, large = 200, "x" * (ANSWER_LIMIT + 1)
+        stub.encode = lambda status: large  # type: ignore[method-assign]
         await until("too much", lambda: "above" in view_of(line).error)
         stub.encode = lambda status: "[]"  # type: ignore[method-assign]
         await until("nonsense", lambda: "not a status" in view_of(line).error)
@@ -210,9 +211,10 @@ async def test_a_thousand_coordinators_that_answer_are_all_heard_in_each_few_sec
                 assert max(view.unanswered_seconds for view in views) < UNHEARD_SECONDS
                 return [view.status.sequence if view.status else 0 for view in views]
 
+            newest = 0
             for _ in range(3):
-                newest = max(sequences())
                 await until("a newer answer of each", lambda: min(sequences()) > newest)  # noqa: B023
+                newest = max(sequences())
             coordinators.close()
 
 
