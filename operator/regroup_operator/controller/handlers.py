@@ -146,8 +146,12 @@ def register(registry: kopf.OperatorRegistry, operator: Operator, *, may_watch_n
             type: str | None,  # noqa: A002
             **_: Any,
         ) -> None:
-            ready = type != "DELETED" and read_ready(body)
-            for key in operator.nodes.reported(name, ready=ready) if operator.nodes else ():
+            if operator.nodes is None:
+                return
+            is_gone = type == "DELETED"
+            ready = not is_gone and read_ready(body)
+            nodes = operator.nodes
+            for key in nodes.deleted(name) if is_gone else nodes.reported(name, ready=ready):
                 operator.queue.add(key)
 
     @kopf.on.probe(registry=registry, id="reconciling")

@@ -12,7 +12,6 @@ import pytest
 from regroup_operator.controller.agent_survey import Agent
 from regroup_operator.controller.coordination import ANSWER_LIMIT, Coordinators, open_session
 from regroup_operator.controller.followed_coordinator import Key, Target
-from regroup_operator.decide.coordinator_evidence import UNHEARD_SECONDS
 from regroup_operator.errors import CoordinatorError
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.config import TrainConfig

@@ -111,5 +111,46 @@ async def test_a_node_that_is_gone_is_distinguished_from_one_that_is_not_ready()
     assert (found.exists, found.ready) == (False, False)
 
 
+class CountedNodes(Nodes):
+    """Which nodes were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    async def node(self, name: str) -> dict[str, Any] | None:
+        self.read.append(name)
+        return await super().node(name)
+
+
+async def test_a_job_reads_only_those_unready_nodes_that_it_has_pods_on() -> None:
+    nodes = CountedNodes()
+    watch = NodeWatch(nodes, allowed=True)
+    nodes.ready = False
+    for number in range(100):
+        watch.reported(f"n{number}", ready=False)
+    watch.expect(KEY, {"n1", "healthy"})
+    assert set(await watch.look(KEY, [], [])) == {"n1"}
+    assert nodes.read == ["n1"]
+
+
+async def test_each_job_sees_that_its_node_was_deleted_and_then_it_is_forgotten() -> None:
+    nodes, other = CountedNodes(), ("default", "other")
+    watch = NodeWatch(nodes, allowed=True)
+    nodes.exists = False
+    for key in (KEY, other):
+        watch.expect(key, {"n1"})
+    assert watch.deleted("n1") == [KEY, other]
+    for key in (KEY, other, KEY):
+        assert not (await watch.look(key, [], []))["n1"].exists, "the first must not hide it"
+    watch.expect(KEY, set())
+    assert await watch.look(KEY, [], []) == {}
+    watch.expect(other, set())
+    watch.expect(KEY, {"n1"})
+    assert await watch.look(KEY, [], []) == {}, "nothing is kept of nodes that are gone"
+    assert watch.deleted("unknown") == []
+    assert watch.reported("unknown", ready=True) == []
+
+
 async def test_without_the_right_to_read_nodes_nothing_is_known() -> None:
     assert await NodeWatch(Nodes(), allowed=False).look(KEY, ["n1"], []) == {}
