@@ -12,19 +12,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from regroup_operator.api import names
-from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY, Object
+from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY, PLURAL, Object
 from regroup_operator.api.settings import Settings
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.controller.agent_survey import Agent
 from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators
-from regroup_operator.controller.executor import Executor
+from regroup_operator.controller.executor import Executor, in_batches
 from regroup_operator.controller.followed_coordinator import Key
 from regroup_operator.controller.node_watch import NodeWatch
-from regroup_operator.controller.operator_metrics import JobSeries
+from regroup_operator.controller.operator_metrics import JobSeries, count_unreadable
 from regroup_operator.controller.progress_schedule import ProgressSchedule
 from regroup_operator.controller.recent_names import RecentNames
 from regroup_operator.controller.refusals import Kind, Refusals, stopped_by
@@ -33,7 +32,12 @@ from regroup_operator.decide.job_projection import THROTTLED, differs
 from regroup_operator.decide.plan import Event, Plan
 from regroup_operator.decide.planner import plan
 from regroup_operator.decide.succession import current_coordinator
-from regroup_operator.errors import ConflictError, CoordinatorError, OperatorError
+from regroup_operator.errors import (
+    ConflictError,
+    CoordinatorError,
+    OperatorError,
+    UnreadableError,
+)
 from regroup_operator.observe.kubernetes_objects import (
     read_claim,
     read_disruption_budget,
@@ -55,6 +59,9 @@ EVENTS_REMEMBERED = 10_000
 """Names of Events that exist. A forgotten one costs a request that the API server answers with a
 conflict.
 """
+UNREADABLE_SECONDS = 300.0
+"""Pause before a job that cannot be read is read again."""
+_UNREADABLE = "the operator skips this job, its pods stay as they are: {} (make it smaller)"
 _EMITTED_BY_PLANS = frozenset({"Completed", "Failed", "Suspended"})
 
 log = logging.getLogger(__name__)
@@ -88,7 +95,11 @@ class Reconciler:
         """One round. Returns the seconds until the next one; None: when something happens. Raises
         ClusterError.
         """
-        document = await self._cluster.job(*key)
+        try:
+            document = await self._cluster.job(*key)
+        except UnreadableError as error:
+            await self._skip(key, error)
+            return UNREADABLE_SECONDS
         if document is None or document.get("spec", {}).get("managedBy", MANAGED_BY) != MANAGED_BY:
             self._forget(key)
             return None
@@ -106,6 +117,13 @@ class Reconciler:
         self._follow(written, observed, decided)
         await self._emit(written, observed, decided)
         return self._requeue_after(job, decided)
+
+    async def _skip(self, key: Key, error: UnreadableError) -> None:
+        """Name a job that cannot be read, and leave it and its pods as they are."""
+        count_unreadable(PLURAL)
+        log.error("%s/%s: skipped: %s", *key, error)
+        event = Event("Warning", "Unreadable", _UNREADABLE.format(error.message), "unreadable")
+        await self._emit_one(key, "", event)
 
     def _forget(self, key: Key) -> None:
         self._coordinators.forget(key)
@@ -198,16 +216,14 @@ class Reconciler:
 
     # --- status -----------------------------------------------------------------------------------
 
-    async def _write_status(
-        self, document: dict[str, Any], job: AnyJob, decided: Plan
-    ) -> AnyJob | None:
+    async def _write_status(self, document: Object, job: AnyJob, decided: Plan) -> AnyJob | None:
         """Write what changed. Returns the job with the new status; None when the object has changed
         meanwhile.
         """
         if self._is_due(job, decided):
             status = decided.status.model_dump(by_alias=True, mode="json", exclude_none=True)
             try:
-                await self._cluster.replace_status({**document, "status": status})
+                await self._cluster.change_status(*job.key, status, read_identity(document))
             except ConflictError:
                 return None
             self._progress.written(job.key)
@@ -222,17 +238,17 @@ class Reconciler:
     # --- execute ----------------------------------------------------------------------------------
 
     async def _execute(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
-        """Execute the actions in order. A refusal ends those of its own kind, and of those that
-        need it. The status of the next round shows it.
+        """Execute the actions in order, pods in batches. A refusal ends those of its own kind, and
+        of those that need it. The status of the next round shows it.
         """
         refused: dict[Kind, Exception] = {}
         stopped: set[Kind] = set()
-        for action in decided.actions:
-            kind = type(action)
+        for batch in in_batches(decided.actions):
+            kind = type(batch[0])
             if kind in stopped:
                 continue
             try:
-                await self._executor.execute(action, job, observed)
+                await self._executor.execute_all(batch, job, observed)
             except OperatorError as error:
                 log.warning("%s/%s: %s", job.namespace, job.name, error)
                 stopped |= stopped_by(kind)
@@ -262,10 +278,12 @@ class Reconciler:
 
     async def _emit(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
         for event in (*_coordinator_events(observed, _now()), *decided.events):
-            name = names.event(job.name, job.uid, event.reason, event.key)
-            if name in self._emitted:
-                continue
-            await self._cluster.create_event(_event(job, event, name, _now()))
+            await self._emit_one(job.key, job.uid, event)
+
+    async def _emit_one(self, key: Key, uid: str, event: Event) -> None:
+        name = names.event(key[1], uid, event.reason, event.key)
+        if name not in self._emitted:
+            await self._cluster.create_event(_event(key, uid, event, name))
             self._emitted.add(name)
 
 
@@ -355,23 +373,25 @@ def _coordinator_events(observed: Observed, now: datetime) -> list[Event]:
     ]
 
 
-def _event(job: JobObject, event: Event, name: str, now: datetime) -> dict[str, Any]:
+def _event(key: Key, uid: str, event: Event, name: str) -> Object:
+    namespace, about = key
+    moment = format_time(_now())
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": name, "namespace": job.namespace},
+        "metadata": {"name": name, "namespace": namespace},
         "involvedObject": {
             "apiVersion": API_VERSION,
             "kind": KIND,
-            "namespace": job.namespace,
-            "name": job.name,
-            "uid": job.uid,
+            "namespace": namespace,
+            "name": about,
+            "uid": uid,
         },
         "type": event.type,
         "reason": event.reason,
         "message": event.message[:1024],
-        "firstTimestamp": format_time(now),
-        "lastTimestamp": format_time(now),
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
         "count": 1,
         "source": {"component": "regroup-operator"},
         "reportingComponent": "regroup.dev/operator",

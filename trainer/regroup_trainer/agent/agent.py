@@ -122,7 +122,8 @@ class Agent:
     async def run(self) -> int:
         """Run until the coordinator, a signal or a failure ends this member."""
         self._listen_to_signals()
-        with tempfile.TemporaryDirectory(prefix="regroup-") as directory:
+        scratch = self._environment.scratch or None
+        with tempfile.TemporaryDirectory(prefix="regroup-", dir=scratch) as directory:
             snapshots = self._snapshots = self._open_snapshots(Path(directory))
             endpoint = await start_endpoint(
                 self._metrics,
