@@ -87,6 +87,8 @@ class Reconciler:
         self._refusals: dict[Key, Refusals] = {}
         """Jobs with actions that were refused."""
         self._progress = ProgressSchedule()
+        self._hindrances: dict[Key, str | None] = {}
+        """What the message of each job says beside its progress, as this process wrote it."""
         self._planned: set[Key] = set()
         """Jobs that this process has planned for."""
         self._emitted = RecentNames(EVENTS_REMEMBERED)
@@ -133,6 +135,7 @@ class Reconciler:
         self._refusals.pop(key, None)
         self._progress.forget(key)
         self._planned.discard(key)
+        self._hindrances.pop(key, None)
 
     def _has_yet_to_ask(self, job: AnyJob, observed: Observed) -> bool:
         """Whether this operator has just started, and has not heard the coordinator of a job that
@@ -227,13 +230,17 @@ class Reconciler:
             except ConflictError:
                 return None
             self._progress.written(job.key)
+        self._hindrances[job.key] = decided.hindrance
         self._series.observe(job, decided.status, decided.waiting)
         return replace(job, status=decided.status)
 
     def _is_due(self, job: AnyJob, decided: Plan) -> bool:
         if job.unreadable_status or differs(job.status, decided.status, ignoring=THROTTLED):
             return True
-        return not self._progress.seconds_left(job.key) and differs(job.status, decided.status)
+        hindered = self._hindrances.get(job.key) != decided.hindrance
+        return (hindered or not self._progress.seconds_left(job.key)) and differs(
+            job.status, decided.status
+        )
 
     # --- execute ----------------------------------------------------------------------------------
 

@@ -52,7 +52,12 @@ from regroup_operator.decide.succession import (
     update_coordinator,
 )
 from regroup_operator.decide.suspension import suspend, tear_down, was_suspended
-from regroup_operator.decide.waiting import JobView, find_waiting, waiting_events
+from regroup_operator.decide.waiting import (
+    JobView,
+    find_hindrance,
+    find_waiting,
+    waiting_events,
+)
 from regroup_operator.observe.observed import AnyJob, InvalidJob, Job, Observed, Pod
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
@@ -71,6 +76,7 @@ def plan(job: AnyJob, observed: Observed, now: datetime) -> Plan:
     status = project(job, observed, draft.status, draft.context, now)
     view = JobView(job, observed, status, draft.context)
     waiting = find_waiting(view)
+    hindrance = find_hindrance(view) if status.phase == "Running" else None
     return Plan(
         status=status,
         actions=draft.actions,
@@ -83,6 +89,7 @@ def plan(job: AnyJob, observed: Observed, now: datetime) -> Plan:
         requeue_after=draft.requeue_after,
         follow=draft.follow,
         waiting=waiting,
+        hindrance=hindrance.reason if hindrance else None,
     )
 
 
