@@ -110,7 +110,8 @@ async def test_the_status_alone_is_written_over_the_object_that_was_read(key_fil
 async def test_the_message_shows_at_once_what_is_wrong_and_steps_alone_later(
     key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = Server(make_document("first"))
+    document = make_document("first")
+    server = Server(document)
     async with reconciler_of(server, key_file) as reconciler:
 
         async def written(message: str, hindrance: str | None) -> bool:
@@ -121,7 +122,7 @@ async def test_the_message_shows_at_once_what_is_wrong_and_steps_alone_later(
             before = len(server.statuses)
             await reconciler.reconcile(("a", "gpt"))
             if server.statuses:
-                server.document["status"] = server.statuses[-1][0]
+                document["status"] = server.statuses[-1][0]
             return len(server.statuses) > before
 
         assert await written("step 1", None)
