@@ -46,8 +46,9 @@ class AgentSurvey:
     _turn: int = 0
     _answers: dict[str, tuple[float, CoordinatorContact]] = field(default_factory=dict)
 
-    def contacts(self, now: float) -> dict[str, CoordinatorContact]:
+    def contacts(self) -> dict[str, CoordinatorContact]:
         """UID -> what it said, where that is fresh."""
+        now = time.monotonic()
         return {
             uid: contact
             for uid, (at, contact) in self._answers.items()

@@ -30,6 +30,7 @@ from regroup_operator.controller.followed_coordinator import (
     Target,
     host_of,
 )
+from regroup_operator.controller.hearing_clock import HearingClock
 from regroup_operator.controller.outage_breaker import OutageBreaker
 from regroup_operator.decide.coordinator_evidence import is_evidence
 from regroup_operator.errors import CoordinatorError, NoAnswerError
@@ -76,6 +77,9 @@ class Coordinators:
         self._on_news = on_news
         self._followers: dict[Key, FollowedCoordinator] = {}
         self._breaker = OutageBreaker()
+        self._clock = HearingClock()
+        """Of answers, and of silence."""
+        self._ticking: asyncio.Task[None] | None = None
         self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
 
     def follow(self, key: Key, target: Target | None, agents: Sequence[Agent] = ()) -> None:
@@ -87,7 +91,10 @@ class Coordinators:
             self.forget(key)
             if target is None:
                 return
-            follower = self._followers[key] = FollowedCoordinator(target)
+            self._ticking = self._ticking or asyncio.create_task(self._clock.run(), name="clock")
+            follower = self._followers[key] = FollowedCoordinator(
+                target, heard_last=self._clock.now()
+            )
             where = f"{key[0]}/{key[1]}"
             follower.tasks = [
                 asyncio.create_task(self._poll(key, follower), name=f"poll {where}"),
@@ -113,11 +120,13 @@ class Coordinators:
         follower = self._followers.get(key)
         if follower is None or follower.target.term != term:
             return CoordinatorView()
-        now = time.monotonic()
-        return follower.view(running, now, outage=self._breaker.is_open(now))
+        outage = self._breaker.is_open(time.monotonic())
+        return follower.view(running, self._clock.now(), outage=outage)
 
     def close(self) -> None:
         """Stop all polls."""
+        if self._ticking is not None:
+            self._ticking.cancel()
         for key in list(self._followers):
             self.forget(key)
 
@@ -139,7 +148,7 @@ class Coordinators:
         while True:
             pause = PAUSE_SECONDS
             try:
-                news = follower.answered(await self._status(follower), time.monotonic())
+                news = follower.answered(await self._status(follower), self._clock.now())
             except CoordinatorError as error:
                 news, pause = self._failed(key, follower, error), FAILURE_PAUSE_SECONDS
             if news:
@@ -147,10 +156,9 @@ class Coordinators:
             await asyncio.sleep(max(pause, len(self._followers) / POLLS_A_SECOND))
 
     def _failed(self, key: Key, follower: FollowedCoordinator, error: CoordinatorError) -> bool:
-        now = time.monotonic()
         if isinstance(error, NoAnswerError):
-            self._breaker.note_failure(key, len(self._followers), now)
-        return follower.failed(error, now)
+            self._breaker.note_failure(key, len(self._followers), time.monotonic())
+        return follower.failed(error, self._clock.now())
 
     async def _survey(self, key: Key, follower: FollowedCoordinator) -> None:
         """Ask agents while the coordinator does not answer. That one has not heard it either is
@@ -161,7 +169,7 @@ class Coordinators:
             if not self._breaker.is_open(time.monotonic()):
                 ask = functools.partial(self._ask_agent, follower.target.token)
                 await follower.survey.take_turn(ask, self._questions)
-                if is_evidence(follower.survey.contacts(time.monotonic())):
+                if is_evidence(follower.survey.contacts()):
                     self._on_news(key)
             await asyncio.sleep(TURN_SECONDS)
 

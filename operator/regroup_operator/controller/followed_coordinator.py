@@ -1,9 +1,10 @@
-"""One coordinator that is polled: what its last answers, or their absence, amount to."""
+"""One coordinator that is polled: what its last answers, or their absence, amount to. The caller
+gives the time, of a HearingClock.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,7 +59,7 @@ class FollowedCoordinator:
     answering_since: float | None = None
     unanswered: bool = False
     """Whether the last request had no answer at all."""
-    heard_last: float = field(default_factory=time.monotonic)
+    heard_last: float = 0.0
     """When the coordinator last answered, or the poll began."""
     is_silent: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while it does not answer: then agents are asked."""
@@ -110,7 +111,7 @@ class FollowedCoordinator:
             status=self.status,
             failures=self.failures,
             unanswered_seconds=now - self.heard_last if self.unanswered else 0.0,
-            contacts=self.survey.contacts(now),
+            contacts=self.survey.contacts(),
             trusts_agents=not outage,
             answering_seconds=now - self.answering_since
             if self.answering_since is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import pytest
 from regroup_operator.controller.agent_survey import Agent
 from regroup_operator.controller.coordination import ANSWER_LIMIT, Coordinators, open_session
 from regroup_operator.controller.followed_coordinator import Key, Target
+from regroup_operator.decide.coordinator_evidence import UNHEARD_SECONDS
 from regroup_operator.errors import CoordinatorError
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.config import TrainConfig
@@ -195,6 +197,27 @@ async def test_agents_are_no_witnesses_when_many_coordinators_stop_answering_at_
         "the outage to be noticed",
         lambda: not view_of(line, ("default", "gpt0")).trusts_agents,
     )
+
+
+def stand_still(seconds: float) -> None:
+    """Keep the event loop from running, as an overloaded machine does."""
+    time.sleep(seconds)
+
+
+async def test_answers_that_this_process_was_too_late_to_read_are_no_silence(line: Line) -> None:
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        line.coordinators.follow(KEY, target(stub))
+        await line.until(1)
+        stub.answers.clear()
+        stub.tokens.clear()
+        await until("a request", lambda: stub.tokens)
+        stub.answers.set()
+        stand_still(UNHEARD_SECONDS + 0.5)
+        silences = []
+        for _ in range(100):
+            silences.append(view_of(line).unanswered_seconds)
+            await asyncio.sleep(0)
+        assert max(silences) < 1.0
 
 
 async def test_each_of_a_thousand_coordinators_is_heard_again_and_again() -> None:
