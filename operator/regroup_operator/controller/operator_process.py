@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import sys
 
 import kopf
@@ -17,6 +18,8 @@ from regroup_operator.controller.handlers import Operator, register
 from regroup_operator.errors import ClusterError, OperatorError
 
 RETRY_SECONDS = 2.0
+OPEN_FILES = 65_536
+"""More than the coordinators of any one operator need."""
 
 
 async def may_watch_nodes(cluster: Cluster, pause: float = RETRY_SECONDS) -> bool:
@@ -39,6 +42,16 @@ async def may_watch_nodes(cluster: Cluster, pause: float = RETRY_SECONDS) -> boo
             await asyncio.sleep(pause)
 
 
+def raise_open_files() -> None:
+    """Allow this process OPEN_FILES, or as many as its hard limit does: each coordinator has its
+    own connection, and many systems start processes with a soft limit of 1,024.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 async def _ask() -> bool:
     async with Cluster(login) as cluster:
         return await may_watch_nodes(cluster)
@@ -54,6 +67,7 @@ def main() -> int:
         )
         for chatty in ("kopf", "aiohttp.access"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
+        raise_open_files()
         nodes_are_ours_to_watch = asyncio.run(_ask())
     except (OperatorError, kopf.LoginError) as error:
         print(f"regroup-operator: {error}", file=sys.stderr)
