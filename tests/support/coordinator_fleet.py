@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -48,6 +51,16 @@ class CoordinatorFleet:
     ) -> None:
         assert self._process is not None
         self._process.communicate(timeout=20)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Inside, all connections stand, and none is answered."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
 
 async def _status(request: web.Request) -> web.Response:
