@@ -24,23 +24,29 @@ STEP_SECONDS = 0.05
 """Each step raises the sequence of a status: no request is held for longer."""
 
 
-def address_of(number: int) -> str:
-    """Of a coordinator of the fleet."""
-    return f"127.0.{84 + number // 250}.{1 + number % 250}"
+FLEETS = range(100, 200)
+"""Each fleet has a block of addresses of its own, since tests run at the same time."""
+
+
+def address_of(fleet: int, number: int) -> str:
+    """Of a coordinator of a fleet."""
+    return f"127.{fleet}.{number // 250}.{1 + number % 250}"
 
 
 class CoordinatorFleet:
     """A context manager: inside, so many coordinators of term 1 answer."""
 
     def __init__(self, count: int) -> None:
-        self.addresses = [address_of(number) for number in range(count)]
+        self.addresses: list[str] = []
+        self._count = count
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", __name__, str(len(self.addresses))]
+        command = [sys.executable, "-m", __name__, str(self._count)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"ready\n"
+        fleet = int(self._process.stdout.readline())
+        self.addresses = [address_of(fleet, number) for number in range(self._count)]
         return self
 
     def __exit__(
@@ -71,14 +77,31 @@ async def _status(request: web.Request) -> web.Response:
     return web.Response(text=status.model_dump_json(), content_type="application/json")
 
 
+async def _listen(runner: web.AppRunner, fleet: int, number: int) -> None:
+    address = address_of(fleet, number)
+    await web.TCPSite(runner, address, COORDINATOR_PORT, backlog=16).start()
+
+
+async def _find_block(runner: web.AppRunner) -> int:
+    """Listen on the first address of a block that no other fleet has."""
+    for fleet in FLEETS:
+        try:
+            await _listen(runner, fleet, 0)
+        except OSError:
+            continue
+        return fleet
+    raise OSError(f"no block of addresses is free: {FLEETS}")
+
+
 async def _serve(count: int) -> None:
     application = web.Application()
     application.router.add_get("/v1/status", _status)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    for number in range(count):
-        await web.TCPSite(runner, address_of(number), COORDINATOR_PORT, backlog=16).start()
-    print("ready", flush=True)
+    fleet = await _find_block(runner)
+    for number in range(1, count):
+        await _listen(runner, fleet, number)
+    print(fleet, flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await runner.cleanup()
 

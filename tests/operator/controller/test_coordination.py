@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 
 import aiohttp
 import pytest
@@ -232,10 +233,13 @@ async def test_each_of_a_thousand_coordinators_is_heard_again_and_again() -> Non
                 views = [coordinators.view(key, 1, ()) for key in keys]
                 return [view.status.sequence if view.status else 0 for view in views]
 
+            def has_newer(since: int) -> bool:
+                return min(sequences()) > since
+
             newest = 0
             for _ in range(3):
-                since = newest
-                await until("a newer answer of each", lambda: min(sequences()) > since, 60)  # noqa: B023
+                is_newer = partial(has_newer, newest)
+                await until("a newer answer of each", is_newer, 60)
                 newest = max(sequences())
             coordinators.close()
 
