@@ -48,6 +48,7 @@ from regroup_operator.observe.kubernetes_objects import (
 )
 from regroup_operator.observe.observed import AnyJob, Job, JobObject, Observed, Pod
 from regroup_operator.render.pods import LAUNCHER_OBJECTS, claim_name
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 UNASKED_SECONDS = 5.0
 """How long a job that may train waits for the first answer of its coordinator, or for its absence,
@@ -74,6 +75,7 @@ class Reconciler:
         self,
         cluster: Cluster,
         coordinators: Coordinators,
+        executor: Executor,
         nodes: NodeWatch,
         settings: Settings,
         series: JobSeries,
@@ -83,7 +85,7 @@ class Reconciler:
         self._nodes = nodes
         self._settings = settings
         self._series = series
-        self._executor = Executor(cluster, coordinators, settings)
+        self._executor = executor
         self._refusals: dict[Key, Refusals] = {}
         """Jobs with actions that were refused."""
         self._progress = ProgressSchedule()
@@ -170,7 +172,7 @@ class Reconciler:
         service, budget, policy = (_own(document, job) for document in found[:3])
         claim = found[3]
         refusals = self._refusals.get(job.key, Refusals())
-        reason, error = refusals.explain()
+        reason, error = self._problem(job, refusals)
         self._nodes.expect(job.key, {pod.node for pod in pods if pod.node})
         return Observed(
             pods=pods,
@@ -189,12 +191,19 @@ class Reconciler:
             ),
             coordinator=view,
             images=self._images(job),
+            token_key=self._executor.token_key(job),
             apply_error=error,
             apply_reason=reason,
             held_back=frozenset(
                 kind.__name__ for kind in refusals.held(_scene(job, pods), time.monotonic())
             ),
         )
+
+    def _problem(self, job: AnyJob, refusals: Refusals) -> tuple[WaitingReason, str]:
+        """What keeps plans of this job from being executed; an empty sentence when nothing does."""
+        if missing := self._executor.key_problem(job):
+            return WaitingReason.KeyMissing, missing
+        return refusals.explain()
 
     async def _pods(self, job: JobObject) -> tuple[Pod, ...]:
         documents = await self._cluster.pods(job.namespace, names.selector(job.name))

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from regroup_operator.api.settings import Settings
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.controller import reconcile
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
+from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import JobSeries, unreadable
 from regroup_operator.decide.plan import Plan
 from regroup_operator.errors import UnreadableError
 from regroup_operator.observe.observed import Identity
+from tests.support.rendering import KEYS, SETTINGS
 
 Json = dict[str, Any]
 
@@ -60,29 +60,22 @@ def make_document(field: str) -> Json:
     return {"metadata": metadata, "spec": {"replicas": 1, field: 1}}
 
 
-@pytest.fixture
-def key_file(tmp_path: Path) -> Path:
-    file = tmp_path / "key"
-    file.write_text("0123456789abcdef")
-    return file
-
-
 @asynccontextmanager
-async def reconciler_of(server: Server, key_file: Path) -> AsyncIterator[reconcile.Reconciler]:
+async def reconciler_of(server: Server) -> AsyncIterator[reconcile.Reconciler]:
     """A reconciler beside this server."""
-    settings = Settings(trainer_image="t", coordinator_image="c", key_file=key_file)
     async with aiohttp.ClientSession() as session:
         coordinators = Coordinators(session, lambda _key: None)
         nodes = NodeWatch(server, allowed=False)
-        yield reconcile.Reconciler(server, coordinators, nodes, settings, JobSeries())
+        executor = Executor(server, coordinators, SETTINGS, KEYS)
+        yield reconcile.Reconciler(server, coordinators, executor, nodes, SETTINGS, JobSeries())
 
 
 async def test_events_that_exist_are_remembered_and_the_oldest_are_forgotten(
-    key_file: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reconcile, "EVENTS_REMEMBERED", 3)
     server = Server(make_document("first"))
-    async with reconciler_of(server, key_file) as reconciler:
+    async with reconciler_of(server) as reconciler:
 
         async def events_about(field: str) -> int:
             server.document = make_document(field)
@@ -97,9 +90,9 @@ async def test_events_that_exist_are_remembered_and_the_oldest_are_forgotten(
         assert await events_about("first") == 1, "its name was forgotten for newer ones"
 
 
-async def test_the_status_alone_is_written_over_the_object_that_was_read(key_file: Path) -> None:
+async def test_the_status_alone_is_written_over_the_object_that_was_read() -> None:
     server = Server(make_document("first"))
-    async with reconciler_of(server, key_file) as reconciler:
+    async with reconciler_of(server) as reconciler:
         await reconciler.reconcile(("a", "gpt"))
     ((status, present),) = server.statuses
     assert present == Identity("uid-1", "7")
@@ -108,11 +101,11 @@ async def test_the_status_alone_is_written_over_the_object_that_was_read(key_fil
 
 
 async def test_the_message_shows_at_once_what_is_wrong_and_steps_alone_later(
-    key_file: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     document = make_document("first")
     server = Server(document)
-    async with reconciler_of(server, key_file) as reconciler:
+    async with reconciler_of(server) as reconciler:
 
         async def written(message: str, hindrance: str | None) -> bool:
             status = TrainingJobStatus(phase="Running", message=message)
@@ -134,12 +127,12 @@ async def test_the_message_shows_at_once_what_is_wrong_and_steps_alone_later(
 
 
 async def test_a_job_that_cannot_be_read_is_named_once_and_read_again_later(
-    key_file: Path, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     problem = "cannot read the answer: it has more than 4194304 bytes"
     server = Server(UnreadableError("GET", "/jobs/gpt", 0, problem))
     counted = unreadable.labels(name="trainingjobs")._value.get()
-    async with reconciler_of(server, key_file) as reconciler:
+    async with reconciler_of(server) as reconciler:
         for _ in range(2):
             assert await reconciler.reconcile(("a", "gpt")) == reconcile.UNREADABLE_SECONDS
     (event,) = server.events
