@@ -49,3 +49,7 @@ class ObjectConflictError(OperatorError):
 
 class CoordinatorError(OperatorError):
     """The coordinator does not answer, or its answer is not valid."""
+
+
+class NoAnswerError(CoordinatorError):
+    """Nothing answers: no connection, or no answer in time."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import base64
+import resource
 from typing import Any
 
 import pytest
 
 from regroup_operator.controller.cluster import Cluster
-from regroup_operator.controller.operator_process import find_basis
+from regroup_operator.controller.operator_process import (
+    OPEN_FILES,
+    find_basis,
+    raise_open_files,
+)
 from regroup_operator.errors import ClusterError
 
 PLACE = "regroup-system/regroup-key"
@@ -49,3 +54,17 @@ async def test_a_start_waits_for_an_api_server_that_is_away() -> None:
 async def test_a_refusal_is_an_error_at_once() -> None:
     with pytest.raises(ClusterError):
         await find_basis(Server(401), PLACE, pause=0)
+
+
+def test_open_files_are_bounded_by_the_hard_limit_alone() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hard = limits[1]
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (256, hard)
+        for _ in range(2):
+            raise_open_files()
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -29,6 +29,11 @@ class CoordinatorStub:
         self.desired: list[Desired] = []
         self.lost: list[Lost] = []
         self.tokens: set[str] = set()
+        self.code = 200
+        """Of the answers."""
+        self.answers = threading.Event()
+        """Requests wait while it is cleared."""
+        self.answers.set()
         self._status = status
         self._news = threading.Condition()
         self._server = ThreadingHTTPServer((self.address, COORDINATOR_PORT), self._handler())
@@ -75,6 +80,7 @@ class CoordinatorStub:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 stub.tokens.add(self.headers.get("Authorization", ""))
+                stub.answers.wait(30)
                 query = parse_qs(urlsplit(self.path).query)
                 status = stub._answer(int(query["after"][0]), float(query["wait"][0]))
                 self._reply(stub.encode(status))
@@ -95,7 +101,7 @@ class CoordinatorStub:
                 return self.rfile.read(int(self.headers["Content-Length"]))
 
             def _reply(self, text: str) -> None:
-                self.send_response(200)
+                self.send_response(stub.code)
                 self.send_header("Content-Length", str(len(text.encode())))
                 self.end_headers()
                 self.wfile.write(text.encode())

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from devcluster import binaries
@@ -98,9 +103,10 @@ class Kubelets:
         }
 
     def run(self, name: str, node: str, address: str = "198.18.0.9") -> Json:
-        """Bind a pod and call it Running."""
+        """Bind a pod and call it Running and Ready."""
         self.bind(name, node)
         self.write(name, {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]})
+        self.set_ready(name, ready=True)
         return self.namespace.api.request("GET", self.namespace.core(f"pods/{name}")).body
 
     def bind(self, name: str, node: str) -> None:
@@ -113,6 +119,11 @@ class Kubelets:
             "target": target,
         }
         self.namespace.api.request("POST", self.namespace.core(f"pods/{name}/binding"), binding)
+
+    def set_ready(self, name: str, *, ready: bool) -> None:
+        """Write the result of a pod's readiness probe."""
+        condition = {"type": "Ready", "status": str(ready)}
+        self.write(name, {"conditions": [condition]})
 
     def write(self, name: str, status: Json) -> None:
         """Write a pod's status."""
@@ -169,6 +180,28 @@ def renew(api: Api, name: str, time: str) -> None:
         api.request(
             "PATCH", f"{path}/{name}", {"spec": lease["spec"]}, "application/merge-patch+json"
         )
+
+
+@contextmanager
+def renewed_leases(api: Api, names: Sequence[str]) -> Iterator[None]:
+    """Inside, the kubelets of these nodes show life each second."""
+    ends = threading.Event()
+
+    def renew_all() -> None:
+        for count in itertools.count():
+            time = datetime(2026, 1, 2, tzinfo=UTC) + timedelta(seconds=count)
+            for name in names:
+                renew(api, name, time.strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
+            if ends.wait(1.0):
+                return
+
+    thread = threading.Thread(target=renew_all)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
 
 
 def condition(namespace: Namespace, kind: str) -> Json:

@@ -42,6 +42,7 @@ from regroup_operator.observe.observed import (
     Service,
 )
 from regroup_operator.render.torchrun_commands import nnodes
+from regroup_trainer.protocol.desired import CoordinatorContact
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, MemberStatus, Outcome, Waiting
 from regroup_trainer.protocol.rank_messages import Progress
@@ -121,8 +122,13 @@ class Simulation:
     """Nodes that Kubernetes has given up."""
     watched: dict[str, bool] = field(default_factory=dict)
     """Suspected node -> whether its lease was seen to move since."""
-    failures: int = 0
-    """Of probes."""
+    unanswered_since: datetime | None = None
+    """Since when the operator gets no answer of the coordinator."""
+    died: datetime | None = None
+    """Since when the coordinator is dead: agents do not hear it either."""
+    agents_answer: bool = True
+    """Whether the operator reaches agents of living nodes."""
+    trusts_agents: bool = True
     outcome: Outcome | None = None
     silent_since: dict[str, datetime] = field(default_factory=dict)
     """UID -> since when the coordinator calls it lost."""
@@ -224,6 +230,7 @@ class Simulation:
                 node=node,
                 phase="Running",
                 ip="198.18.0.1",
+                ready=True,
                 unschedulable="",
                 placed=self.now.isoformat(),
             )
@@ -236,8 +243,20 @@ class Simulation:
         victims = [pod for pod in self.workers() if pod.node == node]
         self.silent_since |= {pod.uid: self.now for pod in victims if pod.phase == "Running"}
         if any(pod.node == node for pod in self.pods.values() if pod.role == names.COORDINATOR):
-            self.failures = 3
+            self.lose_coordinator()
         return victims
+
+    def lose_coordinator(self) -> None:
+        """It is dead, and its pod still Running and Ready, since nobody has noticed."""
+        self.died = self.unanswered_since = self.now
+
+    def cut_off(self) -> None:
+        """The operator reaches neither the coordinator nor agents, which are well."""
+        self.unanswered_since, self.agents_answer = self.now, False
+
+    def reconnect(self) -> None:
+        """The operator reaches everything again, and the coordinator answers."""
+        self.unanswered_since, self.died, self.agents_answer = None, None, True
 
     def start_node(self, node: str) -> None:
         """It is back, and its old pods are known to be dead."""
@@ -288,7 +307,7 @@ class Simulation:
         leading = {
             pod.node
             for pod in self.pods.values()
-            if pod.role == names.COORDINATOR and self.failures
+            if pod.role == names.COORDINATOR and self.unanswered_since
         }
         looked_at = {
             name
@@ -337,11 +356,26 @@ class Simulation:
         since = {p.uid: self.unheard_since.get(p.uid, self.now) for p in self.workers()}
         return CoordinatorView(
             status,
-            self.failures,
+            failures=int(self.unanswered_since is not None),
+            unanswered_seconds=self._since(self.unanswered_since),
+            contacts=self._contacts(pod),
+            trusts_agents=self.trusts_agents,
+            error="it takes too long",
             answering_seconds=60,
             lost_seconds=lost,
             silent_seconds={uid: (self.now - at).total_seconds() for uid, at in since.items()},
         )
+
+    def _since(self, time: datetime | None) -> float:
+        return (self.now - time).total_seconds() if time else 0.0
+
+    def _contacts(self, coordinator: Pod) -> dict[str, CoordinatorContact]:
+        """What agents say: asked while the coordinator does not answer."""
+        if self.unanswered_since is None or not self.agents_answer or not self.trusts_agents:
+            return {}
+        said = CoordinatorContact(term=coordinator.term, unheard_seconds=self._since(self.died))
+        running = [pod for pod in self.workers() if pod.phase == "Running"]
+        return {pod.uid: said for pod in running if pod.node not in self.dead_nodes}
 
     def _exists(self, uid: str) -> bool:
         return any(pod.uid == uid for pod in self.pods.values())
@@ -360,7 +394,8 @@ class Simulation:
                 self.disruption_budget = fewest
             case CreateCoordinator(term, excluded):
                 self._create(names.coordinator("gpt", term), names.COORDINATOR, -1, term, excluded)
-                self.revision, self.failures, self.outcome = self.generation, 0, None
+                self.revision, self.outcome = self.generation, None
+                self.reconnect()
             case CreateStore(term, excluded):
                 self._create(names.store("gpt", term), names.STORE, -1, term, excluded)
             case CreateWorker(index, incarnation, excluded):

@@ -1,26 +1,47 @@
-"""The operator's connection to the coordinators: one long poll per job, and two requests.
+"""The operator's connection to the coordinators: one long poll per job, and its requests to them
+and to agents.
 
 The operator calls the IP of the coordinator pod that the job's UID owns: no names, no redirects, a
 time limit and a size limit. The answer is validated. An answer with news puts the job's key on the
 queue; a new step alone is not news.
+
+Each poll has its own connection, so that none waits for another. How often all of them together ask
+is limited: with more than 80 jobs the pauses grow.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import aiohttp
 
-from regroup_operator.errors import CoordinatorError
+from regroup_operator.controller.agent_survey import (
+    QUESTIONS_AT_ONCE,
+    TURN_SECONDS,
+    Agent,
+)
+from regroup_operator.controller.followed_coordinator import (
+    FollowedCoordinator,
+    Key,
+    Target,
+    host_of,
+)
+from regroup_operator.controller.hearing_clock import HearingClock
+from regroup_operator.controller.outage_breaker import OutageBreaker
+from regroup_operator.decide.coordinator_evidence import is_evidence
+from regroup_operator.errors import CoordinatorError, NoAnswerError
 from regroup_operator.observe.observed import CoordinatorView
-from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT, COORDINATOR_PORT
-from regroup_trainer.protocol.desired import CoordinatorAddress, Desired, Lost
+from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT
+from regroup_trainer.protocol.desired import (
+    CoordinatorAddress,
+    CoordinatorContact,
+    Desired,
+    Lost,
+)
 from regroup_trainer.protocol.job_status import CoordinatorStatus
-from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.system.connection_errors import why_no_answer
 
 ANSWER_LIMIT = 256 * 1024
@@ -30,86 +51,20 @@ WAIT_SECONDS = 1.0
 three seconds.
 """
 PAUSE_SECONDS = 0.2
-"""Pause between an answer and the next request, so that fast steps do not keep the operator busy.
+"""The least pause between an answer and the next request, so that fast steps do not keep the
+operator busy.
 """
 FAILURE_PAUSE_SECONDS = 1.0
-
-Key = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Target:
-    """A coordinator."""
-
-    uid: str
-    """UID of its pod."""
-    address: str
-    term: int
-    token: str
-    protocol: int = PROTOCOL_VERSION
-    """The version that it speaks: of the release that its job was started with."""
-
-    @property
-    def url(self) -> str:
-        """http://address:port"""
-        return f"http://{_host(self.address)}:{COORDINATOR_PORT}"
+"""The least pause after a request without an answer."""
+POLLS_A_SECOND = 400.0
+"""Of all jobs together. An answer costs about a millisecond of the operator's one thread."""
 
 
-def _host(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
-
-
-@dataclass
-class _Follower:
-    """The poll of one job."""
-
-    target: Target
-    task: asyncio.Task[None] | None = None
-    status: CoordinatorStatus | None = None
-    failures: int = 0
-    error: str = ""
-    answering_since: float | None = None
-    lost_since: dict[str, float] = field(default_factory=dict)
-    heard_at: dict[str, float] = field(default_factory=dict)
-    """UID of a running worker -> when the coordinator last heard of it, or it was first seen."""
-
-    def answered(self, status: CoordinatorStatus, now: float) -> bool:
-        """Take over an answer. Returns whether it is news."""
-        news = self.failures > 0 or self.status is None or _essence(self.status) != _essence(status)
-        lost = {member.member for member in status.members if member.lost}
-        self.lost_since = {uid: self.lost_since.get(uid, now) for uid in lost}
-        heard = {m.member for m in status.members if not m.lost} | set(status.heard or ())
-        # A coordinator that did not answer could not say of whom it heard meanwhile.
-        again = self.failures > 0
-        self.heard_at = {
-            uid: now if again or uid in heard else at for uid, at in self.heard_at.items()
-        }
-        self.status, self.failures, self.error = status, 0, ""
-        self.answering_since = self.answering_since or now
-        return news
-
-    def view(self, running: Iterable[str], now: float) -> CoordinatorView:
-        """For the planner. `running`: the UIDs of the workers that run."""
-        self.heard_at = {uid: self.heard_at.get(uid, now) for uid in running}
-        says = self.status is not None and self.status.heard is not None
-        return CoordinatorView(
-            status=self.status,
-            failures=self.failures,
-            answering_seconds=now - self.answering_since
-            if self.answering_since is not None
-            else 0.0,
-            lost_seconds={uid: now - since for uid, since in self.lost_since.items()},
-            silent_seconds={uid: now - at for uid, at in self.heard_at.items() if says},
-            error=self.error,
-        )
-
-
-def _essence(status: CoordinatorStatus) -> dict[str, Any]:
-    """The parts of an answer that make it news: all but the numbers that every step changes."""
-    essence = status.model_dump(exclude={"sequence", "heard", "progress", "ledger", "message"})
-    essence["members"] = [(m.member, m.rank, m.lost) for m in status.members]
-    essence["has_stepped"] = status.progress is not None
-    return essence
+def open_session() -> aiohttp.ClientSession:
+    """For Coordinators, which does not close it. It has as many connections as there are jobs: a
+    request that waits for another one's connection looks unanswered.
+    """
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 
 
 class Coordinators:
@@ -120,25 +75,43 @@ class Coordinators:
     def __init__(self, session: aiohttp.ClientSession, on_news: Callable[[Key], None]) -> None:
         self._session = session
         self._on_news = on_news
-        self._followers: dict[Key, _Follower] = {}
+        self._followers: dict[Key, FollowedCoordinator] = {}
+        self._breaker = OutageBreaker()
+        self._clock = HearingClock()
+        """Of answers, and of silence."""
+        self._ticking: asyncio.Task[None] | None = None
+        self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
 
-    def follow(self, key: Key, target: Target | None) -> None:
-        """Poll this coordinator from now on, or none. A poll of the same target goes on."""
+    def follow(self, key: Key, target: Target | None, agents: Sequence[Agent] = ()) -> None:
+        """Poll this coordinator from now on, or none. A poll of the same target goes on. `agents`
+        are asked about it while it does not answer.
+        """
         follower = self._followers.get(key)
-        if follower is not None and follower.target == target:
-            return
-        self.forget(key)
-        if target is not None:
-            follower = self._followers[key] = _Follower(target)
-            follower.task = asyncio.create_task(
-                self._poll(key, follower), name=f"poll {key[0]}/{key[1]}"
+        if follower is None or follower.target != target:
+            self.forget(key)
+            if target is None:
+                return
+            self._ticking = self._ticking or asyncio.create_task(self._clock.run(), name="clock")
+            follower = self._followers[key] = FollowedCoordinator(
+                target, heard_last=self._clock.now()
             )
+            where = f"{key[0]}/{key[1]}"
+            follower.tasks = [
+                asyncio.create_task(self._poll(key, follower), name=f"poll {where}"),
+                asyncio.create_task(self._survey(key, follower), name=f"survey {where}"),
+            ]
+        follower.survey.agents = agents
+
+    def has_asked(self, key: Key) -> bool:
+        """Whether the coordinator of this job has answered, or failed to, since it is polled."""
+        follower = self._followers.get(key)
+        return follower is not None and follower.asked
 
     def forget(self, key: Key) -> None:
         """Stop polling."""
         follower = self._followers.pop(key, None)
-        if follower is not None and follower.task is not None:
-            follower.task.cancel()
+        for task in follower.tasks if follower is not None else ():
+            task.cancel()
 
     def view(self, key: Key, term: int, running: Iterable[str]) -> CoordinatorView:
         """The reports of the coordinator of this term; an empty view when another one is polled.
@@ -147,10 +120,13 @@ class Coordinators:
         follower = self._followers.get(key)
         if follower is None or follower.target.term != term:
             return CoordinatorView()
-        return follower.view(running, time.monotonic())
+        outage = self._breaker.is_open(time.monotonic())
+        return follower.view(running, self._clock.now(), outage=outage)
 
     def close(self) -> None:
         """Stop all polls."""
+        if self._ticking is not None:
+            self._ticking.cancel()
         for key in list(self._followers):
             self.forget(key)
 
@@ -164,25 +140,49 @@ class Coordinators:
 
     async def send_address(self, address: str, token: str, url: str) -> None:
         """PUT /v1/coordinator to the agent at this IP. Raises CoordinatorError."""
-        agent = f"http://{_host(address)}:{AGENT_METRICS_PORT}"
+        agent = f"http://{host_of(address)}:{AGENT_METRICS_PORT}"
         body = CoordinatorAddress(url=url).model_dump_json()
         await self._request("PUT", agent + "/v1/coordinator", token, body)
 
-    async def _poll(self, key: Key, follower: _Follower) -> None:
+    async def _poll(self, key: Key, follower: FollowedCoordinator) -> None:
         while True:
+            pause = PAUSE_SECONDS
             try:
-                status = await self._status(follower)
+                news = follower.answered(await self._status(follower), self._clock.now())
             except CoordinatorError as error:
-                follower.failures += 1
-                follower.error = str(error)
+                news, pause = self._failed(key, follower, error), FAILURE_PAUSE_SECONDS
+            if news:
                 self._on_news(key)
-                await asyncio.sleep(FAILURE_PAUSE_SECONDS)
-                continue
-            if follower.answered(status, time.monotonic()):
-                self._on_news(key)
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(max(pause, len(self._followers) / POLLS_A_SECOND))
 
-    async def _status(self, follower: _Follower) -> CoordinatorStatus:
+    def _failed(self, key: Key, follower: FollowedCoordinator, error: CoordinatorError) -> bool:
+        if isinstance(error, NoAnswerError):
+            self._breaker.note_failure(key, len(self._followers), time.monotonic())
+        return follower.failed(error, self._clock.now())
+
+    async def _survey(self, key: Key, follower: FollowedCoordinator) -> None:
+        """Ask agents while the coordinator does not answer. That one has not heard it either is
+        news.
+        """
+        while True:
+            await follower.is_silent.wait()
+            if not self._breaker.is_open(time.monotonic()):
+                ask = functools.partial(self._ask_agent, follower.target.token)
+                await follower.survey.take_turn(ask, self._questions)
+                if is_evidence(follower.survey.contacts()):
+                    self._on_news(key)
+            await asyncio.sleep(TURN_SECONDS)
+
+    async def _ask_agent(self, token: str, agent: Agent) -> CoordinatorContact:
+        """GET /v1/coordinator of an agent. Raises CoordinatorError."""
+        url = f"http://{host_of(agent.address)}:{AGENT_METRICS_PORT}/v1/coordinator"
+        text = await self._request("GET", url, token, None)
+        try:
+            return CoordinatorContact.model_validate_json(text)
+        except ValueError as error:
+            raise CoordinatorError(f"{url}: not what an agent answers: {error}") from error
+
+    async def _status(self, follower: FollowedCoordinator) -> CoordinatorStatus:
         after = follower.status.sequence if follower.status and not follower.failures else 0
         path = f"/v1/status?after={after}&wait={WAIT_SECONDS}"
         text = await self._send("GET", follower.target, path, None)
@@ -220,7 +220,7 @@ class Coordinators:
                 text = (await _read(answer)).decode(errors="replace")
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             where = url.partition("?")[0]
-            raise CoordinatorError(f"{where}: {why_no_answer(error)}") from error
+            raise NoAnswerError(f"{where}: {why_no_answer(error)}") from error
         if answer.status >= 300:
             raise CoordinatorError(f"{method} {url}: {answer.status} {text[:300]}")
         return text

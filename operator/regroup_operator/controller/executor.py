@@ -12,8 +12,8 @@ from http import HTTPStatus
 from regroup_operator.api import names
 from regroup_operator.api.settings import Settings
 from regroup_operator.controller.cluster import Cluster
-from regroup_operator.controller.coordination import Coordinators, Key, Target
-from regroup_operator.decide import disruption
+from regroup_operator.controller.coordination import Coordinators
+from regroup_operator.controller.followed_coordinator import Key, Target
 from regroup_operator.decide.job_account import merge_ledgers
 from regroup_operator.decide.plan import (
     Action,
@@ -157,7 +157,7 @@ class Executor:
             await self._cluster.create_network_policy(policy)
 
     async def _ensure_budget(self, fewest: int, job: AnyJob, observed: Observed) -> None:
-        budget = disruption.disruption_budget(job, fewest)
+        budget = workload.disruption_budget(job, fewest)
         if present := observed.own.get(budget["kind"]):
             await self._cluster.change_disruption_budget(budget, present)
         else:

@@ -14,16 +14,16 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import aiohttp
 import kopf
 
 from regroup_operator.api import names
 from regroup_operator.api.settings import Settings
 from regroup_operator.controller.cluster import Cluster, jobs_path
 from regroup_operator.controller.collection import Collection
-from regroup_operator.controller.coordination import Coordinators, Key
+from regroup_operator.controller.coordination import Coordinators, open_session
 from regroup_operator.controller.credentials import login
 from regroup_operator.controller.executor import Executor
+from regroup_operator.controller.followed_coordinator import Key
 from regroup_operator.controller.kopf_storage import NoDiffBase, NoProgress
 from regroup_operator.controller.list_watch import ListWatch
 from regroup_operator.controller.node_watch import NodeWatch
@@ -62,7 +62,7 @@ class Operator:
         it.
         """
         cluster = await Cluster(login).__aenter__()
-        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256))
+        session = open_session()
         coordinators = Coordinators(session, self.queue.add)
         self.nodes = NodeWatch(cluster, allowed=may_watch_nodes)
         executor = Executor(cluster, coordinators, self._settings, self._keys)
@@ -92,7 +92,7 @@ class Operator:
 
     def _changed(self, key: Key, same_spec: bool) -> None:
         # A status that the operator itself has written must not repeat a refused request at once.
-        self.queue.add(key, patient=same_spec)
+        self.queue.add(key, patient=same_spec, routine=same_spec)
 
     async def _work(self, reconciler: Reconciler) -> None:
         while True:
@@ -135,8 +135,13 @@ def register(registry: kopf.OperatorRegistry, operator: Operator, *, may_watch_n
         await operator.stop()
 
     @kopf.on.event("", "v1", "pods", registry=registry, labels={names.JOB: kopf.PRESENT})
-    async def _pod(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
-        operator.queue.add((namespace or "", labels[names.JOB]))
+    async def _pod(
+        namespace: str | None,
+        labels: Mapping[str, str],
+        type: str | None,  # noqa: A002
+        **_: Any,
+    ) -> None:
+        operator.queue.add((namespace or "", labels[names.JOB]), routine=type is None)
 
     if may_watch_nodes:
 
@@ -147,8 +152,12 @@ def register(registry: kopf.OperatorRegistry, operator: Operator, *, may_watch_n
             type: str | None,  # noqa: A002
             **_: Any,
         ) -> None:
-            ready = type != "DELETED" and read_ready(body)
-            for key in operator.nodes.reported(name, ready=ready) if operator.nodes else ():
+            if operator.nodes is None:
+                return
+            is_gone = type == "DELETED"
+            ready = not is_gone and read_ready(body)
+            nodes = operator.nodes
+            for key in nodes.deleted(name) if is_gone else nodes.reported(name, ready=ready):
                 operator.queue.add(key)
 
     @kopf.on.probe(registry=registry, id="reconciling")

@@ -12,9 +12,12 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from regroup_operator.controller.cluster import Cluster
-from regroup_operator.controller.coordination import Key
+from regroup_operator.controller.followed_coordinator import Key
 from regroup_operator.observe.kubernetes_objects import is_out_of_service, read_ready
 from regroup_operator.observe.observed import Node
+
+LEASE_GAP_SECONDS = 6.0
+"""A lease counts as unchanged only for the time in which it was read at least this often."""
 
 
 @dataclass
@@ -23,6 +26,7 @@ class _Trace:
 
     lease: str | None
     lease_since: float
+    read_at: float
     suspected: bool
     renewed: bool = False
     not_ready_since: float | None = None
@@ -39,18 +43,22 @@ class NodeWatch:
         self._clock = clock
         self._traces: dict[Key, dict[str, _Trace]] = {}
         self._not_ready: dict[str, float] = {}
-        """Nodes that the watch reported not Ready, and since when."""
+        """Nodes that the watch reported not Ready or deleted, and since when."""
+        self._gone: set[str] = set()
+        """Those of them that do not exist. They are kept while a job has pods on them."""
         self._jobs: dict[Key, set[str]] = {}
         """Job -> the nodes that its pods are on."""
 
     def expect(self, key: Key, nodes: set[str]) -> None:
         """The job has pods on these nodes."""
+        left = self._jobs.get(key, set()) - nodes
         self._jobs[key] = nodes
+        self._drop_gone(left)
 
     def forget(self, key: Key) -> None:
         """The job is gone."""
-        self._jobs.pop(key, None)
         self._traces.pop(key, None)
+        self._drop_gone(self._jobs.pop(key, set()))
 
     def reported(self, name: str, *, ready: bool) -> list[Key]:
         """Take a report of the watch. Returns the jobs with pods on the node when its state
@@ -60,22 +68,41 @@ class NodeWatch:
             return []
         if ready:
             self._not_ready.pop(name)
+            self._gone.discard(name)
         else:
             self._not_ready[name] = self._clock()
+        return self._jobs_on(name)
+
+    def deleted(self, name: str) -> list[Key]:
+        """The node is gone. Returns the jobs with pods on it."""
+        self._not_ready.setdefault(name, self._clock())
+        self._gone.add(name)
+        self._drop_gone({name})
+        return self._jobs_on(name)
+
+    def _jobs_on(self, name: str) -> list[Key]:
         return [key for key, nodes in self._jobs.items() if name in nodes]
+
+    def _drop_gone(self, names: Iterable[str]) -> None:
+        """Forget those of these nodes that are gone and that no job has pods on."""
+        for name in self._gone.intersection(names):
+            if not self._jobs_on(name):
+                self._gone.discard(name)
+                self._not_ready.pop(name, None)
 
     async def look(
         self, key: Key, names: Iterable[str], suspects: Collection[str]
     ) -> dict[str, Node]:
-        """Read these nodes for a job, its suspects, and those that the watch reported as not Ready.
-        Empty when the operator may not read nodes.
+        """Read these nodes for a job, its suspects, and those of its nodes that the watch reported
+        as not Ready. Empty when the operator may not read nodes.
 
         A new suspicion needs new evidence: observations from before it do not show whether the node
         has recovered.
         """
         if not self._allowed:
             return {}
-        wanted = sorted({*names, *suspects, *self._not_ready})
+        own = self._not_ready.keys() & self._jobs.get(key, set())
+        wanted = sorted({*names, *suspects, *own})
         former = self._traces.get(key, {})
         self._traces[key] = {
             name: former[name]
@@ -91,12 +118,15 @@ class NodeWatch:
         )
         now = self._clock()
         renewal = lease["spec"].get("renewTime") if lease else None
-        trace = self._traces[key].setdefault(name, _Trace(renewal, now, suspected))
+        trace = self._traces[key].setdefault(name, _Trace(renewal, now, now, suspected))
+        # Nobody may have been able to renew a lease while the API server did not answer us either.
+        if now - trace.read_at > LEASE_GAP_SECONDS:
+            trace.lease_since = now
+        trace.read_at = now
         trace.suspected = suspected
         if renewal != trace.lease:
             trace.lease, trace.lease_since, trace.renewed = renewal, now, True
         if document is None:
-            self._not_ready.pop(name, None)
             return Node(name, exists=False, ready=False)
         ready = read_ready(document)
         since = trace.not_ready_since or self._not_ready.get(name, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import sys
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ from regroup_operator.errors import ClusterError, OperatorError
 from regroup_operator.render.keyring import Keyring
 
 RETRY_SECONDS = 2.0
+OPEN_FILES = 65_536
+"""More than the coordinators of any one operator need."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,16 @@ async def find_basis(cluster: Cluster, key_secret: str, pause: float = RETRY_SEC
             await asyncio.sleep(pause)
 
 
+def raise_open_files() -> None:
+    """Allow this process OPEN_FILES, or as many as its hard limit does: each coordinator has its
+    own connection, and many systems start processes with a soft limit of 1,024.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 async def _may_watch_nodes(cluster: Cluster) -> bool:
     return await cluster.may("watch", "", "nodes") and await cluster.may(
         "get", "coordination.k8s.io", "leases", "kube-node-lease"
@@ -70,6 +83,7 @@ def main() -> int:
         )
         for chatty in ("kopf", "aiohttp.access"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
+        raise_open_files()
         basis = asyncio.run(_ask(settings))
     except (OperatorError, kopf.LoginError) as error:
         print(f"regroup-operator: {error}", file=sys.stderr)

@@ -17,22 +17,25 @@ from regroup_operator.api import names
 from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY, PLURAL, Object
 from regroup_operator.api.settings import Settings
 from regroup_operator.api.timestamps import format_time
+from regroup_operator.controller.agent_survey import Agent
 from regroup_operator.controller.cluster import Cluster, foreign
-from regroup_operator.controller.coordination import Coordinators, Key
+from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.executor import Executor, in_batches
+from regroup_operator.controller.followed_coordinator import Key
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import JobSeries, count_unreadable
-from regroup_operator.controller.rate_limiter import RateLimiter
+from regroup_operator.controller.progress_schedule import ProgressSchedule
 from regroup_operator.controller.recent_names import RecentNames
+from regroup_operator.controller.refusals import Kind, Refusals, stopped_by
+from regroup_operator.decide.coordinator_evidence import witnesses
 from regroup_operator.decide.job_projection import THROTTLED, differs
 from regroup_operator.decide.plan import Event, Plan
 from regroup_operator.decide.planner import plan
+from regroup_operator.decide.succession import current_coordinator
 from regroup_operator.errors import (
-    ClusterError,
     ConflictError,
     CoordinatorError,
-    ObjectConflictError,
-    TemplateError,
+    OperatorError,
     UnreadableError,
 )
 from regroup_operator.observe.kubernetes_objects import (
@@ -47,11 +50,10 @@ from regroup_operator.observe.observed import AnyJob, Job, JobObject, Observed, 
 from regroup_operator.render.pods import LAUNCHER_OBJECTS, claim_name
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
-PROGRESS_SECONDS = 30.0
-"""Pause between two writes of progress alone."""
-PROGRESS_WRITES_A_SECOND = 20.0
-"""Limit over all jobs: what changes with every step must not keep the API server busy."""
-PROGRESS_RETRY_SECONDS = 1.0
+UNASKED_SECONDS = 5.0
+"""How long a job that may train waits for the first answer of its coordinator, or for its absence,
+after the operator's start. Until then nothing is known of it.
+"""
 EVENT_SECONDS = 3600.0
 """Events of coordinators that are older are not emitted again: the API server has dropped them."""
 EVENTS_REMEMBERED = 10_000
@@ -84,11 +86,13 @@ class Reconciler:
         self._settings = settings
         self._series = series
         self._executor = executor
-        self._apply_errors: dict[Key, tuple[WaitingReason, str]] = {}
-        """Why the last plan of a job was not executed wholly."""
-        self._written: dict[Key, float] = {}
-        """Monotonic time of the last status write."""
-        self._progress_writes = RateLimiter(PROGRESS_WRITES_A_SECOND)
+        self._refusals: dict[Key, Refusals] = {}
+        """Jobs with actions that were refused."""
+        self._progress = ProgressSchedule()
+        self._hindrances: dict[Key, str | None] = {}
+        """What the message of each job says beside its progress, as this process wrote it."""
+        self._planned: set[Key] = set()
+        """Jobs that this process has planned for."""
         self._emitted = RecentNames(EVENTS_REMEMBERED)
 
     async def reconcile(self, key: Key) -> float | None:
@@ -107,6 +111,8 @@ class Reconciler:
         for path in job.unreadable_status:
             log.error("%s/%s: cannot read status.%s: a default is used", *key, path)
         observed = await self._observe(job)
+        if self._has_yet_to_ask(job, observed):
+            return UNASKED_SECONDS
         decided = plan(job, observed, _now())
         written = await self._write_status(document, job, decided)
         if written is None:
@@ -114,9 +120,7 @@ class Reconciler:
         await self._execute(written, observed, decided)
         self._follow(written, observed, decided)
         await self._emit(written, observed, decided)
-        if self._owes_progress(job, decided):
-            return PROGRESS_RETRY_SECONDS
-        return decided.requeue_after
+        return self._requeue_after(job, decided)
 
     async def _skip(self, key: Key, error: UnreadableError) -> None:
         """Name a job that cannot be read, and leave it and its pods as they are."""
@@ -130,8 +134,25 @@ class Reconciler:
         self._executor.forget(key)
         self._series.forget(key)
         self._nodes.forget(key)
-        self._apply_errors.pop(key, None)
-        self._written.pop(key, None)
+        self._refusals.pop(key, None)
+        self._progress.forget(key)
+        self._planned.discard(key)
+        self._hindrances.pop(key, None)
+
+    def _has_yet_to_ask(self, job: AnyJob, observed: Observed) -> bool:
+        """Whether this operator has just started, and has not heard the coordinator of a job that
+        has trained. What it could write before would be false: that nothing trains. The answer, or
+        its absence, is news.
+        """
+        if job.key in self._planned or job.deleting:
+            return False
+        has_trained = job.status.rendezvous_generation and not job.status.completion_time
+        target = self._executor.target(job, observed.pods) if has_trained else None
+        if target is not None and not self._coordinators.has_asked(job.key):
+            self._coordinators.follow(job.key, target, _agents(job, observed))
+            return True
+        self._planned.add(job.key)
+        return False
 
     # --- observe ----------------------------------------------------------------------------------
 
@@ -150,7 +171,8 @@ class Reconciler:
         )
         service, budget, policy = (_own(document, job) for document in found[:3])
         claim = found[3]
-        reason, error = self._problem(job)
+        refusals = self._refusals.get(job.key, Refusals())
+        reason, error = self._problem(job, refusals)
         self._nodes.expect(job.key, {pod.node for pod in pods if pod.node})
         return Observed(
             pods=pods,
@@ -172,13 +194,16 @@ class Reconciler:
             token_key=self._executor.token_key(job),
             apply_error=error,
             apply_reason=reason,
+            held_back=frozenset(
+                kind.__name__ for kind in refusals.held(_scene(job, pods), time.monotonic())
+            ),
         )
 
-    def _problem(self, job: AnyJob) -> tuple[WaitingReason, str]:
+    def _problem(self, job: AnyJob, refusals: Refusals) -> tuple[WaitingReason, str]:
         """What keeps plans of this job from being executed; an empty sentence when nothing does."""
         if missing := self._executor.key_problem(job):
             return WaitingReason.KeyMissing, missing
-        return self._apply_errors.get(job.key, (WaitingReason.ApiError, ""))
+        return refusals.explain()
 
     async def _pods(self, job: JobObject) -> tuple[Pod, ...]:
         documents = await self._cluster.pods(job.namespace, names.selector(job.name))
@@ -213,42 +238,59 @@ class Reconciler:
                 await self._cluster.change_status(*job.key, status, read_identity(document))
             except ConflictError:
                 return None
-            self._written[job.key] = time.monotonic()
+            self._progress.written(job.key)
+        self._hindrances[job.key] = decided.hindrance
         self._series.observe(job, decided.status, decided.waiting)
         return replace(job, status=decided.status)
 
     def _is_due(self, job: AnyJob, decided: Plan) -> bool:
         if job.unreadable_status or differs(job.status, decided.status, ignoring=THROTTLED):
             return True
-        return self._owes_progress(job, decided) and self._progress_writes.allows()
-
-    def _owes_progress(self, job: AnyJob, decided: Plan) -> bool:
-        """Whether what changes with every step has not been written for too long."""
-        age = time.monotonic() - self._written.get(job.key, float("-inf"))
-        return age >= PROGRESS_SECONDS and differs(job.status, decided.status)
+        hindered = self._hindrances.get(job.key) != decided.hindrance
+        return (hindered or not self._progress.seconds_left(job.key)) and differs(
+            job.status, decided.status
+        )
 
     # --- execute ----------------------------------------------------------------------------------
 
     async def _execute(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
-        """Execute the actions in order, pods in batches. The first refusal ends this, and the
-        status of the next round shows it.
+        """Execute the actions in order, pods in batches. A refusal ends those of its own kind, and
+        of those that need it. The status of the next round shows it.
         """
-        try:
-            for batch in in_batches(decided.actions):
+        refused: dict[Kind, Exception] = {}
+        stopped: set[Kind] = set()
+        for batch in in_batches(decided.actions):
+            kind = type(batch[0])
+            if kind in stopped:
+                continue
+            try:
                 await self._executor.execute_all(batch, job, observed)
-        except CoordinatorError as error:
-            log.warning("%s/%s: %s", job.namespace, job.name, error)
-        except (ClusterError, ObjectConflictError, TemplateError) as error:
-            self._apply_errors[job.key] = (_reason_of(error), str(error))
-            raise
-        else:
-            self._apply_errors.pop(job.key, None)
+            except OperatorError as error:
+                log.warning("%s/%s: %s", job.namespace, job.name, error)
+                stopped |= stopped_by(kind)
+                if not isinstance(error, CoordinatorError):
+                    refused[kind] = error
+        planned = {type(action) for action in decided.actions}
+        refusals = self._refusals.setdefault(job.key, Refusals())
+        refusals.note_round(planned, refused, _scene(job, observed.pods), time.monotonic())
+
+    def _requeue_after(self, job: AnyJob, decided: Plan) -> float | None:
+        """A refused action is tried again after its pause, also where the plan wants to go on at
+        once. Progress is written when it is due.
+        """
+        due = self._refusals[job.key].due(time.monotonic())
+        pause = decided.requeue_after
+        if due is not None:
+            pause = min(due, pause or due)
+        if pause and decided.follow:
+            pause = min(pause, self._progress.seconds_left(job.key) or pause)
+        return pause
 
     # --- follow and emit --------------------------------------------------------------------------
 
     def _follow(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
         target = self._executor.target(job, observed.pods) if decided.follow else None
-        self._coordinators.follow(job.key, target)
+        self._coordinators.follow(job.key, target, _agents(job, observed))
 
     async def _emit(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
         for event in (*_coordinator_events(observed, _now()), *decided.events):
@@ -259,6 +301,19 @@ class Reconciler:
         if name not in self._emitted:
             await self._cluster.create_event(_event(key, uid, event, name))
             self._emitted.add(name)
+
+
+def _agents(job: AnyJob, observed: Observed) -> tuple[Agent, ...]:
+    """Whom to ask about the coordinator while it does not answer."""
+    coordinator = current_coordinator(observed, job.status)
+    if coordinator is None:
+        return ()
+    return tuple(Agent(pod.uid, pod.ip) for pod in witnesses(coordinator, observed))
+
+
+def _scene(job: AnyJob, pods: Sequence[Pod]) -> tuple[int, frozenset[str]]:
+    """What makes a refused action worth another try when it changes."""
+    return job.generation, frozenset(pod.uid for pod in pods)
 
 
 def _is_ours(document: Object, job: JobObject) -> bool:
@@ -303,11 +358,6 @@ def _label_job(document: Object) -> str:
 def _makes_claim(job: AnyJob) -> bool:
     storage = job.spec.checkpoint.storage if isinstance(job, Job) else None
     return storage is not None and storage.volume_claim_template is not None
-
-
-def _reason_of(error: Exception) -> WaitingReason:
-    conflict = isinstance(error, ObjectConflictError)
-    return WaitingReason.ObjectConflict if conflict else WaitingReason.ApiError
 
 
 def _pointed_to(pods: tuple[Pod, ...], coordinator_fails: bool, lost: set[str]) -> set[str]:

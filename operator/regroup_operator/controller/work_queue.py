@@ -3,15 +3,16 @@ reconcile.
 
 The rules are those of controller-runtime's work queue. A key that is added while it is worked on
 runs again afterwards. A key that failed waits longer each time. One that succeeded starts from
-zero. The groups (namespaces) that have keys here take turns: one with a thousand of them delays
-another by one key.
+zero. In two things they are not. The groups (namespaces) that have keys here take turns: one with a
+thousand of them delays another by one key. What something has happened to goes before what is only
+looked at again, so that a lost pod does not wait behind a burst of routine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -20,6 +21,10 @@ from regroup_trainer.protocol.backoff import backoff_seconds
 Key = TypeVar("Key")
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 60.0
+ROUTINE_SECONDS = 1.0
+"""What is only looked at again takes every second turn once it has waited so long: it is not
+starved.
+"""
 
 
 class _Turns(Generic[Key]):
@@ -27,18 +32,31 @@ class _Turns(Generic[Key]):
 
     def __init__(self, group_of: Callable[[Key], Hashable]) -> None:
         self._group_of = group_of
-        self._groups: OrderedDict[Hashable, deque[Key]] = OrderedDict()
-        """The group whose turn is next comes first."""
+        self._groups: OrderedDict[Hashable, dict[Key, None]] = OrderedDict()
+        """The group whose turn is next comes first, and so does the next key of each."""
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
 
     def append(self, key: Key) -> None:
-        self._groups.setdefault(self._group_of(key), deque()).append(key)
+        self._groups.setdefault(self._group_of(key), {})[key] = None
+
+    def head(self) -> Key:
+        return next(iter(next(iter(self._groups.values()))))
 
     def popleft(self) -> Key:
         group, keys = self._groups.popitem(last=False)
-        key = keys.popleft()
+        del keys[key := next(iter(keys))]
         if keys:
             self._groups[group] = keys
         return key
+
+    def discard(self, key: Key) -> None:
+        group = self._group_of(key)
+        keys = self._groups.get(group, {})
+        keys.pop(key, None)
+        if not keys:
+            self._groups.pop(group, None)
 
 
 class WorkQueue(Generic[Key]):
@@ -47,7 +65,9 @@ class WorkQueue(Generic[Key]):
     """
 
     def __init__(self, group_of: Callable[[Key], Hashable]) -> None:
-        self._ready = _Turns(group_of)
+        self._urgent = _Turns(group_of)
+        self._routine = _Turns(group_of)
+        self._routine_was_next = False
         self._waiting: asyncio.Queue[None] = asyncio.Queue()
         """One entry for each ready key."""
         self._added: dict[Key, float] = {}
@@ -61,17 +81,24 @@ class WorkQueue(Generic[Key]):
     def __len__(self) -> int:
         return self._waiting.qsize()
 
-    def add(self, key: Key, *, patient: bool = False) -> None:
+    def add(self, key: Key, *, patient: bool = False, routine: bool = False) -> None:
         """Have `key` reconciled soon. A key that waits already is added once. A `patient` one waits
-        to the end of its back-off.
+        to the end of its back-off. A `routine` one goes behind those that something happened to.
         """
         if key in self._working:
             self._again[key] = patient and self._again.get(key, True)
-        elif key not in self._added and not (patient and key in self._failures):
+        elif not (patient and key in self._failures):
             self._cancel_timer(key)
+            self._queue(key, routine=routine)
+
+    def _queue(self, key: Key, *, routine: bool) -> None:
+        if key not in self._added:
             self._added[key] = time.monotonic()
-            self._ready.append(key)
+            (self._routine if routine else self._urgent).append(key)
             self._waiting.put_nowait(None)
+        elif not routine:
+            self._routine.discard(key)
+            self._urgent.append(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
         """Have `key` reconciled in so many seconds, unless it is sooner for another reason."""
@@ -85,10 +112,20 @@ class WorkQueue(Generic[Key]):
     async def take(self) -> tuple[Key, float]:
         """The next key, and the seconds that it has waited. `done` must follow."""
         await self._waiting.get()
-        key = self._ready.popleft()
+        key = self._next()
         waited = time.monotonic() - self._added.pop(key)
         self._working.add(key)
         return key, waited
+
+    def _next(self) -> Key:
+        self._routine_was_next = self._routine_is_next()
+        return (self._routine if self._routine_was_next else self._urgent).popleft()
+
+    def _routine_is_next(self) -> bool:
+        if not (self._routine and self._urgent):
+            return bool(self._routine)
+        waited = time.monotonic() - self._added[self._routine.head()]
+        return waited >= ROUTINE_SECONDS and not self._routine_was_next
 
     def done(self, key: Key, *, failed: bool = False) -> None:
         """End the work on a key. One that failed is added again by itself, later each time."""
@@ -116,7 +153,7 @@ class WorkQueue(Generic[Key]):
 
     def _expire(self, key: Key) -> None:
         self._timers.pop(key, None)
-        self.add(key)
+        self.add(key, routine=True)
 
     def _cancel_timer(self, key: Key) -> None:
         timer = self._timers.pop(key, None)

@@ -116,7 +116,10 @@ def _degraded(view: JobView) -> ConditionValue:
     inactive = view.context.outcome or view.context.suspension != "no"
     if inactive or status.rendezvous_generation is None or not isinstance(job, Job):
         return ConditionValue("False", "NotActive", "the job does not train")
-    if unavailable := _volume(view.observed.coordinator.status):
+    former, report = status.condition("Degraded"), view.observed.coordinator.status
+    if report is None and former is not None and former.reason == "VolumeUnavailable":
+        return ConditionValue(former.status, former.reason, former.message)
+    if unavailable := _volume(report):
         return ConditionValue("True", "VolumeUnavailable", unavailable)
     if status.ready_replicas < job.spec.replicas:
         missing = f"{status.ready_replicas} of {job.spec.replicas} workers take part"

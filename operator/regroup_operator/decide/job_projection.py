@@ -47,7 +47,7 @@ def project(
         "suspected_nodes": remembered.suspected_nodes[-NODES_REMEMBERED:],
         "replicas": len([pod for pod in observed.workers if pod.alive]),
         "selector": names.selector(job.name, names.WORKER),
-        "workers": tuple(_worker(pod, report) for pod in observed.workers[:WORKERS_SHOWN]),
+        "workers": _workers(observed, remembered),
         **account_fields(merge_ledgers(remembered, report)),
         **launcher_of(job).group_fields(job, observed, remembered),
         **report_fields(remembered, report),
@@ -83,6 +83,24 @@ def message_of(view: JobView) -> str:
         return f"{doing}; {why}" if why else doing
     waiting = find_waiting(view)
     return waiting.message if waiting else ""
+
+
+def _workers(observed: Observed, remembered: TrainingJobStatus) -> tuple[WorkerStatus, ...]:
+    """Without a report, running workers are shown as they last were: nobody says otherwise."""
+    report, shown = observed.coordinator.status, observed.workers[:WORKERS_SHOWN]
+    if report is not None:
+        return tuple(_worker(pod, report) for pod in shown)
+    former = {worker.pod: worker for worker in remembered.workers}
+    return tuple(
+        former[pod.name]
+        if pod.alive and pod.phase == "Running" and _is_reported(former.get(pod.name))
+        else _worker(pod, None)
+        for pod in shown
+    )
+
+
+def _is_reported(worker: WorkerStatus | None) -> bool:
+    return worker is not None and worker.state in ("Training", "Spare", "Warming")
 
 
 def _worker(pod: Pod, report: CoordinatorStatus | None) -> WorkerStatus:

@@ -190,3 +190,5 @@ class Plan:
     """Whether the coordinator is to be polled."""
     waiting: Waiting | None = None
     """Why the job is not ready. None while it trains, and after its end."""
+    hindrance: str | None = None
+    """Reason of what is wrong although the job trains: the message says it from then on."""

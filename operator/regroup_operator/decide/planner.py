@@ -15,7 +15,7 @@ from datetime import datetime
 from regroup_operator.api import names
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
-from regroup_operator.decide.disruption import keep_budget
+from regroup_operator.decide.coordinator_evidence import explain_silence, outage_due
 from regroup_operator.decide.job_projection import project
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.losses import remove_lost
@@ -24,6 +24,9 @@ from regroup_operator.decide.plan import (
     REQUEUE_SECONDS,
     Action,
     CreateClaim,
+    CreateCoordinator,
+    CreateStore,
+    CreateWorker,
     DeletePod,
     DraftPlan,
     Event,
@@ -38,9 +41,10 @@ from regroup_operator.decide.silent_workers import (
     silence_due,
     stranded,
 )
-from regroup_operator.decide.staffing import backoff_left, hires_more
+from regroup_operator.decide.staffing import backoff_left, hires_more, keep_budget
 from regroup_operator.decide.straggler_replacement import replace_straggler
 from regroup_operator.decide.succession import (
+    current_coordinator,
     report_lost,
     send_token,
     token_due,
@@ -48,7 +52,12 @@ from regroup_operator.decide.succession import (
     update_coordinator,
 )
 from regroup_operator.decide.suspension import suspend, tear_down, was_suspended
-from regroup_operator.decide.waiting import JobView, find_waiting, waiting_events
+from regroup_operator.decide.waiting import (
+    JobView,
+    find_hindrance,
+    find_waiting,
+    waiting_events,
+)
 from regroup_operator.observe.observed import AnyJob, InvalidJob, Job, Observed, Pod
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
@@ -67,6 +76,7 @@ def plan(job: AnyJob, observed: Observed, now: datetime) -> Plan:
     status = project(job, observed, draft.status, draft.context, now)
     view = JobView(job, observed, status, draft.context)
     waiting = find_waiting(view)
+    hindrance = find_hindrance(view) if status.phase == "Running" else None
     return Plan(
         status=status,
         actions=draft.actions,
@@ -79,6 +89,7 @@ def plan(job: AnyJob, observed: Observed, now: datetime) -> Plan:
         requeue_after=draft.requeue_after,
         follow=draft.follow,
         waiting=waiting,
+        hindrance=hindrance.reason if hindrance else None,
     )
 
 
@@ -125,10 +136,12 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
     silent = replace_silent(job, rest, losses.status, now)
     rest = _without(rest, silent.actions)
     started = _start(job, silent.status, observed, blocker, now)
-    leader = launcher.keep_leader(job, rest, started.status, blocker, now)
+    refused = blocker or _held_back(observed, CreateCoordinator, CreateStore)
+    leader = launcher.keep_leader(job, rest, started.status, refused, now)
     slow = replace_straggler(job, rest, leader.status, now)
     rest = _without(rest, slow.actions)
-    workers = launcher.keep_workers(job, rest, slow.status, blocker, now)
+    refused = blocker or _held_back(observed, CreateWorker)
+    workers = launcher.keep_workers(job, rest, slow.status, refused, now)
     steps = (losses, silent, started, leader, slow, workers)
     informed = (*update_coordinator(job, observed), *report_lost(observed))
     informed = (*informed, *send_address(rest))
@@ -144,9 +157,24 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
         workers.status,
         actions,
         tuple(event for step in steps for event in step.events),
-        PlanContext(blocker, hindrance=uncreated(rest, now) or name_silent(rest)),
+        PlanContext(blocker, hindrance=_hindrance(rest, workers.status, now)),
         0.0 if hires_more(workers) else _requeue_after(job, rest, workers.status, blocker, now),
         follow=launcher.has_coordinator,
+    )
+
+
+def _held_back(observed: Observed, *kinds: type[Action]) -> Waiting | None:
+    """Why pods of these kinds are not made now: one was refused, and the pause is not over."""
+    if not any(kind.__name__ in observed.held_back for kind in kinds):
+        return None
+    return Waiting.of(observed.apply_reason, observed.apply_error)
+
+
+def _hindrance(observed: Observed, status: TrainingJobStatus, now: datetime) -> Waiting | None:
+    """What is wrong with one of the pods, although the job may train."""
+    coordinator = current_coordinator(observed, status)
+    return (
+        uncreated(observed, now) or explain_silence(coordinator, observed) or name_silent(observed)
     )
 
 
@@ -265,7 +293,7 @@ def _requeue_after(
     view = observed.coordinator
     waiting = (
         status.suspected_nodes,
-        view.failures,
+        view.failures and view.trusts_agents,
         view.lost_seconds,
         blocker,
         any(pod.terminating or pod.phase == "Succeeded" for pod in observed.pods),
@@ -274,6 +302,6 @@ def _requeue_after(
     )
     if any(waiting):
         return REQUEUE_SECONDS
-    due = (token_due(observed, now), silence_due(observed))
+    due = (token_due(observed, now), silence_due(observed), outage_due(observed))
     soonest = min((seconds for seconds in due if seconds is not None), default=STEADY_SECONDS)
     return min(STEADY_SECONDS, max(soonest, REQUEUE_SECONDS))

@@ -1,13 +1,23 @@
-"""Keeps the workers: one live pod per index below `replicas` + `spares`. Pure."""
+"""Keeps the workers: one live pod per index below `replicas` + `spares`, and the budget that says
+how many of them a drain must leave. Pure.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import parse_time
-from regroup_operator.decide.plan import CreateWorker, DeletePod, Event, Step
+from regroup_operator.decide.plan import (
+    Action,
+    CreateWorker,
+    DeletePod,
+    EnsureDisruptionBudget,
+    Event,
+    Step,
+)
 from regroup_operator.observe.observed import Job, JobObject, Observed, Pod
 from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.job_status import Waiting
@@ -102,3 +112,25 @@ def backoff_left(job: JobObject, status: TrainingJobStatus, now: datetime) -> fl
     """Seconds until failed pods are replaced; 0 or less when they may be now."""
     end = backoff_end(job, status)
     return (end - now).total_seconds() if end is not None else 0.0
+
+
+# --- the disruption budget ------------------------------------------------------------------------
+
+
+def fewest_workers(spec: TrainingJobSpec) -> int:
+    """Workers that a drain must leave: `minReplicas`, and one less than all of them at the most.
+
+    An evicted worker costs no step, so that one may always be taken, also from a job of fixed size:
+    a budget that forbids every eviction would block the drain of its nodes for ever.
+    """
+    return min(spec.min_replicas, spec.replicas - 1)
+
+
+def keep_budget(job: Job, observed: Observed, blocker: Waiting | None) -> tuple[Action, ...]:
+    """Make or change the budget when there are workers and it differs from what it should be. No
+    budget is the same as 0.
+    """
+    if blocker is not None or not observed.workers:
+        return ()
+    fewest = fewest_workers(job.spec)
+    return () if (observed.disruption_budget or 0) == fewest else (EnsureDisruptionBudget(fewest),)

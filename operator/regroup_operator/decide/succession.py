@@ -12,6 +12,7 @@ from datetime import datetime
 
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import parse_time
+from regroup_operator.decide.coordinator_evidence import node_is_bad, why_dead
 from regroup_operator.decide.losses import avoids_in_vain, can_be_judged
 from regroup_operator.decide.plan import (
     Action,
@@ -26,13 +27,7 @@ from regroup_operator.decide.plan import (
     Step,
 )
 from regroup_operator.decide.staffing import nodes_to_avoid
-from regroup_operator.observe.observed import (
-    LEASE_STALE_SECONDS,
-    AnyJob,
-    Job,
-    Observed,
-    Pod,
-)
+from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
@@ -42,28 +37,25 @@ NAMED_SECONDS = 30.0
 """How long it may wait before the status names it. Images are pulled meanwhile."""
 TOKEN_SECONDS = 60.0
 """The longest pause between two times that the Secret is sent while a pod waits."""
-PROBE_FAILURES = 3
-"""Probes in a row, a second apart, after which the coordinator gets a successor."""
 
 
 def current_coordinator(observed: Observed, status: TrainingJobStatus) -> Pod | None:
     """The coordinator in charge: the live one of the current term, or one that is being deleted
-    and still answers.
+    and is not known to be dead.
 
     An evicted coordinator stays in charge until the workers that are evicted with it have left. A
     successor beside it could form a generation of its own with their replacements.
     """
     pod = next((pod for pod in observed.coordinators if pod.term == status.coordinator_term), None)
-    return pod if pod is not None and (pod.alive or _still_answers(pod, observed)) else None
+    return pod if pod is not None and (pod.alive or _still_leads(pod, observed)) else None
 
 
-def _still_answers(pod: Pod, observed: Observed) -> bool:
-    view = observed.coordinator
+def _still_leads(pod: Pod, observed: Observed) -> bool:
     return (
         pod.terminating
         and pod.phase == "Running"
-        and view.status is not None
-        and view.failures < PROBE_FAILURES
+        and observed.coordinator.status is not None
+        and not why_dead(pod, observed)
     )
 
 
@@ -85,9 +77,10 @@ def keep_coordinator(
     twice.
     """
     current = current_coordinator(observed, status)
-    if blocker is not None or (current is not None and not _is_dead(current, observed, status)):
+    why = _why_replaced(current, observed, status) if current is not None else ""
+    if blocker is not None or (current is not None and not why):
         return Step(status, retain_coordinator(observed, status))
-    dead = (DeletePod(current, "it does not answer"),) if current is not None else ()
+    dead = (DeletePod(current, why),) if current is not None else ()
     if current is not None:
         status = _suspect(current.node, observed, status)
     term = status.coordinator_term + 1
@@ -193,20 +186,14 @@ def report_lost(observed: Observed) -> tuple[Action, ...]:
     return (PostLost(gone, "Kubernetes reports that the pod has ended"),) if gone else ()
 
 
-def _is_dead(pod: Pod, observed: Observed, status: TrainingJobStatus) -> bool:
-    """Whether the coordinator needs a successor.
-
-    The kubelet restarts a container that ended. A coordinator that never answered is replaced only
-    when its node is bad: perhaps the operator itself cannot reach it.
+def _why_replaced(pod: Pod, observed: Observed, status: TrainingJobStatus) -> str:
+    """Why the coordinator needs a successor; empty when it does not. The kubelet restarts a
+    container that ended.
     """
-    view = observed.coordinator
-    node = observed.nodes.get(pod.node)
-    node_is_bad = node is not None and (
-        not node.exists or not node.ready or node.lease_unchanged_seconds >= LEASE_STALE_SECONDS
-    )
-    if pod.phase == "Pending":
-        misplaced = pod.node in status.suspected_nodes or bool(pod.node and node_is_bad)
-        return misplaced or avoids_in_vain(pod, {*status.suspected_nodes, *status.excluded_nodes})
-    if view.failures < PROBE_FAILURES:
-        return False
-    return node_is_bad or (view.status is not None and not pod.waiting_reason)
+    if pod.phase != "Pending":
+        dead = why_dead(pod, observed)
+        return f"it does not answer, and {dead}" if dead else ""
+    if pod.node in status.suspected_nodes or node_is_bad(observed.nodes.get(pod.node)):
+        return "it was placed on an unresponsive node"
+    in_vain = avoids_in_vain(pod, {*status.suspected_nodes, *status.excluded_nodes})
+    return "a node that it avoids may be used again" if in_vain else ""

@@ -5,12 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from regroup_operator.api.timestamps import parse_time
+from regroup_operator.decide.coordinator_evidence import why_dead
 from regroup_operator.decide.plan import REQUEUE_SECONDS, DeletePod, DraftPlan, Event, PlanContext
-from regroup_operator.decide.succession import (
-    PROBE_FAILURES,
-    current_coordinator,
-    update_coordinator,
-)
+from regroup_operator.decide.succession import current_coordinator, update_coordinator
 from regroup_operator.observe.observed import AnyJob, InvalidJob, Observed
 from regroup_trainer.protocol.job_status import Waiting
 
@@ -28,8 +25,8 @@ def suspend(job: AnyJob, observed: Observed, now: datetime) -> DraftPlan:
         return _suspended(job)
     coordinator = current_coordinator(observed, job.status)
     running = coordinator is not None and coordinator.phase == "Running"
-    reachable = running and observed.coordinator.failures < PROBE_FAILURES
-    if was_suspended(observed) or not reachable or _suspending_for_too_long(job, now):
+    can_save = coordinator is not None and running and not why_dead(coordinator, observed)
+    if was_suspended(observed) or not can_save or _suspending_for_too_long(job, now):
         return tear_down(job, observed)
     return DraftPlan(
         job.status,

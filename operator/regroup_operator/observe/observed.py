@@ -10,6 +10,7 @@ from regroup_operator.api import names
 from regroup_operator.api.policies import NodeFailurePolicy, RestartPolicy
 from regroup_operator.api.spec import Launcher, TrainingJobSpec
 from regroup_operator.api.status import TrainingJobStatus
+from regroup_trainer.protocol.desired import CoordinatorContact
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
@@ -200,7 +201,15 @@ class CoordinatorView:
 
     status: CoordinatorStatus | None = None
     failures: int = 0
-    """Probes in a row without an answer."""
+    """Probes in a row that brought no status: without an answer, or with one that is none."""
+    unanswered_seconds: float = 0.0
+    """Since the last answer, or the first probe without one; 0 while probes are answered."""
+    contacts: Mapping[str, CoordinatorContact] = field(default_factory=dict)
+    """UID of a worker -> what its agent said of the coordinator a moment ago. Agents are asked only
+    while the coordinator does not answer.
+    """
+    trusts_agents: bool = True
+    """Whether that counts: not while many coordinators stopped answering at once."""
     answering_seconds: float = 0.0
     """Seconds since its first answer."""
     lost_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -240,9 +249,11 @@ class Observed:
     launcher uses no token.
     """
     apply_error: str = ""
-    """Why an action of the last plan failed; empty when none did."""
+    """Why an action was refused that has not succeeded since; empty when none was."""
     apply_reason: WaitingReason = WaitingReason.ApiError
     """What kind of failure that was."""
+    held_back: frozenset[str] = frozenset()
+    """Names of the kinds of actions, such as CreateWorker, that wait after a refusal."""
 
     @property
     def workers(self) -> tuple[Pod, ...]:

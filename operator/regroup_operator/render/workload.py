@@ -174,6 +174,22 @@ def claim(job: Job) -> Object:
     }
 
 
+def disruption_budget(job: JobObject, fewest: int) -> Object:
+    """The object. It holds a number, not a share: only the operator knows how many pods the job
+    wants.
+    """
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(job, names.disruption_budget(job.name)),
+        "spec": {
+            "minAvailable": fewest,
+            "selector": {"matchLabels": names.labels(job.name, names.WORKER)},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
+
+
 # --- pods -----------------------------------------------------------------------------------------
 
 

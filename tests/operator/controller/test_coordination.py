@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 
 import aiohttp
 import pytest
 
-from regroup_operator.controller.coordination import Coordinators, Key, Target
+from regroup_operator.controller.agent_survey import Agent
+from regroup_operator.controller.coordination import ANSWER_LIMIT, Coordinators, open_session
+from regroup_operator.controller.followed_coordinator import Key, Target
+from regroup_operator.decide.coordinator_evidence import UNHEARD_SECONDS
 from regroup_operator.errors import CoordinatorError
+from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.config import TrainConfig
-from regroup_trainer.protocol.desired import Desired, Lost
+from regroup_trainer.protocol.desired import CoordinatorContact, Desired, Lost
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import MemberStatus
 from regroup_trainer.protocol.rank_messages import Progress
+from tests.support.agent_stub import AgentStub
+from tests.support.coordinator_fleet import CoordinatorFleet
 from tests.support.coordinator_stub import CoordinatorStub, VersionOneStub
 from tests.support.operator_simulation import make_coordinator_status
 from tests.support.waiting import wait_until
@@ -112,15 +120,128 @@ async def test_a_coordinator_that_does_not_say_of_whom_it_hears_shows_no_silence
         assert line.coordinators.view(KEY, 1, ("a",)).silent_seconds == {}
 
 
-async def test_probes_that_fail_are_counted_in_a_row(line: Line) -> None:
+def view_of(line: Line, key: Key = KEY) -> CoordinatorView:
+    return line.coordinators.view(key, 1, ())
+
+
+async def until(what: str, holds: Callable[[], object], seconds: float = 30) -> None:
+    await asyncio.to_thread(wait_until, what, holds, seconds)
+
+
+async def test_silence_is_counted_from_the_last_answer_to_the_next(line: Line) -> None:
     stub = CoordinatorStub(make_coordinator_status())
     with stub:
         line.coordinators.follow(KEY, target(stub))
         await line.until(1)
-    await line.until(3)
-    view = line.coordinators.view(KEY, 1, ())
-    assert view.failures == 2
+        assert view_of(line).unanswered_seconds == 0.0
+    await line.until(2)
+    await until("three probes without an answer", lambda: view_of(line).failures == 3)
+    view = view_of(line)
+    assert view.unanswered_seconds > 2.0
     assert view.error == f"http://{stub.address}:8471/v1/status: Connection refused"
+    assert len(line.news) == 2, "each further one is no news"
+
+
+async def test_an_answer_that_is_no_status_is_an_answer(line: Line) -> None:
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        stub.code = 401
+        line.coordinators.follow(KEY, target(stub), [Agent("a", "127.0.82.1")])
+        await until("a refusal", lambda: "401" in view_of(line).error)
+        stub.code, large = 200, "x" * (ANSWER_LIMIT + 1)
+        stub.encode = lambda status: large  # type: ignore[method-assign]
+        await until("too much", lambda: "above" in view_of(line).error)
+        stub.encode = lambda status: "[]"  # type: ignore[method-assign]
+        await until("nonsense", lambda: "not a status" in view_of(line).error)
+        view = view_of(line)
+        assert view.failures >= 3
+        assert (view.unanswered_seconds, view.contacts) == (0.0, {})
+
+
+async def test_agents_are_asked_with_the_token_while_the_coordinator_does_not_answer(
+    line: Line,
+) -> None:
+    heard = CoordinatorContact(term=1, unheard_seconds=0.0)
+    with AgentStub(heard) as one, AgentStub(heard) as two:
+        agents = [Agent("a", one.address), Agent("b", two.address), Agent("c", "127.0.82.1")]
+        with CoordinatorStub(make_coordinator_status()) as stub:
+            line.coordinators.follow(KEY, target(stub), agents)
+            await line.until(1)
+        await until("what they say", lambda: view_of(line).contacts == {"a": heard, "b": heard})
+        news = len(line.news)
+        assert set(one.tokens) == {"Bearer secret"}
+        one.contact = two.contact = CoordinatorContact(term=1, unheard_seconds=3.0)
+        await line.until(news + 1)
+        assert {c.unheard_seconds for c in view_of(line).contacts.values()} == {3.0}
+    await until("what they said to be too old", lambda: not view_of(line).contacts)
+
+
+async def test_agents_are_not_asked_while_the_coordinator_answers(line: Line) -> None:
+    with (
+        AgentStub(CoordinatorContact(unheard_seconds=0.0)) as agent,
+        CoordinatorStub(make_coordinator_status()) as stub,
+    ):
+        line.coordinators.follow(KEY, target(stub), [Agent("a", agent.address)])
+        await line.until(1)
+        for _ in range(3):
+            stub.report(phase="recovering", revision=len(line.news) + 1)
+            await line.until(len(line.news) + 1)
+        assert agent.tokens == []
+
+
+async def test_agents_are_no_witnesses_when_many_coordinators_stop_answering_at_once(
+    line: Line,
+) -> None:
+    nobody = Target("uid", "127.0.83.1", 1, "secret")
+    for number in range(10):
+        line.coordinators.follow(("default", f"gpt{number}"), nobody)
+    await until(
+        "the outage to be noticed",
+        lambda: not view_of(line, ("default", "gpt0")).trusts_agents,
+    )
+
+
+def stand_still(seconds: float) -> None:
+    """Keep the event loop from running, as an overloaded machine does."""
+    time.sleep(seconds)
+
+
+async def test_answers_that_this_process_was_too_late_to_read_are_no_silence(line: Line) -> None:
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        line.coordinators.follow(KEY, target(stub))
+        await line.until(1)
+        stub.answers.clear()
+        stub.tokens.clear()
+        await until("a request", lambda: stub.tokens)
+        stub.answers.set()
+        stand_still(UNHEARD_SECONDS + 0.5)
+        silences = []
+        for _ in range(100):
+            silences.append(view_of(line).unanswered_seconds)
+            await asyncio.sleep(0)
+        assert max(silences) < 1.0
+
+
+async def test_each_of_a_thousand_coordinators_is_heard_again_and_again() -> None:
+    async with open_session() as session:
+        coordinators = Coordinators(session, lambda _key: None)
+        with CoordinatorFleet(1000) as fleet:
+            keys = [("default", address) for address in fleet.addresses]
+            for key in keys:
+                coordinators.follow(key, Target("uid", key[1], 1, "secret"))
+
+            def sequences() -> list[int]:
+                views = [coordinators.view(key, 1, ()) for key in keys]
+                return [view.status.sequence if view.status else 0 for view in views]
+
+            def has_newer(since: int) -> bool:
+                return min(sequences()) > since
+
+            newest = 0
+            for _ in range(3):
+                is_newer = partial(has_newer, newest)
+                await until("a newer answer of each", is_newer, 60)
+                newest = max(sequences())
+            coordinators.close()
 
 
 async def test_a_coordinator_of_another_term_is_not_believed(line: Line) -> None:

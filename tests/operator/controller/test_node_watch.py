@@ -46,12 +46,24 @@ async def test_a_lease_is_stale_when_we_saw_it_unchanged_and_renewed_when_we_saw
     watch = NodeWatch(nodes, allowed=True, clock=clock)
     first = (await watch.look(KEY, ["n1"], []))["n1"]
     assert (first.lease_renewed, first.lease_unchanged_seconds) == (False, 0)
-    clock.now += 20
-    assert (await watch.look(KEY, ["n1"], []))["n1"].lease_unchanged_seconds == 20
+    for seconds in (5, 10, 15, 20):
+        clock.now += 5
+        seen = (await watch.look(KEY, ["n1"], []))["n1"]
+        assert seen.lease_unchanged_seconds == seconds
     nodes.renewed = "2"
     clock.now += 1
     moved = (await watch.look(KEY, ["n1"], []))["n1"]
     assert (moved.lease_renewed, moved.lease_unchanged_seconds) == (True, 0)
+
+
+async def test_a_lease_is_not_stale_because_nobody_could_read_or_renew_it_meanwhile() -> None:
+    nodes, clock = Nodes(), Clock()
+    watch = NodeWatch(nodes, allowed=True, clock=clock)
+    await watch.look(KEY, ["n1"], [])
+    clock.now += 30
+    assert (await watch.look(KEY, ["n1"], []))["n1"].lease_unchanged_seconds == 0
+    clock.now += 5
+    assert (await watch.look(KEY, ["n1"], []))["n1"].lease_unchanged_seconds == 5
 
 
 async def test_a_node_that_nothing_points_to_any_more_is_forgotten() -> None:
@@ -97,6 +109,47 @@ async def test_a_node_that_is_gone_is_distinguished_from_one_that_is_not_ready()
     nodes.exists = False
     found = (await NodeWatch(nodes, allowed=True).look(KEY, ["n1"], []))["n1"]
     assert (found.exists, found.ready) == (False, False)
+
+
+class CountedNodes(Nodes):
+    """Which nodes were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    async def node(self, name: str) -> dict[str, Any] | None:
+        self.read.append(name)
+        return await super().node(name)
+
+
+async def test_a_job_reads_only_those_unready_nodes_that_it_has_pods_on() -> None:
+    nodes = CountedNodes()
+    watch = NodeWatch(nodes, allowed=True)
+    nodes.ready = False
+    for number in range(100):
+        watch.reported(f"n{number}", ready=False)
+    watch.expect(KEY, {"n1", "healthy"})
+    assert set(await watch.look(KEY, [], [])) == {"n1"}
+    assert nodes.read == ["n1"]
+
+
+async def test_each_job_sees_that_its_node_was_deleted_and_then_it_is_forgotten() -> None:
+    nodes, other = CountedNodes(), ("default", "other")
+    watch = NodeWatch(nodes, allowed=True)
+    nodes.exists = False
+    for key in (KEY, other):
+        watch.expect(key, {"n1"})
+    assert watch.deleted("n1") == [KEY, other]
+    for key in (KEY, other, KEY):
+        assert not (await watch.look(key, [], []))["n1"].exists, "the first must not hide it"
+    watch.expect(KEY, set())
+    assert await watch.look(KEY, [], []) == {}
+    watch.expect(other, set())
+    watch.expect(KEY, {"n1"})
+    assert await watch.look(KEY, [], []) == {}, "nothing is kept of nodes that are gone"
+    assert watch.deleted("unknown") == []
+    assert watch.reported("unknown", ready=True) == []
 
 
 async def test_without_the_right_to_read_nodes_nothing_is_known() -> None:

@@ -28,6 +28,7 @@ from tests.support.operator_process import (
     make_node,
     member,
     renew,
+    renewed_leases,
 )
 from tests.support.operator_simulation import make_coordinator_status
 from tests.support.specs import SMALLEST, put
@@ -117,12 +118,21 @@ def test_a_failure_is_counted_once_although_the_operator_is_killed_over_and_over
     assert status["coordinatorTerm"] == 1
 
 
-def test_a_coordinator_that_does_not_answer_gets_a_successor_under_the_next_term(
+def test_a_coordinator_that_does_not_answer_gets_a_successor_once_something_shows_its_death(
     namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
 ) -> None:
     kubelets, stub = running
-    stub.__exit__(None, None, None)
-    wait_until("the next coordinator", lambda: "gpt-c2" in kubelets.pods(), seconds=60)
+    with renewed_leases(namespace.api, NODES):
+        stub.__exit__(None, None, None)
+        wait_until(
+            "what is not known",
+            lambda: "Whether it is dead is unknown" in namespace.read()["status"]["message"],
+            seconds=60,
+        )
+        assert namespace.read()["status"]["phase"] == "Running"
+        assert "gpt-c2" not in kubelets.pods()
+        kubelets.set_ready("gpt-c1", ready=False)
+        wait_until("the next coordinator", lambda: "gpt-c2" in kubelets.pods(), seconds=60)
     assert namespace.read()["status"]["coordinatorTerm"] == 2
     service = namespace.api.request("GET", namespace.core("services/gpt-coordinator")).body
     assert service["spec"]["selector"]["regroup.dev/term"] == "2"

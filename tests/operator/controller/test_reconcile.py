@@ -9,12 +9,14 @@ from typing import Any
 import aiohttp
 import pytest
 
+from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.controller import reconcile
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import JobSeries, unreadable
+from regroup_operator.decide.plan import Plan
 from regroup_operator.errors import UnreadableError
 from regroup_operator.observe.observed import Identity
 from tests.support.rendering import KEYS, SETTINGS
@@ -96,6 +98,32 @@ async def test_the_status_alone_is_written_over_the_object_that_was_read() -> No
     assert present == Identity("uid-1", "7")
     assert "spec" not in status
     assert status["observedGeneration"] == 1
+
+
+async def test_the_message_shows_at_once_what_is_wrong_and_steps_alone_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    document = make_document("first")
+    server = Server(document)
+    async with reconciler_of(server) as reconciler:
+
+        async def written(message: str, hindrance: str | None) -> bool:
+            status = TrainingJobStatus(phase="Running", message=message)
+            monkeypatch.setattr(
+                reconcile, "plan", lambda *_: Plan(status, requeue_after=1.0, hindrance=hindrance)
+            )
+            before = len(server.statuses)
+            await reconciler.reconcile(("a", "gpt"))
+            if server.statuses:
+                document["status"] = server.statuses[-1][0]
+            return len(server.statuses) > before
+
+        assert await written("step 1", None)
+        assert not await written("step 2", None)
+        assert await written("step 3; no answer: it takes too long", "CoordinatorUnreachable")
+        assert not await written("step 3; no answer: refused", "CoordinatorUnreachable")
+        assert await written("step 4", None)
+        assert not await written("step 5", None)
 
 
 async def test_a_job_that_cannot_be_read_is_named_once_and_read_again_later(

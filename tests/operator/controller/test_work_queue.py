@@ -89,6 +89,28 @@ async def test_a_patient_addition_runs_after_a_success() -> None:
     assert len(queue) == 1
 
 
+async def test_what_happened_goes_before_what_is_looked_at_again_and_does_not_starve_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = make_queue()
+    for number in range(100):
+        queue.add(f"routine {number}", routine=True)
+    queue.add("lost a pod")
+    queue.add("routine 7")
+    queue.add("lost a pod", routine=True)
+    assert len(queue) == 101
+    taken = [(await queue.take())[0] for _ in range(101)]
+    assert taken[:3] == ["lost a pod", "routine 7", "routine 0"]
+    assert len(set(taken)) == 101
+    monkeypatch.setattr(work_queue, "ROUTINE_SECONDS", 0.0)
+    queue = make_queue()
+    for number in range(2):
+        queue.add(f"routine {number}", routine=True)
+        queue.add(f"later {number}")
+    taken = [(await queue.take())[0] for _ in range(4)]
+    assert taken == ["routine 0", "later 0", "routine 1", "later 1"]
+
+
 async def test_the_sooner_of_two_times_counts() -> None:
     queue = make_queue()
     queue.add_after("a", 100)

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from regroup_operator.decide.disruption import disruption_budget
+from regroup_operator.decide.coordinator_evidence import UNHEARD_SECONDS
 from regroup_operator.decide.plan import (
     CreateCoordinator,
     CreateWorker,
     EnsureDisruptionBudget,
     PostLost,
 )
+from regroup_operator.render.workload import disruption_budget
 from tests.support.operator_simulation import Simulation, make_spec
 from tests.support.rendering import make_valid_job
 
@@ -115,7 +116,8 @@ def test_an_evicted_coordinator_whose_node_dies_meanwhile_gets_a_successor() -> 
     simulation = Simulation()
     simulation.settle(4)
     evict(simulation, "gpt-c1")
-    simulation.failures = 3
+    simulation.lose_coordinator()
+    simulation.tick(UNHEARD_SECONDS)
     made = [
         action.term
         for action in simulation.round().actions

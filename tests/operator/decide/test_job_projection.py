@@ -13,7 +13,7 @@ from regroup_operator.observe.observed import CoordinatorView, Observed
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import JobEvent, MemberStatus, Recovery
 from regroup_trainer.protocol.ledger import Ledger
-from regroup_trainer.protocol.rank_messages import CheckpointSaved, Progress
+from regroup_trainer.protocol.rank_messages import CheckpointSaved, Progress, VolumeProblem
 from tests.support.operator_simulation import Simulation, make_coordinator_status
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -201,6 +201,24 @@ def test_without_an_answer_the_ranks_train_on_as_before() -> None:
     observed = replace(simulation.observed(), coordinator=CoordinatorView(failures=1))
     status = project(simulation.job(), observed, simulation.status, PlanContext(), NOW)
     assert (status.phase, status.world_size, status.ready_replicas) == ("Running", 3, 3)
+    assert [(w.state, w.rank) for w in status.workers] == [("Training", n) for n in range(3)]
+
+
+def test_without_an_answer_a_volume_stays_unavailable_and_a_pod_that_ended_does_not_train() -> None:
+    simulation = Simulation()
+    simulation.settle(4)
+    observed = simulation.observed()
+    assert observed.coordinator.status is not None
+    problem = VolumeProblem(path="/v", error="read-only", since=0.0, at_risk="No checkpoint.")
+    report = observed.coordinator.status.model_copy(update={"volume": problem})
+    view = replace(observed.coordinator, status=report)
+    reported = replace(observed, coordinator=view)
+    before = project(simulation.job(), reported, simulation.status, PlanContext(), NOW)
+    simulation.fail(simulation.workers()[1])
+    unreported = replace(simulation.observed(), coordinator=CoordinatorView(failures=1))
+    after = project(simulation.job(), unreported, before, PlanContext(), NOW)
+    assert after.condition("Degraded") == before.condition("Degraded")
+    assert [(w.state, w.rank) for w in after.workers][1] == ("Failed", None)
 
 
 def test_a_coordinator_that_refuses_us_is_quoted() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regroup_operator.decide.coordinator_evidence import UNHEARD_SECONDS
 from regroup_operator.decide.plan import (
     CreateCoordinator,
     CreateWorker,
@@ -313,10 +314,11 @@ def test_a_worker_that_sends_heartbeats_is_kept_although_its_node_is_not_ready(
 # --- the coordinator ------------------------------------------------------------------------------
 
 
-def test_three_failed_probes_make_the_next_coordinator_under_a_higher_term(job: Simulation) -> None:
-    job.failures = 2
+def test_a_dead_coordinator_gets_a_successor_under_a_higher_term(job: Simulation) -> None:
+    job.lose_coordinator()
+    job.tick(UNHEARD_SECONDS - 0.1)
     assert not [a for a in job.round().actions if isinstance(a, CreateCoordinator)]
-    job.failures = 3
+    job.tick(0.1)
     what = job.round()
     assert what.status.coordinator_term == 2
     created = next(a for a in what.actions if isinstance(a, CreateCoordinator))
@@ -330,9 +332,10 @@ def test_a_coordinator_whose_container_is_restarted_by_its_kubelet_is_kept(job: 
     pod = job.coordinator()
     assert pod is not None
     job.pods[pod.name] = replace(
-        pod, waiting_reason="CrashLoopBackOff", exit_message="volume is not writable"
+        pod, ready=False, waiting_reason="CrashLoopBackOff", exit_message="volume is not writable"
     )
-    job.failures = 5
+    job.cut_off()
+    job.tick(60)
     what = job.round()
     assert not [a for a in what.actions if isinstance(a, CreateCoordinator)]
     assert "volume is not writable" in what.status.message
@@ -341,7 +344,8 @@ def test_a_coordinator_whose_container_is_restarted_by_its_kubelet_is_kept(job: 
 def test_a_term_is_never_used_twice_even_if_the_operator_dies_before_making_the_pod(
     job: Simulation,
 ) -> None:
-    job.failures = 3
+    job.lose_coordinator()
+    job.tick(UNHEARD_SECONDS)
     job.round(crash_after=0)
     pod = job.coordinator()
     assert pod is not None
@@ -465,7 +469,9 @@ def test_a_job_that_is_made_suspended_gets_no_pods() -> None:
 
 
 def test_suspending_does_not_wait_for_a_coordinator_that_is_gone(job: Simulation) -> None:
-    job.spec, job.generation, job.failures = make_spec(suspend=True), 2, 3
+    job.lose_coordinator()
+    job.tick(UNHEARD_SECONDS)
+    job.spec, job.generation = make_spec(suspend=True), 2
     job.settle(3)
     assert job.status.holds("Suspended")
 
@@ -589,6 +595,7 @@ FAULTS = st.one_of(
     st.tuples(st.just("fail"), st.integers(0, 2)),
     st.tuples(st.just("delete"), st.integers(0, 2)),
     st.tuples(st.just("unreachable"), st.just(0)),
+    st.tuples(st.just("dies"), st.just(0)),
     st.tuples(st.just("crash"), st.integers(0, 6)),
     st.tuples(st.just("round"), st.integers(1, 3)),
 )
@@ -614,7 +621,7 @@ def test_whatever_happens_names_are_used_once_terms_rise_and_in_the_end_all_trai
         assert len({pod.index for pod in simulation.workers()}) == len(simulation.workers())
     for node in NODES:
         simulation.start_node(node)
-    simulation.failures = 0
+    simulation.reconnect()
     simulation.silent_since = {}
     simulation.settle(20)
     assert terms == sorted(terms)
@@ -636,7 +643,9 @@ def _inject(simulation: Simulation, kind: str, value: int | str) -> None:
         case "delete", int(index) if index in workers:
             simulation.pods[workers[index].name] = replace(workers[index], terminating=True)
         case "unreachable", _:
-            simulation.failures = 3
+            simulation.cut_off()
+        case "dies", _:
+            simulation.lose_coordinator()
         case "crash", int(done):
             simulation.round(crash_after=done)
         case "round", int(count):

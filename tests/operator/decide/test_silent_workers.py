@@ -101,7 +101,7 @@ def test_nothing_is_replaced_while_nothing_is_heard_of_anyone() -> None:
 def test_nothing_is_replaced_while_the_coordinator_does_not_answer() -> None:
     simulation = with_silent(1)
     simulation.tick(100)
-    simulation.failures = 1
+    simulation.cut_off()
     assert deleted(simulation) == []
 
 

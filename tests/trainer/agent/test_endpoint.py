@@ -15,6 +15,7 @@ from regroup_trainer.agent.endpoint import port_of, start_endpoint
 from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.agent.replication import SnapshotServer
 from regroup_trainer.agent.snapshot_store import SnapshotStore
+from regroup_trainer.protocol.desired import CoordinatorContact
 from tests.support.waiting import wait_until
 
 TOKEN = "s3cret"
@@ -33,6 +34,13 @@ class Endpoint:
         ):
             return answer.status
 
+    async def contact(self, headers: dict[str, str]) -> tuple[int, str]:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{self.url}/v1/coordinator", headers=headers) as answer,
+        ):
+            return answer.status, await answer.text()
+
 
 @pytest.fixture
 async def endpoint(tmp_path: Path) -> AsyncIterator[Endpoint]:
@@ -40,7 +48,10 @@ async def endpoint(tmp_path: Path) -> AsyncIterator[Endpoint]:
         SnapshotStore(tmp_path / "store", ranks=1), TOKEN, lambda _number: True, lambda: None
     )
     addresses: list[str] = []
-    runner = await start_endpoint(AgentMetrics("default", "gpt"), snapshots, addresses.append, 0)
+    contact = CoordinatorContact(term=2, unheard_seconds=3.5)
+    runner = await start_endpoint(
+        AgentMetrics("default", "gpt"), snapshots, addresses.append, lambda: contact, 0
+    )
     yield Endpoint(f"http://127.0.0.1:{port_of(runner, '127.0.0.1')}", addresses)
     await runner.cleanup()
 
@@ -73,6 +84,16 @@ async def test_the_address_is_taken_from_who_has_the_token(endpoint: Endpoint) -
 async def test_what_is_no_address_is_refused(endpoint: Endpoint, body: str) -> None:
     assert await endpoint.put(body, BEARER) == 422
     assert endpoint.addresses == []
+
+
+async def test_who_has_the_token_learns_when_the_coordinator_was_last_heard(
+    endpoint: Endpoint,
+) -> None:
+    assert (await endpoint.contact({}))[0] == 401
+    assert (await endpoint.contact({"Authorization": "Bearer other"}))[0] == 401
+    status, text = await endpoint.contact(BEARER)
+    assert status == 200
+    assert CoordinatorContact.model_validate_json(text).unheard_seconds == 3.5
 
 
 async def test_heartbeats_follow_the_coordinator(endpoint: Endpoint) -> None:

@@ -54,6 +54,7 @@ from regroup_trainer.protocol.coordinator_messages import (
     SnapshotComplete,
     Welcome,
 )
+from regroup_trainer.protocol.desired import CoordinatorContact
 from regroup_trainer.protocol.environment import AgentEnvironment
 from regroup_trainer.protocol.exit_codes import (
     KILLED,
@@ -131,7 +132,11 @@ class Agent:
         with tempfile.TemporaryDirectory(prefix="regroup-", dir=scratch) as directory:
             snapshots = self._snapshots = self._open_snapshots(Path(directory))
             endpoint = await start_endpoint(
-                self._metrics, snapshots.server, self._on_address, self._environment.metrics_port
+                self._metrics,
+                snapshots.server,
+                self._on_address,
+                self._contact,
+                self._environment.metrics_port,
             )
             self._state.endpoint = (
                 f"{self._environment.address}:{port_of(endpoint, self._environment.address)}"
@@ -187,6 +192,11 @@ class Agent:
         """The operator has sent where the coordinator is now."""
         self._heartbeat.url = url
         self._connection.move(url)
+
+    def _contact(self) -> CoordinatorContact:
+        """What the operator asks when the coordinator does not answer it."""
+        unheard = self._heartbeat.unheard_seconds()
+        return CoordinatorContact(term=self._connection.term, unheard_seconds=unheard)
 
     # --- orders of the coordinator ----------------------------------------------------------------
 

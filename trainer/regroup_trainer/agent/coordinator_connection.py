@@ -66,6 +66,8 @@ class CoordinatorConnection:
         """Why the last attempt to connect failed."""
         self.welcomed = False
         """Whether a coordinator has answered the hello of this connection."""
+        self.term: int | None = None
+        """Of the coordinator that last answered a hello."""
 
     @property
     def _socket_url(self) -> str:
@@ -159,7 +161,7 @@ class CoordinatorConnection:
                     self._refused(parsed)
                     return
                 if isinstance(parsed, Welcome) and sending is None:
-                    self.welcomed = True
+                    self.welcomed, self.term = True, parsed.term
                     sending = asyncio.create_task(self._flush(socket))
                 self._on_message(parsed)
         finally:

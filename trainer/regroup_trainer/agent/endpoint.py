@@ -1,5 +1,5 @@
-"""The HTTP endpoint of a worker pod: /metrics, /healthz, snapshots for the job's other pods, and
-the coordinator's new address from the operator.
+"""The HTTP endpoint of a worker pod: /metrics, /healthz, snapshots for the job's other pods. By it
+the operator sends the coordinator's new address, and asks when the coordinator was last heard.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from regroup_trainer.agent.agent_metrics import AgentMetrics
 from regroup_trainer.agent.replication import SnapshotServer
-from regroup_trainer.protocol.desired import CoordinatorAddress
+from regroup_trainer.protocol.desired import CoordinatorAddress, CoordinatorContact
 from regroup_trainer.protocol.message import describe_invalid
 
 
@@ -22,11 +22,13 @@ async def start_endpoint(
     metrics: AgentMetrics,
     snapshot_server: SnapshotServer,
     on_address: Callable[[str], None],
+    contact: Callable[[], CoordinatorContact],
     port: int,
 ) -> web.AppRunner:
     """Serve on `port` of all addresses (0: any free one). The caller cleans up the runner.
 
-    `on_address` gets the coordinator's URL from whoever has the job's token. Raises OSError when
+    `on_address` gets the coordinator's URL from whoever has the job's token, who may ask for
+    `contact`, too. Raises OSError when
     the port is taken.
     """
 
@@ -38,9 +40,7 @@ async def start_endpoint(
         return web.Response(text="ok")
 
     async def move(request: web.Request) -> web.Response:
-        given = request.headers.get("Authorization", "").encode()
-        if not hmac.compare_digest(given, b"Bearer " + snapshot_server.token.encode()):
-            raise web.HTTPUnauthorized(text="wrong token")
+        _authorize(request, snapshot_server.token)
         try:
             address = CoordinatorAddress.model_validate_json(await request.read())
         except ValidationError as error:
@@ -48,8 +48,14 @@ async def start_endpoint(
         on_address(address.url)
         return web.Response(status=204)
 
+    async def show_contact(request: web.Request) -> web.Response:
+        _authorize(request, snapshot_server.token)
+        text = contact().model_dump_json()
+        return web.Response(text=text, content_type="application/json")
+
     application = web.Application()
     application.router.add_put("/v1/coordinator", move)
+    application.router.add_get("/v1/coordinator", show_contact)
     application.router.add_get("/metrics", expose)
     application.router.add_get("/healthz", healthy)
     snapshot_server.add_to(application.router)
@@ -57,6 +63,12 @@ async def start_endpoint(
     await runner.setup()
     await web.TCPSite(runner, None, port).start()
     return runner
+
+
+def _authorize(request: web.Request, token: str) -> None:
+    given = request.headers.get("Authorization", "").encode()
+    if not hmac.compare_digest(given, b"Bearer " + token.encode()):
+        raise web.HTTPUnauthorized(text="wrong token")
 
 
 def port_of(endpoint: web.AppRunner, address: str) -> int:

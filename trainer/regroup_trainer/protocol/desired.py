@@ -1,4 +1,6 @@
-"""What the operator (or the local mode) sends to a coordinator."""
+"""What the operator (or the local mode) sends to a coordinator and to agents, and what it asks
+agents.
+"""
 
 from __future__ import annotations
 
@@ -101,6 +103,15 @@ class Lost(Message):
 
     members: tuple[Name, ...]
     reason: Text
+
+
+class CoordinatorContact(Message):
+    """Answer of GET /v1/coordinator of an agent: when it last heard its coordinator."""
+
+    term: Annotated[int, Field(ge=0)] | None = None
+    """Of the coordinator that last welcomed it; None: none has yet."""
+    unheard_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """Since it sent the first heartbeat that was not answered; 0 while heartbeats are answered."""
 
 
 class CoordinatorAddress(Message):

@@ -7,7 +7,8 @@ misread raises PROTOCOL_VERSION. A hello of another version is refused.
 | from        | over      | to           | messages                                              |
 |-------------|-----------|--------------|-------------------------------------------------------|
 | operator    | HTTP      | coordinator  | `desired`; it answers with `job_status`               |
-| operator    | HTTP      | agents       | CoordinatorAddress of `desired`                       |
+| operator    | HTTP      | agents       | CoordinatorAddress of `desired`; they answer with     |
+|             |           |              | CoordinatorContact                                    |
 | agent       | WebSocket | coordinator  | `agent_messages`, and its ranks' `rank_messages`      |
 | coordinator | WebSocket | agent        | `coordinator_messages`                                |
 | agent       | HTTP      | other agents | memory snapshots                                      |

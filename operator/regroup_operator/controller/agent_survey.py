@@ -1,0 +1,85 @@
+"""Asks a job's agents when they last heard their coordinator, while it does not answer us.
+
+Agents are asked at the IPs of their pods, so that no name server is needed, with the job's token. A
+few are asked at a time, in turn, and over all jobs only so many at once: an outage of our own
+network must not make us send more than before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from regroup_operator.errors import CoordinatorError
+from regroup_trainer.protocol.desired import CoordinatorContact
+
+AGENTS_A_TURN = 4
+TURN_SECONDS = 1.0
+"""Between two turns of questions about one coordinator, and the longest wait for an answer."""
+QUESTIONS_AT_ONCE = 64
+"""Over all jobs."""
+FRESH_SECONDS = 3.0
+"""What an agent said counts for so long."""
+
+
+@dataclass(frozen=True)
+class Agent:
+    """An agent that may be asked."""
+
+    uid: str
+    """UID of its pod."""
+    address: str
+
+
+Ask = Callable[[Agent], Awaitable[CoordinatorContact]]
+"""Asks one agent. Raises CoordinatorError."""
+
+
+@dataclass
+class AgentSurvey:
+    """What the agents of one job said of its coordinator."""
+
+    agents: Sequence[Agent] = ()
+    """Who can be asked, the best witnesses first."""
+    _turn: int = 0
+    _answers: dict[str, tuple[float, CoordinatorContact]] = field(default_factory=dict)
+
+    def contacts(self) -> dict[str, CoordinatorContact]:
+        """UID -> what it said, where that is fresh."""
+        now = time.monotonic()
+        return {
+            uid: contact
+            for uid, (at, contact) in self._answers.items()
+            if now - at <= FRESH_SECONDS
+        }
+
+    def forget(self) -> None:
+        """The coordinator answers: what agents said before is of no use."""
+        self._answers.clear()
+        self._turn = 0
+
+    async def take_turn(self, ask: Ask, slots: asyncio.Semaphore) -> None:
+        """Ask the next few agents, and keep what they say."""
+        asked = self._next()
+        found = await asyncio.gather(*(self._ask(agent, ask, slots) for agent in asked))
+        now = time.monotonic()
+        answers = zip(asked, found, strict=True)
+        self._answers |= {agent.uid: (now, said) for agent, said in answers if said is not None}
+
+    def _next(self) -> list[Agent]:
+        """A window that moves on, since the first agents may have died with the coordinator."""
+        count = min(AGENTS_A_TURN, len(self.agents))
+        begin = self._turn * AGENTS_A_TURN
+        self._turn += 1
+        return [self.agents[(begin + place) % len(self.agents)] for place in range(count)]
+
+    async def _ask(
+        self, agent: Agent, ask: Ask, slots: asyncio.Semaphore
+    ) -> CoordinatorContact | None:
+        try:
+            async with slots, asyncio.timeout(TURN_SECONDS):
+                return await ask(agent)
+        except (CoordinatorError, TimeoutError):
+            return None

@@ -1,0 +1,130 @@
+"""One coordinator that is polled: what its last answers, or their absence, amount to. The caller
+gives the time, of a HearingClock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from regroup_operator.controller.agent_survey import AgentSurvey
+from regroup_operator.decide.coordinator_evidence import UNREADABLE_ANSWERS
+from regroup_operator.errors import CoordinatorError, NoAnswerError
+from regroup_operator.observe.observed import CoordinatorView
+from regroup_trainer.protocol.addresses import COORDINATOR_PORT
+from regroup_trainer.protocol.job_status import CoordinatorStatus
+from regroup_trainer.protocol.message import PROTOCOL_VERSION
+
+Key = tuple[str, str]
+"""Namespace and name of a job."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A coordinator."""
+
+    uid: str
+    """UID of its pod."""
+    address: str
+    term: int
+    token: str
+    protocol: int = PROTOCOL_VERSION
+    """The version that it speaks: of the release that its job was started with."""
+
+    @property
+    def url(self) -> str:
+        """http://address:port"""
+        return f"http://{host_of(self.address)}:{COORDINATOR_PORT}"
+
+
+def host_of(address: str) -> str:
+    """An IP as a URL has it."""
+    return f"[{address}]" if ":" in address else address
+
+
+@dataclass
+class FollowedCoordinator:
+    """The poll of one job's coordinator."""
+
+    target: Target
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    survey: AgentSurvey = field(default_factory=AgentSurvey)
+    asked: bool = False
+    """Whether a first request has ended, well or not."""
+    status: CoordinatorStatus | None = None
+    failures: int = 0
+    error: str = ""
+    answering_since: float | None = None
+    unanswered: bool = False
+    """Whether the last request had no answer at all."""
+    heard_last: float = 0.0
+    """When the coordinator last answered, or the poll began."""
+    is_silent: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while it does not answer: then agents are asked."""
+    lost_since: dict[str, float] = field(default_factory=dict)
+    heard_at: dict[str, float] = field(default_factory=dict)
+    """UID of a running worker -> when the coordinator last heard of it, or it was first seen."""
+
+    def answered(self, status: CoordinatorStatus, now: float) -> bool:
+        """Take over an answer. Returns whether it is news."""
+        news = self.failures > 0 or self.status is None or _essence(self.status) != _essence(status)
+        lost = {member.member for member in status.members if member.lost}
+        self.lost_since = {uid: self.lost_since.get(uid, now) for uid in lost}
+        heard = {m.member for m in status.members if not m.lost} | set(status.heard or ())
+        # A coordinator that did not answer could not say of whom it heard meanwhile.
+        again = self.failures > 0
+        self.heard_at = {
+            uid: now if again or uid in heard else at for uid, at in self.heard_at.items()
+        }
+        self.status, self.failures, self.error = status, 0, ""
+        self.heard(now)
+        self.answering_since = self.answering_since or now
+        return news
+
+    def heard(self, now: float) -> None:
+        """It has answered, whatever it said."""
+        self.asked, self.unanswered, self.heard_last = True, False, now
+        self.is_silent.clear()
+        self.survey.forget()
+
+    def failed(self, error: CoordinatorError, now: float) -> bool:
+        """Take over that a request brought no status. Returns whether it is news."""
+        self.failures += 1
+        changed, self.error = self.error != str(error), str(error)
+        if isinstance(error, NoAnswerError):
+            news = not self.unanswered
+            self.asked = self.unanswered = True
+            self.is_silent.set()
+            return news
+        self.heard(now)
+        return changed or self.failures == UNREADABLE_ANSWERS
+
+    def view(self, running: Iterable[str], now: float, *, outage: bool) -> CoordinatorView:
+        """For the planner. `running`: the UIDs of the workers that run. `outage`: whether many
+        coordinators stopped answering at once.
+        """
+        self.heard_at = {uid: self.heard_at.get(uid, now) for uid in running}
+        says = self.status is not None and self.status.heard is not None
+        return CoordinatorView(
+            status=self.status,
+            failures=self.failures,
+            unanswered_seconds=now - self.heard_last if self.unanswered else 0.0,
+            contacts=self.survey.contacts(),
+            trusts_agents=not outage,
+            answering_seconds=now - self.answering_since
+            if self.answering_since is not None
+            else 0.0,
+            lost_seconds={uid: now - since for uid, since in self.lost_since.items()},
+            silent_seconds={uid: now - at for uid, at in self.heard_at.items() if says},
+            error=self.error,
+        )
+
+
+def _essence(status: CoordinatorStatus) -> dict[str, Any]:
+    """The parts of an answer that make it news: all but the numbers that every step changes."""
+    essence = status.model_dump(exclude={"sequence", "heard", "progress", "ledger", "message"})
+    essence["members"] = [(m.member, m.rank, m.lost) for m in status.members]
+    essence["has_stepped"] = status.progress is not None
+    return essence

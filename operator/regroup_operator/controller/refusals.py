@@ -1,0 +1,98 @@
+"""Which actions of a job were refused, and how long their kind waits. The caller gives the time.
+
+A refusal holds back its own kind of action alone. So a full quota keeps no coordinator from being
+heard, no lost pod from being deleted, and no event from being made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass
+
+from regroup_operator.decide.plan import (
+    Action,
+    CreateClaim,
+    CreateCoordinator,
+    CreateStore,
+    CreateWorker,
+    EnsureAccess,
+    EnsureService,
+    EnsureToken,
+)
+from regroup_operator.errors import ObjectConflictError
+from regroup_trainer.protocol.backoff import backoff_seconds
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
+
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 60.0
+
+Kind = type[Action]
+PODS: frozenset[Kind] = frozenset({CreateCoordinator, CreateStore, CreateWorker})
+_NEEDED_BY_PODS: frozenset[Kind] = frozenset(
+    {EnsureAccess, EnsureToken, EnsureService, CreateClaim}
+)
+"""Without these no pod is made: it would not start, or nothing would isolate it."""
+
+
+def stopped_by(kind: Kind) -> frozenset[Kind]:
+    """The kinds that are not tried any more in a round in which one of `kind` was refused."""
+    return frozenset({kind, *PODS}) if kind in _NEEDED_BY_PODS else frozenset({kind})
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """The last refusal of one kind."""
+
+    error: Exception
+    count: int
+    """In a row."""
+    scene: Hashable
+    """What the job was like: another spec, or other pods, are worth a try at once."""
+    until: float
+
+
+class Refusals:
+    """The refusals of one job."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[Kind, _Refusal] = {}
+
+    def note_round(
+        self,
+        planned: Collection[Kind],
+        refused: dict[Kind, Exception],
+        scene: Hashable,
+        now: float,
+    ) -> None:
+        """A round is over. Of the kinds `planned`, these were refused, and others stopped."""
+        held = self.held(scene, now)
+        kept = {kind: at for kind, at in self._by_kind.items() if kind in held}
+        for kind, error in refused.items():
+            former = self._by_kind.get(kind)
+            count = former.count + 1 if former else 1
+            # One more than there were: it also waits after the first refusal.
+            pause = backoff_seconds(count + 1, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+            for stopped in (kind, *(stopped_by(kind) & frozenset(planned))):
+                kept[stopped] = _Refusal(error, count, scene, now + pause)
+        self._by_kind = kept
+
+    def held(self, scene: Hashable, now: float) -> frozenset[Kind]:
+        """The kinds that wait."""
+        return frozenset(
+            kind
+            for kind, refusal in self._by_kind.items()
+            if refusal.scene == scene and now < refusal.until
+        )
+
+    def due(self, now: float) -> float | None:
+        """Seconds until the first kind may be tried again; None when none was refused."""
+        return min((max(0.0, r.until - now) for r in self._by_kind.values()), default=None)
+
+    def explain(self) -> tuple[WaitingReason, str]:
+        """Reason and message of the oldest refusal; an empty message when there is none."""
+        refusal = next(iter(self._by_kind.values()), None)
+        if refusal is None:
+            return WaitingReason.ApiError, ""
+        conflict = isinstance(refusal.error, ObjectConflictError)
+        reason = WaitingReason.ObjectConflict if conflict else WaitingReason.ApiError
+        return reason, str(refusal.error)

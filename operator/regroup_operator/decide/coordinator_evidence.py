@@ -1,0 +1,159 @@
+"""Whether a coordinator that does not answer is dead. Pure.
+
+That the operator hears nothing is no evidence: perhaps it is the operator that is cut off, or busy.
+A successor needs somebody else who says so: Kubernetes about the pod or its node, or, since that
+comes 15 to 50 seconds after a power loss, two of the job's own agents.
+
+An answer that cannot be taken (401, not a status, too large) is an answer: it says nothing about
+death.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from regroup_operator.observe.observed import LEASE_STALE_SECONDS, Node, Observed, Pod
+from regroup_trainer.protocol.desired import CoordinatorContact
+from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
+
+UNHEARD_SECONDS = 3.0
+"""How long neither the operator nor an agent may have heard a coordinator that is dead."""
+UNREADABLE_ANSWERS = 3
+"""Answers in a row that are no status, after which the message of the job says so."""
+OUTAGE_SECONDS = 5.0
+"""The pause between two looks at the node of one of many coordinators that do not answer."""
+WITNESSES = 2
+"""Agents that have to agree; all of them where there are fewer."""
+
+
+def is_unreadable(observed: Observed) -> bool:
+    """Whether the coordinator answers, but not with a status."""
+    view = observed.coordinator
+    return view.failures >= UNREADABLE_ANSWERS and not view.unanswered_seconds
+
+
+def is_silent(observed: Observed) -> bool:
+    """Whether the operator has heard nothing of the coordinator for too long. No evidence yet."""
+    return observed.coordinator.unanswered_seconds >= UNHEARD_SECONDS
+
+
+def why_dead(pod: Pod, observed: Observed) -> str:
+    """What shows that a running coordinator is dead; empty while nothing does."""
+    if not is_silent(observed):
+        return ""
+    return (
+        _why_node_is_bad(observed.nodes.get(pod.node))
+        or _why_pod_is_bad(pod, observed)
+        or _what_agents_say(pod, observed)
+    )
+
+
+def is_evidence(contacts: Mapping[str, CoordinatorContact]) -> bool:
+    """Whether what agents said may show that their coordinator is dead."""
+    heard = [contact.unheard_seconds < UNHEARD_SECONDS for contact in contacts.values()]
+    return bool(heard) and not any(heard)
+
+
+def node_is_bad(node: Node | None) -> bool:
+    """Whether Kubernetes shows that nothing on this node runs any more."""
+    return bool(_why_node_is_bad(node))
+
+
+def witnesses(pod: Pod, observed: Observed) -> tuple[Pod, ...]:
+    """The workers whose agents can be asked about this coordinator: those on other nodes, which do
+    not share its fate; where there are none, those beside it.
+    """
+    running = [p for p in observed.workers if p.alive and p.phase == "Running" and p.ip]
+    elsewhere = [worker for worker in running if worker.node != pod.node]
+    return tuple(elsewhere or running)
+
+
+def outage_due(observed: Observed) -> float | None:
+    """Seconds until the node of a coordinator is looked at again during an outage of many; None
+    while there is none. What Kubernetes reports by itself comes earlier.
+    """
+    view = observed.coordinator
+    return OUTAGE_SECONDS if view.failures and not view.trusts_agents else None
+
+
+def explain_silence(pod: Pod | None, observed: Observed) -> Waiting | None:
+    """Why a coordinator of which nothing is heard is kept: nobody knows whether it is dead. None
+    while it is heard.
+    """
+    view = observed.coordinator
+    if (
+        pod is None
+        or pod.phase != "Running"
+        or not (is_silent(observed) or is_unreadable(observed))
+    ):
+        return None
+    where = f"coordinator pod {pod.name} on node {pod.node}"
+    if is_unreadable(observed):
+        text = f"{where} gives an answer that the operator cannot take: {view.error}"
+    else:
+        known = _what_is_known(pod, observed)
+        text = f"{where} does not answer the operator: {view.error}. {known}, so it is kept"
+    return Waiting.of(WaitingReason.CoordinatorUnreachable, f"{text} (see kubectl logs {pod.name})")
+
+
+def _why_node_is_bad(node: Node | None) -> str:
+    if node is None:
+        return ""
+    if not node.exists:
+        return f"its node {node.name} does not exist any more"
+    if not node.ready:
+        return f"its node {node.name} is not Ready"
+    stale = node.lease_unchanged_seconds >= LEASE_STALE_SECONDS
+    return f"its node {node.name} does not renew its lease" if stale else ""
+
+
+def _why_pod_is_bad(pod: Pod, observed: Observed) -> str:
+    """A container that waits is started again by its kubelet. One that never answered may start for
+    the first time.
+    """
+    failed = observed.coordinator.status is not None and not pod.ready and not pod.waiting_reason
+    return "Kubernetes reports that its pod is not Ready" if failed else ""
+
+
+def _what_agents_say(pod: Pod, observed: Observed) -> str:
+    silent = _who_hears_nothing(pod, observed)
+    enough = silent and len(silent) >= min(WITNESSES, len(witnesses(pod, observed)))
+    if not enough or _who_hears(observed) or not observed.coordinator.trusts_agents:
+        return ""
+    names = ", ".join(worker.name for worker in silent[:WITNESSES])
+    return f"{names} have not heard it for {UNHEARD_SECONDS:.0f} s either"
+
+
+def _who_hears_nothing(pod: Pod, observed: Observed) -> list[Pod]:
+    """Those who have not heard a coordinator that was there: they know it, or the operator does."""
+    view = observed.coordinator
+    return [
+        worker
+        for worker in witnesses(pod, observed)
+        if (contact := view.contacts.get(worker.uid)) is not None
+        and contact.unheard_seconds >= UNHEARD_SECONDS
+        and (contact.term == pod.term or view.status is not None)
+    ]
+
+
+def _who_hears(observed: Observed) -> bool:
+    contacts = observed.coordinator.contacts
+    return bool(contacts) and not is_evidence(contacts)
+
+
+def _what_is_known(pod: Pod, observed: Observed) -> str:
+    """One sentence without numbers that change: each new sentence would be another status."""
+    if not observed.coordinator.trusts_agents:
+        return (
+            "Many coordinators stopped answering at once, so the fault is likely between them and "
+            "the operator"
+        )
+    if _who_hears(observed):
+        return "Its workers still hear it"
+    if pod.waiting_reason:
+        return "Its kubelet is starting it again"
+    return (
+        "Whether it is dead is unknown: its pod and its node look well, and fewer workers than "
+        "needed could be asked"
+    )

@@ -1,0 +1,64 @@
+"""What a refused action holds back, and for how long."""
+
+from __future__ import annotations
+
+from regroup_operator.controller.refusals import LONGEST_PAUSE_SECONDS, PODS, Refusals, stopped_by
+from regroup_operator.decide.plan import (
+    CreateCoordinator,
+    CreateWorker,
+    DeletePod,
+    EnsureAccess,
+    EnsureDisruptionBudget,
+    EnsureService,
+    PutDesired,
+)
+from regroup_operator.errors import ClusterError, ObjectConflictError
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
+
+QUOTA = ClusterError("POST", "/pods", 403, "exceeded quota")
+
+
+def test_a_refusal_stops_its_own_kind_and_pods_need_what_isolates_and_names_them() -> None:
+    for kind in (CreateWorker, CreateCoordinator, DeletePod, EnsureDisruptionBudget, PutDesired):
+        assert stopped_by(kind) == {kind}
+    for needed in (EnsureAccess, EnsureService):
+        assert stopped_by(needed) == {needed, *PODS}
+
+
+def test_a_refused_kind_waits_longer_each_time_while_nothing_changes() -> None:
+    refusals, now, pauses = Refusals(), 0.0, []
+    for _ in range(12):
+        refusals.note_round({CreateWorker}, {CreateWorker: QUOTA}, "scene", now)
+        assert refusals.held("scene", now) == {CreateWorker}
+        pause = refusals.due(now)
+        assert pause is not None
+        pauses.append(pause)
+        now += pause
+        assert refusals.held("scene", now) == frozenset()
+    assert pauses[0] < 1.0
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == LONGEST_PAUSE_SECONDS
+
+
+def test_it_is_tried_at_once_when_the_spec_or_the_pods_have_changed() -> None:
+    refusals = Refusals()
+    refusals.note_round({CreateWorker}, {CreateWorker: QUOTA}, "scene", 0.0)
+    assert refusals.held("another scene", 0.0) == frozenset()
+
+
+def test_it_is_explained_until_it_is_tried_again_with_success() -> None:
+    refusals = Refusals()
+    refusals.note_round({CreateWorker}, {CreateWorker: QUOTA}, "scene", 0.0)
+    refusals.note_round({DeletePod}, {}, "scene", 0.1)
+    assert refusals.explain() == (WaitingReason.ApiError, "POST /pods: 403 exceeded quota")
+    refusals.note_round({CreateWorker}, {}, "scene", 100.0)
+    assert refusals.explain() == (WaitingReason.ApiError, "")
+    assert refusals.due(100.0) is None
+
+
+def test_an_object_of_somebody_else_has_its_own_reason_and_holds_back_pods() -> None:
+    refusals, error = Refusals(), ObjectConflictError("Service gpt-coordinator is not the job's")
+    planned = {EnsureService, CreateCoordinator, DeletePod}
+    refusals.note_round(planned, {EnsureService: error}, "scene", 0.0)
+    assert refusals.held("scene", 0.0) == {EnsureService, CreateCoordinator}
+    assert refusals.explain() == (WaitingReason.ObjectConflict, str(error))

@@ -1,0 +1,100 @@
+"""Many jobs on a real API server whose coordinators answer: the fleet, and what stands in for
+scheduler and kubelets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from tests.support.coordinator_fleet import CoordinatorFleet
+from tests.support.kube_api import Json, Namespace
+from tests.support.operator_process import (
+    NODES,
+    Kubelets,
+    make_claim,
+    make_node,
+    renewed_leases,
+)
+from tests.support.specs import SMALLEST, put
+from tests.support.waiting import wait_until
+
+SPEC = put(put(SMALLEST, "replicas", 1), "elasticPolicy", None)
+AT_ONCE = 8
+"""Requests to the API server."""
+
+
+class CoordinatedJobs:
+    """Jobs job0, job1, ..., the coordinators of which are in one other process."""
+
+    def __init__(self, namespace: Namespace, fleet: CoordinatorFleet) -> None:
+        self.fleet = fleet
+        self._namespace = namespace
+        self._kubelets = Kubelets(namespace)
+
+    def statuses(self) -> list[Json]:
+        """Of all jobs, in one request."""
+        jobs = self._namespace.api.request("GET", self._namespace.jobs()).body["items"]
+        return [job.get("status", {}) for job in jobs]
+
+    def coordinators(self) -> list[str]:
+        """The names of all coordinator pods."""
+        return sorted(self._kubelets.pods("coordinator"))
+
+    def until_each(self, what: str, holds: Callable[[Json], bool], seconds: float = 120) -> None:
+        """Wait until it holds of the status of each job, at the same time."""
+
+        def lacking() -> int:
+            return sum(not holds(status) for status in self.statuses())
+
+        wait_until(what, lambda: not lacking(), seconds)
+
+    def start(self, seconds: float) -> None:
+        """Create them, run their coordinators, and wait until each is heard."""
+        numbers = range(len(self.fleet.addresses))
+        _at_once(lambda n: self._namespace.create(SPEC, f"job{n}"), numbers)
+        waiting = dict(enumerate(self.fleet.addresses))
+
+        def run_coordinators() -> bool:
+            made = set(self.coordinators())
+            now = [n for n in waiting if f"job{n}-c1" in made]
+            _at_once(lambda n: self._run(n, waiting[n]), now)
+            for number in now:
+                del waiting[number]
+            return not waiting
+
+        wait_until("all coordinators to run", run_coordinators, seconds)
+        self.until_each("all jobs to train", is_heard, seconds)
+
+    def _run(self, number: int, address: str) -> None:
+        self._kubelets.run(f"job{number}-c1", NODES[number % len(NODES)], address)
+
+
+def is_heard(status: Json) -> bool:
+    """Whether the coordinator of this job answers, and the message says so."""
+    return status.get("phase") == "Running" and "does not answer" not in status["message"]
+
+
+def is_kept_unheard(status: Json) -> bool:
+    """Whether the coordinator does not answer, and the message says so."""
+    return "does not answer" in status["message"]
+
+
+@contextmanager
+def coordinated_jobs(
+    namespace: Namespace, count: int, seconds: float = 120
+) -> Iterator[CoordinatedJobs]:
+    """Inside, so many jobs train, as their coordinators say."""
+    for node in NODES:
+        make_node(namespace.api, node)
+    make_claim(namespace)
+    with CoordinatorFleet(count) as fleet, renewed_leases(namespace.api, NODES):
+        jobs = CoordinatedJobs(namespace, fleet)
+        jobs.start(seconds)
+        yield jobs
+
+
+def _at_once(do: Callable[[int], object], numbers: Iterable[int]) -> None:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(do, numbers))
