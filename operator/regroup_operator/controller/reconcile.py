@@ -44,6 +44,7 @@ from regroup_operator.observe.kubernetes_objects import (
     read_service,
 )
 from regroup_operator.observe.observed import AnyJob, Job, JobObject, Observed, Pod
+from regroup_operator.render.pod_check import find_problem, invalid
 from regroup_operator.render.pods import LAUNCHER_OBJECTS, claim_name
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
@@ -86,6 +87,8 @@ class Reconciler:
         """Monotonic time of the last status write."""
         self._progress_writes = RateLimiter(PROGRESS_WRITES_A_SECOND)
         self._emitted = RecentNames(EVENTS_REMEMBERED)
+        self._problems: dict[Key, tuple[str, int, str]] = {}
+        """UID, generation and what is wrong with the pods that follow from that spec."""
 
     async def reconcile(self, key: Key) -> float | None:
         """One round. Returns the seconds until the next one; None: when something happens. Raises
@@ -95,7 +98,7 @@ class Reconciler:
         if document is None or document.get("spec", {}).get("managedBy", MANAGED_BY) != MANAGED_BY:
             self._forget(key)
             return None
-        job = read_job(document, _now(), self._settings.max_workers)
+        job = self._checked(read_job(document, _now(), self._settings.max_workers))
         for path in job.unreadable_status:
             log.error("%s/%s: cannot read status.%s: a default is used", *key, path)
         observed = await self._observe(job)
@@ -117,6 +120,17 @@ class Reconciler:
         self._nodes.forget(key)
         self._apply_errors.pop(key, None)
         self._written.pop(key, None)
+        self._problems.pop(key, None)
+
+    def _checked(self, job: AnyJob) -> AnyJob:
+        """The job, or why no pod can be made of it. A spec is rendered for this once."""
+        if not isinstance(job, Job):
+            return job
+        known = self._problems.get(job.key)
+        if known is None or known[:2] != (job.uid, job.generation):
+            known = (job.uid, job.generation, find_problem(job, self._settings))
+            self._problems[job.key] = known
+        return invalid(job, known[2]) if known[2] else job
 
     # --- observe ----------------------------------------------------------------------------------
 
