@@ -17,14 +17,16 @@ from typing import Any
 from regroup_operator.api import names
 from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY, Object
 from regroup_operator.api.settings import Settings
+from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators, Key
 from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.node_watch import NodeWatch
-from regroup_operator.controller.operator_metrics import JobSeries
+from regroup_operator.controller.operator_metrics import JobSeries, count_internal_error
 from regroup_operator.controller.rate_limiter import RateLimiter
 from regroup_operator.controller.recent_names import RecentNames
+from regroup_operator.decide.internal_error import describe, event_of, status_with_error
 from regroup_operator.decide.job_projection import THROTTLED, differs
 from regroup_operator.decide.plan import Event, Plan
 from regroup_operator.decide.planner import plan
@@ -33,6 +35,7 @@ from regroup_operator.errors import (
     ConflictError,
     CoordinatorError,
     ObjectConflictError,
+    OperatorError,
     TemplateError,
 )
 from regroup_operator.observe.kubernetes_objects import (
@@ -92,17 +95,28 @@ class Reconciler:
 
     async def reconcile(self, key: Key) -> float | None:
         """One round. Returns the seconds until the next one; None: when something happens. Raises
-        ClusterError.
+        ClusterError. An unexpected error is shown in the status, and raised.
         """
         document = await self._cluster.job(*key)
         if document is None or document.get("spec", {}).get("managedBy", MANAGED_BY) != MANAGED_BY:
             self._forget(key)
             return None
+        try:
+            return await self._round(key, document)
+        except OperatorError:
+            raise
+        except Exception as error:
+            await self._report(key, document, error)
+            raise
+
+    async def _round(self, key: Key, document: Object) -> float | None:
         job = self._checked(read_job(document, _now(), self._settings.max_workers))
         for path in job.unreadable_status:
             log.error("%s/%s: cannot read status.%s: a default is used", *key, path)
         observed = await self._observe(job)
         decided = plan(job, observed, _now())
+        # What cannot be rendered must not use up a term or an incarnation.
+        self._executor.rehearse(decided.actions, replace(job, status=decided.status), observed)
         written = await self._write_status(document, job, decided)
         if written is None:
             return 0.0
@@ -112,6 +126,20 @@ class Reconciler:
         if self._owes_progress(job, decided):
             return PROGRESS_RETRY_SECONDS
         return decided.requeue_after
+
+    async def _report(self, key: Key, document: Object, error: Exception) -> None:
+        """Show an unexpected error in the status, and in one event. What is written does not rest
+        on the status that is stored, which may be the reason.
+        """
+        count_internal_error()
+        job, raw, message = _unread(document), document.get("status"), describe(error)
+        status = status_with_error(raw, job.generation, message, _now())
+        try:
+            if status != raw:
+                await self._cluster.replace_status({**document, "status": status})
+            await self._create_event(job, event_of(error, message, job.generation))
+        except ClusterError as refused:
+            log.warning("%s/%s: cannot report an error: %s", *key, refused)
 
     def _forget(self, key: Key) -> None:
         self._coordinators.forget(key)
@@ -246,11 +274,28 @@ class Reconciler:
 
     async def _emit(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
         for event in (*_coordinator_events(observed, _now()), *decided.events):
-            name = names.event(job.name, job.uid, event.reason, event.key)
-            if name in self._emitted:
-                continue
+            await self._create_event(job, event)
+
+    async def _create_event(self, job: JobObject, event: Event) -> None:
+        name = names.event(job.name, job.uid, event.reason, event.key)
+        if name not in self._emitted:
             await self._cluster.create_event(_event(job, event, name, _now()))
             self._emitted.add(name)
+
+
+def _unread(document: Object) -> JobObject:
+    """The job by its metadata alone."""
+    metadata = document["metadata"]
+    return JobObject(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
+        deleting="deletionTimestamp" in metadata,
+        suspend=False,
+        launcher="regroup",
+        status=TrainingJobStatus(),
+    )
 
 
 def _is_ours(document: Object, job: JobObject) -> bool:

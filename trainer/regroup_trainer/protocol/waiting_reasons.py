@@ -23,6 +23,7 @@ class WaitingReason(Enum):
     ClaimNotShared = "several workers need the claim, and it is not ReadWriteMany"
     ObjectConflict = "an object that is not the job's has the name of one of the job's own"
     ApiError = "the API server refused a request of the operator"
+    InternalError = "the operator met an error that it does not know while it looked at the job"
     ImageError = "the image of a pod cannot be pulled"
     CoordinatorCrashing = "the coordinator's container fails each time that it is started"
     ContainerCreating = "a pod has a node, and its containers are not created for half a minute"
