@@ -44,7 +44,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -89,6 +89,7 @@ UNDISTURBED_STEPS, QUICK_UNDISTURBED_STEPS = 600, 80
 TRIES = 2
 POLL_SECONDS = 0.005
 
+S = TypeVar("S", bound=Subject)
 T = TypeVar("T")
 COURSE = "recovery_course.json"
 DRAWN = ("rank0-node-loss", "regroup")
@@ -198,15 +199,20 @@ def recover(case: str, subject: str, after_save: int, reference: Mapping[int, fl
         return found
 
 
+def start(subject: str, workers: int) -> AbstractContextManager[Subject]:
+    """A training of a subject on new nodes."""
+    return started(lambda nodes, folder: SUBJECTS[subject](nodes, folder, workers))
+
+
 @contextmanager
-def start(subject: str, workers: int) -> Iterator[Subject]:
-    """A training on new nodes."""
+def started(make: Callable[[Nodes, Path], S]) -> Iterator[S]:
+    """A training on new nodes; `make` gets them and a folder."""
     # What a killed process had started dies a moment after it, and may still write.
     with (
         tempfile.TemporaryDirectory(prefix="regroup-bench-", ignore_cleanup_errors=True) as folder,
         Nodes(NODES) as nodes,
     ):
-        training = SUBJECTS[subject](nodes, Path(folder), workers)
+        training = make(nodes, Path(folder))
         try:
             yield training
         finally:

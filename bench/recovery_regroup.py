@@ -54,7 +54,9 @@ ENTRY = "bench.recovery_rank"
 POLICY = CheckpointPolicy(interval_steps=SAVE_EVERY, memory_snapshot_steps=SNAPSHOT_EVERY)
 
 
-def desired(folder: Path, workers: int, strategy: Literal["ddp", "fsdp"]) -> Desired:
+def desired(
+    folder: Path, workers: int, strategy: Literal["ddp", "fsdp"], least: int = LEAST_WORKERS
+) -> Desired:
     """The desired state: a tiny model that trains without end."""
     train = TrainConfig(
         model=MODEL,
@@ -72,7 +74,7 @@ def desired(folder: Path, workers: int, strategy: Literal["ddp", "fsdp"]) -> Des
         namespace="bench",
         job="recovery",
         replicas=workers,
-        min_replicas=LEAST_WORKERS,
+        min_replicas=least,
         max_replicas=WORKERS,
         heartbeat_milliseconds=int(HEARTBEAT_SECONDS * 1000),
         timeout_milliseconds=int(SILENCE_SECONDS * 1000),
@@ -89,12 +91,17 @@ class Regroup(Subject):
     """Agents on the nodes, the coordinator on the control plane."""
 
     def __init__(
-        self, nodes: Nodes, folder: Path, workers: int, strategy: Literal["ddp", "fsdp"] = "ddp"
+        self,
+        nodes: Nodes,
+        folder: Path,
+        workers: int,
+        strategy: Literal["ddp", "fsdp"] = "ddp",
+        least: int = LEAST_WORKERS,
     ) -> None:
         super().__init__(nodes, folder, workers)
         self._token = folder / "token"
         self._token.write_text(TOKEN)
-        self._desired = desired(folder, workers, strategy)
+        self._desired = desired(folder, workers, strategy, least)
         self._term = self._incarnation = 0
         self._known: set[tuple[GenerationNumber, int]] = set()
         self._status: CoordinatorStatus | None = None

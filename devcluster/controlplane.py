@@ -134,16 +134,20 @@ class ApiEndpoint:
             "--leader-elect=false",
         )
 
-    def write_identities(self, context: str, hosts: tuple[str, ...]) -> None:
-        """Create the authority, the certificates and the kubeconfigs of the control plane."""
-        pki = self.authority
-        pki.create()
+    def issue_certificate(self, hosts: tuple[str, ...]) -> None:
+        """Write a certificate for the API server."""
         names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc")
-        pki.issue(
+        self.authority.issue(
             Identity(
                 "apiserver", "kube-apiserver", hosts=(self.address, "127.0.0.1", *hosts, *names)
             )
         )
+
+    def write_identities(self, context: str, hosts: tuple[str, ...]) -> None:
+        """Create the authority, the certificates and the kubeconfigs of the control plane."""
+        pki = self.authority
+        pki.create()
+        self.issue_certificate(hosts)
         for identity in CLIENTS:
             pki.issue(identity)
             file = self.state / f"{identity.name}.kubeconfig"
@@ -170,6 +174,10 @@ class ControlPlane:
     def write_identities(self) -> None:
         """Create all certificates and kubeconfigs."""
         self.endpoint.write_identities(self.context, (self.block.kubernetes_service,))
+
+    def issue_certificate(self) -> None:
+        """Write a certificate for the API server, which it reads at its start."""
+        self.endpoint.issue_certificate((self.block.kubernetes_service,))
 
     @property
     def context(self) -> str:

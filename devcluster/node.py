@@ -17,7 +17,7 @@ from devcluster import cgroups, mounts, network
 from devcluster.controlplane import DNS_DOMAIN, ControlPlane
 from devcluster.packages import PLUGINS
 from devcluster.pki import Identity
-from devcluster.processes import Launch, Processes
+from devcluster.processes import Launch, Processes, read_proc
 from devcluster.waiting import wait_until
 
 PAUSE_IMAGE = "localhost/pause:1"
@@ -105,11 +105,7 @@ class Node:
         """Write certificates and configurations and create the control group."""
         for part in ("cni", "pods", "kubelet"):
             (self.folder / part).mkdir(parents=True, exist_ok=True)
-        pki = self.plane.endpoint.authority
-        user = f"system:node:{self.name}"
-        pki.issue(Identity(self.name, user, "system:nodes", hosts=(self.name, self.address)))
-        kubeconfig = pki.kubeconfig(self.name, self.plane.endpoint.url, self.plane.context)
-        (self.folder / "kubeconfig").write_text(kubeconfig)
+        self.issue_certificate()
         (self.folder / "containerd.toml").write_text(
             CONTAINERD.format(
                 root=self.folder / "containerd",
@@ -125,6 +121,14 @@ class Node:
         (self.folder / "kubelet.yaml").write_text(yaml.safe_dump(self._kubelet()))
         (self.folder / "kube-proxy.yaml").write_text(yaml.safe_dump(self._kube_proxy()))
         cgroups.create(f"{self.group}/system")
+
+    def issue_certificate(self) -> None:
+        """Write a certificate for the kubelet, which it reads at its start."""
+        pki = self.plane.endpoint.authority
+        user = f"system:node:{self.name}"
+        pki.issue(Identity(self.name, user, "system:nodes", hosts=(self.name, self.address)))
+        kubeconfig = pki.kubeconfig(self.name, self.plane.endpoint.url, self.plane.context)
+        (self.folder / "kubeconfig").write_text(kubeconfig)
 
     def start_runtime(self, processes: Processes) -> None:
         """Start containerd and wait until it answers."""
@@ -207,7 +211,7 @@ class Node:
             # The nodes share one disk, so none may evict pods because it is full.
             "evictionHard": {},
             "imageGCHighThresholdPercent": 100,
-            "localStorageCapacityIsolation": False,
+            "localStorageCapacityIsolation": True,  # a pod may still have a limit of its own
             "failSwapOn": False,
         }
 
@@ -232,6 +236,10 @@ class Node:
 
     def is_running(self, processes: Processes) -> bool:
         return all(processes.pid(name) is not None for name in self.components)
+
+    def pod_processes(self, uid: str) -> list[int]:
+        """The processes of the pod with this UID, by their numbers on this machine."""
+        return [pid for pid in cgroups.processes(self.group) if uid in read_proc(pid, "cgroup")]
 
     def is_plugged(self) -> bool:
         """Whether the node's network is connected."""

@@ -22,8 +22,12 @@ NEEDED = {
 
 
 def missing(needed: dict[str, str]) -> list[str]:
-    """The Debian packages of the programs that are missing."""
-    return sorted({package for program, package in needed.items() if shutil.which(program) is None})
+    """The Debian packages of the programs, or files by their path, that are missing."""
+    return sorted({package for program, package in needed.items() if not _is_here(program)})
+
+
+def _is_here(program: str) -> bool:
+    return shutil.which(program) is not None or Path(program).is_file()
 
 
 def ensure(needed: dict[str, str], report: Report) -> None:

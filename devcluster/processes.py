@@ -138,15 +138,20 @@ class Processes:
         return self.state / "run" / f"{name}.pid"
 
 
+def read_proc(pid: int, name: str) -> str:
+    """A file of /proc/PID; empty when the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text()
+    except OSError:
+        return ""
+
+
 def start_time(pid: int) -> int | None:
     """Clock ticks between boot and the start of a process. None when there is none, or only a
     zombie.
     """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
+    fields = read_proc(pid, "stat").rpartition(")")[2].split()
+    return None if not fields or fields[0] in "ZX" else int(fields[19])
 
 
 def kill(pid: int) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from soak import records, watch
+from soak.aim import Aim, Missed
 from soak.checker import STUCK_SECONDS, STUCK_SECONDS_TORCHRUN, Evidence, Hit, Verdict, judge
 from soak.draw import Episode, Fault
-from soak.faults import Aim, Missed, strike
+from soak.faults import strike
 from soak.jobs import CHECKPOINT_STEPS, SHAPES, SNAPSHOT_STEPS, TORCHRUN_STEPS, manifest
 from soak.kinds import JOBS
 from soak.reference import Reference

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from devcluster.node import PAUSE_IMAGE
+from soak import clock
+
 STEPS = 1_000_000
 """More than any soak makes."""
 PROGRAMS = "soak-programs"
@@ -20,6 +23,25 @@ TORCHRUN_STEPS = 20
 """A script of torchrun saves so often."""
 PROGRESS_SECONDS = 20
 PACE_SECONDS = 0.03
+SIDECAR = "sidecar"
+"""A container beside the trainer's. Kubernetes starts it again."""
+EPHEMERAL_BYTES = 64 * 2**20
+"""So much of its node's disk a pod may take."""
+CLOCK_FILE = "clock"
+"""What it says in a pod's /tmp is added to the wall clock of the pod's processes."""
+CLOCK = {
+    "LD_PRELOAD": f"{clock.MOUNTED}/{clock.LIBRARY}",
+    "FAKETIME_TIMESTAMP_FILE": f"/tmp/{CLOCK_FILE}",
+    "FAKETIME_CACHE_DURATION": "1",
+    "DONT_FAKE_MONOTONIC": "1",
+}
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "runAsUser": 1000,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
 Json = dict[str, Any]
 
 
@@ -71,16 +93,13 @@ def _manifest(name: str, shape: Shape, replicas: int, pace: float) -> Json:
             "intervalSteps": CHECKPOINT_STEPS,
             "memorySnapshotSteps": SNAPSHOT_STEPS,
         }
-    template: Json = {"affinity": _spread(name)}
-    if "trainer" not in shape.spec:
-        template |= _script(shape.program, pace)
     spec = {
         "replicas": replicas,
         "restartPolicy": {"maxRestarts": -1, "maxHangRestarts": -1, "maxBackoffSeconds": 5},
         "failureDetection": {"progressTimeoutSeconds": PROGRESS_SECONDS},
         "nodeFailurePolicy": {"excludeAfterFailures": 0},
         "checkpoint": checkpoint,
-        "template": {"spec": template},
+        "template": {"spec": _template(name, shape, pace)},
         **shape.spec,
     }
     if "launcher" in shape.spec:
@@ -94,19 +113,35 @@ def _manifest(name: str, shape: Shape, replicas: int, pace: float) -> Json:
     }
 
 
-def _script(program: str, pace: float) -> Json:
-    container = {
+def _template(name: str, shape: Shape, pace: float) -> Json:
+    """The workers' pods: a clock that can be set, a limit of the disk and a sidecar in each."""
+    container: Json = {
         "name": "trainer",
-        "command": ["python", f"{program}.py"],
-        "workingDir": "/soak",
-        "env": [
-            {"name": "OMP_NUM_THREADS", "value": "1"},
-            {"name": "PACE_SECONDS", "value": str(pace)},
-        ],
-        "volumeMounts": [{"name": "programs", "mountPath": "/soak"}],
+        "env": [{"name": variable, "value": value} for variable, value in CLOCK.items()],
+        "resources": {"limits": {"ephemeral-storage": str(EPHEMERAL_BYTES)}},
+        "volumeMounts": [{"name": "clock", "mountPath": clock.MOUNTED}],
     }
-    volume = {"name": "programs", "configMap": {"name": PROGRAMS}}
-    return {"containers": [container], "volumes": [volume]}
+    volumes = [{"name": "clock", "configMap": {"name": clock.CONFIG_MAP}}]
+    if "trainer" not in shape.spec:
+        _add_script(container, shape.program, pace)
+        volumes.append({"name": "programs", "configMap": {"name": PROGRAMS}})
+    sidecar = {"name": SIDECAR, "image": PAUSE_IMAGE, "restartPolicy": "Always"}
+    return {
+        "affinity": _spread(name),
+        "containers": [container],
+        "initContainers": [{**sidecar, "securityContext": RESTRICTED}],
+        "volumes": volumes,
+    }
+
+
+def _add_script(container: Json, program: str, pace: float) -> None:
+    container["command"] = ["python", f"{program}.py"]
+    container["workingDir"] = "/soak"
+    container["env"] += [
+        {"name": "OMP_NUM_THREADS", "value": "1"},
+        {"name": "PACE_SECONDS", "value": str(pace)},
+    ]
+    container["volumeMounts"].append({"name": "programs", "mountPath": "/soak"})
 
 
 def _spread(name: str) -> Json:

@@ -48,6 +48,12 @@ FAULTS = (
     FaultKind("rank-out-of-memory", 2),
     FaultKind("kubelet-restarted", 2),
     FaultKind("containerd-restarted", 2),
+    FaultKind("volume-read-only", 2, (5, 30)),
+    FaultKind("sidecar-killed", 2),
+    FaultKind("ephemeral-storage-full", 2),
+    FaultKind("clock-wrong", 2, (5, 30)),
+    FaultKind("image-missing", 2, (5, 30)),
+    FaultKind("certificates-rotated", 1),
 )
 JOBS = (
     JobKind("ddp", 4, copy_size=1),

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster import cgroups
-from soak.site import Process, read_proc
+from devcluster.processes import read_proc
+from soak.process import Process
 from soak.waiting import until
 
 ROOM = 32 * 2**20

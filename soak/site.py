@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +14,15 @@ from demo import installation as installing
 from demo.screen import Screen
 from demo.stages.devcluster import DevclusterStage
 from demo.stages.stage import shared_claim
-from devcluster import cgroups
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
 from devcluster.kubeapi import KubeApi
 from devcluster.node import Node
-from devcluster.processes import start_time
+from devcluster.processes import read_proc
 from devcluster.waiting import wait_until
-from soak import records
+from soak import clock, records
 from soak.jobs import PROGRAMS
+from soak.process import Process
 from soak.volume import SIZE, SoakVolume
 from soak.waiting import until
 
@@ -53,7 +51,9 @@ class Site:
         files = {path.name: path.read_text() for path in PROGRAMS_FOLDER.glob("*.py")}
         programs = {"kind": "ConfigMap", "metadata": {"name": PROGRAMS}, "data": files}
         stage.kubectl.apply(described)
-        stage.kubectl.apply({"apiVersion": "v1", **programs}, namespace=namespace)
+        stage.kubectl.apply(
+            {"apiVersion": "v1", **programs}, clock.config_map(), namespace=namespace
+        )
         return cls(stage, namespace)
 
     @property
@@ -85,6 +85,10 @@ class Site:
         found = self.api.request("GET", where)["items"]
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
+    def pod_path(self, name: str) -> str:
+        """Where the API server has a pod of the namespace."""
+        return f"/api/v1/namespaces/{self.namespace}/pods/{name}"
+
     def operators(self) -> list[Json]:
         """The operator's pods."""
         return self.pods("app.kubernetes.io/part-of=regroup", installing.SYSTEM)
@@ -95,14 +99,11 @@ class Site:
 
     def processes(self, pod: Json) -> dict[int, str]:
         """Id -> name of the processes of a pod, without the one that only holds its network."""
-        group = self.node_of(pod).group
-        mine = [
-            pid
-            for pid in cgroups.processes(group)
-            if pod["metadata"]["uid"] in read_proc(pid, "cgroup")
-        ]
-        named = {pid: read_proc(pid, "comm").strip() for pid in mine}
-        return {pid: name for pid, name in named.items() if name not in ("pause", "")}
+        return {pid: name for pid, name in self._named(pod).items() if name not in ("pause", "")}
+
+    def _named(self, pod: Json) -> dict[int, str]:
+        pids = self.node_of(pod).pod_processes(pod["metadata"]["uid"])
+        return {pid: read_proc(pid, "comm").strip() for pid in pids}
 
     def main_process(self, pod: Json) -> Process:
         """Process 1 of a pod's container. Raises LookupError when there is none."""
@@ -112,37 +113,25 @@ class Site:
                 return Process.of(pid)
         raise LookupError(f"pod {pod['metadata']['name']} has no process")
 
+    def sidecar(self, pod: Json) -> Process:
+        """The process beside the trainer: the younger of two, since the pod's network came first.
+        Raises LookupError.
+        """
+        found = [Process.of(pid) for pid, name in self._named(pod).items() if name == "pause"]
+        if len(found) < 2:
+            raise LookupError(f"pod {pod['metadata']['name']} has no sidecar")
+        return max(found, key=lambda process: process.started)
+
+    def scratch(self, pod: Json) -> Path:
+        """The folder that a pod has as /tmp."""
+        folder: Path = self.node_of(pod).folder / "kubelet" / "pods" / pod["metadata"]["uid"]
+        return folder / "volumes" / "kubernetes.io~empty-dir" / "scratch"
+
     def is_ready(self, node: str) -> bool:
         """What Kubernetes thinks of a node; False while it cannot be asked."""
         with contextlib.suppress(*UNREACHABLE):
             return self.api.nodes_ready().get(node, False)
         return False
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process, distinct from a later one with the same id."""
-
-    pid: int
-    started: int
-
-    @classmethod
-    def of(cls, pid: int) -> Process:
-        """Raises LookupError when it is gone."""
-        started = start_time(pid)
-        if started is None:
-            raise LookupError(f"process {pid} is gone")
-        return cls(pid, started)
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether it has ended."""
-        return start_time(self.pid) != self.started
-
-    def kill(self) -> None:
-        """SIGKILL; it may have ended."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
@@ -225,22 +214,6 @@ class Job:
             return False
 
         return until(there, seconds)
-
-
-def read_proc(pid: int, name: str) -> str:
-    """A file of /proc/PID; empty when the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/{name}").read_text()
-    except OSError:
-        return ""
-
-
-def mebibytes(process: Process) -> float | None:
-    """The memory that a process has in use."""
-    for line in read_proc(process.pid, "status").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return None
 
 
 def watched(site: Site, jobs: tuple[Job, ...]) -> Iterator[tuple[str, Process]]:

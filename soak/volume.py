@@ -1,6 +1,4 @@
-"""A job's volume that can be full, slow or silent: memory behind a FUSE server, which can be
-stopped.
-"""
+"""A job's volume that can be full, read-only, slow or silent: memory behind a FUSE server."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from devcluster.waiting import wait_until
 from soak.waiting import until
 
 SIZE = "256Mi"
-BINDFS = {"bindfs": "bindfs"}
+FUSE = {"/usr/lib/python3/dist-packages/fusepy.py": "python3-fusepy"}
 STOPPED_SECONDS, RUNNING_SECONDS = 0.25, 0.02
 """A slow volume answers only so long of the time."""
 PROBE_SECONDS = 2.0
@@ -37,25 +35,29 @@ class SoakVolume:
     """Its content, which this machine reads whatever is done to the volume."""
     served: Path
     """What pods mount."""
+    read_only: Path
+    """While this file exists, the volume takes no change."""
     server: int
     """The process that answers for it."""
 
     @classmethod
     def make(cls, cluster: Cluster, name: str) -> SoakVolume:
         """Mount it and make its object. Raises DevclusterError."""
-        packages.ensure(BINDFS, silent)
+        packages.ensure(FUSE, silent)
         content, served = cluster.volumes / f"content-{name}", cluster.volumes / f"served-{name}"
         described = volumes.limited(name, SIZE, content)
         make_folder(served)
-        server = f"volume-{name}"
-        command = ("bindfs", "-f", "-o", "allow_other,dev", content, served)
-        cluster.processes.start(Launch(server, command))
+        server, read_only = f"volume-{name}", cluster.volumes / f"read-only-{name}"
+        program = Path(__file__).with_name("volume_server.py")
+        cluster.processes.start(
+            Launch(server, ("/usr/bin/python3", program, content, served, read_only))
+        )
         wait_until(served.is_mount, 10, f"The mount {served}")
         described["spec"]["hostPath"]["path"] = str(served)
         cluster.kubectl("apply", "-f", "-", stdin=json.dumps(described))
         pid = cluster.processes.pid(server)
         assert pid is not None, f"{server} serves and does not run"
-        return cls(name, content, served, pid)
+        return cls(name, content, served, read_only, pid)
 
     def stop(self) -> None:
         """Whoever uses it waits."""

@@ -13,7 +13,8 @@ from typing import Any, Self
 
 from soak import records
 from soak.checker import Sample
-from soak.site import UNREACHABLE, Job, Site, mebibytes, watched
+from soak.process import mebibytes
+from soak.site import UNREACHABLE, Job, Site, watched
 
 EVERY_SECONDS = 1.0
 WORKER = re.compile(r"(.*)-w(\d+)-\d+")

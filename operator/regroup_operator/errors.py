@@ -34,6 +34,10 @@ class ConflictError(ClusterError):
     """409: the name is taken, or the object changed since it was read."""
 
 
+class UnreadableError(ClusterError):
+    """The API server's answer is too large, or is not what it should be."""
+
+
 class ObjectConflictError(OperatorError):
     """An object that is not the job's has the name that one of the job's needs."""
 

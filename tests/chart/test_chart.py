@@ -139,7 +139,7 @@ def rules_of(objects: dict[tuple[str, str], Json]) -> set[tuple[str, str]]:
 USED = {
     ("trainingjobs", "get"): "job",
     ("trainingjobs", "delete"): "delete_job",
-    ("trainingjobs/status", "update"): "replace_status",
+    ("trainingjobs/status", "patch"): "change_status",
     ("pods", "list"): "pods",
     ("pods", "create"): "create_pod",
     ("pods", "delete"): "delete_pod",

@@ -24,10 +24,9 @@ from demo.stages.choice import STAGES
 from demo.stages.devcluster import DevclusterStage
 from demo.stages.stage import Stage, shared_claim
 from demo.volume import Volume
-from devcluster import cgroups
 from devcluster.cluster import Cluster
+from devcluster.processes import read_proc
 from tests.support.jobs import Job
-from tests.support.processes import read_proc
 from tests.support.waiting import wait_until
 
 NAME = f"e2e{os.environ.get('PYTEST_XDIST_WORKER', '')}"
@@ -112,15 +111,18 @@ class Installation:
 
     def process_of_rank(self, job: Job, rank: int) -> int:
         """The process on this machine that is a rank of the job."""
-        worker = self._worker(job, rank)
-        pod = next(pod for pod in job.pods("worker") if pod["metadata"]["name"] == worker["pod"])
-        group = self._devcluster().node(str(worker["node"])).node.group
-        own = [
-            pid
-            for pid in cgroups.processes(group)
-            if pod["metadata"]["uid"] in read_proc(pid, "cgroup")
-        ]
-        return next(pid for pid in own if read_proc(pid, "comm").strip() == f"rank-{rank}")
+
+        def found() -> int | None:
+            own = (pid for pod in job.workers() for pid in self.processes(pod))
+            named = (pid for pid in own if read_proc(pid, "comm").strip() == f"rank-{rank}")
+            return next(named, None)
+
+        return wait_until(f"the process of rank {rank}", found, seconds=30)
+
+    def processes(self, pod: Mapping[str, Any]) -> list[int]:
+        """The processes of a pod, by their numbers on this machine."""
+        node = self._devcluster().node(str(pod["spec"]["nodeName"])).node
+        return node.pod_processes(pod["metadata"]["uid"])
 
     @contextlib.contextmanager
     def without_api_server(self) -> Iterator[None]:

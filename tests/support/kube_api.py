@@ -13,6 +13,7 @@ import kopf
 import yaml
 
 from regroup_operator.api.resource import API_VERSION, KIND, PLURAL
+from regroup_operator.observe.bounded_json import decode
 
 Json = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,24 +52,24 @@ class Api:
         self,
         method: str,
         path: str,
-        body: Json | None = None,
+        body: Json | str | None = None,
         content: str = "application/json",
         accept: str = "application/json",
     ) -> Answer:
-        """Send one request. Returns the answer, also of a refusal. Raises OSError without one."""
+        """Send one request. Returns the answer, also of a refusal; what lies very deep in it is
+        None. Raises OSError without an answer. A body that is a string is JSON already.
+        """
         connection = http.client.HTTPSConnection(
             self._url.hostname or "", self._url.port, timeout=20, context=self._tls
         )
         headers = {"Content-Type": content, "Accept": accept}
         try:
-            connection.request(
-                method, path, body=None if body is None else json.dumps(body), headers=headers
-            )
+            written = body if body is None or isinstance(body, str) else json.dumps(body)
+            connection.request(method, path, body=written, headers=headers)
             answer = connection.getresponse()
-            text = answer.read().decode()
-            return Answer(
-                answer.status, json.loads(text) if text.startswith("{") else {"message": text}
-            )
+            text = answer.read()
+            is_object = text.startswith(b"{")
+            return Answer(answer.status, decode(text) if is_object else {"message": text.decode()})
         finally:
             connection.close()
 

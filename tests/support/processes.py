@@ -8,19 +8,13 @@ import signal
 from collections.abc import Iterable
 from pathlib import Path
 
+from devcluster.processes import read_proc
+
 
 def runs(pid: int) -> bool:
     """Whether there is such a process, and it has not ended."""
     stat = read_proc(pid, "stat")
     return bool(stat) and stat.rsplit(")", 1)[1].split()[0] not in "ZX"
-
-
-def read_proc(pid: int, name: str) -> str:
-    """A file of /proc/PID; empty when the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/{name}").read_text()
-    except OSError:
-        return ""
 
 
 def open_files(pid: int, name: str) -> list[Path]:

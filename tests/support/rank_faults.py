@@ -290,6 +290,40 @@ def in_own_network(assignment: Assignment, options: Options, channel: RecordingC
     return code
 
 
+def meet_after_a_failure(
+    assignment: Assignment, options: Options, channel: RecordingChannel
+) -> int:
+    """In the generation before this one, all ranks came and rank 0 alone connected."""
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+    from regroup_trainer.parallel import process_group
+
+    if assignment.rank == 0:
+        host, port = assignment.record.store.rsplit(":", 1)
+        failed = assignment.record.model_copy(update={"number": GenerationNumber(0, 9)})
+        PrefixStore(str(failed.number), TCPStore(host, int(port), is_master=False)).set(
+            process_group._ALL_CAME, ""
+        )
+        usual, process_group._JOIN_TIMEOUT = process_group._JOIN_TIMEOUT, timedelta(seconds=1)
+        try:
+            process_group.join(assignment.model_copy(update={"record": failed}))
+        except Exception as error:
+            if not process_group.is_peer_loss(error):
+                raise
+        process_group.abandon()
+        process_group._JOIN_TIMEOUT = usual
+    process_group.join(assignment)
+    dist.barrier()
+    group = dist.group.WORLD
+    assert group
+    deadline = group._get_backend(torch.device("cpu")).options._timeout
+    return int(deadline != process_group._COLLECTIVE_TIMEOUT)
+
+
 def without_memory(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
     """The memory limit of the container is nearly reached."""
     from regroup_trainer.snapshots import snapshot_writer

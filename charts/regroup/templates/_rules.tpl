@@ -1,8 +1,8 @@
-{{/* What the operator may do where jobs run. Each verb is used by operator/regroup_operator/controller/cluster.py or by kopf's watch. */}}
+{{/* What the operator may do where jobs run. Each verb is used in operator/regroup_operator/controller: by cluster.py, or by a watch. */}}
 {{- define "regroup.jobRules" -}}
 # delete: ttlSecondsAfterFinished
 - {apiGroups: [regroup.dev], resources: [trainingjobs], verbs: [get, list, watch, delete]}
-- {apiGroups: [regroup.dev], resources: [trainingjobs/status], verbs: [update]}
+- {apiGroups: [regroup.dev], resources: [trainingjobs/status], verbs: [patch]}
 # Owner references that block deletion need it where that is enforced (OpenShift).
 - {apiGroups: [regroup.dev], resources: [trainingjobs/finalizers], verbs: [update]}
 - {apiGroups: [""], resources: [pods], verbs: [list, watch, create, delete]}

@@ -110,10 +110,10 @@ def start_agent(place: Place, index: int, incarnation: int) -> LocalProcess:
         ranks=place.ranks,
         metrics_port=0,
         termination_log=str(place.logs / f"{name}.termination"),
+        scratch=str(place.token_file.parent),  # a killed agent leaves its temporary folder
         entry=place.entry,
     )
     variables = {
-        "TMPDIR": str(place.token_file.parent),  # a killed agent leaves its temporary folder
         **_threads(place.threads),
         **place.variables,
         **environment.variables(),

@@ -5,7 +5,7 @@ Pure.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -20,16 +20,44 @@ class InvalidSpecError(ValueError):
     """
 
 
+MOST_LEVELS = 50
+"""Objects and lists of a spec in one another. Pods have about ten. What reads and renders a spec is
+recursive, and `observe.bounded_json` cuts objects off below this.
+"""
+
+
 def parse_spec(document: Mapping[str, Any]) -> TrainingJobSpec:
     """Read a spec (camelCase, as in YAML). Raises InvalidSpecError, which names every wrong
     field.
     """
+    for field, value in document.items():
+        if _is_deep(value, MOST_LEVELS - 1):
+            raise InvalidSpecError(
+                f"spec.{shorten(str(field))}: more than {MOST_LEVELS} objects and lists lie in one "
+                "another: no pod needs that: write a flat one"
+            )
     try:
         return TrainingJobSpec.model_validate(document)
     except ValidationError as error:
         raise InvalidSpecError(
             "; ".join(_explain(problem) for problem in error.errors(include_url=False)[:5])
         ) from error
+
+
+def _is_deep(value: Any, levels: int) -> bool:
+    """Whether more than `levels` objects and lists lie in one another. Not recursive."""
+    layer = _holders([value])
+    for _ in range(levels):
+        layer = [part for holder in layer for part in _holders(_parts(holder))]
+    return bool(layer)
+
+
+def _holders(values: Iterable[Any]) -> list[Any]:
+    return [value for value in values if isinstance(value, Mapping | list)]
+
+
+def _parts(holder: Mapping[str, Any] | list[Any]) -> Iterable[Any]:
+    return holder.values() if isinstance(holder, Mapping) else holder
 
 
 def _explain(problem: Any) -> str:

@@ -3,6 +3,11 @@
 The API server takes any number of spares up to 2,147,483,647. Each worker costs the operator memory
 and a place in lists, so that one such job would end it for all. The limit is one value of the
 installation; `Settings.max_workers` says why it has an upper end.
+
+A job that has started may have been admitted by a release without this limit, or before the limit
+was lowered. Its `maxReplicas` does not count: it is a number that costs nothing, and nothing is
+built of it. `replicas` + `spares` count at any time. A job with more runs on with the pods that it
+has, but a lost one is not replaced (`InvalidJob`).
 """
 
 from __future__ import annotations
@@ -15,9 +20,11 @@ DEFAULT_MAX_WORKERS = 4096
 """Workers of one job, spares included."""
 
 
-def too_large(spec: TrainingJobSpec, max_workers: int) -> str:
-    """Why a job is larger than this installation allows; empty when it is not."""
-    most = spec.max_replicas + spec.spares
+def too_large(spec: TrainingJobSpec, max_workers: int, *, started: bool = False) -> str:
+    """Why a job is larger than this installation allows; empty when it is not. `started`: whether
+    it runs already.
+    """
+    most = (spec.replicas if started else spec.max_replicas) + spec.spares
     if most > max_workers:
         return (
             f"spec.replicas {spec.replicas}, spec.elasticPolicy.maxReplicas {spec.max_replicas} "

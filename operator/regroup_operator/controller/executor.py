@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 
 from regroup_operator.api import names
@@ -36,6 +37,9 @@ from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
 from regroup_operator.render import torchrun_workload, workload
 from regroup_operator.render.pods import LAUNCHER_OBJECTS
 from regroup_trainer.protocol.desired import Desired, Lost
+
+MOST_AT_ONCE = 16
+"""Pods that are requested at the same time for one job."""
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +82,15 @@ class Executor:
         for action in firsts.values():
             if isinstance(action, Making):
                 self._rendered(action, _valid(job), observed)
+
+    async def execute_all(self, batch: tuple[Action, ...], job: AnyJob, observed: Observed) -> None:
+        """Execute actions at the same time. Raises the first error once all have ended."""
+        results = await asyncio.gather(
+            *(self.execute(action, job, observed) for action in batch), return_exceptions=True
+        )
+        for result in results:
+            if result is not None:
+                raise result
 
     async def execute(self, action: Action, job: AnyJob, observed: Observed) -> None:
         """Execute one action. `job` has the status that was just written. Raises ClusterError or
@@ -226,6 +239,22 @@ class Executor:
 
 Making = CreateClaim | CreateCoordinator | CreateStore | CreateWorker
 """Actions that make an object of what the spec says."""
+
+
+def in_batches(actions: Iterable[Action]) -> Iterator[tuple[Action, ...]]:
+    """The actions in their order, one by one; workers that follow each other 1, 2, 4, ... at a
+    time, up to MOST_AT_ONCE.
+
+    A quota that takes no more pods is met by one batch. The source is slowStartBatch of Kubernetes'
+    Job controller.
+    """
+    for is_worker, group in itertools.groupby(actions, lambda a: isinstance(a, CreateWorker)):
+        size = 1
+        while batch := tuple(itertools.islice(group, size)):
+            yield batch
+            size = min(2 * size, MOST_AT_ONCE) if is_worker else 1
+
+
 _WORKER_PODS = {"regroup": workload.worker_pod, "torchrun": torchrun_workload.agent_pod}
 
 

@@ -1,8 +1,9 @@
-"""kopf as the shell: watches, start and end. A handler only puts the key of a job on the
-queue.
+"""What wakes the operator: each event only puts the key of a job on the queue.
 
-kopf's create/update/field chains, daemons, timers and finalizers are not used: reconciling is
-level-triggered, and the status holds all that must be remembered.
+TrainingJobs have a list and watch of our own, which reads nothing but their metadata. kopf is the
+shell: start, end, health, and the watches of pods and nodes, whose schemas bound what a tenant can
+write. kopf's create/update/field chains, daemons, timers and finalizers are not used: reconciling
+is level-triggered, and the status holds all that must be remembered.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import aiohttp
 import kopf
 
 from regroup_operator.api import names
-from regroup_operator.api.resource import GROUP, PLURAL, VERSION
 from regroup_operator.api.settings import Settings
-from regroup_operator.controller.cluster import Cluster
+from regroup_operator.controller.cluster import Cluster, jobs_path
+from regroup_operator.controller.collection import Collection
 from regroup_operator.controller.coordination import Coordinators, Key
 from regroup_operator.controller.credentials import login
 from regroup_operator.controller.kopf_storage import NoDiffBase, NoProgress
+from regroup_operator.controller.list_watch import ListWatch
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import count_reconcile, count_taken, job_series
 from regroup_operator.controller.reconcile import Reconciler
@@ -47,7 +49,7 @@ class Operator:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.queue: WorkQueue[Key] = WorkQueue()
+        self.queue: WorkQueue[Key] = WorkQueue(group_of=lambda key: key[0])
         self.nodes: NodeWatch | None = None
         self._closers: list[Any] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -61,8 +63,13 @@ class Operator:
         coordinators = Coordinators(session, self.queue.add)
         self.nodes = NodeWatch(cluster, allowed=may_watch_nodes)
         reconciler = Reconciler(cluster, coordinators, self.nodes, self._settings, job_series)
+        watches = [
+            Collection(cluster.connection, jobs_path(namespace), only_metadata=True)
+            for namespace in self._settings.namespaces or (None,)
+        ]
         self._tasks = [
-            asyncio.create_task(self._work(reconciler), name=f"worker {n}") for n in range(WORKERS)
+            *(asyncio.create_task(self._work(reconciler)) for _ in range(WORKERS)),
+            *(asyncio.create_task(ListWatch(watch, self._changed).run()) for watch in watches),
         ]
         self._closers = [coordinators, session, cluster]
 
@@ -76,6 +83,10 @@ class Operator:
         coordinators.close()
         await session.close()
         await cluster.__aexit__(None, None, None)
+
+    def _changed(self, key: Key, same_spec: bool) -> None:
+        # A status that the operator itself has written must not repeat a refused request at once.
+        self.queue.add(key, patient=same_spec)
 
     async def _work(self, reconciler: Reconciler) -> None:
         while True:
@@ -102,7 +113,7 @@ class Operator:
 
 
 def register(registry: kopf.OperatorRegistry, operator: Operator, *, may_watch_nodes: bool) -> None:
-    """Register the handlers with kopf: what to watch, and what to do about it."""
+    """Register the handlers with kopf: what else to watch, and what to do about it."""
 
     @kopf.on.login(registry=registry)
     async def _login(**_: Any) -> kopf.ConnectionInfo:
@@ -116,16 +127,6 @@ def register(registry: kopf.OperatorRegistry, operator: Operator, *, may_watch_n
     @kopf.on.cleanup(registry=registry)
     async def _cleanup(**_: Any) -> None:
         await operator.stop()
-
-    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    async def _job(
-        namespace: str | None, name: str, meta: kopf.Meta, status: kopf.Status, **event: Any
-    ) -> None:
-        # A status that the operator itself has written must not repeat a refused request at once.
-        ours = event["type"] == "MODIFIED" and meta.get("generation") == status.get(
-            "observedGeneration"
-        )
-        operator.queue.add((namespace or "", name), patient=ours)
 
     @kopf.on.event("", "v1", "pods", registry=registry, labels={names.JOB: kopf.PRESENT})
     async def _pod(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:

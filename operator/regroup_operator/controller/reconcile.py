@@ -12,18 +12,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from regroup_operator.api import names
-from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY, Object
+from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY, PLURAL, Object
 from regroup_operator.api.settings import Settings
-from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators, Key
-from regroup_operator.controller.executor import Executor
+from regroup_operator.controller.executor import Executor, in_batches
 from regroup_operator.controller.node_watch import NodeWatch
-from regroup_operator.controller.operator_metrics import JobSeries, count_internal_error
+from regroup_operator.controller.operator_metrics import (
+    JobSeries,
+    count_internal_error,
+    count_unreadable,
+)
 from regroup_operator.controller.rate_limiter import RateLimiter
 from regroup_operator.controller.recent_names import RecentNames
 from regroup_operator.decide.internal_error import describe, event_of, status_with_error
@@ -37,6 +39,7 @@ from regroup_operator.errors import (
     ObjectConflictError,
     OperatorError,
     TemplateError,
+    UnreadableError,
 )
 from regroup_operator.observe.kubernetes_objects import (
     read_claim,
@@ -62,6 +65,9 @@ EVENTS_REMEMBERED = 10_000
 """Names of Events that exist. A forgotten one costs a request that the API server answers with a
 conflict.
 """
+UNREADABLE_SECONDS = 300.0
+"""Pause before a job that cannot be read is read again."""
+_UNREADABLE = "the operator skips this job, its pods stay as they are: {} (make it smaller)"
 _EMITTED_BY_PLANS = frozenset({"Completed", "Failed", "Suspended"})
 
 log = logging.getLogger(__name__)
@@ -97,7 +103,11 @@ class Reconciler:
         """One round. Returns the seconds until the next one; None: when something happens. Raises
         ClusterError. An unexpected error is shown in the status, and raised.
         """
-        document = await self._cluster.job(*key)
+        try:
+            document = await self._cluster.job(*key)
+        except UnreadableError as error:
+            await self._skip(key, error)
+            return UNREADABLE_SECONDS
         if document is None or document.get("spec", {}).get("managedBy", MANAGED_BY) != MANAGED_BY:
             self._forget(key)
             return None
@@ -132,14 +142,22 @@ class Reconciler:
         on the status that is stored, which may be the reason.
         """
         count_internal_error()
-        job, raw, message = _unread(document), document.get("status"), describe(error)
-        status = status_with_error(raw, job.generation, message, _now())
+        metadata, raw, message = document["metadata"], document.get("status"), describe(error)
+        generation = metadata.get("generation", 0)
+        status = status_with_error(raw, generation, message, _now())
         try:
             if status != raw:
-                await self._cluster.replace_status({**document, "status": status})
-            await self._create_event(job, event_of(error, message, job.generation))
+                await self._cluster.change_status(*key, status, read_identity(document))
+            await self._emit_one(key, metadata["uid"], event_of(error, message, generation))
         except ClusterError as refused:
             log.warning("%s/%s: cannot report an error: %s", *key, refused)
+
+    async def _skip(self, key: Key, error: UnreadableError) -> None:
+        """Name a job that cannot be read, and leave it and its pods as they are."""
+        count_unreadable(PLURAL)
+        log.error("%s/%s: skipped: %s", *key, error)
+        event = Event("Warning", "Unreadable", _UNREADABLE.format(error.message), "unreadable")
+        await self._emit_one(key, "", event)
 
     def _forget(self, key: Key) -> None:
         self._coordinators.forget(key)
@@ -223,16 +241,14 @@ class Reconciler:
 
     # --- status -----------------------------------------------------------------------------------
 
-    async def _write_status(
-        self, document: dict[str, Any], job: AnyJob, decided: Plan
-    ) -> AnyJob | None:
+    async def _write_status(self, document: Object, job: AnyJob, decided: Plan) -> AnyJob | None:
         """Write what changed. Returns the job with the new status; None when the object has changed
         meanwhile.
         """
         if self._is_due(job, decided):
             status = decided.status.model_dump(by_alias=True, mode="json", exclude_none=True)
             try:
-                await self._cluster.replace_status({**document, "status": status})
+                await self._cluster.change_status(*job.key, status, read_identity(document))
             except ConflictError:
                 return None
             self._written[job.key] = time.monotonic()
@@ -252,12 +268,12 @@ class Reconciler:
     # --- execute ----------------------------------------------------------------------------------
 
     async def _execute(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
-        """Execute the actions in order. The first refusal ends this, and the status of the next
-        round shows it.
+        """Execute the actions in order, pods in batches. The first refusal ends this, and the
+        status of the next round shows it.
         """
         try:
-            for action in decided.actions:
-                await self._executor.execute(action, job, observed)
+            for batch in in_batches(decided.actions):
+                await self._executor.execute_all(batch, job, observed)
         except CoordinatorError as error:
             log.warning("%s/%s: %s", job.namespace, job.name, error)
         except (ClusterError, ObjectConflictError, TemplateError) as error:
@@ -274,28 +290,13 @@ class Reconciler:
 
     async def _emit(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
         for event in (*_coordinator_events(observed, _now()), *decided.events):
-            await self._create_event(job, event)
+            await self._emit_one(job.key, job.uid, event)
 
-    async def _create_event(self, job: JobObject, event: Event) -> None:
-        name = names.event(job.name, job.uid, event.reason, event.key)
+    async def _emit_one(self, key: Key, uid: str, event: Event) -> None:
+        name = names.event(key[1], uid, event.reason, event.key)
         if name not in self._emitted:
-            await self._cluster.create_event(_event(job, event, name, _now()))
+            await self._cluster.create_event(_event(key, uid, event, name))
             self._emitted.add(name)
-
-
-def _unread(document: Object) -> JobObject:
-    """The job by its metadata alone."""
-    metadata = document["metadata"]
-    return JobObject(
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        uid=metadata["uid"],
-        generation=metadata.get("generation", 0),
-        deleting="deletionTimestamp" in metadata,
-        suspend=False,
-        launcher="regroup",
-        status=TrainingJobStatus(),
-    )
 
 
 def _is_ours(document: Object, job: JobObject) -> bool:
@@ -376,23 +377,25 @@ def _coordinator_events(observed: Observed, now: datetime) -> list[Event]:
     ]
 
 
-def _event(job: JobObject, event: Event, name: str, now: datetime) -> dict[str, Any]:
+def _event(key: Key, uid: str, event: Event, name: str) -> Object:
+    namespace, about = key
+    moment = format_time(_now())
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": name, "namespace": job.namespace},
+        "metadata": {"name": name, "namespace": namespace},
         "involvedObject": {
             "apiVersion": API_VERSION,
             "kind": KIND,
-            "namespace": job.namespace,
-            "name": job.name,
-            "uid": job.uid,
+            "namespace": namespace,
+            "name": about,
+            "uid": uid,
         },
         "type": event.type,
         "reason": event.reason,
         "message": event.message[:1024],
-        "firstTimestamp": format_time(now),
-        "lastTimestamp": format_time(now),
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
         "count": 1,
         "source": {"component": "regroup-operator"},
         "reportingComponent": "regroup.dev/operator",

@@ -3,13 +3,16 @@ reconcile.
 
 The rules are those of controller-runtime's work queue. A key that is added while it is worked on
 runs again afterwards. A key that failed waits longer each time. One that succeeded starts from
-zero.
+zero. The groups (namespaces) that have keys here take turns: one with a thousand of them delays
+another by one key.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from regroup_trainer.protocol.backoff import backoff_seconds
@@ -19,11 +22,34 @@ FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 60.0
 
 
-class WorkQueue(Generic[Key]):
-    """Keys to reconcile, for any number of workers in one event loop."""
+class _Turns(Generic[Key]):
+    """Keys whose groups take turns."""
 
-    def __init__(self) -> None:
-        self._ready: asyncio.Queue[Key] = asyncio.Queue()
+    def __init__(self, group_of: Callable[[Key], Hashable]) -> None:
+        self._group_of = group_of
+        self._groups: OrderedDict[Hashable, deque[Key]] = OrderedDict()
+        """The group whose turn is next comes first."""
+
+    def append(self, key: Key) -> None:
+        self._groups.setdefault(self._group_of(key), deque()).append(key)
+
+    def popleft(self) -> Key:
+        group, keys = self._groups.popitem(last=False)
+        key = keys.popleft()
+        if keys:
+            self._groups[group] = keys
+        return key
+
+
+class WorkQueue(Generic[Key]):
+    """Keys to reconcile, for any number of workers in one event loop. Keys of one group wait in the
+    order in which they came; groups take turns.
+    """
+
+    def __init__(self, group_of: Callable[[Key], Hashable]) -> None:
+        self._ready = _Turns(group_of)
+        self._waiting: asyncio.Queue[None] = asyncio.Queue()
+        """One entry for each ready key."""
         self._added: dict[Key, float] = {}
         """Keys that wait -> since when."""
         self._working: set[Key] = set()
@@ -33,7 +59,7 @@ class WorkQueue(Generic[Key]):
         self._failures: dict[Key, int] = {}
 
     def __len__(self) -> int:
-        return self._ready.qsize()
+        return self._waiting.qsize()
 
     def add(self, key: Key, *, patient: bool = False) -> None:
         """Have `key` reconciled soon. A key that waits already is added once. A `patient` one waits
@@ -44,7 +70,8 @@ class WorkQueue(Generic[Key]):
         elif key not in self._added and not (patient and key in self._failures):
             self._cancel_timer(key)
             self._added[key] = time.monotonic()
-            self._ready.put_nowait(key)
+            self._ready.append(key)
+            self._waiting.put_nowait(None)
 
     def add_after(self, key: Key, seconds: float) -> None:
         """Have `key` reconciled in so many seconds, unless it is sooner for another reason."""
@@ -57,7 +84,8 @@ class WorkQueue(Generic[Key]):
 
     async def take(self) -> tuple[Key, float]:
         """The next key, and the seconds that it has waited. `done` must follow."""
-        key = await self._ready.get()
+        await self._waiting.get()
+        key = self._ready.popleft()
         waited = time.monotonic() - self._added.pop(key)
         self._working.add(key)
         return key, waited

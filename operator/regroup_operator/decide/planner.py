@@ -38,7 +38,7 @@ from regroup_operator.decide.silent_workers import (
     silence_due,
     stranded,
 )
-from regroup_operator.decide.staffing import backoff_left
+from regroup_operator.decide.staffing import backoff_left, hires_more
 from regroup_operator.decide.straggler_replacement import replace_straggler
 from regroup_operator.decide.succession import (
     report_lost,
@@ -145,7 +145,7 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
         actions,
         tuple(event for step in steps for event in step.events),
         PlanContext(blocker, hindrance=uncreated(rest, now) or name_silent(rest)),
-        _requeue_after(job, rest, workers.status, blocker, now),
+        0.0 if hires_more(workers) else _requeue_after(job, rest, workers.status, blocker, now),
         follow=launcher.has_coordinator,
     )
 

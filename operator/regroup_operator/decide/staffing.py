@@ -12,6 +12,8 @@ from regroup_operator.observe.observed import Job, JobObject, Observed, Pod
 from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.job_status import Waiting
 
+MOST_HIRED = 100
+"""Workers that one round makes. Other jobs go on before the next round makes more."""
 OUTCOME_SECONDS = 10.0
 """How long a worker that ended with 0 keeps its place, since the job may have ended."""
 
@@ -39,12 +41,15 @@ def surplus(live: Iterable[Pod], wanted: int) -> tuple[DeletePod, ...]:
 
 
 def hire(status: TrainingJobStatus, missing: list[int], extra: Iterable[DeletePod]) -> Step:
-    """Delete `extra` and create a worker for each index in `missing`, under the next incarnation.
+    """Delete `extra` and create a worker for each index in `missing`, up to MOST_HIRED, under the
+    next incarnation.
 
     The status uses up the incarnation, and it is written before the pods are made.
     """
     if not missing:
         return Step(status, tuple(extra))
+    lacking, missing = len(missing), missing[:MOST_HIRED]
+    more = f" ({lacking - MOST_HIRED} more follow)" if lacking > MOST_HIRED else ""
     incarnation = status.next_incarnation
     avoided = nodes_to_avoid(status)
     shown = ", ".join(f"w{index}-{incarnation}" for index in missing[:16])
@@ -55,11 +60,16 @@ def hire(status: TrainingJobStatus, missing: list[int], extra: Iterable[DeletePo
             Event(
                 "Normal",
                 "WorkersCreated",
-                f"{len(missing)} worker pods: {shown}",
+                f"{len(missing)} worker pods: {shown}{more}",
                 str(incarnation),
             ),
         ),
     )
+
+
+def hires_more(step: Step) -> bool:
+    """Whether the next round has workers to make that this one leaves out."""
+    return sum(isinstance(action, CreateWorker) for action in step.actions) >= MOST_HIRED
 
 
 def nodes_to_avoid(status: TrainingJobStatus) -> tuple[str, ...]:

@@ -52,19 +52,19 @@ def read_job(document: Object, now: datetime, max_workers: int = DEFAULT_MAX_WOR
         unreadable_status=unreadable,
     )
     shared = {field.name: getattr(job, field.name) for field in fields(job)}
-    spec = _read_spec(raw, max_workers)
+    spec = _read_spec(raw, max_workers, started=status.start_time is not None)
     if isinstance(spec, Waiting):
         return InvalidJob(**shared, problem=spec)
     return Job(**shared, spec=spec)
 
 
-def _read_spec(raw: Object, max_workers: int) -> TrainingJobSpec | Waiting:
+def _read_spec(raw: Object, max_workers: int, *, started: bool) -> TrainingJobSpec | Waiting:
     try:
         spec = parse_spec(raw)
         check_template(spec.template or {})
     except (InvalidSpecError, TemplateError) as error:
         return Waiting.of(WaitingReason.InvalidSpec, str(error))
-    if problem := too_large(spec, max_workers):
+    if problem := too_large(spec, max_workers, started=started):
         return Waiting.of(WaitingReason.InvalidSpec, problem)
     refused = unsupported(spec)
     return Waiting.of(WaitingReason.NotSupported, "; ".join(refused)) if refused else spec

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from devcluster.processes import read_proc
 from regroup.local.local_run import LocalRun
 from regroup.local.processes import LocalProcess
 from regroup_trainer.protocol.config import CheckpointPolicy
@@ -24,7 +25,7 @@ from tests.support.local_job import (
     play,
     require_whole_history,
 )
-from tests.support.processes import open_files, read_proc
+from tests.support.processes import open_files
 
 pytestmark = pytest.mark.slow
 STEPS = 200

@@ -7,18 +7,21 @@ from typing import Any
 
 import pytest
 
+from regroup_operator.decide.plan import CreateWorker, DeletePod
 from regroup_operator.decide.planner import plan
 from regroup_operator.observe.kubernetes_objects import read_job
-from regroup_operator.observe.observed import AnyJob, InvalidJob, Observed
+from regroup_operator.observe.observed import AnyJob, InvalidJob, Job, Observed
+from tests.support.operator_simulation import Simulation, make_spec
 from tests.support.specs import SMALLEST
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def job_with(max_workers: int = 4096, **fields: Any) -> AnyJob:
+def job_with(max_workers: int = 4096, status: Any = None, **fields: Any) -> AnyJob:
     """A job as the API server has it, with these fields of its spec."""
     metadata = {"namespace": "a", "name": "gpt", "uid": "uid-1", "generation": 1}
-    return read_job({"metadata": metadata, "spec": {**SMALLEST, **fields}}, NOW, max_workers)
+    document = {"metadata": metadata, "spec": {**SMALLEST, **fields}, "status": status or {}}
+    return read_job(document, NOW, max_workers)
 
 
 @pytest.mark.parametrize(
@@ -49,3 +52,36 @@ def test_the_installation_says_how_large_a_job_may_be() -> None:
     refused = job_with(3, **fields)
     assert isinstance(refused, InvalidJob)
     assert "up to 4 workers, and this installation allows 3 a job" in refused.problem.message
+
+
+MANY = {"minReplicas": 1, "maxReplicas": 100_000}
+
+
+@pytest.mark.parametrize("launcher", ["regroup", "torchrun"])
+def test_a_job_that_ran_before_the_limit_may_have_any_max_replicas(launcher: str) -> None:
+    script = {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}
+    fields: dict[str, Any] = {"launcher": launcher, "elasticPolicy": MANY}
+    if launcher == "torchrun":
+        fields |= {"template": script, "trainer": None}
+    assert isinstance(job_with(**fields), InvalidJob), "a new one is refused"
+    job = job_with(status={"startTime": "2025-12-31T00:00:00Z"}, **fields)
+    assert isinstance(job, Job)
+    assert job.spec.max_replicas == 100_000, "another number would restart torchrun"
+
+
+def test_a_running_job_with_more_workers_than_the_limit_keeps_its_pods() -> None:
+    simulation = Simulation(make_spec())
+    simulation.settle(4)
+    running = simulation.job()
+    started = running.status.model_dump(by_alias=True, mode="json", exclude_none=True)
+    job = job_with(2, status=started, **make_spec())
+    assert isinstance(job, InvalidJob)
+    assert "allows 2 a job" in job.problem.message
+    actions = plan(job, simulation.observed(), simulation.now).actions
+    assert not [a for a in actions if isinstance(a, DeletePod | CreateWorker)]
+
+
+@pytest.mark.parametrize("fields", [{"spares": 2**31 - 1}, {"replicas": 4097}])
+def test_a_running_job_cannot_grow_beyond_the_limit(fields: dict[str, Any]) -> None:
+    status = {"startTime": "2025-12-31T00:00:00Z"}
+    assert isinstance(job_with(status=status, **{"elasticPolicy": MANY, **fields}), InvalidJob)

@@ -1,7 +1,8 @@
-"""Single actions, where the API server refuses them."""
+"""Actions, where the API server refuses them; how many are requested at a time."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,8 +10,14 @@ import pytest
 
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
-from regroup_operator.controller.executor import Executor
-from regroup_operator.decide.plan import EnsureAccess, EnsureToken
+from regroup_operator.controller.executor import MOST_AT_ONCE, Executor, in_batches
+from regroup_operator.decide.plan import (
+    Action,
+    CreateWorker,
+    EnsureAccess,
+    EnsureDisruptionBudget,
+    EnsureToken,
+)
 from regroup_operator.errors import ClusterError
 from regroup_operator.observe.observed import Observed
 from tests.support.rendering import SETTINGS, make_valid_job
@@ -31,3 +38,38 @@ async def test_a_token_that_cannot_be_sent_again_stops_nothing_else(tmp_path: Pa
     await executor.execute(EnsureToken(), make_valid_job(), Observed())
     with pytest.raises(ClusterError, match="exceeded quota"):
         await executor.execute(EnsureAccess(), make_valid_job(), Observed())
+
+
+def test_workers_are_made_in_batches_that_grow_and_all_else_one_by_one() -> None:
+    workers = [CreateWorker(index, 1, ()) for index in range(50)]
+    actions: list[Action] = [EnsureAccess(), EnsureToken(), *workers, EnsureDisruptionBudget(1)]
+    batches = list(in_batches(actions))
+    assert [action for batch in batches for action in batch] == actions
+    assert [len(batch) for batch in batches] == [1, 1, 1, 2, 4, 8, MOST_AT_ONCE, 16, 3, 1]
+
+
+class SmallQuota:
+    """Takes so many pods and refuses all others."""
+
+    def __init__(self, pods: int) -> None:
+        self.left = pods
+        self.requests = 0
+
+    async def create_pod(self, _document: Any) -> None:
+        self.requests += 1
+        await asyncio.sleep(0)
+        self.left -= 1
+        if self.left < 0:
+            raise ClusterError("POST", "/api/v1/pods", 403, "exceeded quota", "Forbidden")
+
+
+async def test_a_batch_ends_wholly_before_its_refusal_counts(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(bytes(32))
+    settings = SETTINGS.model_copy(update={"key_file": key})
+    server = SmallQuota(2)
+    executor = Executor(cast(Cluster, server), cast(Coordinators, None), settings)
+    batch = tuple(CreateWorker(index, 1, ()) for index in range(8))
+    with pytest.raises(ClusterError, match="exceeded quota"):
+        await executor.execute_all(batch, make_valid_job(), Observed())
+    assert (server.requests, server.left) == (8, -6)

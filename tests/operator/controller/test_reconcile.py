@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +15,25 @@ from regroup_operator.controller import reconcile
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.node_watch import NodeWatch
-from regroup_operator.controller.operator_metrics import JobSeries, internal_errors
+from regroup_operator.controller.operator_metrics import JobSeries, internal_errors, unreadable
+from regroup_operator.errors import UnreadableError
+from regroup_operator.observe.observed import Identity
 from tests.support.operator_simulation import make_spec
 
 Json = dict[str, Any]
 
 
 class Server(Cluster):
-    """One job with an invalid spec, and the events about it."""
+    """One job, and the events about it."""
 
-    def __init__(self, document: Json) -> None:
+    def __init__(self, document: Json | UnreadableError) -> None:
         self.document = document
-        self.events: list[str] = []
+        self.events: list[Json] = []
+        self.statuses: list[tuple[Json, Identity]] = []
 
     async def job(self, *_: Any) -> Json:
+        if isinstance(self.document, UnreadableError):
+            raise self.document
         return self.document
 
     async def pods(self, *_: Any) -> list[Json]:
@@ -38,16 +45,17 @@ class Server(Cluster):
     async def disruption_budget(self, *_: Any) -> None:
         return None
 
-    async def replace_status(self, document: Json) -> Json:
-        return document
+    async def change_status(self, _ns: str, _name: str, status: Json, present: Identity) -> None:
+        self.statuses.append((status, present))
 
     async def create_event(self, document: Json) -> None:
-        self.events.append(document["message"])
+        self.events.append(document)
 
 
 def make_document(field: str) -> Json:
     """A job whose spec has an unknown field."""
     metadata = {"namespace": "a", "name": "gpt", "uid": "uid-1", "generation": 1}
+    metadata["resourceVersion"] = "7"
     return {"metadata": metadata, "spec": {"replicas": 1, field: 1}}
 
 
@@ -58,20 +66,22 @@ def key_file(tmp_path: Path) -> Path:
     return file
 
 
+@asynccontextmanager
+async def reconciler_of(server: Server, key_file: Path) -> AsyncIterator[reconcile.Reconciler]:
+    """A reconciler beside this server."""
+    settings = Settings(trainer_image="t", coordinator_image="c", key_file=key_file)
+    async with aiohttp.ClientSession() as session:
+        coordinators = Coordinators(session, lambda _key: None)
+        nodes = NodeWatch(server, allowed=False)
+        yield reconcile.Reconciler(server, coordinators, nodes, settings, JobSeries())
+
+
 async def test_events_that_exist_are_remembered_and_the_oldest_are_forgotten(
     key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconcile, "EVENTS_REMEMBERED", 3, raising=False)
+    monkeypatch.setattr(reconcile, "EVENTS_REMEMBERED", 3)
     server = Server(make_document("first"))
-    settings = Settings(trainer_image="t", coordinator_image="c", key_file=key_file)
-    async with aiohttp.ClientSession() as session:
-        reconciler = reconcile.Reconciler(
-            server,
-            Coordinators(session, lambda _key: None),
-            NodeWatch(server, allowed=False),
-            settings,
-            JobSeries(),
-        )
+    async with reconciler_of(server, key_file) as reconciler:
 
         async def events_about(field: str) -> int:
             server.document = make_document(field)
@@ -103,9 +113,9 @@ class PlainServer(Server):
             "spec": {"accessModes": ["ReadWriteMany"]},
         }
 
-    async def replace_status(self, document: Json) -> Json:
-        self.document = document
-        return document
+    async def change_status(self, _ns: str, _name: str, status: Json, present: Identity) -> None:
+        await super().change_status(_ns, _name, status, present)
+        self.document = {**self.document, "status": status}
 
     async def create_pod(self, document: Json) -> None:
         self.made.append(document["metadata"]["name"])
@@ -122,18 +132,10 @@ async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
     def fails(*_: Any) -> Json:
         raise ZeroDivisionError("by zero")
 
-    metadata = {"namespace": "a", "name": "gpt", "uid": "uid-1", "generation": 4}
+    metadata = {**make_document("")["metadata"], "generation": 4}
     server = PlainServer({"metadata": metadata, "spec": make_spec(networkPolicy="None")})
-    settings = Settings(trainer_image="t", coordinator_image="c", key_file=key_file)
     errors = internal_errors._value.get()
-    async with aiohttp.ClientSession() as session:
-        reconciler = reconcile.Reconciler(
-            server,
-            Coordinators(session, lambda _key: None),
-            NodeWatch(server, allowed=False),
-            settings,
-            JobSeries(),
-        )
+    async with reconciler_of(server, key_file) as reconciler:
         await reconciler.reconcile(("a", "gpt"))
         terms = server.document["status"].get("coordinatorTerm", 0)
         with monkeypatch.context() as patched:
@@ -150,7 +152,7 @@ async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
         assert status["observedGeneration"] == ready["observedGeneration"] == 4
         assert status.get("coordinatorTerm", 0) == terms
         assert server.made == []
-        assert len([text for text in server.events if "ZeroDivisionError" in text]) == 1
+        assert len([text for text in server.events if "ZeroDivisionError" in text["message"]]) == 1
         assert internal_errors._value.get() == errors + 3
         await reconciler.reconcile(("a", "gpt"))
         assert "ZeroDivisionError" not in server.document["status"]["message"]
@@ -160,21 +162,40 @@ async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
 async def test_a_template_that_no_pod_can_be_made_of_is_refused_before_anything_exists(
     key_file: Path,
 ) -> None:
-    metadata = {"namespace": "a", "name": "gpt", "uid": "uid-1", "generation": 4}
+    metadata = {**make_document("")["metadata"], "generation": 4}
     spec = make_spec(resources={"limits": {"cpu": "banana"}})
     server = PlainServer({"metadata": metadata, "spec": spec})
-    settings = Settings(trainer_image="t", coordinator_image="c", key_file=key_file)
-    async with aiohttp.ClientSession() as session:
-        reconciler = reconcile.Reconciler(
-            server,
-            Coordinators(session, lambda _key: None),
-            NodeWatch(server, allowed=False),
-            settings,
-            JobSeries(),
-        )
+    async with reconciler_of(server, key_file) as reconciler:
         await reconciler.reconcile(("a", "gpt"))
     status = server.document["status"]
     ready = next(c for c in status["conditions"] if c["type"] == "Ready")
     assert ready["reason"] == "InvalidSpec"
     assert "spec.resources.limits[cpu]" in ready["message"]
     assert server.made == []
+
+
+async def test_the_status_alone_is_written_over_the_object_that_was_read(key_file: Path) -> None:
+    server = Server(make_document("first"))
+    async with reconciler_of(server, key_file) as reconciler:
+        await reconciler.reconcile(("a", "gpt"))
+    ((status, present),) = server.statuses
+    assert present == Identity("uid-1", "7")
+    assert "spec" not in status
+    assert status["observedGeneration"] == 1
+
+
+async def test_a_job_that_cannot_be_read_is_named_once_and_read_again_later(
+    key_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    problem = "cannot read the answer: it has more than 4194304 bytes"
+    server = Server(UnreadableError("GET", "/jobs/gpt", 0, problem))
+    counted = unreadable.labels(name="trainingjobs")._value.get()
+    async with reconciler_of(server, key_file) as reconciler:
+        for _ in range(2):
+            assert await reconciler.reconcile(("a", "gpt")) == reconcile.UNREADABLE_SECONDS
+    (event,) = server.events
+    assert event["involvedObject"]["name"] == "gpt"
+    assert event["reason"] == "Unreadable"
+    assert problem in event["message"]
+    assert "a/gpt: skipped" in caplog.text
+    assert unreadable.labels(name="trainingjobs")._value.get() == counted + 2

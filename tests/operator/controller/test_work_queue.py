@@ -1,4 +1,4 @@
-"""The work queue: one key at a time, later after failures, never lost."""
+"""The work queue: one key at a time, in turn, later after failures, never lost."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from regroup_operator.controller import work_queue
 from regroup_operator.controller.work_queue import WorkQueue
 
 
+def make_queue() -> WorkQueue[str]:
+    """Keys are grouped by their first letter."""
+    return WorkQueue(group_of=lambda key: key[0])
+
+
 async def test_a_key_that_waits_is_handed_out_once() -> None:
-    queue: WorkQueue[str] = WorkQueue()
+    queue = make_queue()
     queue.add("a")
     queue.add("a")
     assert (await queue.take())[0] == "a"
@@ -19,7 +24,7 @@ async def test_a_key_that_waits_is_handed_out_once() -> None:
 
 
 async def test_a_key_added_while_it_is_worked_on_runs_again_afterwards() -> None:
-    queue: WorkQueue[str] = WorkQueue()
+    queue = make_queue()
     queue.add("a")
     await queue.take()
     queue.add("a")
@@ -29,7 +34,7 @@ async def test_a_key_added_while_it_is_worked_on_runs_again_afterwards() -> None
 
 
 async def test_a_failed_key_comes_back_later_each_time_and_a_success_forgets() -> None:
-    queue: WorkQueue[str] = WorkQueue()
+    queue = make_queue()
     pauses = []
     loop = asyncio.get_running_loop()
     for _ in range(3):
@@ -47,7 +52,7 @@ async def test_a_failed_key_comes_back_later_each_time_and_a_success_forgets() -
 
 @pytest.mark.parametrize("when", ["while it is worked on", "afterwards"])
 async def test_only_a_patient_addition_waits_for_the_end_of_the_back_off(when: str) -> None:
-    queue: WorkQueue[str] = WorkQueue()
+    queue = make_queue()
     for patient in (True, False):
         queue.add("a")
         await queue.take()
@@ -64,7 +69,7 @@ async def test_a_failed_key_that_was_added_meanwhile_runs_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(work_queue, "LONGEST_BACKOFF_SECONDS", 0.0)
-    queue: WorkQueue[str] = WorkQueue()
+    queue = make_queue()
     queue.add("a")
     await queue.take()
     queue.add("a")
@@ -76,7 +81,7 @@ async def test_a_failed_key_that_was_added_meanwhile_runs_once(
 
 
 async def test_a_patient_addition_runs_after_a_success() -> None:
-    queue: WorkQueue[str] = WorkQueue()
+    queue = make_queue()
     queue.add("a")
     await queue.take()
     queue.add("a", patient=True)
@@ -85,7 +90,7 @@ async def test_a_patient_addition_runs_after_a_success() -> None:
 
 
 async def test_the_sooner_of_two_times_counts() -> None:
-    queue: WorkQueue[str] = WorkQueue()
+    queue = make_queue()
     queue.add_after("a", 100)
     queue.add_after("a", 0.01)
     queue.add_after("a", 50)
@@ -94,8 +99,33 @@ async def test_the_sooner_of_two_times_counts() -> None:
 
 
 async def test_a_forgotten_key_does_not_come_back() -> None:
-    queue: WorkQueue[str] = WorkQueue()
+    queue = make_queue()
     queue.add_after("a", 0.01)
     queue.forget("a")
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(queue.take(), 0.1)
+
+
+async def test_a_group_with_many_keys_delays_another_by_one_key() -> None:
+    queue = make_queue()
+    for number in range(1_000):
+        queue.add(f"a{number}")
+    await queue.take()
+    for key in ("b1", "b2", "c1"):
+        queue.add(key)
+    assert [(await queue.take())[0] for _ in range(6)] == ["a1", "b1", "c1", "a2", "b2", "a3"]
+    assert len(queue) == 996
+
+
+async def test_a_group_that_comes_back_waits_for_its_turn() -> None:
+    queue = make_queue()
+    for key in ("a1", "a2", "a3", "b1"):
+        queue.add(key)
+    taken = []
+    for _ in range(4):
+        key, _waited = await queue.take()
+        taken.append(key)
+        queue.done(key)
+        if key == "b1":
+            queue.add("b1")
+    assert taken == ["a1", "b1", "a2", "b1"]

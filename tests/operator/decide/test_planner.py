@@ -14,6 +14,7 @@ from regroup_operator.decide.plan import (
     DeleteJob,
     DeletePod,
     EnsureService,
+    Plan,
     PutDesired,
 )
 from regroup_operator.decide.planner import plan
@@ -48,6 +49,31 @@ def test_a_new_job_gets_its_coordinator_first_under_a_term_that_is_written_befor
     assert [type(a) for a in what.actions[-2:]] == [EnsureService, CreateCoordinator]
     assert not any(isinstance(action, CreateWorker) for action in what.actions)
     assert what.requeue_after == 0.0
+
+
+def test_a_large_job_makes_its_workers_over_several_rounds_without_a_pause() -> None:
+    bounds = {"minReplicas": 2, "maxReplicas": 300}
+    simulation = Simulation(make_spec(replicas=250, elasticPolicy=bounds))
+    while not made_by(first := simulation.round()):
+        simulation.run_pods()
+        simulation.tick(2)
+    rounds = [first, simulation.round(), simulation.round(), simulation.round()]
+    assert [len(made_by(each)) for each in rounds] == [100, 100, 50, 0]
+    assert [each.requeue_after for each in rounds[:2]] == [0.0, 0.0]
+    assert rounds[2].requeue_after != 0.0
+    assert {action.index for each in rounds for action in made_by(each)} == set(range(250))
+    assert len(simulation.workers()) == 250
+    hired = [e.message for each in rounds for e in each.events if e.reason == "WorkersCreated"]
+    assert [message.partition(" (")[2] for message in hired] == [
+        "150 more follow)",
+        "50 more follow)",
+        "",
+    ]
+
+
+def made_by(what: Plan) -> list[CreateWorker]:
+    """The workers that a round makes."""
+    return [action for action in what.actions if isinstance(action, CreateWorker)]
 
 
 def test_workers_are_made_when_the_service_has_an_address(job: Simulation) -> None:

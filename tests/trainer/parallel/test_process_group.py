@@ -71,6 +71,17 @@ def test_a_rank_that_left_reads_nothing_and_closes_nothing_before_the_next_group
     dist.destroy_process_group()
 
 
+def test_ranks_that_came_and_do_not_connect_are_lost_and_meet_in_the_next_generation(
+    template: Template, tmp_path: Path
+) -> None:
+    """Torch names the groups of a process by their count, that of one that came to nothing too."""
+    outcomes = template.run(
+        generation(tmp_path, 2, train_config()),
+        entry="tests.support.rank_faults:meet_after_a_failure",
+    )
+    succeeded(outcomes)
+
+
 def test_the_interface_towards_this_machine_is_the_loopback() -> None:
     assert interface_towards("127.0.0.1") == "lo"
 

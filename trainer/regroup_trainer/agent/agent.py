@@ -121,7 +121,8 @@ class Agent:
     async def run(self) -> int:
         """Run until the coordinator, a signal or a failure ends this member."""
         self._listen_to_signals()
-        with tempfile.TemporaryDirectory(prefix="regroup-") as directory:
+        scratch = self._environment.scratch or None
+        with tempfile.TemporaryDirectory(prefix="regroup-", dir=scratch) as directory:
             snapshots = self._snapshots = self._open_snapshots(Path(directory))
             endpoint = await start_endpoint(
                 self._metrics, snapshots.server, self._on_address, self._environment.metrics_port

@@ -13,7 +13,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -26,14 +26,21 @@ from regroup_trainer.errors import GenerationOverError
 from regroup_trainer.protocol.generation import Assignment
 
 _JOIN_TIMEOUT = timedelta(seconds=60)
+"""How long the store may not answer, and how long ranks that have all come may take to connect."""
 _COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 """The last resort when nobody notices that a peer hangs; the coordinator notices lost peers within
-seconds. It must be longer than the longest wait for a peer's checkpoint writes.
+seconds. It must be longer than the longest wait for a peer's checkpoint writes, and than a peer's
+longest start.
 """
+_ALL_CAME = "all came"
 _NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 """The watchdog aborts collectives that hang and ends no process: the agent ends processes, and a
 rank may go on.
 """
+_set_timeout: Callable[[timedelta], None] = (
+    getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
+)
+"""Older releases of torch have the private name only."""
 _SIOCGIFADDR = 0x8915
 _held: list[socket.socket] = []
 """Connections of the process group that this process has left."""
@@ -65,14 +72,29 @@ def join(assignment: Assignment) -> GenerationGroup:
     """Join the generation's process group: nccl for CUDA tensors where there are GPUs, gloo for
     tensors on the CPU.
 
-    Raises what `is_peer_loss` recognises when the others do not come.
+    Raises what `is_peer_loss` recognises when the others do not come, or do not connect once all
+    have come.
     """
     host, port = assignment.record.store.rsplit(":", 1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(host))
     for name, value in _NCCL.items():
         os.environ.setdefault(name, value)
-    store = TCPStore(host, int(port), is_master=False, timeout=_JOIN_TIMEOUT)
-    return meet(assignment, PrefixStore(str(assignment.record.number), store))
+    store = PrefixStore(
+        str(assignment.record.number),
+        TCPStore(host, int(port), is_master=False, timeout=_JOIN_TIMEOUT),
+    )
+    _await_others(store, assignment.record.world_size)
+    return meet(assignment, store)
+
+
+def _await_others(store: Store, world_size: int) -> None:
+    """Return once all ranks of the generation have come here.
+
+    A peer may take minutes to start. But when all are here and do not connect, something is wrong.
+    """
+    if store.add("came", 1) == world_size:
+        store.set(_ALL_CAME, "")
+    store.wait([_ALL_CAME], _COLLECTIVE_TIMEOUT)
 
 
 def meet(assignment: Assignment, store: Store) -> GenerationGroup:
@@ -80,14 +102,18 @@ def meet(assignment: Assignment, store: Store) -> GenerationGroup:
     while _held:
         _held.pop().close()
     device = _device(assignment.local_rank)
+    # Groups find each other by names that torch counts. It counts those that came to nothing too,
+    # and then this rank would look for a fresh one under a name that nobody else uses.
+    dist.distributed_c10d._world.group_count = 0
     init_process_group(
         "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
         store=store,
         rank=assignment.rank,
         world_size=assignment.record.world_size,
-        timeout=_COLLECTIVE_TIMEOUT,
+        timeout=_JOIN_TIMEOUT,
         device_id=device if device.type == "cuda" else None,
     )
+    _set_timeout(_COLLECTIVE_TIMEOUT)
     return GenerationGroup(
         assignment.rank, assignment.record.world_size, assignment.local_rank, device
     )

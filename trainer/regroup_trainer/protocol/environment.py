@@ -65,6 +65,8 @@ class AgentEnvironment(Environment):
     metrics_port: int = AGENT_METRICS_PORT
     """0: any free port."""
     termination_log: str = "/dev/termination-log"
+    scratch: str = ""
+    """Where the agent makes its temporary folder; empty: where TMPDIR says."""
     start: str = ""
     """Script that starts our modules in an image without them (`agent/start.py`); else empty."""
     entry: str = RANK_ENTRY

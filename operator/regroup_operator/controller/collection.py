@@ -1,0 +1,114 @@
+"""The objects of one kind in the API server: lists them in pages, and watches them.
+
+A page that cannot be read is fetched again one object at a time, so that one object hides no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from regroup_operator.api.resource import Object
+from regroup_operator.controller.api_connection import JSON, ApiConnection
+from regroup_operator.errors import UnreadableError
+
+PAGE_OBJECTS = 100
+"""Objects of a page. With managedFields, pods and jobs have 5 to 20 kB."""
+_PARTIAL = JSON + ";as={};v=v1;g=meta.k8s.io"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A part of a list."""
+
+    objects: list[Object]
+    version: str
+    """metadata.resourceVersion of the list: a watch goes on from here."""
+    token: str = ""
+    """Where the next page begins; empty after the last one."""
+    unreadable: str = ""
+    """Name of the one object here, when it cannot be read."""
+
+
+@dataclass(frozen=True)
+class Collection:
+    """All objects below a path, or those that a label selector matches. With `only_metadata` the
+    API server leaves out spec and status.
+
+    All methods raise ClusterError, with status 410 for a token or version that is too old.
+    """
+
+    connection: ApiConnection
+    path: str
+    selector: str = ""
+    only_metadata: bool = False
+
+    @property
+    def resource(self) -> str:
+        """Such as `trainingjobs`."""
+        return self.path.rsplit("/", 1)[-1]
+
+    async def page(self, limit: int, token: str) -> Page:
+        """Up to `limit` objects. Raises UnreadableError when they cannot be read."""
+        answer = await self._list(limit, token, self._accept("PartialObjectMetadataList"))
+        return Page(*_part(self.path, answer, "items"))
+
+    async def skip(self, token: str) -> Page:
+        """Only the name of the next object, as `kubectl get` would print it. Raises UnreadableError
+        when not even that can be read.
+        """
+        answer = await self._list(1, token, _PARTIAL.format("Table"), includeObject="None")
+        rows, version, token = _part(self.path, answer, "rows")
+        return Page([], version, token, ", ".join(str(row["cells"][0]) for row in rows))
+
+    def watch(self, version: str, seconds: int) -> AsyncGenerator[Object, None]:
+        """The events from `version` on, for so many seconds."""
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(seconds),
+            **self._selection(),
+        }
+        accept = self._accept("PartialObjectMetadata")
+        return self.connection.lines(self.path, query, accept, seconds)
+
+    async def _list(self, limit: int, token: str, accept: str, **more: str) -> Object:
+        going_on = {"continue": token} if token else {}
+        query = {"limit": str(limit), **going_on, **self._selection(), **more}
+        return await self.connection.request("GET", self.path, query=query, accept=accept)
+
+    def _accept(self, kind: str) -> str:
+        return _PARTIAL.format(kind) if self.only_metadata else JSON
+
+    def _selection(self) -> dict[str, str]:
+        return {"labelSelector": self.selector} if self.selector else {}
+
+
+async def pages(collection: Collection, limit: int = PAGE_OBJECTS) -> AsyncIterator[Page]:
+    """All pages. One that cannot be read comes as pages of one object each. Raises as the
+    collection does.
+    """
+    token, alone = "", 0
+    while True:
+        try:
+            page = await collection.page(1 if alone else limit, token)
+        except UnreadableError:
+            if not alone:
+                alone = limit
+                continue
+            page = await collection.skip(token)
+        yield page
+        token, alone = page.token, max(0, alone - 1)
+        if not token:
+            return
+
+
+def _part(path: str, answer: Object, field: str) -> tuple[list[Any], str, str]:
+    """The entries of a list, its version and where it continues. Raises UnreadableError."""
+    entries, metadata = answer.get(field), answer.get("metadata")
+    if not isinstance(entries, list | None) or not isinstance(metadata, dict):
+        raise UnreadableError("GET", path, 0, f"cannot read the answer: no {field} or metadata")
+    version, token = metadata.get("resourceVersion", ""), metadata.get("continue", "")
+    return entries or [], str(version), str(token)

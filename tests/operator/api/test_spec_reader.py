@@ -1,0 +1,54 @@
+"""How deep a spec may be: what reads and renders it is recursive."""
+
+from __future__ import annotations
+
+import copy
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from regroup_operator.api.spec_reader import MOST_LEVELS, InvalidSpecError, parse_spec
+from regroup_operator.observe import bounded_json
+from regroup_operator.observe.kubernetes_objects import read_job
+from regroup_operator.observe.observed import InvalidJob
+from tests.support.specs import SMALLEST
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def nested(levels: int, kind: str) -> Any:
+    """A value of so many objects or lists in one another."""
+    value: Any = 1
+    for _ in range(levels):
+        value = {"a": value} if kind == "objects" else [value]
+    return value
+
+
+@pytest.mark.parametrize("kind", ["objects", "lists"])
+@pytest.mark.parametrize("levels", [MOST_LEVELS - 1, 100, 500, 1_400, 9_999])
+def test_a_template_is_refused_by_its_depth_before_anything_recurses(
+    levels: int, kind: str
+) -> None:
+    spec = {**SMALLEST, "template": {"metadata": nested(levels, kind)}}
+    with pytest.raises(InvalidSpecError, match=r"spec.template: more than 50 objects and lists"):
+        parse_spec(spec)
+
+
+def test_the_deepest_template_that_is_taken() -> None:
+    spec = {**SMALLEST, "template": {"metadata": nested(MOST_LEVELS - 2, "objects")}}
+    assert parse_spec(spec).template == copy.deepcopy(spec["template"])
+
+
+@pytest.mark.parametrize("levels", [bounded_json.MOST_LEVELS - 4, 300, 500, 9_999])
+def test_what_the_decoder_cuts_off_is_refused_and_never_taken_for_a_smaller_spec(
+    levels: int,
+) -> None:
+    metadata = {"namespace": "a", "name": "gpt", "uid": "uid-1", "generation": 1}
+    spec = {**SMALLEST, "template": {"spec": "HERE"}}
+    text = json.dumps({"metadata": metadata, "spec": spec})
+    deep = text.replace('"HERE"', '{"a":' * levels + "1" + "}" * levels)
+    job = read_job(bounded_json.decode(deep.encode()), NOW)
+    assert isinstance(job, InvalidJob)
+    assert "more than 50 objects and lists" in job.problem.message

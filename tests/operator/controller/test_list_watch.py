@@ -1,0 +1,275 @@
+"""List and watch, beside a server that does what a real API server seldom does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from regroup_operator.controller import list_watch
+from regroup_operator.controller.api_connection import split_lines
+from regroup_operator.controller.collection import Collection, pages
+from regroup_operator.controller.list_watch import Key, ListWatch
+from regroup_operator.errors import ClusterError, UnreadableError
+from regroup_operator.observe.bounded_json import MOST_BYTES
+from tests.support.fake_api_server import GARBAGE, FakeApiServer, make_object
+
+
+class Watched:
+    """A running list and watch of a fake server's collection, and what it reports."""
+
+    def __init__(self, server: FakeApiServer) -> None:
+        self.server = server
+        self.changes: list[tuple[str, bool]] = []
+        """Names, and whether the spec is what it was."""
+        self.pauses: list[float] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Watched:
+        self._connection = await self.server.connect().__aenter__()
+        collection = Collection(self._connection, "/things", only_metadata=True)
+        self._task = asyncio.create_task(ListWatch(collection, self._take, self._sleep).run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._connection.__aexit__(None, None, None)
+
+    def _take(self, key: Key, same_spec: bool) -> None:
+        self.changes.append((key[1], same_spec))
+
+    async def _sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something is so; fails after 10 s."""
+        assert self._task is not None
+        async with asyncio.timeout(10):
+            while not condition():
+                assert not self._task.done(), self._task
+                await asyncio.sleep(0.005)
+
+    async def watches(self, count: int) -> None:
+        """Wait for the watch of this number."""
+        await self.until(lambda: len(self.server.watched_from) == count)
+
+    async def expect(self, *changes: tuple[str, bool]) -> None:
+        """Wait for exactly these changes, and forget them."""
+        await self.until(lambda: len(self.changes) >= len(changes))
+        assert self.changes == list(changes)
+        self.changes.clear()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeApiServer]:
+    async with FakeApiServer() as server:
+        server.objects = [make_object(name, 1) for name in ("one", "two")]
+        server.version = 7
+        yield server
+
+
+@pytest.fixture
+async def watched(server: FakeApiServer) -> AsyncIterator[Watched]:
+    """Two objects are listed, and a watch is open."""
+    async with Watched(server) as watched:
+        await watched.expect(("one", False), ("two", False))
+        await watched.watches(1)
+        yield watched
+
+
+async def test_a_change_says_whether_the_spec_has_changed(watched: Watched) -> None:
+    server = watched.server
+    assert server.watched_from == ["7"]
+    server.send("MODIFIED", make_object("one", 8))
+    server.send("MODIFIED", make_object("one", 9, generation=2))
+    server.send("ADDED", make_object("three", 10))
+    server.send("DELETED", make_object("three", 11))
+    server.send("ADDED", make_object("three", 12, uid="another"))
+    await watched.expect(
+        ("one", True), ("one", False), ("three", False), ("three", False), ("three", False)
+    )
+
+
+async def test_a_watch_that_ends_goes_on_from_the_last_event_or_bookmark(watched: Watched) -> None:
+    server = watched.server
+    server.send("MODIFIED", make_object("one", 8))
+    server.lines.put_nowait(None)
+    await watched.watches(2)
+    server.send("BOOKMARK", {"metadata": {"resourceVersion": "20"}})
+    server.lines.put_nowait(None)
+    await watched.watches(3)
+    assert server.watched_from == ["7", "8", "20"]
+    assert server.lists == 1
+    await watched.expect(("one", True))
+
+
+async def test_after_410_a_list_finds_what_was_missed_and_reports_nothing_else(
+    watched: Watched,
+) -> None:
+    server = watched.server
+    server.objects = [make_object("one", 1), make_object("three", 30)]
+    server.version = 40
+    server.send("ERROR", {"code": 410, "reason": "Expired", "message": "too old"})
+    await watched.expect(("three", False), ("two", False))
+    await watched.watches(2)
+    assert (server.lists, server.watched_from[-1]) == (2, "40")
+
+
+async def test_a_line_that_is_cut_or_cannot_be_read_loses_no_change(watched: Watched) -> None:
+    server = watched.server
+    server.lines.put_nowait(b'{"type": "MODIFIED", "object": {"metadata": {"na')
+    server.lines.put_nowait(None)
+    await watched.watches(2)
+    assert (server.lists, server.watched_from[-1]) == (1, "7")
+    for line in (GARBAGE, b"[]", b'{"type": "MODIFIED"}', b'{"object": {"metadata": {}}}'):
+        lists = server.lists
+        server.objects[0] = make_object("one", 50 + lists)
+        server.lines.put_nowait(line + b"\n")
+        await watched.expect(("one", True))
+        assert server.lists == lists + 1
+        await watched.watches(2 + lists)
+
+
+async def test_an_outage_is_waited_for_ever_longer_and_then_the_watch_goes_on(
+    watched: Watched,
+) -> None:
+    server = watched.server
+    watched.pauses.clear()
+    server.refusals = [500, 429, 403]
+    server.lines.put_nowait(None)
+    server.send("MODIFIED", make_object("one", 8))
+    await watched.expect(("one", True))
+    assert (server.lists, server.watched_from) == (1, ["7"] * 5)
+    bounds = [(0, 0), (0.1, 0.2), (0.2, 0.4), (0.4, 0.8)]
+    assert len(watched.pauses) == len(bounds)
+    assert all(low <= p <= high for p, (low, high) in zip(watched.pauses, bounds, strict=True))
+
+
+async def test_after_many_failures_the_version_itself_is_not_trusted(watched: Watched) -> None:
+    watched.server.refusals = [500] * 12
+    watched.server.lines.put_nowait(None)
+    await watched.until(lambda: watched.server.lists >= 3)
+
+
+async def test_an_error_of_our_own_ends_nothing(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RecursionError("too deep")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ListWatch, "_take", fail)
+        watched.server.send("MODIFIED", make_object("one", 8))
+        await watched.watches(2)
+    assert watched.server.lists == 2
+    watched.server.send("MODIFIED", make_object("one", 9))
+    await watched.expect(("one", True))
+    assert "watch of /things failed" in caplog.text
+
+
+async def test_watches_that_end_at_once_are_not_begun_without_pause(watched: Watched) -> None:
+    watched.pauses.clear()
+    for _ in range(4):
+        watched.server.lines.put_nowait(None)
+    await watched.until(lambda: len(watched.pauses) == 4)
+    assert watched.pauses[-1] >= list_watch.FIRST_BACKOFF_SECONDS
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+async def test_a_list_is_read_in_pages(server: FakeApiServer) -> None:
+    server.objects = [make_object(f"n{number}", 1) for number in range(250)]
+    async with Watched(server) as watched:
+        await watched.expect(*((f"n{number}", False) for number in range(250)))
+    assert server.limits == [100, 100, 100]
+
+
+async def test_a_token_that_is_too_old_begins_the_list_again(server: FakeApiServer) -> None:
+    server.objects = [make_object(f"n{number}", 1) for number in range(150)]
+    server.expired_tokens = 1
+    async with Watched(server) as watched:
+        await watched.expect(*((f"n{number}", False) for number in range(150)))
+    assert server.lists == 2
+
+
+async def test_an_object_that_cannot_be_read_is_named_and_hides_no_other(
+    server: FakeApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.objects = [make_object(f"n{number}", 1) for number in range(230)]
+    server.unreadable = {"n120"}
+    async with Watched(server) as watched:
+        others = [(f"n{number}", False) for number in range(230) if number != 120]
+        await watched.expect(*others)
+    assert "/things: n120 cannot be read and is skipped" in caplog.text
+    assert server.limits.count(1) == 101, "its page one by one, and its name"
+    assert server.limits[-1] == 100
+
+
+async def test_an_object_that_becomes_unreadable_does_not_count_as_deleted(
+    watched: Watched,
+) -> None:
+    server = watched.server
+    server.unreadable = {"one"}
+    server.objects[1] = make_object("two", 9)
+    server.send("ERROR", {"code": 410})
+    await watched.expect(("two", True))
+    await watched.watches(2)
+    assert watched.changes == []
+
+
+async def test_a_list_in_which_not_even_a_name_can_be_read_is_tried_again(
+    server: FakeApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.unreadable, server.nameless = {"two"}, True
+    async with Watched(server) as watched:
+        await watched.until(lambda: server.lists > 3)
+        server.nameless = False
+        await watched.until(lambda: bool(server.watched_from))
+        assert watched.changes == [("one", False)]
+    assert all("cannot read the answer" in r.message for r in _warnings(caplog))
+
+
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+async def test_a_page_is_bounded_in_bytes(server: FakeApiServer) -> None:
+    half = "x" * (MOST_BYTES // 2)
+    server.objects = [make_object(name, 1, annotations={"a": half}) for name in "abc"]
+    async with server.connect() as connection:
+        collection = Collection(connection, "/things")
+        with pytest.raises(UnreadableError, match=f"more than {MOST_BYTES} bytes"):
+            await collection.page(3, "")
+        found = [page async for page in pages(collection, 3)]
+    assert [page.objects[0]["metadata"]["name"] for page in found] == ["a", "b", "c"]
+
+
+async def test_no_server_at_all_is_an_error_in_words() -> None:
+    async with FakeApiServer() as server:
+        connection = server.connect()
+    async with connection:
+        with pytest.raises(ClusterError, match=r"no answer from http.*: Connection refused"):
+            await Collection(connection, "/things").page(1, "")
+
+
+async def test_lines_come_whole_however_the_stream_is_cut() -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for chunk in (b"a", b"b\nc\n\n", b"d", b"\n", b"cut"):
+            yield chunk
+
+    assert [line async for line in split_lines(chunks())] == [b"ab", b"c", b"", b"d"]
+
+
+async def test_a_line_without_end_is_not_kept_in_memory() -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        while True:
+            yield b"a" * 1_000_000
+
+    (line,) = [line async for line in split_lines(chunks())]
+    assert MOST_BYTES < len(line) <= MOST_BYTES + 1_000_000
