@@ -20,6 +20,7 @@ from regroup_operator.api.timestamps import format_time
 from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators, Key
 from regroup_operator.controller.executor import Executor, in_batches
+from regroup_operator.controller.internal_error import describe, event_of, status_with_error
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import (
     JobSeries,
@@ -28,7 +29,6 @@ from regroup_operator.controller.operator_metrics import (
 )
 from regroup_operator.controller.rate_limiter import RateLimiter
 from regroup_operator.controller.recent_names import RecentNames
-from regroup_operator.decide.internal_error import describe, event_of, status_with_error
 from regroup_operator.decide.job_projection import THROTTLED, differs
 from regroup_operator.decide.plan import Event, Plan
 from regroup_operator.decide.planner import plan

@@ -101,7 +101,11 @@ class PlainServer(Server):
 
     def __init__(self, document: Json) -> None:
         super().__init__(document)
+        self.stored = document
         self.made: list[str] = []
+
+    async def job(self, *_: Any) -> Json:
+        return self.stored
 
     async def network_policy(self, *_: Any) -> None:
         return None
@@ -115,7 +119,7 @@ class PlainServer(Server):
 
     async def change_status(self, _ns: str, _name: str, status: Json, present: Identity) -> None:
         await super().change_status(_ns, _name, status, present)
-        self.document = {**self.document, "status": status}
+        self.stored = {**self.stored, "status": status}
 
     async def create_pod(self, document: Json) -> None:
         self.made.append(document["metadata"]["name"])
@@ -137,7 +141,7 @@ async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
     errors = internal_errors._value.get()
     async with reconciler_of(server, key_file) as reconciler:
         await reconciler.reconcile(("a", "gpt"))
-        terms = server.document["status"].get("coordinatorTerm", 0)
+        terms = server.stored["status"].get("coordinatorTerm", 0)
         with monkeypatch.context() as patched:
             patched.setattr("regroup_operator.render.workload.coordinator_pod", fails)
             patched.setattr("regroup_operator.render.workload.worker_pod", fails)
@@ -145,7 +149,7 @@ async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
             for _ in range(3):
                 with pytest.raises(ZeroDivisionError):
                     await reconciler.reconcile(("a", "gpt"))
-        status = server.document["status"]
+        status = server.stored["status"]
         ready = next(c for c in status["conditions"] if c["type"] == "Ready")
         assert (ready["status"], ready["reason"]) == ("False", "InternalError")
         assert "ZeroDivisionError: by zero" in status["message"] == ready["message"]
@@ -155,7 +159,7 @@ async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
         assert len([text for text in server.events if "ZeroDivisionError" in text["message"]]) == 1
         assert internal_errors._value.get() == errors + 3
         await reconciler.reconcile(("a", "gpt"))
-        assert "ZeroDivisionError" not in server.document["status"]["message"]
+        assert "ZeroDivisionError" not in server.stored["status"]["message"]
         assert server.made, "the job goes on once the error is gone"
 
 
@@ -167,7 +171,7 @@ async def test_a_template_that_no_pod_can_be_made_of_is_refused_before_anything_
     server = PlainServer({"metadata": metadata, "spec": spec})
     async with reconciler_of(server, key_file) as reconciler:
         await reconciler.reconcile(("a", "gpt"))
-    status = server.document["status"]
+    status = server.stored["status"]
     ready = next(c for c in status["conditions"] if c["type"] == "Ready")
     assert ready["reason"] == "InvalidSpec"
     assert "spec.resources.limits[cpu]" in ready["message"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from regroup_operator.decide.internal_error import REASON
+from regroup_operator.controller.internal_error import REASON
 from regroup_operator.decide.job_projection import project
 from regroup_operator.decide.plan import Plan, PlanContext
 from regroup_operator.decide.planner import plan

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from regroup_operator.api.status import TrainingJobStatus
-from regroup_operator.decide.internal_error import describe, event_of, status_with_error
+from regroup_operator.controller.internal_error import describe, event_of, status_with_error
 from regroup_operator.decide.plan import MESSAGE_LIMIT
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
