@@ -17,13 +17,13 @@ import aiohttp
 
 from regroup_operator.controller.connection_errors import why_no_answer
 from regroup_operator.errors import CoordinatorError
+from regroup_operator.observe.coordinator_answer import MOST_BYTES, read_answer
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT, COORDINATOR_PORT
 from regroup_trainer.protocol.desired import CoordinatorAddress, Desired, Lost
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 
-ANSWER_LIMIT = 256 * 1024
 TIMEOUT_SECONDS = 2.0
 WAIT_SECONDS = 1.0
 """How long the coordinator may hold an answer back: one probe a second, so that three failures take
@@ -187,14 +187,10 @@ class Coordinators:
         path = f"/v1/status?after={after}&wait={WAIT_SECONDS}"
         text = await self._send("GET", follower.target, path, None)
         try:
-            status = CoordinatorStatus.parse(text)
+            return read_answer(text.encode(), follower.target.term)
         except ValueError as error:
-            raise CoordinatorError(f"{follower.target.url}: not a status: {error}") from error
-        if status.term != follower.target.term:
-            raise CoordinatorError(
-                f"{follower.target.url} is of term {status.term}, not {follower.target.term}"
-            )
-        return status
+            where = follower.target.url
+            raise CoordinatorError(f"{where}: its answer is not taken: {error}") from error
 
     async def _send(self, method: str, target: Target, path: str, body: str | None) -> str:
         return await self._request(method, target.url + path, target.token, body)
@@ -227,6 +223,6 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     body = b""
     async for chunk in answer.content.iter_chunked(65536):
         body += chunk
-        if len(body) > ANSWER_LIMIT:
-            raise CoordinatorError(f"{answer.url}: an answer above {ANSWER_LIMIT} bytes")
+        if len(body) > MOST_BYTES:
+            raise CoordinatorError(f"{answer.url}: an answer above {MOST_BYTES} bytes")
     return body
