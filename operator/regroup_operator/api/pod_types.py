@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -111,16 +112,27 @@ def _integer(kind: str) -> Callable[[Any], str]:
 
 
 _QUANTITY = re.compile(
-    r"[+-]?(\d+(\.\d*)?|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d{1,3})?", re.ASCII
+    r"(?!$)(?P<number>[+-]?\d*(\.\d*)?)(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?\d{1,3})?",
+    re.ASCII,
 )
+"""Kubernetes takes `Gi` for `0Gi`."""
+_SCALES = {
+    **{letter: Fraction(1, 1000**power) for power, letter in enumerate("mun", 1)},
+    **{letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", 1)},
+    **{f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", 1)},
+}
+_QUANTITY_LIMIT = 64
+"""Characters of an amount, as in spec.resources."""
+_LESS_THAN_ZERO = re.compile(r"-.*[1-9].*", re.ASCII)
 
 
 def _quantity(value: Any) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     text = quote(value) if is_number else value
-    if not isinstance(text, str) or not _QUANTITY.fullmatch(text):
+    if not isinstance(text, str) or len(text) > _QUANTITY_LIMIT or not _QUANTITY.fullmatch(text):
         return f"must be an amount such as 2, 500m or 16Gi, got {quote(value)}"
-    return f"must not be negative, got {quote(value)}" if text.startswith("-") else ""
+    is_negative = _LESS_THAN_ZERO.fullmatch(text)
+    return f"must not be negative, got {quote(value)}" if is_negative else ""
 
 
 def _int_or_string(value: Any) -> str:
@@ -138,10 +150,9 @@ _SCALARS: Mapping[str, Callable[[Any], str]] = {
 # --- formats --------------------------------------------------------------------------------------
 
 _NAME_RULE = "must have lower-case letters, digits and '-', and begin and end with no '-'"
-_QUALIFIED = re.compile(
-    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?",
-    re.ASCII,
-)
+_SUBDOMAIN = r"(?=[^/]{1,253}(/|$))[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_KEY = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_QUALIFIED = re.compile(f"({_SUBDOMAIN}/)?{_KEY}", re.ASCII)
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 
 
@@ -156,8 +167,10 @@ def _matches(pattern: str, rule: str) -> Callable[[Any], str]:
 
 
 def _one_of(*values: str) -> Callable[[Any], str]:
+    """An empty text is as none."""
+
     def check(value: Any) -> str:
-        return "" if value in values else f"must be {listed(values)}, got {quote(value)}"
+        return "" if value in ("", *values) else f"must be {listed(values)}, got {quote(value)}"
 
     return check
 
@@ -171,13 +184,43 @@ def _between(fewest: int, most: int) -> Callable[[Any], str]:
 
 
 def _keys(value: Any) -> str:
-    """Keys of labels and annotations."""
-    wrong = (
-        key
-        for key in (value if isinstance(value, Mapping) else ())
-        if isinstance(key, str) and not _QUALIFIED.fullmatch(key)
-    )
+    """Keys of labels, and names of resources."""
+    wrong = (key for key in _names_in(value) if not _QUALIFIED.fullmatch(key))
     return next((f"{quote(key)} is no key: write it as in example.com/name" for key in wrong), "")
+
+
+def _names_in(value: Any) -> list[str]:
+    return [key for key in (value if isinstance(value, Mapping) else ()) if isinstance(key, str)]
+
+
+def _annotations(value: Any) -> str:
+    """Upper case is possible in all parts of their keys."""
+    return _keys(dict.fromkeys(key.lower() for key in _names_in(value)))
+
+
+_STANDARD = re.compile(r"cpu|memory|ephemeral-storage|hugepages-.*|.*/.*", re.DOTALL)
+
+
+def _amounts(value: Any) -> str:
+    """Amounts of what a container needs."""
+    if problem := _keys(value):
+        return problem
+    if wrong := next((key for key in _names_in(value) if not _STANDARD.fullmatch(key)), None):
+        return f"{quote(wrong)} is no resource: write cpu, memory, or one as in nvidia.com/gpu"
+    parts = ((key, value[key]) for key in _names_in(value) if "/" in key)
+    broken = next(((key, amount) for key, amount in parts if _is_broken(amount)), None)
+    return f"{quote(broken[0])} must be a whole number, got {quote(broken[1])}" if broken else ""
+
+
+def _is_broken(amount: Any) -> bool:
+    """Whether an amount is not whole. Kubernetes counts devices."""
+    parts = _QUANTITY.fullmatch(str(amount))
+    if parts is None or isinstance(amount, bool) or _quantity(amount):
+        return False  # that it is no amount is said elsewhere
+    number, suffix = parts["number"], parts["suffix"] or ""
+    scale = _SCALES.get(suffix) or Fraction(f"1{suffix}" if suffix[:1] in ("e", "E") else 1)
+    digits = number if any(map(str.isdigit, number)) else "0"
+    return (Fraction(digits) * scale).denominator > 1
 
 
 def _labels(value: Any) -> str:
@@ -193,37 +236,56 @@ def _labels(value: Any) -> str:
 
 
 _DNS_LABEL = _matches(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", _NAME_RULE)
-_DNS_NAME = _matches(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", _NAME_RULE)
+_DNS_NAME = _matches(_SUBDOMAIN, _NAME_RULE)
+_NOT_NEGATIVE = _between(0, 2**31 - 1)
 FORMATS: Mapping[tuple[str, str], Callable[[Any], str]] = {
     ("ObjectMeta", "labels"): _labels,
-    ("ObjectMeta", "annotations"): _keys,
+    ("ObjectMeta", "annotations"): _annotations,
     ("LabelSelector", "matchLabels"): _labels,
     ("PodSpec", "nodeSelector"): _labels,
-    ("ResourceRequirements", "limits"): _keys,
-    ("ResourceRequirements", "requests"): _keys,
+    ("ResourceRequirements", "limits"): _amounts,
+    ("ResourceRequirements", "requests"): _amounts,
     ("PodSpec", "priorityClassName"): _DNS_NAME,
     ("PodSpec", "serviceAccountName"): _DNS_NAME,
     ("PodSpec", "runtimeClassName"): _DNS_NAME,
     ("PodSpec", "dnsPolicy"): _one_of("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
-    ("PodSpec", "terminationGracePeriodSeconds"): _between(0, 2**63 - 1),
     ("PodSpec", "activeDeadlineSeconds"): _between(1, 2**31 - 1),
     ("Container", "name"): _DNS_LABEL,
-    ("Container", "image"): _matches(r"\S+", "must be an image without blanks"),
+    ("Container", "image"): _matches(r"\S(.*\S)?", "must neither begin nor end with a blank"),
     ("Container", "imagePullPolicy"): _one_of("Always", "IfNotPresent", "Never"),
     ("Container", "terminationMessagePolicy"): _one_of("File", "FallbackToLogsOnError"),
     ("ContainerPort", "containerPort"): _between(1, 65535),
     ("ContainerPort", "hostPort"): _between(0, 65535),
     ("ContainerPort", "name"): _matches(
-        r"(?=.*[a-z])(?!.*--)[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?",
+        r"((?=.*[a-z])(?!.*--)[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?)?",
         "must have at most 15 lower-case letters, digits and '-'",
     ),
     ("ContainerPort", "protocol"): _one_of("TCP", "UDP", "SCTP"),
     ("EnvVar", "name"): _matches(r"[ -<>-~]+", "must be printable ASCII without '='"),
     ("Volume", "name"): _DNS_LABEL,
-    ("VolumeMount", "mountPath"): _matches(r"[^:]+", "must be a path without ':'"),
+    ("VolumeMount", "mountPath"): _matches(r"(?s:.+)", "must be a path"),
+    ("VolumeMount", "subPath"): _matches(
+        r"(?s)(?!/)(?!(.*/)?\.\.(/|$)).*", "must be a path below the volume, without '..'"
+    ),
     ("Toleration", "operator"): _one_of("Exists", "Equal", "Lt", "Gt"),
     ("Toleration", "effect"): _one_of("NoSchedule", "PreferNoSchedule", "NoExecute"),
-    ("Probe", "periodSeconds"): _between(1, 2**31 - 1),
-    ("Probe", "timeoutSeconds"): _between(1, 2**31 - 1),
+    ("TopologySpreadConstraint", "maxSkew"): _between(1, 2**31 - 1),
+    ("TopologySpreadConstraint", "whenUnsatisfiable"): _one_of("DoNotSchedule", "ScheduleAnyway"),
+    **{
+        ("Probe", field): _NOT_NEGATIVE
+        for field in (
+            "initialDelaySeconds",
+            "periodSeconds",
+            "timeoutSeconds",
+            "successThreshold",
+            "failureThreshold",
+        )
+    },
+    **{
+        (kind, field): _NOT_NEGATIVE
+        for kind in ("SecurityContext", "PodSecurityContext")
+        for field in ("runAsUser", "runAsGroup")
+    },
+    ("PodSecurityContext", "fsGroup"): _NOT_NEGATIVE,
 }
 """Type and field -> what its value must look like, where the types alone do not say so."""

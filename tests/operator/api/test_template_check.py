@@ -98,7 +98,13 @@ SPEC, MAIN = "spec.template.spec", "spec.template.spec.containers[trainer]"
             f"{MAIN}.resources.limits[cpu]: must be an amount such as 2, 500m or 16Gi",
         ),
         (trainer(ports=[{"containerPort": 2**31}]), "containerPort: must lie between"),
-        (trainer(image="a b"), f"{MAIN}.image: must be an image without blanks, got 'a b'"),
+        (trainer(image="a "), f"{MAIN}.image: must neither begin nor end with a blank, got 'a '"),
+        (trainer(resources={"limits": {"gpu": 1}}), "limits: 'gpu' is no resource: write cpu"),
+        (
+            trainer(resources={"limits": {"nvidia.com/gpu": "1500m"}}),
+            "limits: 'nvidia.com/gpu' must be a whole number, got '1500m'",
+        ),
+        (trainer(resources={"limits": {"cpu": "9" * 9999}}), "limits[cpu]: must be an amount"),
         (trainer(tty="yes"), f"{MAIN}.tty: must be true or false, got 'yes'"),
         (
             {"metadata": {"labels": ["a"]}},
