@@ -19,6 +19,7 @@ from regroup_operator.api.settings import Settings
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators, Key
+from regroup_operator.controller.event_limit import EventLimit
 from regroup_operator.controller.executor import Executor, in_batches
 from regroup_operator.controller.internal_error import describe, event_of, status_with_error
 from regroup_operator.controller.node_watch import NodeWatch
@@ -96,6 +97,7 @@ class Reconciler:
         """Monotonic time of the last status write."""
         self._progress_writes = RateLimiter(PROGRESS_WRITES_A_SECOND)
         self._emitted = RecentNames(EVENTS_REMEMBERED)
+        self._event_limit = EventLimit()
         self._problems: dict[Key, tuple[str, int, str]] = {}
         """UID, generation and what is wrong with the pods that follow from that spec."""
 
@@ -167,6 +169,7 @@ class Reconciler:
         self._apply_errors.pop(key, None)
         self._written.pop(key, None)
         self._problems.pop(key, None)
+        self._event_limit.forget(key)
 
     def _checked(self, job: AnyJob) -> AnyJob:
         """The job, or why no pod can be made of it. A spec is rendered for this once."""
@@ -293,8 +296,11 @@ class Reconciler:
             await self._emit_one(job.key, job.uid, event)
 
     async def _emit_one(self, key: Key, uid: str, event: Event) -> None:
+        """Emit an event that is new. One above the limit is left out; what a coordinator still
+        lists is emitted when its turn comes.
+        """
         name = names.event(key[1], uid, event.reason, event.key)
-        if name not in self._emitted:
+        if name not in self._emitted and self._event_limit.allows(key):
             await self._cluster.create_event(_event(key, uid, event, name))
             self._emitted.add(name)
 

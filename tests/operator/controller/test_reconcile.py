@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,11 +16,13 @@ from regroup_operator.api.settings import Settings
 from regroup_operator.controller import reconcile
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
+from regroup_operator.controller.event_limit import BURST
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import JobSeries, internal_errors, unreadable
 from regroup_operator.errors import UnreadableError
-from regroup_operator.observe.observed import Identity
-from tests.support.operator_simulation import make_spec
+from regroup_operator.observe.observed import CoordinatorView, Identity
+from regroup_trainer.protocol.job_status import JobEvent
+from tests.support.operator_simulation import make_coordinator_status, make_spec
 
 Json = dict[str, Any]
 
@@ -203,3 +207,24 @@ async def test_a_job_that_cannot_be_read_is_named_once_and_read_again_later(
     assert problem in event["message"]
     assert "a/gpt: skipped" in caplog.text
     assert unreadable.labels(name="trainingjobs")._value.get() == counted + 2
+
+
+async def test_a_coordinator_gets_no_more_events_made_than_the_limit(
+    key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(make_document("first"))
+    numbers = itertools.count()
+
+    def view(*_: Any) -> CoordinatorView:
+        fresh = [next(numbers) for _ in range(50)]
+        events = tuple(
+            JobEvent(sequence=n, time=time.time(), type="Normal", reason="Step", message=str(n))
+            for n in fresh
+        )
+        return CoordinatorView(make_coordinator_status(events=events))
+
+    monkeypatch.setattr(Coordinators, "view", view)
+    async with reconciler_of(server, key_file) as reconciler:
+        for _ in range(7):
+            await reconciler.reconcile(("a", "gpt"))
+    assert BURST <= len(server.events) <= BURST + 5, "some seconds may have passed"
