@@ -1,9 +1,10 @@
-"""The wall clock that the processes of a pod see, set by libfaketime."""
+"""The wall clock that the processes of a pod see."""
 
 from __future__ import annotations
 
 import base64
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -12,17 +13,16 @@ from devcluster.processes import read_proc
 from devcluster.progress import silent
 from soak.process import Process
 
-PACKAGE = {"faketime": "faketime"}
-LIBRARY = "libfaketimeMT.so.1"
+COMPILER = {"gcc": "gcc", "/usr/include/stdlib.h": "libc6-dev"}
+LIBRARY = "libclock.so"
 CONFIG_MAP = "soak-clock"
 MOUNTED = "/clock"
 
 
 def config_map() -> dict[str, object]:
-    """The ConfigMap that brings the library into pods. Raises DevclusterError, OSError."""
-    packages.ensure(PACKAGE, silent)
-    (library,) = Path("/usr/lib").glob(f"*/faketime/{LIBRARY}")
-    content = base64.b64encode(library.read_bytes()).decode()
+    """The ConfigMap that brings the library into pods. Raises DevclusterError."""
+    with tempfile.TemporaryDirectory() as folder:
+        content = base64.b64encode(compiled(Path(folder)).read_bytes()).decode()
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -31,16 +31,26 @@ def config_map() -> dict[str, object]:
     }
 
 
+def compiled(folder: Path) -> Path:
+    """The library, made in a folder. Raises DevclusterError."""
+    packages.ensure(COMPILER, silent)
+    library = folder / LIBRARY
+    source = Path(__file__).with_name("clock.c")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-o", library, source], check=True)
+    return library
+
+
+def variables(mounted: str, file: str) -> dict[str, str]:
+    """The environment of processes whose clock is ahead by the seconds in `file`."""
+    return {"LD_PRELOAD": f"{mounted}/{LIBRARY}", "CLOCK_FILE": file}
+
+
 def ahead(process: Process) -> float:
     """Seconds that the clock of a process is ahead, as a new process with its variables and files
     sees it. NaN when it cannot be asked.
     """
-    variables = dict(
-        word.split("=", 1)
-        for word in read_proc(process.pid, "environ").split("\0")
-        if word.startswith(("LD_PRELOAD=", "FAKETIME", "DONT_FAKE"))
-    )
-    enter = ["nsenter", f"--target={process.pid}", "--mount", "env"]
-    command = [*enter, *(f"{k}={v}" for k, v in variables.items()), "date", "+%s"]
+    own = read_proc(process.pid, "environ").split("\0")
+    words = [word for word in own if word.startswith(("LD_PRELOAD=", "CLOCK_FILE="))]
+    command = ["nsenter", f"--target={process.pid}", "--mount", "env", *words, "date", "+%s"]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
     return float(found.stdout) - time.time() if found.returncode == 0 else float("nan")

@@ -169,7 +169,7 @@ def clock_wrong(aim: Aim) -> Struck:
     pod = aim.worker()[1]
     process, minutes = aim.site.main_process(pod), 7 if aim.choice < 0.5 else -7
     offset = aim.site.scratch(pod) / CLOCK_FILE
-    offset.write_text(f"{minutes:+}m\n")
+    offset.write_text(f"{60 * minutes}\n")
     found = until(lambda: abs(clock.ahead(process) - 60 * minutes) < 30, GONE_SECONDS)
     if not found:
         offset.unlink()

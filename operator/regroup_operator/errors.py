@@ -11,6 +11,10 @@ class SettingsError(OperatorError):
     """The operator's own configuration is wrong."""
 
 
+class KeyMissingError(OperatorError):
+    """A job was started with a key that the operator no longer has."""
+
+
 class TemplateError(OperatorError):
     """spec.template sets a reserved field, or cannot be merged."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-import select
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def main() -> None:
             note(folder, generation, {**described, "loss": loss})
             if step % SAVE_STEPS == 0:
                 save(folder / "state.pt", model, optimizer, step)
-        select.select([], [], [], PACE_SECONDS)  # time.sleep fails under libfaketime
+        time.sleep(PACE_SECONDS)
 
 
 def train(model: Any, optimizer: Any, inputs: Any, targets: Any) -> float:

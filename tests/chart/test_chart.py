@@ -113,20 +113,42 @@ def test_all_that_the_deployment_sets_is_a_setting_of_the_operator() -> None:
     assert {name for name in environment if name.startswith(PREFIX)} <= known
 
 
-def test_the_key_is_kept_and_can_be_ones_own() -> None:
-    secret = render()["Secret", "regroup-key"]
-    assert secret["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    objects = render('operatorKey.existingSecret="mine"')
-    assert not [key for key in objects if key[0] == "Secret"]
-    assert operator_of(objects)["volumes"][0]["secret"]["secretName"] == "mine"
+def test_two_renderings_are_the_same_bytes() -> None:
+    first, second = (helm("template", "regroup", CHART).stdout for _ in range(2))
+    assert first
+    assert first == second
+
+
+def test_the_chart_renders_no_key_and_the_operator_may_make_one_or_read_ones_own() -> None:
+    def key_of(*settings: str) -> tuple[str, list[Json]]:
+        objects = render(*settings)
+        assert not [key for key in objects if key[0] == "Secret"]
+        values = {e["name"]: e["value"] for e in operator_of(objects)["containers"][0]["env"]}
+        role = objects["Role", "regroup-key"]
+        assert role["metadata"]["namespace"] == "regroup-system"
+        return values["REGROUP_OPERATOR_KEY_SECRET"], role["rules"]
+
+    def read(name: str) -> Json:
+        secrets = {"apiGroups": [""], "resources": ["secrets"]}
+        return {**secrets, "resourceNames": [name], "verbs": ["get"]}
+
+    make = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}
+    assert key_of() == ("regroup-system/regroup-key", [read("regroup-key"), make])
+    given = key_of('operatorKey.existingSecret="mine"')
+    assert given == ("regroup-system/mine", [read("mine")])
 
 
 # --- rights ---------------------------------------------------------------------------------------
 
 
+def is_of_the_operator(key: tuple[str, str]) -> bool:
+    """Whether this is a role of the operator, not one for users."""
+    return key[0] in ("Role", "ClusterRole") and "-user-" not in key[1]
+
+
 def rules_of(objects: dict[tuple[str, str], Json]) -> set[tuple[str, str]]:
-    """Resource and verb, over all roles."""
-    roles = [document for (kind, _), document in objects.items() if kind in ("Role", "ClusterRole")]
+    """Resource and verb, over all roles of the operator."""
+    roles = [document for key, document in objects.items() if is_of_the_operator(key)]
     rules = [rule for role in roles for rule in role["rules"]]
     return {
         (resource, verb)
@@ -146,6 +168,7 @@ USED = {
     ("services", "get"): "service",
     ("services", "create"): "create_service",
     ("services", "patch"): "change_service",
+    ("secrets", "get"): "secret",
     ("secrets", "create"): "create_secret",
     ("persistentvolumeclaims", "get"): "claim",
     ("persistentvolumeclaims", "create"): "create_claim",
@@ -183,9 +206,20 @@ def test_no_rule_has_a_wildcard() -> None:
 
 def test_an_operator_of_some_namespaces_has_no_rights_elsewhere() -> None:
     objects = render('watch={"namespaces": ["a", "b"], "nodes": false}')
-    assert not [key for key in objects if key[0].startswith("ClusterRole")]
+    assert not [key for key in objects if key[0] == "ClusterRole" and is_of_the_operator(key)]
+    assert not [key for key in objects if key[0] == "ClusterRoleBinding"]
     roles = [document for (kind, _), document in objects.items() if kind == "Role"]
     assert roles, "one object of each name is kept here"
+
+
+def test_roles_for_users_write_no_status_and_can_be_left_out() -> None:
+    users = [d for key, d in render().items() if key[0] == "ClusterRole" and "-user-" in key[1]]
+    assert len(users) == 2
+    rules = [rule for role in users for rule in role["rules"]]
+    assert {group for rule in rules for group in rule["apiGroups"]} == {"regroup.dev"}
+    writable = [r for rule in rules if "patch" in rule["verbs"] for r in rule["resources"]]
+    assert writable == ["trainingjobs", "trainingjobs/scale"]
+    assert not [key for key in render("userRoles.enabled=false") if "-user-" in key[1]]
 
 
 # --- what is off by default -----------------------------------------------------------------------
@@ -200,6 +234,16 @@ def test_monitors_are_off_unless_asked_for_and_honour_labels() -> None:
     assert objects["ServiceMonitor", "regroup"]["spec"]["endpoints"][0]["honorLabels"] is True
 
 
+def test_the_admission_policy_is_off_unless_asked_for() -> None:
+    assert not [key for key in render() if "AdmissionPolicy" in key[0]]
+    objects = render("admissionPolicy.enabled=true")
+    assert objects["ValidatingAdmissionPolicyBinding", "regroup-jobs"]["spec"]["policyName"] == (
+        "regroup-jobs"
+    )
+    flags = ("--set-json", 'admissionPolicy={"enabled": true, "secrets": ["a"]"]}')
+    assert helm("template", "regroup", CHART, *flags).returncode != 0
+
+
 def test_the_dashboards_come_as_a_config_map_for_grafanas_sidecar() -> None:
     dashboards = render()["ConfigMap", "regroup-dashboards"]
     assert dashboards["metadata"]["labels"]["grafana_dashboard"] == "1"
@@ -210,7 +254,6 @@ def test_the_dashboards_come_as_a_config_map_for_grafanas_sidecar() -> None:
 def test_the_plain_manifests_are_what_the_chart_renders() -> None:
     settings = (
         "crds.enabled=false",
-        'operatorKey.existingSecret="regroup-key"',
         "dashboards.enabled=false",
     )
     text = (ROOT / "manifests/operator.yaml").read_text()

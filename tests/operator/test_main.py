@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pytest
 
 from regroup_operator.controller.cluster import Cluster
-from regroup_operator.controller.operator_process import may_watch_nodes
+from regroup_operator.controller.operator_process import find_basis
 from regroup_operator.errors import ClusterError
+
+PLACE = "regroup-system/regroup-key"
 
 
 class Server(Cluster):
-    """An API server that gives one answer after the other."""
+    """An API server that gives one answer after the other, and has the key."""
 
     def __init__(self, *answers: bool | int) -> None:
         self.answers = list(answers)
         """Whether a right is ours, or an HTTP status; 0: no answer at all."""
+
+    async def secret(self, *_: Any) -> dict[str, Any]:
+        return {"data": {"key": base64.b64encode(b"0123456789abcdef").decode()}}
 
     async def may(self, *_: Any, **__: Any) -> bool:
         answer = self.answers.pop(0)
@@ -31,15 +37,15 @@ class Server(Cluster):
 async def test_both_nodes_and_their_leases_must_be_ours_to_read(
     answers: tuple[bool, ...], may: bool
 ) -> None:
-    assert await may_watch_nodes(Server(*answers)) is may
+    assert (await find_basis(Server(*answers), PLACE)).may_watch_nodes is may
 
 
 async def test_a_start_waits_for_an_api_server_that_is_away() -> None:
     server = Server(0, 0, True, 0, True, True)
-    assert await may_watch_nodes(server, pause=0) is True
+    assert (await find_basis(server, PLACE, pause=0)).may_watch_nodes is True
     assert server.answers == []
 
 
 async def test_a_refusal_is_an_error_at_once() -> None:
     with pytest.raises(ClusterError):
-        await may_watch_nodes(Server(401), pause=0)
+        await find_basis(Server(401), PLACE, pause=0)

@@ -37,7 +37,6 @@ class OperatorProcess:
     """`python -m regroup_operator`, to be killed and started again."""
 
     def __init__(self, kubeconfig: Path, folder: Path) -> None:
-        (folder / "key").write_text("0123456789abcdef0123456789abcdef")
         self.health_port, self.metrics_port = free_port(), free_port()
         self.log = folder / "operator.log"
         self._environment = {
@@ -45,7 +44,7 @@ class OperatorProcess:
             "KUBECONFIG": str(kubeconfig),
             "REGROUP_OPERATOR_TRAINER_IMAGE": "example/trainer:1",
             "REGROUP_OPERATOR_COORDINATOR_IMAGE": "example/operator:1",
-            "REGROUP_OPERATOR_KEY_FILE": str(folder / "key"),
+            "REGROUP_OPERATOR_KEY_SECRET": f"{RELEASE}/regroup-key",
             "REGROUP_OPERATOR_HEALTH_PORT": str(self.health_port),
             "REGROUP_OPERATOR_METRICS_PORT": str(self.metrics_port),
         }

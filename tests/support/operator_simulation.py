@@ -114,6 +114,8 @@ class Simulation:
         default_factory=lambda: {"trainer": "trainer:1", "coordinator": "operator:1"}
     )
     """Of the operator's release."""
+    token_key: str = "0a0a0a0a"
+    """Of the operator."""
     dead_nodes: set[str] = field(default_factory=set)
     unready_nodes: set[str] = field(default_factory=set)
     """Nodes that Kubernetes has given up."""
@@ -174,6 +176,7 @@ class Simulation:
             nodes={name: self._node(name) for name in self._nodes_looked_at()},
             coordinator=self._view(),
             images=self.images,
+            token_key=self.token_key,
         )
 
     def round(self, crash_after: int | None = None) -> Plan:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that everybody uses
 from torch import Tensor, nn
@@ -34,10 +35,11 @@ class Points:
 class Count:
     """Counts steps, in a state whose structure changes."""
 
-    value = 0
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
     def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value, "values": list(range(self.value % 3))}
+        return {"value": self.value, "values": list(range(int(self.value) % 3))}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.value = state_dict["value"]
@@ -77,7 +79,7 @@ def main() -> None:
     model = session.prepare(Net(), strategy=options.strategy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
-    count = Count()
+    count = Count(numpy.array(0) if options.fail == "array" else 0)
     if options.fail != "no-optimizer":
         session.attach(optimizer, scheduler, gradient_clip=0.5, count=count)
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from regroup_operator.api.settings import Settings
 from regroup_operator.observe.kubernetes_objects import read_job
 from regroup_operator.observe.observed import Job
-from regroup_operator.render import workload
+from regroup_operator.render import keyring, workload
 from tests.support.operator_simulation import make_spec
 
 SETTINGS = Settings(
-    trainer_image="trainer:1", coordinator_image="operator:1", key_file=Path("/nowhere")
+    trainer_image="trainer:1",
+    coordinator_image="operator:1",
+    key_secret="regroup-system/regroup-key",
 )
+
+KEYS = keyring.Keyring("0a0a0a0a", {"0a0a0a0a": b"0123456789abcdef"}, SETTINGS.key_secret)
 
 
 def make_valid_job(**fields: Any) -> Job:

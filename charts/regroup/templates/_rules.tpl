@@ -7,7 +7,7 @@
 - {apiGroups: [regroup.dev], resources: [trainingjobs/finalizers], verbs: [update]}
 - {apiGroups: [""], resources: [pods], verbs: [list, watch, create, delete]}
 - {apiGroups: [""], resources: [services], verbs: [get, create, patch]}
-# The token can be derived again: Secrets are never read.
+# A token can be derived again: the Secrets of jobs are never read.
 - {apiGroups: [""], resources: [secrets], verbs: [create]}
 - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, create]}
 - {apiGroups: [""], resources: [events], verbs: [create]}

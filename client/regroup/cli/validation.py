@@ -7,7 +7,6 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -132,7 +131,7 @@ def _as_submitted(name: str, spec: TrainingJobSpec) -> Job:
 
 
 _SETTINGS = Settings(
-    trainer_image="regroup/trainer", coordinator_image="regroup/operator", key_file=Path("/")
+    trainer_image="regroup/trainer", coordinator_image="regroup/operator", key_secret="none/none"
 )
 """Stands for an installation: what is refused of a spec does not depend on it."""
 

@@ -20,7 +20,8 @@ class ClaimStorage(Section):
     claim_name: ObjectName
     """Name of a claim in the job's namespace; ReadWriteMany for more than one worker."""
     sub_path: Annotated[str, Field(max_length=512, pattern=r"^[^/].*$")] | None = None
-    """Folder of the volume in which the job's own folder is made."""
+    """Folder of the volume. The job's pods mount only this, and the job's own folder is made in it.
+    """
 
     @model_validator(mode="after")
     def _stays_inside(self) -> Self:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -13,6 +12,8 @@ from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS
 from regroup_operator.errors import SettingsError
 
 PREFIX = "REGROUP_OPERATOR_"
+_NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+_SECRET = rf"^{_NAME}/{_NAME}$"
 
 
 class Settings(BaseModel):
@@ -26,8 +27,10 @@ class Settings(BaseModel):
     """Image of the workers of jobs that name no image."""
     coordinator_image: str
     """Image of coordinators: the operator's own."""
-    key_file: Path
-    """File with the secret that the jobs' tokens are derived from: at least 16 bytes."""
+    key_secret: Annotated[str, Field(pattern=_SECRET)]
+    """The Secret with the key that the jobs' tokens are derived from, as `namespace/name`. The
+    operator makes it where there is none.
+    """
     namespaces: tuple[str, ...] = ()
     """Namespaces to watch; empty: all."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8080
@@ -67,9 +70,7 @@ class Settings(BaseModel):
         for name, field in cls.model_fields.items():
             text = environ.get(PREFIX + name.upper(), "")
             if text:
-                given[name] = (
-                    _value(name, text) if field.annotation not in (str, int, Path) else text
-                )
+                given[name] = _value(name, text) if field.annotation not in (str, int) else text
         try:
             return cls.model_validate(given)
         except ValidationError as error:
@@ -78,22 +79,6 @@ class Settings(BaseModel):
                 for e in error.errors(include_url=False)
             ]
             raise SettingsError("; ".join(problems)) from error
-
-    def key(self) -> bytes:
-        """The secret that tokens are derived from. Raises SettingsError when it is missing or too
-        short.
-        """
-        try:
-            key = self.key_file.read_bytes().strip()
-        except OSError as error:
-            raise SettingsError(
-                f"{PREFIX}KEY_FILE: {error}: mount the Secret with the operator's key"
-            ) from error
-        if len(key) < 16:
-            raise SettingsError(
-                f"{PREFIX}KEY_FILE: {self.key_file} holds {len(key)} bytes: at least 16 are needed"
-            )
-        return key
 
 
 def _value(name: str, text: str) -> Any:

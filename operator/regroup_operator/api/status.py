@@ -266,6 +266,8 @@ class TrainingJobStatus(StatusSection):
     protocol_version: NonNegativeInt | None = None
     """Version of the protocol of coordinator and agents, from the start until the job is suspended.
     """
+    token_key: Word | None = None
+    """Name of the operator's key that the job's token is derived from; of a job's whole life."""
     handled_pods: Annotated[
         tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=PODS_HANDLED)
     ] = ()

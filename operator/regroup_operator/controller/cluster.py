@@ -114,6 +114,10 @@ class Cluster:
         """The PersistentVolumeClaim that holds a job's checkpoints."""
         return await self._get(_core(namespace, "persistentvolumeclaims"), name)
 
+    async def secret(self, namespace: str, name: str) -> Object | None:
+        """The Secret with the operator's own key. Those of jobs are never read."""
+        return await self._get(_core(namespace, "secrets"), name)
+
     async def node(self, name: str) -> Object | None:
         """A node, with its conditions and taints."""
         return await self._get(f"{_CORE}/nodes", name)
@@ -153,7 +157,7 @@ class Cluster:
         await self._create_own(_core(document["metadata"]["namespace"], "pods"), document)
 
     async def create_secret(self, document: Object) -> None:
-        """Create a Secret unless it exists. Its name contains the job's UID."""
+        """Create a Secret unless it exists. The name of a job's contains the job's UID."""
         await self._create_once(_core(document["metadata"]["namespace"], "secrets"), document)
 
     async def create_claim(self, document: Object) -> None:

@@ -35,6 +35,7 @@ from regroup_operator.decide.plan import (
 from regroup_operator.errors import ClusterError, CoordinatorError
 from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
 from regroup_operator.render import torchrun_workload, workload
+from regroup_operator.render.keyring import Keyring
 from regroup_operator.render.pods import LAUNCHER_OBJECTS
 from regroup_trainer.protocol.desired import Desired, Lost
 
@@ -45,15 +46,15 @@ log = logging.getLogger(__name__)
 
 
 class Executor:
-    """Sends what actions stand for to the API server and to coordinators. Raises SettingsError when
-    the operator's key is missing.
-    """
+    """Sends what actions stand for to the API server and to coordinators."""
 
-    def __init__(self, cluster: Cluster, coordinators: Coordinators, settings: Settings) -> None:
+    def __init__(
+        self, cluster: Cluster, coordinators: Coordinators, settings: Settings, keys: Keyring
+    ) -> None:
         self._cluster = cluster
         self._coordinators = coordinators
         self._settings = settings
-        self._key = settings.key()
+        self._keys = keys
         self._tokens_sent: dict[Key, float] = {}
         """Monotonic time."""
         self._unreached: dict[Key, dict[str, float]] = {}
@@ -63,6 +64,10 @@ class Executor:
         """Seconds since the Secret of a job was last sent; None: never."""
         sent = self._tokens_sent.get(key)
         return None if sent is None else time.monotonic() - sent
+
+    def token_key(self, job: AnyJob) -> str:
+        """Name of the key for the token of a job that starts now; empty when it needs none."""
+        return self._keys.current if LAUNCHER_OBJECTS[job.launcher].has_token else ""
 
     def unreached_seconds(self, key: Key) -> dict[str, float]:
         """UID of a worker -> for how long the coordinator's address could not be sent to it."""
@@ -94,7 +99,7 @@ class Executor:
 
     async def execute(self, action: Action, job: AnyJob, observed: Observed) -> None:
         """Execute one action. `job` has the status that was just written. Raises ClusterError or
-        CoordinatorError.
+        CoordinatorError, and KeyMissingError where the job's token is needed and cannot be derived.
         """
         log.info("%s/%s: %s", job.namespace, job.name, _short(action))
         match action:
@@ -129,7 +134,7 @@ class Executor:
 
     def target(self, job: AnyJob, pods: tuple[Pod, ...]) -> Target | None:
         """The coordinator of the current term, also while it is being deleted; None while it has no
-        address.
+        address, or the job no token.
         """
         term = job.status.coordinator_term
         runs = ("Running", "Unknown")
@@ -137,10 +142,14 @@ class Executor:
             p for p in pods if p.role == names.COORDINATOR and p.term == term and p.phase in runs
         )
         pod = next((p for p in leading if p.ip), None)
-        if pod is None:
+        if pod is None or self.key_problem(job):
             return None
-        token = workload.token(job, self._key)
+        token = self._keys.token(job)
         return Target(pod.uid, pod.ip, term, token, workload.protocol_of(job))
+
+    def key_problem(self, job: AnyJob) -> str:
+        """Why the job's token cannot be derived; empty when it can, or none is needed."""
+        return self._keys.problem(job) if self.token_key(job) else ""
 
     async def _ensure_access(self, job: AnyJob, observed: Observed) -> None:
         await self._ensure_token(job)
@@ -161,7 +170,7 @@ class Executor:
 
     async def _ensure_token(self, job: AnyJob) -> None:
         if LAUNCHER_OBJECTS[job.launcher].has_token:
-            await self._cluster.create_secret(workload.secret(job, self._key))
+            await self._cluster.create_secret(workload.secret(job, self._keys.token(job)))
             self._tokens_sent[job.key] = time.monotonic()
 
     async def _repair_token(self, job: AnyJob) -> None:
@@ -192,7 +201,7 @@ class Executor:
 
     async def _send_address(self, pods: tuple[Pod, ...], job: AnyJob, observed: Observed) -> None:
         url = workload.coordinator_url(observed.service.address if observed.service else "")
-        token = workload.token(job, self._key)
+        token = self._keys.token(job)
         problems = await asyncio.gather(*(self._problem_of(pod, token, url) for pod in pods))
         former, now = self._unreached.get(job.key, {}), time.monotonic()
         failed = [pod.uid for pod, problem in zip(pods, problems, strict=True) if problem]

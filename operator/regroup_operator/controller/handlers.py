@@ -23,6 +23,7 @@ from regroup_operator.controller.cluster import Cluster, jobs_path
 from regroup_operator.controller.collection import Collection
 from regroup_operator.controller.coordination import Coordinators, Key
 from regroup_operator.controller.credentials import login
+from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.kopf_storage import NoDiffBase, NoProgress
 from regroup_operator.controller.list_watch import ListWatch
 from regroup_operator.controller.node_watch import NodeWatch
@@ -31,6 +32,7 @@ from regroup_operator.controller.reconcile import Reconciler
 from regroup_operator.controller.work_queue import WorkQueue
 from regroup_operator.errors import OperatorError
 from regroup_operator.observe.kubernetes_objects import read_ready
+from regroup_operator.render.keyring import Keyring
 
 WORKERS = 8
 """Jobs that are reconciled at a time."""
@@ -47,8 +49,9 @@ class Operator:
     it.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, keys: Keyring) -> None:
         self._settings = settings
+        self._keys = keys
         self.queue: WorkQueue[Key] = WorkQueue(group_of=lambda key: key[0])
         self.nodes: NodeWatch | None = None
         self._closers: list[Any] = []
@@ -62,7 +65,10 @@ class Operator:
         session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256))
         coordinators = Coordinators(session, self.queue.add)
         self.nodes = NodeWatch(cluster, allowed=may_watch_nodes)
-        reconciler = Reconciler(cluster, coordinators, self.nodes, self._settings, job_series)
+        executor = Executor(cluster, coordinators, self._settings, self._keys)
+        reconciler = Reconciler(
+            cluster, coordinators, executor, self.nodes, self._settings, job_series
+        )
         watches = [
             Collection(cluster.connection, jobs_path(namespace), only_metadata=True)
             for namespace in self._settings.namespaces or (None,)

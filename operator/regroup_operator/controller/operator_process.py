@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import sys
+from dataclasses import dataclass
 
 import kopf
 from prometheus_client import start_http_server
@@ -14,24 +15,34 @@ from regroup_operator.api.settings import Settings
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.credentials import login
 from regroup_operator.controller.handlers import Operator, register
+from regroup_operator.controller.operator_key import read_or_make_keys
 from regroup_operator.errors import ClusterError, OperatorError
+from regroup_operator.render.keyring import Keyring
 
 RETRY_SECONDS = 2.0
 
 
-async def may_watch_nodes(cluster: Cluster, pause: float = RETRY_SECONDS) -> bool:
-    """Whether the operator has the rights to watch nodes and read their leases. kopf ends when a
-    watch is forbidden.
+@dataclass(frozen=True)
+class Basis:
+    """What the operator learns of the cluster before it starts."""
+
+    may_watch_nodes: bool
+    """Whether it has the rights to watch nodes and read their leases. kopf ends when a watch is
+    forbidden.
+    """
+    keys: Keyring
+
+
+async def find_basis(cluster: Cluster, key_secret: str, pause: float = RETRY_SECONDS) -> Basis:
+    """Raises SettingsError when there is no key, and ClusterError when a request is refused.
 
     Waits for an API server that does not answer. A kubelet would restart an operator that ended
     instead, but ever less often, and the operator would miss the API server's return by minutes.
     """
     while True:
         try:
-            nodes = await cluster.may("watch", "", "nodes")
-            return nodes and await cluster.may(
-                "get", "coordination.k8s.io", "leases", "kube-node-lease"
-            )
+            keys = await read_or_make_keys(cluster, key_secret)
+            return Basis(await _may_watch_nodes(cluster), keys)
         except ClusterError as error:
             if error.status:
                 raise
@@ -39,26 +50,37 @@ async def may_watch_nodes(cluster: Cluster, pause: float = RETRY_SECONDS) -> boo
             await asyncio.sleep(pause)
 
 
-async def _ask() -> bool:
+async def _may_watch_nodes(cluster: Cluster) -> bool:
+    return await cluster.may("watch", "", "nodes") and await cluster.may(
+        "get", "coordination.k8s.io", "leases", "kube-node-lease"
+    )
+
+
+async def _ask(settings: Settings) -> Basis:
     async with Cluster(login) as cluster:
-        return await may_watch_nodes(cluster)
+        return await find_basis(cluster, settings.key_secret)
 
 
 def main() -> int:
     """Run until SIGTERM. Returns the exit code."""
     try:
         settings = Settings.read(os.environ)
-        settings.key()
         logging.basicConfig(
             level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
         )
         for chatty in ("kopf", "aiohttp.access"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
-        nodes_are_ours_to_watch = asyncio.run(_ask())
+        basis = asyncio.run(_ask(settings))
     except (OperatorError, kopf.LoginError) as error:
         print(f"regroup-operator: {error}", file=sys.stderr)
         return 2
-    if not nodes_are_ours_to_watch:
+    logging.info(
+        "keys in Secret %s: %s for new jobs, former ones %s",
+        settings.key_secret,
+        basis.keys.current,
+        ", ".join(sorted(basis.keys.keys.keys() - {basis.keys.current})) or "none",
+    )
+    if not basis.may_watch_nodes:
         logging.warning(
             "no right to watch nodes and read their leases: unresponsive nodes are not avoided "
             "(see watch.nodes of the chart)"
@@ -66,8 +88,8 @@ def main() -> int:
     if settings.metrics_port:
         start_http_server(settings.metrics_port)
     registry = kopf.OperatorRegistry()
-    operator = Operator(settings)
-    register(registry, operator, may_watch_nodes=nodes_are_ours_to_watch)
+    operator = Operator(settings, basis.keys)
+    register(registry, operator, may_watch_nodes=basis.may_watch_nodes)
     kopf.run(
         registry=registry,
         standalone=True,

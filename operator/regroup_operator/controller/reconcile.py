@@ -81,6 +81,7 @@ class Reconciler:
         self,
         cluster: Cluster,
         coordinators: Coordinators,
+        executor: Executor,
         nodes: NodeWatch,
         settings: Settings,
         series: JobSeries,
@@ -90,7 +91,7 @@ class Reconciler:
         self._nodes = nodes
         self._settings = settings
         self._series = series
-        self._executor = Executor(cluster, coordinators, settings)
+        self._executor = executor
         self._apply_errors: dict[Key, tuple[WaitingReason, str]] = {}
         """Why the last plan of a job was not executed wholly."""
         self._written: dict[Key, float] = {}
@@ -198,7 +199,7 @@ class Reconciler:
         )
         service, budget, policy = (_own(document, job) for document in found[:3])
         claim = found[3]
-        reason, error = self._apply_errors.get(job.key, (WaitingReason.ApiError, ""))
+        reason, error = self._problem(job)
         self._nodes.expect(job.key, {pod.node for pod in pods if pod.node})
         return Observed(
             pods=pods,
@@ -217,9 +218,16 @@ class Reconciler:
             ),
             coordinator=view,
             images=self._images(job),
+            token_key=self._executor.token_key(job),
             apply_error=error,
             apply_reason=reason,
         )
+
+    def _problem(self, job: AnyJob) -> tuple[WaitingReason, str]:
+        """What keeps plans of this job from being executed; an empty sentence when nothing does."""
+        if missing := self._executor.key_problem(job):
+            return WaitingReason.KeyMissing, missing
+        return self._apply_errors.get(job.key, (WaitingReason.ApiError, ""))
 
     async def _pods(self, job: JobObject) -> tuple[Pod, ...]:
         documents = await self._cluster.pods(job.namespace, names.selector(job.name))

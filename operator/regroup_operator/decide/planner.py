@@ -212,8 +212,8 @@ def _with_address(status: TrainingJobStatus, observed: Observed) -> TrainingJobS
 def _start(
     job: Job, status: TrainingJobStatus, observed: Observed, blocker: Waiting | None, now: datetime
 ) -> Step:
-    """What a start, or a start after a suspension, fixes once: time, images, protocol; and the
-    job's own claim.
+    """What a start, or a start after a suspension, fixes once: time, images, protocol,
+    key; and the job's own claim.
 
     While there are pods, the protocol is theirs: it stays open until the coordinator reports it.
     """
@@ -227,6 +227,7 @@ def _start(
         "start_time": status.start_time or format_time(now),
         "images": {**observed.images, **status.images},
         "protocol_version": status.protocol_version or protocol,
+        "token_key": status.token_key or observed.token_key or None,
     }
     events: tuple[Event, ...] = ()
     resumes = status.start_time is None and job.status.holds("Suspended")

@@ -235,6 +235,10 @@ class Observed:
     coordinator: CoordinatorView = CoordinatorView()
     images: Mapping[str, str] = field(default_factory=dict)
     """The images of `trainer` and `coordinator`, if the job started now."""
+    token_key: str = ""
+    """Name of the key that the job's token would be derived from, if it started now; empty: the
+    launcher uses no token.
+    """
     apply_error: str = ""
     """Why an action of the last plan failed; empty when none did."""
     apply_reason: WaitingReason = WaitingReason.ApiError

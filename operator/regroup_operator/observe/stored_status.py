@@ -13,6 +13,8 @@ out becomes:
   (`planner`), so that a running job stays at its release. Without pods it starts with those of
   today. A coordinator that has to be replaced before it could report gets a successor that is
   addressed in today's protocol.
+- `tokenKey` is then that of the key in use. After a rotation it is the wrong one: the coordinator
+  of a running job refuses the operator's requests until the name is written back.
 - `restarts` are then restored from the account of the running coordinator (`merge_ledgers`).
 - `handledPods`: all pods that have ended by now count as handled (`losses`), so that no failure is
   counted twice.

@@ -81,19 +81,23 @@ def claim_name(job: Job) -> str | None:
 
 def directory(job: Job) -> str:
     """The job's own folder on the volume, as its pods see it."""
+    return f"{_volume_mount(job)['mountPath']}/{job.namespace}/{job.name}-{names.short(job.uid)}"
+
+
+def _volume_mount(job: Job) -> Object:
+    """Where pods see the volume. Of a volume with a subPath they see nothing else, at the path at
+    which it lies there: pods that an older operator made see the whole volume.
+    """
     storage = job.spec.checkpoint.storage
-    sub_path = (
-        storage.persistent_volume_claim.sub_path
-        if storage and storage.persistent_volume_claim
-        else None
-    )
-    parts = [
-        VOLUME_MOUNT,
-        sub_path.strip("/") if sub_path else "",
-        job.namespace,
-        f"{job.name}-{names.short(job.uid)}",
-    ]
-    return "/".join(part for part in parts if part)
+    claim = storage.persistent_volume_claim if storage else None
+    sub_path = claim.sub_path.strip("/") if claim and claim.sub_path else ""
+    if not sub_path:
+        return {"name": "checkpoints", "mountPath": VOLUME_MOUNT}
+    return {
+        "name": "checkpoints",
+        "mountPath": f"{VOLUME_MOUNT}/{sub_path}",
+        "subPath": sub_path,
+    }
 
 
 # --- parts of a pod -------------------------------------------------------------------------------
@@ -111,13 +115,14 @@ _SECURITY = {
     "fsGroupChangePolicy": "OnRootMismatch",
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-_CHECKPOINTS = {"name": "checkpoints", "mountPath": VOLUME_MOUNT}
 _TOKEN = {"name": "token", "mountPath": TOKEN_FILE.rsplit("/", 1)[0], "readOnly": True}
 _SCRATCH = {"name": "scratch", "mountPath": "/tmp"}
-MOUNTS = (_CHECKPOINTS, _TOKEN, _SCRATCH)
-"""Volume mounts of coordinators and agents."""
-MOUNTS_WITHOUT_TOKEN = (_CHECKPOINTS, _SCRATCH)
-"""Of workers that use no token."""
+
+
+def mounts(job: Job) -> list[Object]:
+    """Volume mounts of coordinators and workers. The token's is one when the launcher uses it."""
+    token = (_TOKEN,) if LAUNCHER_OBJECTS[job.launcher].has_token else ()
+    return [_volume_mount(job), *(dict(mount) for mount in (*token, _SCRATCH))]
 
 
 def container_security(*, read_only: bool) -> Object:

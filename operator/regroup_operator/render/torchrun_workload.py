@@ -13,12 +13,12 @@ from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.user_script import COMMAND_FIELD, Script, main_container, user_script
 from regroup_operator.observe.observed import Job
 from regroup_operator.render.pods import (
-    MOUNTS_WITHOUT_TOKEN,
     avoiding,
     container_security,
     directory,
     environment,
     metadata,
+    mounts,
     pod_spec,
     ranks_per_worker,
     set_variables,
@@ -97,7 +97,7 @@ def agent_pod(
     main = {
         "command": agent_command(script, meeting),
         "env": environment(variables, {_POD_ADDRESS: "status.podIP"}),
-        "volumeMounts": list(MOUNTS_WITHOUT_TOKEN),
+        "volumeMounts": mounts(job),
     }
     pod = worker(job, settings, place, main)
     set_variables(pod, script.variables)

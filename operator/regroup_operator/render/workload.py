@@ -7,8 +7,6 @@ All pods are restricted: non-root, no capabilities, the default seccomp profile,
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 from collections.abc import Iterable
 
@@ -23,12 +21,12 @@ from regroup_operator.observe.observed import Job, JobObject
 from regroup_operator.render import injection
 from regroup_operator.render.pods import (
     LAUNCHER_OBJECTS,
-    MOUNTS,
     avoiding,
     container_security,
     directory,
     environment,
     metadata,
+    mounts,
     pod_spec,
     ranks_per_worker,
     set_variables,
@@ -74,17 +72,10 @@ def _last_known(job: Job) -> LastKnown | None:
     return LastKnown(step=status.progress.step, time=time, world_size=status.world_size)
 
 
-def token(job: JobObject, key: bytes) -> str:
-    """The job's token. It is derived from the operator's key, so that the operator never reads
-    Secrets.
-    """
-    return hmac.new(key, job.uid.encode(), hashlib.sha256).hexdigest()
-
-
 # --- small objects --------------------------------------------------------------------------------
 
 
-def secret(job: JobObject, key: bytes) -> Object:
+def secret(job: JobObject, token: str) -> Object:
     """The Secret with the job's token."""
     return {
         "apiVersion": "v1",
@@ -92,7 +83,7 @@ def secret(job: JobObject, key: bytes) -> Object:
         "metadata": metadata(job, names.token(job.name, job.uid)),
         "type": "Opaque",
         "immutable": True,
-        "stringData": {_TOKEN_KEY: token(job, key)},
+        "stringData": {_TOKEN_KEY: token},
     }
 
 
@@ -222,7 +213,7 @@ def coordinator_pod(
         "resources": settings.coordinator_resources,
         "securityContext": container_security(read_only=True),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": list(MOUNTS),
+        "volumeMounts": mounts(job),
     }
     pod = {
         **pod_spec(job, settings),
@@ -267,7 +258,7 @@ def worker_pod(
         ),
         "env": environment(variables, fields),
         "ports": [{"name": "metrics", "containerPort": AGENT_METRICS_PORT}],
-        "volumeMounts": list(MOUNTS),
+        "volumeMounts": mounts(job),
     }
     pod = worker(job, settings, place, main)
     launched = script.variables if script else {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from regroup_operator.api.settings import Settings
@@ -12,7 +10,7 @@ from regroup_operator.errors import SettingsError
 GIVEN = {
     "REGROUP_OPERATOR_TRAINER_IMAGE": "t:1",
     "REGROUP_OPERATOR_COORDINATOR_IMAGE": "o:1",
-    "REGROUP_OPERATOR_KEY_FILE": "/nowhere/key",
+    "REGROUP_OPERATOR_KEY_SECRET": "regroup-system/regroup-key",
 }
 
 
@@ -33,21 +31,10 @@ def test_lists_and_objects_are_json() -> None:
         ("NAMESPACES", "a,b"),
         ("METRICS_PORT", "70000"),
         ("NETWORK_PEERS", '{"a": 1}'),
+        ("KEY_SECRET", "regroup-key"),
+        ("KEY_SECRET", "a/../kube-system/b"),
     ],
 )
 def test_a_wrong_variable_is_named(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=f"REGROUP_OPERATOR_{name}"):
         Settings.read({**GIVEN, f"REGROUP_OPERATOR_{name}": value})
-
-
-def test_a_key_that_is_missing_or_short_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="KEY_FILE"):
-        Settings.read(GIVEN).key()
-    (tmp_path / "key").write_text("short")
-    with pytest.raises(SettingsError, match="at least 16"):
-        Settings.read({**GIVEN, "REGROUP_OPERATOR_KEY_FILE": str(tmp_path / "key")}).key()
-    (tmp_path / "key").write_text("x" * 16 + "\n")
-    assert (
-        Settings.read({**GIVEN, "REGROUP_OPERATOR_KEY_FILE": str(tmp_path / "key")}).key()
-        == b"x" * 16
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -20,7 +19,7 @@ from regroup_operator.decide.plan import (
 )
 from regroup_operator.errors import ClusterError
 from regroup_operator.observe.observed import Observed
-from tests.support.rendering import SETTINGS, make_valid_job
+from tests.support.rendering import KEYS, SETTINGS, make_valid_job
 
 
 class Full:
@@ -30,11 +29,8 @@ class Full:
         raise ClusterError("POST", "/api/v1/secrets", 403, "exceeded quota", "Forbidden")
 
 
-async def test_a_token_that_cannot_be_sent_again_stops_nothing_else(tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.write_bytes(bytes(32))
-    settings = SETTINGS.model_copy(update={"key_file": key})
-    executor = Executor(cast(Cluster, Full()), cast(Coordinators, None), settings)
+async def test_a_token_that_cannot_be_sent_again_stops_nothing_else() -> None:
+    executor = Executor(cast(Cluster, Full()), cast(Coordinators, None), SETTINGS, KEYS)
     await executor.execute(EnsureToken(), make_valid_job(), Observed())
     with pytest.raises(ClusterError, match="exceeded quota"):
         await executor.execute(EnsureAccess(), make_valid_job(), Observed())
@@ -63,12 +59,9 @@ class SmallQuota:
             raise ClusterError("POST", "/api/v1/pods", 403, "exceeded quota", "Forbidden")
 
 
-async def test_a_batch_ends_wholly_before_its_refusal_counts(tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.write_bytes(bytes(32))
-    settings = SETTINGS.model_copy(update={"key_file": key})
+async def test_a_batch_ends_wholly_before_its_refusal_counts() -> None:
     server = SmallQuota(2)
-    executor = Executor(cast(Cluster, server), cast(Coordinators, None), settings)
+    executor = Executor(cast(Cluster, server), cast(Coordinators, None), SETTINGS, KEYS)
     batch = tuple(CreateWorker(index, 1, ()) for index in range(8))
     with pytest.raises(ClusterError, match="exceeded quota"):
         await executor.execute_all(batch, make_valid_job(), Observed())

@@ -192,6 +192,36 @@ def test_the_name_of_a_claim_must_be_a_name(namespace: Namespace, name: str) -> 
     assert "claimName" in answer.message
 
 
+SPACES = {
+    "a claim": (
+        put(SMALLEST, "checkpoint.storage.persistentVolumeClaim.claimName", "payroll"),
+        "ClaimMissing",
+    ),
+    "a template": (
+        put(SMALLEST, "template", {"metadata": {"namespace": "victimns"}}),
+        "InvalidSpec",
+    ),
+}
+"""How a job points to another namespace, and the reason that it gets."""
+
+
+@pytest.mark.parametrize("how", SPACES)
+def test_a_job_that_points_to_another_namespace_gets_nothing_there(
+    operator: OperatorProcess, namespace: Namespace, tenant: str, victim: Namespace, how: str
+) -> None:
+    def things() -> list[Json]:
+        kinds = ("pods", "services", "secrets", "persistentvolumeclaims")
+        found = [victim.api.request("GET", victim.core(kind)).body["items"] for kind in kinds]
+        return [item for items in found for item in items]
+
+    before = things()
+    spec, reason = SPACES[how]
+    submit(namespace, tenant, spec)
+    wait_until(f"reason {reason}", lambda: ready(namespace).get("reason") == reason)
+    assert things() == before
+    assert Kubelets(namespace).pods() == {}
+
+
 @pytest.fixture
 async def cluster(api: Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     """The operator's client with every right there is."""

@@ -6,23 +6,23 @@ import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from regroup_operator.api.settings import Settings
 from regroup_operator.controller import reconcile
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.event_limit import BURST
+from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import JobSeries, internal_errors, unreadable
 from regroup_operator.errors import UnreadableError
 from regroup_operator.observe.observed import CoordinatorView, Identity
 from regroup_trainer.protocol.job_status import JobEvent
 from tests.support.operator_simulation import make_coordinator_status, make_spec
+from tests.support.rendering import KEYS, SETTINGS
 
 Json = dict[str, Any]
 
@@ -63,29 +63,22 @@ def make_document(field: str) -> Json:
     return {"metadata": metadata, "spec": {"replicas": 1, field: 1}}
 
 
-@pytest.fixture
-def key_file(tmp_path: Path) -> Path:
-    file = tmp_path / "key"
-    file.write_text("0123456789abcdef")
-    return file
-
-
 @asynccontextmanager
-async def reconciler_of(server: Server, key_file: Path) -> AsyncIterator[reconcile.Reconciler]:
+async def reconciler_of(server: Server) -> AsyncIterator[reconcile.Reconciler]:
     """A reconciler beside this server."""
-    settings = Settings(trainer_image="t", coordinator_image="c", key_file=key_file)
     async with aiohttp.ClientSession() as session:
         coordinators = Coordinators(session, lambda _key: None)
         nodes = NodeWatch(server, allowed=False)
-        yield reconcile.Reconciler(server, coordinators, nodes, settings, JobSeries())
+        executor = Executor(server, coordinators, SETTINGS, KEYS)
+        yield reconcile.Reconciler(server, coordinators, executor, nodes, SETTINGS, JobSeries())
 
 
 async def test_events_that_exist_are_remembered_and_the_oldest_are_forgotten(
-    key_file: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reconcile, "EVENTS_REMEMBERED", 3)
     server = Server(make_document("first"))
-    async with reconciler_of(server, key_file) as reconciler:
+    async with reconciler_of(server) as reconciler:
 
         async def events_about(field: str) -> int:
             server.document = make_document(field)
@@ -135,7 +128,7 @@ class PlainServer(Server):
 
 
 async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
-    key_file: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(*_: Any) -> Json:
         raise ZeroDivisionError("by zero")
@@ -143,7 +136,7 @@ async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
     metadata = {**make_document("")["metadata"], "generation": 4}
     server = PlainServer({"metadata": metadata, "spec": make_spec(networkPolicy="None")})
     errors = internal_errors._value.get()
-    async with reconciler_of(server, key_file) as reconciler:
+    async with reconciler_of(server) as reconciler:
         await reconciler.reconcile(("a", "gpt"))
         terms = server.stored["status"].get("coordinatorTerm", 0)
         with monkeypatch.context() as patched:
@@ -167,13 +160,11 @@ async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
         assert server.made, "the job goes on once the error is gone"
 
 
-async def test_a_template_that_no_pod_can_be_made_of_is_refused_before_anything_exists(
-    key_file: Path,
-) -> None:
+async def test_a_template_that_no_pod_can_be_made_of_is_refused_before_anything_exists() -> None:
     metadata = {**make_document("")["metadata"], "generation": 4}
     spec = make_spec(resources={"limits": {"cpu": "banana"}})
     server = PlainServer({"metadata": metadata, "spec": spec})
-    async with reconciler_of(server, key_file) as reconciler:
+    async with reconciler_of(server) as reconciler:
         await reconciler.reconcile(("a", "gpt"))
     status = server.stored["status"]
     ready = next(c for c in status["conditions"] if c["type"] == "Ready")
@@ -182,9 +173,9 @@ async def test_a_template_that_no_pod_can_be_made_of_is_refused_before_anything_
     assert server.made == []
 
 
-async def test_the_status_alone_is_written_over_the_object_that_was_read(key_file: Path) -> None:
+async def test_the_status_alone_is_written_over_the_object_that_was_read() -> None:
     server = Server(make_document("first"))
-    async with reconciler_of(server, key_file) as reconciler:
+    async with reconciler_of(server) as reconciler:
         await reconciler.reconcile(("a", "gpt"))
     ((status, present),) = server.statuses
     assert present == Identity("uid-1", "7")
@@ -193,12 +184,12 @@ async def test_the_status_alone_is_written_over_the_object_that_was_read(key_fil
 
 
 async def test_a_job_that_cannot_be_read_is_named_once_and_read_again_later(
-    key_file: Path, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     problem = "cannot read the answer: it has more than 4194304 bytes"
     server = Server(UnreadableError("GET", "/jobs/gpt", 0, problem))
     counted = unreadable.labels(name="trainingjobs")._value.get()
-    async with reconciler_of(server, key_file) as reconciler:
+    async with reconciler_of(server) as reconciler:
         for _ in range(2):
             assert await reconciler.reconcile(("a", "gpt")) == reconcile.UNREADABLE_SECONDS
     (event,) = server.events
@@ -210,7 +201,7 @@ async def test_a_job_that_cannot_be_read_is_named_once_and_read_again_later(
 
 
 async def test_a_coordinator_gets_no_more_events_made_than_the_limit(
-    key_file: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = Server(make_document("first"))
     numbers = itertools.count()
@@ -224,7 +215,7 @@ async def test_a_coordinator_gets_no_more_events_made_than_the_limit(
         return CoordinatorView(make_coordinator_status(events=events))
 
     monkeypatch.setattr(Coordinators, "view", view)
-    async with reconciler_of(server, key_file) as reconciler:
+    async with reconciler_of(server) as reconciler:
         for _ in range(7):
             await reconciler.reconcile(("a", "gpt"))
     assert BURST <= len(server.events) <= BURST + 5, "some seconds may have passed"

@@ -440,6 +440,23 @@ def test_a_suspended_job_resumes_under_a_higher_term_with_new_pods(job: Simulati
     assert not job.status.holds("Suspended")
 
 
+def test_a_job_keeps_its_key_for_life_since_the_secret_with_its_token_stays(
+    job: Simulation,
+) -> None:
+    assert job.status.token_key == "0a0a0a0a"
+    job.token_key = "0b0b0b0b"
+    job.settle(3)
+    job.spec, job.generation = make_spec(suspend=True), 2
+    job.outcome = Outcome(result="suspended", message="saved")
+    job.settle(6)
+    assert job.status.holds("Suspended")
+    job.outcome = None
+    job.spec, job.generation = make_spec(), 3
+    job.settle(6)
+    assert job.workers()
+    assert job.status.token_key == "0a0a0a0a"
+
+
 def test_a_job_that_is_made_suspended_gets_no_pods() -> None:
     simulation = Simulation(spec=make_spec(suspend=True))
     simulation.settle(2)

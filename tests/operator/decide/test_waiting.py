@@ -72,6 +72,12 @@ def with_a_refused_request() -> Plan:
     return planned(simulation, replace(simulation.observed(), apply_error="403 exceeded quota"))
 
 
+def with_a_key_that_is_gone() -> Plan:
+    simulation = training()
+    missing = {"apply_error": "key 1234 is gone", "apply_reason": WaitingReason.KeyMissing}
+    return planned(simulation, replace(simulation.observed(), **missing))  # type: ignore[arg-type]
+
+
 def with_an_image_that_cannot_be_pulled() -> Plan:
     simulation = started()
     for pod in simulation.workers():
@@ -177,6 +183,7 @@ GIVEN = [
     (without_a_claim, "ClaimMissing", "'shared' in default: create it"),
     (with_a_claim_of_one_node, "ClaimNotShared", "need a ReadWriteMany claim"),
     (with_an_object_of_somebody_else, "ObjectConflict", "Service gpt-coordinator is not"),
+    (with_a_key_that_is_gone, "KeyMissing", "key 1234 is gone"),
     (with_a_refused_request, "ApiError", "403 exceeded quota"),
     (
         with_an_image_that_cannot_be_pulled,

@@ -10,14 +10,12 @@ import pytest
 from regroup_operator.api.status import ProgressStatus, TrainingJobStatus
 from regroup_operator.decide.job_account import merge_ledgers
 from regroup_operator.errors import TemplateError
-from regroup_operator.render import pods, workload
+from regroup_operator.render import pods, torchrun_workload, workload
 from regroup_trainer.protocol.desired import LastKnown
 from regroup_trainer.protocol.environment import AgentEnvironment, CoordinatorEnvironment
 from regroup_trainer.protocol.ledger import Ledger
 from tests.support.operator_simulation import make_coordinator_status
 from tests.support.rendering import SETTINGS, main_of, make_valid_job, make_worker, values_of
-
-KEY = b"0123456789abcdef"
 
 
 def test_a_worker_gets_all_that_its_agent_reads_from_the_environment() -> None:
@@ -71,13 +69,33 @@ def test_a_coordinator_gets_the_job_as_it_should_be() -> None:
     assert pod["spec"]["restartPolicy"] == "Always"
 
 
-def test_the_folder_lies_below_the_sub_path() -> None:
-    job = make_valid_job(
-        checkpoint={
-            "storage": {"persistentVolumeClaim": {"claimName": "shared", "subPath": "a/b/"}}
-        }
-    )
-    assert pods.directory(job) == "/regroup/volume/a/b/team/gpt-4322f31b"
+@pytest.mark.parametrize(
+    ("sub_path", "mount"),
+    [
+        ("a/b/", {"mountPath": "/regroup/volume/a/b", "subPath": "a/b"}),
+        (None, {"mountPath": "/regroup/volume"}),
+    ],
+)
+@pytest.mark.parametrize("launcher", ["regroup", "torchrun"])
+def test_pods_mount_only_the_sub_path_and_the_folder_lies_in_it(
+    sub_path: str | None, mount: dict[str, str], launcher: str
+) -> None:
+    storage = {"persistentVolumeClaim": {"claimName": "shared", "subPath": sub_path}}
+    command = [] if launcher == "regroup" else ["python", "train.py"]
+    template = {"spec": {"containers": [{"name": "trainer", "command": command}]}}
+    plain = {} if launcher == "regroup" else {"trainer": None, "template": template}
+    job = make_valid_job(launcher=launcher, checkpoint={"storage": storage}, **plain)
+    worker = {"regroup": workload.worker_pod, "torchrun": torchrun_workload.agent_pod}[launcher]
+    made = [worker(job, SETTINGS, (1, 4), "198.19.0.1", ())]
+    if launcher == "regroup":
+        wanted = workload.desired(job, Ledger())
+        made.append(workload.coordinator_pod(job, SETTINGS, wanted, 3, ()))
+    for pod in made:
+        mounted = pod["spec"]["containers"][0]["volumeMounts"]
+        assert [m for m in mounted if m["name"] == "checkpoints"] == [
+            {"name": "checkpoints", **mount}
+        ]
+    assert pods.directory(job) == f"{mount['mountPath']}/team/gpt-4322f31b"
 
 
 def test_a_new_coordinator_is_seeded_with_the_larger_of_written_and_reported() -> None:
@@ -177,16 +195,6 @@ def test_excluded_nodes_are_excluded_in_every_term_one_requirement_each() -> Non
     assert [term["matchFields"] for term in found["nodeSelectorTerms"]] == [fields, fields]
     assert [term["matchExpressions"][0]["key"] for term in found["nodeSelectorTerms"]] == ["a", "b"]
     assert pod["metadata"]["annotations"]["regroup.dev/excluded-nodes"] == "n1,n2"
-
-
-def test_the_token_differs_by_job_and_needs_the_key() -> None:
-    job = make_valid_job()
-    other = replace(job, uid="other")
-    assert workload.token(job, KEY) == workload.token(job, KEY)
-    assert (
-        len({workload.token(job, KEY), workload.token(other, KEY), workload.token(job, b"f" * 16)})
-        == 3
-    )
 
 
 def test_an_isolated_job_lets_in_its_own_pods_and_the_peers_of_the_settings() -> None:

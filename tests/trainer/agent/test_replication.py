@@ -160,10 +160,35 @@ async def test_only_content_that_matches_its_checksums_is_stored(tmp_path: Path)
         assert await put(worker, body, announced(body, checksum="0" * 16)) == 422
         assert await put(worker, body, announced(body, size=len(body) + 1)) == 422
         assert await put(worker, body + b"more", announced(body)) == 422
-        assert await put(worker, body, {TENSORS: (5000, "x")}) == 422
         assert worker.store.held() == ()
         assert await put(worker, body, announced(body)) == 204
         assert [held.shards for held in worker.store.held()] == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {TENSORS: (5000, "x")},
+        {},
+        {TENSORS: (10**12, "x"), REST: (-(10**12), "x")},
+        {TENSORS: (-1, "x"), REST: (0, "x")},
+        {TENSORS: (1 << 70, "x"), REST: (0, "x")},
+        {TENSORS: (5, "x"), REST: (0, "x"), "more": (5, "x")},
+    ],
+)
+async def test_sizes_that_cannot_be_are_refused_before_memory_is_taken(
+    tmp_path: Path, files: dict[str, tuple[int, str]]
+) -> None:
+    async with serving(tmp_path / "next") as worker:
+        assert await put(worker, b"shard", files) == 400
+        assert worker.store.held() == ()
+        assert worker.store._free == []
+
+
+async def test_a_shard_that_the_snapshot_does_not_have_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path / "next") as worker:
+        one = NUMBER._replace(shards=1)  # `put` sends shard 1
+        assert await put(worker, b"shard", announced(b"shard"), number=one) == 400
 
 
 async def test_a_wrong_token_and_another_generation_are_refused(tmp_path: Path) -> None:

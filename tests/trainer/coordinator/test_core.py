@@ -603,3 +603,14 @@ def test_the_message_says_why_a_wanted_worker_is_missing() -> None:
     job.wait(5.0)
     message = make_status(job.core.state, 1).message
     assert message.endswith("on 2 workers of 3 wanted (gpt-w2 has not connected yet)")
+
+
+def test_a_report_of_another_generation_has_nothing_decided_however_many_there_are() -> None:
+    job = Job(make_desired(start_grace_seconds=3.0))
+    agents = [job.add_agent(0), job.add_agent(1)]
+    stale = Progress(generation=GenerationNumber(9, 9), rank=0, step=1, time=1.0)
+    job.wait(2.9)
+    due = job.now + 0.2
+    assert job.core.on_message(stale, agents[0].name, due) == []
+    assert job.core.state.current is None
+    assert job.core.tick(due)

@@ -1,4 +1,4 @@
-"""A real server on loopback: token, protocol version, size limit, long poll, metrics."""
+"""A real server on loopback: token, protocol version, bounds, long poll, metrics."""
 
 from __future__ import annotations
 
@@ -15,27 +15,30 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp.test_utils import TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection, RejectedError
 from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.coordinator import server as server_module
 from regroup_trainer.coordinator.coordinator_status import HEARD_SECONDS, heard_of
-from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
+from regroup_trainer.coordinator.core import MOST_UNKNOWN, TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import Effect
 from regroup_trainer.coordinator.number_files import reserve
 from regroup_trainer.coordinator.server import LONGEST_DELAY_SECONDS, Server
 from regroup_trainer.protocol.agent_messages import Hello, Leaving
 from regroup_trainer.protocol.coordinator_messages import Begin, coordinator_message
 from regroup_trainer.protocol.desired import Lost
+from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
+from regroup_trainer.protocol.rank_messages import Progress
+from regroup_trainer.system.server_connections import SPARE_CONNECTIONS
 from tests.support.coordinator_simulation import make_desired
 from tests.support.generations import make_hello
 from tests.support.waiting import wait_until
 
 TOKEN = "s3cret"
 SELDOM = 0.3
+FIRST = GenerationNumber(1, 1)
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
@@ -66,13 +69,11 @@ async def serving(folder: Path, **desired: object) -> AsyncIterator[Setup]:
     spec = make_desired(directory=str(folder / "job"), **fields)
     core = Coordinator(1, "node-c", spec, now, time.time() - now)
     server = Server(core, TOKEN)
-    listener = TestServer(server.application())
-    await listener.start_server()
-    ticking = asyncio.create_task(server.run())
-    async with aiohttp.ClientSession(headers=BEARER) as session:
-        yield Setup(core, server, f"http://{listener.host}:{listener.port}", session)
-    ticking.cancel()
-    await listener.close()
+    async with server.serve("127.0.0.1", 0) as port:
+        ticking = asyncio.create_task(server.run())
+        async with aiohttp.ClientSession(headers=BEARER) as session:
+            yield Setup(core, server, f"http://127.0.0.1:{port}", session)
+        ticking.cancel()
 
 
 @pytest.fixture
@@ -202,7 +203,7 @@ async def test_a_large_body_is_refused(setup: Setup) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "delay"), [("0.25", 0.25), ("-3", 0.0), ("nan", 0.0), ("1e9", LONGEST_DELAY_SECONDS)]
+    ("text", "delay"), [("0.25", 0.25), ("-3", 0.0), ("1e9", LONGEST_DELAY_SECONDS)]
 )
 async def test_a_heartbeat_says_how_late_it_was_sent(setup: Setup, text: str, delay: float) -> None:
     await setup.join(make_hello())
@@ -216,6 +217,128 @@ async def test_a_heartbeat_with_another_delay_is_refused(setup: Setup) -> None:
     async with setup.session.post(f"{setup.url}/v1/heartbeat/uid-0?delay=late") as response:
         assert response.status == 400
         assert "delay='late' is not a number" in await response.text()
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999"])
+async def test_a_wait_that_is_not_finite_is_refused_and_not_waited_for(
+    setup: Setup, text: str
+) -> None:
+    url = f"{setup.url}/v1/status?after=1e18&wait={text}"
+    async with asyncio.timeout(10), setup.session.get(url) as response:
+        assert response.status == 400
+        assert f"wait='{text}' is not a number" in await response.text()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("heartbeat_milliseconds", "0"),
+        ("heartbeat_milliseconds", "-1"),
+        ("timeout_milliseconds", "0"),
+        ("start_grace_seconds", "NaN"),
+        ("backoff_seconds", "1e999"),
+        ("replicas", "99999999999"),
+        ("spares", "-1"),
+        ("revision", "-1"),
+        ("revision", str(2**70)),
+        ("max_restarts", "-2"),
+    ],
+)
+async def test_a_desired_with_an_impossible_number_is_refused_by_name(
+    setup: Setup, field: str, value: str
+) -> None:
+    fields = json.loads(make_desired(replicas=2).model_dump_json())
+    former = setup.core.state.desired
+    body = json.dumps({**fields, "revision": 7, field: "NUMBER"}).replace('"NUMBER"', value)
+    async with setup.session.put(f"{setup.url}/v1/desired", data=body) as response:
+        assert response.status == 422
+        assert field in await response.text()
+    assert setup.core.state.desired == former
+
+
+async def test_an_agents_number_that_is_not_finite_closes_its_connection(setup: Setup) -> None:
+    socket = await setup.join(make_hello())
+    text = Progress(generation=FIRST, rank=0, step=1, time=1.0).model_dump_json()
+    await socket.send_str(text.replace('"time":1.0', '"time":NaN'))
+    async with asyncio.timeout(10):
+        async for _ in socket:
+            pass
+    assert socket.close_code == 1008
+
+
+async def test_messages_of_another_generation_do_not_delay_heartbeats(setup: Setup) -> None:
+    """Each of them once had all be decided anew, and they were read without a pause."""
+    socket = await setup.join(make_hello())
+    await asyncio.to_thread(wait_until, "a generation", lambda: setup.core.state.current)
+    generation = GenerationNumber(1, 999_999)
+    text = Progress(generation=generation, rank=0, step=1, time=1.0).model_dump_json()
+    seen = setup.core.state.members["uid-0"].last_seen
+
+    async def flood() -> None:
+        for _ in range(23_000):
+            await socket.send_str(text)
+
+    flooding = asyncio.create_task(flood())
+    waits, beats = list[float](), 0
+    while not flooding.done():
+        began = time.monotonic()
+        async with setup.session.post(f"{setup.url}/v1/heartbeat/uid-0") as response:
+            assert response.status == 204
+        waits.append(time.monotonic() - began)
+        beats += 1
+    await flooding
+    assert setup.core.state.members["uid-0"].last_seen > seen
+    assert beats > 100, "heartbeats are answered between the messages"
+    assert sorted(waits)[len(waits) // 2] < 0.1
+    await socket.close()
+
+
+async def test_agents_get_through_while_silent_connections_fill_the_port(setup: Setup) -> None:
+    socket = await setup.join(make_hello())
+    assert coordinator_message.validate_json(await socket.receive_str(timeout=10)).kind == "welcome"
+    host, port = setup.url.removeprefix("http://").split(":")
+    silent = [await asyncio.open_connection(host, int(port)) for _ in range(200)]
+    assert len(setup.server.connections) <= 2 + SPARE_CONNECTIONS
+    other = await setup.join(make_hello(1))
+    assert coordinator_message.validate_json(await other.receive_str(timeout=10)).kind == "welcome"
+    assert not socket.closed
+    assert (await setup.status()).members
+    for _, writer in silent:
+        writer.close()
+    await other.close()
+    await socket.close()
+
+
+async def test_an_agent_that_says_nothing_is_not_waited_for(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "BODY_SECONDS", 0.1)
+    async with setup.session.ws_connect(f"{setup.url}/v1/agent") as socket:
+        assert (await socket.receive(timeout=10)).type is aiohttp.WSMsgType.CLOSE
+
+
+async def test_a_body_that_does_not_arrive_is_not_waited_for(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "BODY_SECONDS", 0.1)
+
+    async def drip() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.02)
+
+    with contextlib.suppress(aiohttp.ClientError):
+        async with asyncio.timeout(10):
+            async with setup.session.put(f"{setup.url}/v1/desired", data=drip()) as response:
+                assert response.status == 408
+
+
+async def test_names_that_nobody_knows_do_not_fill_the_memory(setup: Setup) -> None:
+    for number in range(3 * MOST_UNKNOWN):
+        setup.core.on_heartbeat(f"made-up-{number}", time.monotonic())
+    unknown = setup.core.state.unknown_members
+    assert len(unknown) == MOST_UNKNOWN
+    assert f"made-up-{3 * MOST_UNKNOWN - 1}" in unknown
 
 
 async def test_heartbeats_keep_a_member_until_the_operator_reports_it_lost(setup: Setup) -> None:

@@ -139,6 +139,7 @@ def test_a_lost_rank_is_a_lost_peer_to_the_others(template: Template, tmp_path: 
         ),
         (["--fail=no-step"], 2, "call session.step() after each backward"),
         (["--fail=twice"], 2, "session.backward: called twice for one batch"),
+        (["--fail=array"], 2, "session.attach: count.state_dict()['value'] is a numpy.ndarray"),
         (["--fail=no-optimizer"], 2, "call session.attach(optimizer) first"),
     ],
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from regroup_trainer.snapshots.places import (
     held_file,
     write_description,
 )
+from tests.support import hostile_pickle
 from tests.support.ranks import FIRST, RankOutcome, Template, generation, train_config
 
 TOKEN = "t0ken"
@@ -227,23 +228,39 @@ def test_a_damaged_shard_leaves_the_state_to_the_checkpoint_and_says_why(make_jo
     assert "shard 1 (tensors) is not " in restored.fallback_reason
 
 
+def replace_rest(job: Job, number: SnapshotNumber, content: Callable[[bytes], bytes]) -> None:
+    """Let shard 0 hold something else than its tensors' description, with the checksum of that."""
+    store = job.stores[0]
+    held, path = store.get(number, 0), held_file(store.folder, number, 0, REST)
+    assert held
+    former = path.read_bytes()
+    path.write_bytes(content(former))
+    assert path.read_bytes() != former
+    checksum = xxhash.xxh3_64(path.read_bytes()).hexdigest()
+    written = SnapshotFile(size=path.stat().st_size, checksum=checksum)
+    write_description(store.folder, number, 0, {**held.files, REST: written})
+    shutil.rmtree(Layout(job.directory).published(4), ignore_errors=True)
+
+
 def test_a_snapshot_that_this_release_cannot_read_leaves_the_state_to_the_checkpoint(
     make_job: Any,
 ) -> None:
     job = make_job(2, strategy="fsdp")
     number = job.lose_a_rank(interval_steps=2)
-    store = job.stores[0]
-    held = store.get(number, 0)
-    path = held_file(store.folder, number, 0, REST)
-    content = path.read_bytes().replace(b"snapshot_writer", b"snapshot_former")
-    assert content != path.read_bytes()
-    path.write_bytes(content)
-    written = SnapshotFile(size=len(content), checksum=xxhash.xxh3_64(content).hexdigest())
-    write_description(store.folder, number, 0, {**held.files, REST: written})
-    shutil.rmtree(Layout(job.directory).published(4), ignore_errors=True)
+    replace_rest(job, number, lambda rest: rest.replace(b"snapshot_writer", b"snapshot_former"))
     restored = job.go_on(number)[0].restored
     assert (restored.restored_from, restored.step) == ("Checkpoint", 2)
-    assert "shard 0 is of another release (ModuleNotFoundError" in restored.fallback_reason
+    assert "shard 0 is of another release (ForbiddenError" in restored.fallback_reason
+
+
+def test_a_rank_runs_nothing_that_a_peers_snapshot_names(make_job: Any, tmp_path: Path) -> None:
+    job = make_job(2, strategy="fsdp")
+    number = job.lose_a_rank(interval_steps=2)
+    replace_rest(job, number, lambda _: hostile_pickle.pickled(tmp_path / "ran"))
+    restored = job.go_on(number)[0].restored
+    assert (restored.restored_from, restored.step) == ("Checkpoint", 2)
+    assert "it names posix.mkdir" in restored.fallback_reason
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_snapshot_of_an_abandoned_line_is_never_used(make_job: Any) -> None:

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from regroup_trainer.agent.snapshot_store import HeldShard, Slot, SnapshotStore
 from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.generation import GenerationRecord, SnapshotNumber
-from regroup_trainer.protocol.message import TEXT_LIMIT
+from regroup_trainer.protocol.message import HIGHEST_NUMBER, TEXT_LIMIT, listed, quote
 from regroup_trainer.protocol.rank_messages import SnapshotFile
 from regroup_trainer.snapshots.neighbours import neighbours
 from regroup_trainer.snapshots.places import CHECKSUM_HEADER, FILES, path_on_agent
@@ -159,10 +159,7 @@ class SnapshotServer:
         number, shard = self._require(request)
         if not self.is_current(number):
             raise web.HTTPConflict(text=f"generation {number.generation} is not current here")
-        try:
-            files = _files.validate_json(request.headers.get(FILES_HEADER, ""))
-        except ValidationError as error:
-            raise web.HTTPBadRequest(text=str(error)) from None
+        files = _files_of(request)
         if sum(file.size for file in files.values()) > available_bytes():
             raise web.HTTPInsufficientStorage(text=NO_MEMORY)
         slot = self.store.acquire()
@@ -200,10 +197,25 @@ class SnapshotServer:
         if not hmac.compare_digest(given, b"Bearer " + self.token.encode()):
             raise web.HTTPUnauthorized(text="wrong token")
         with contextlib.suppress(ValueError):
-            return SnapshotNumber.parse(request.match_info["number"]), int(
-                request.match_info["shard"]
-            )
+            number = SnapshotNumber.parse(request.match_info["number"])
+            shard = int(request.match_info["shard"])
+            if 0 <= shard < number.shards:
+                return number, shard
         raise web.HTTPBadRequest(text="a path is /v1/snapshots/NUMBER/SHARD/FILE")
+
+
+def _files_of(request: web.Request) -> dict[str, SnapshotFile]:
+    """The files of a shard that is about to be stored, with sizes that can be added up."""
+    try:
+        files = _files.validate_json(request.headers.get(FILES_HEADER, ""))
+    except ValidationError as error:
+        raise web.HTTPBadRequest(text=str(error)[:TEXT_LIMIT]) from None
+    if sorted(files) != sorted(FILES):
+        raise web.HTTPBadRequest(text=f"{FILES_HEADER} must name {listed(FILES)}, each once")
+    for name, file in files.items():
+        if not 0 <= file.size <= HIGHEST_NUMBER:
+            raise web.HTTPBadRequest(text=f"{FILES_HEADER}: {name} has {quote(file.size)} bytes")
+    return files
 
 
 async def _receive(
@@ -211,8 +223,8 @@ async def _receive(
 ) -> bool:
     """Fill a slot; returns whether sizes and checksums are those of `files`."""
     for name in FILES:
-        file, position, digest = files.get(name, SnapshotFile(-1, "")), 0, xxhash.xxh3_64()
-        os.ftruncate(slot.descriptors[name], max(0, file.size))
+        file, position, digest = files[name], 0, xxhash.xxh3_64()
+        os.ftruncate(slot.descriptors[name], file.size)
         while position < file.size:
             piece = await content.read(min(PIECE_BYTES, file.size - position))
             if not piece:

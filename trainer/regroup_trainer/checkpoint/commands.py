@@ -122,6 +122,8 @@ def export(directory: Path, step: int | None, out: Path) -> None:
         raise click.ClickException(
             f"--out {out} cannot be written ({error}): free it or choose another"
         ) from error
+    except TrainingError as error:
+        raise click.ClickException(str(error)) from error
     for file in files:
         click.echo(f"{file}  {_size(file.stat().st_size)}")
 

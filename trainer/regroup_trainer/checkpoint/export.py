@@ -15,12 +15,11 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from regroup_trainer.checkpoint.initialize_from import stored_name
 from regroup_trainer.checkpoint.layout import Manifest
+from regroup_trainer.checkpoint.load import CheckpointReader, read
 from regroup_trainer.checkpoint.safetensors_folder import CONFIG, INDEX, WEIGHTS
 from regroup_trainer.models.hugging_face_config import exported_config, own_type
 from regroup_trainer.system import durable
@@ -35,7 +34,8 @@ def export(
 ) -> list[Path]:
     """Write config.json and the weights into the new folder `target`; returns the files.
 
-    The whole model is read into memory. Raises OSError.
+    The whole model is read into memory. Raises OSError, and CheckpointError for a checkpoint whose
+    description is none.
     """
     weights = {
         stored_name(manifest.model.get("name", ""), name): tensor
@@ -62,8 +62,8 @@ def export(
 
 
 def read_model(checkpoint: Path) -> dict[str, Tensor]:
-    """The whole tensors of the model, on the CPU."""
-    reader = FileSystemReader(checkpoint)
+    """The whole tensors of the model, on the CPU. Raises CheckpointError."""
+    reader = CheckpointReader(checkpoint)
     described = reader.read_metadata().state_dict_metadata
     tensors = {
         name: torch.empty(what.size, dtype=what.properties.dtype)
@@ -72,7 +72,7 @@ def read_model(checkpoint: Path) -> dict[str, Tensor]:
     }
     with warnings.catch_warnings():  # about ranks that do not take part
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        load(dict(tensors), storage_reader=reader, no_dist=True)
+        read(dict(tensors), reader, alone=True)
     return {name.removeprefix(_MODEL): tensor for name, tensor in tensors.items()}
 
 

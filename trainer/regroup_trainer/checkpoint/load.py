@@ -1,31 +1,108 @@
-"""Reads a verified checkpoint into a state, and checks whether it may be read."""
+"""Reads a verified checkpoint into a state, and checks whether it may be read.
+
+Checksums say that a file is what somebody has written, not who that was. So nothing that a file
+names is imported or called.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
+from typing import Any
 
+import torch
 from pydantic import ValidationError
+from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 
 from regroup_trainer.checkpoint import catalog
+from regroup_trainer.checkpoint.description import DamagedError, read_metadata
 from regroup_trainer.checkpoint.layout import Layout, Manifest, RunIdentity
 from regroup_trainer.checkpoint.storage import put_back, tensors_of
 from regroup_trainer.checkpoint.volume_calls import may_pass
 from regroup_trainer.data import default_text
-from regroup_trainer.errors import ConfigurationError, StorageError
+from regroup_trainer.errors import CheckpointError, ConfigurationError, StorageError
+from regroup_trainer.step.plain_values import load_plain
 from regroup_trainer.step.state import Position, TrainState
+
+_METADATA = ".metadata"
 
 
 def load(state: TrainState, path: Path, manifest: Manifest) -> None:
     """Fill `state` from a verified checkpoint, which may be of another world size and strategy. All
     ranks call it.
+
+    Raises CheckpointError when it holds what no checkpoint holds.
     """
     tensors = tensors_of(state)
-    load_tensors(tensors, storage_reader=FileSystemReader(path))
+    read(tensors, CheckpointReader(path))
     put_back(state, tensors)
     state.position = Position(manifest.step, manifest.position, manifest.tokens)
+
+
+class CheckpointReader(FileSystemReader):
+    """Reads the files of a checkpoint. Raises CheckpointError for a description that is none, and
+    OSError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        sizes = {file.name: file.stat().st_size for file in path.glob("*.distcp")}
+        try:
+            self._described = read_metadata((path / _METADATA).read_bytes(), sizes)
+        except DamagedError as error:
+            raise CheckpointError(
+                f"{path / _METADATA} cannot be read: {error}: find out who wrote it, and move "
+                f"{path} away to resume from an older checkpoint"
+            ) from error
+
+    def read_metadata(self, *_args: Any, **_kwargs: Any) -> Metadata:
+        """The description, which was read once and without running code."""
+        return self._described
+
+
+class PlainLoadPlanner(DefaultLoadPlanner):
+    """Takes tensors and plain values only; of a checkpoint, or of a memory snapshot."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Put an object into the state. Raises CheckpointError for one that is not plain."""
+        name = read_item.dest_index.fqn
+        plain = load_plain(value.getvalue(), name)
+        set_element(self.original_state_dict, self.mappings[name], plain)
+
+
+def read(tensors: dict[str, Any], reader: CheckpointReader, *, alone: bool = False) -> None:
+    """Fill nested dicts of tensors and plain values in place. Unless `alone`, all ranks call it.
+
+    Raises CheckpointError for files that hold something else, and CheckpointException of DCP where
+    a rank could not read them.
+    """
+    try:
+        load_tensors(tensors, storage_reader=reader, planner=PlainLoadPlanner(), no_dist=alone)
+    except CheckpointException as failed:  # what each rank met; no Exception itself
+        causes = [cause for cause, _ in failed.failures.values()]
+        wrong = [cause for cause in causes if not isinstance(cause, _OF_THE_MACHINE)]
+        if not wrong:
+            raise
+        raise CheckpointError(
+            f"{reader.path}: {_summary(wrong[0])}: find out who wrote it, and move it away to "
+            "resume from an older checkpoint"
+        ) from failed
+
+
+_OF_THE_MACHINE = (OSError, MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
+"""Errors that say nothing about the files."""
+
+
+def _summary(cause: BaseException) -> str:
+    """The first sentence of an error of torch, which may have many lines."""
+    return str(cause) if isinstance(cause, CheckpointError) else f"{cause!s:.200}".split("\n")[0]
 
 
 def require_unchanged(layout: Layout, manifest: Manifest) -> None:

@@ -26,6 +26,7 @@ from regroup_trainer.checkpoint.storage import (
     updated_tensors,
 )
 from regroup_trainer.step.agreement import gather, scatter
+from regroup_trainer.step.plain_values import require_plain
 from regroup_trainer.step.state import TrainState
 
 T = TypeVar("T")
@@ -124,10 +125,14 @@ class StatePlan:
         )
 
     def _pickle(self, item: WriteItem) -> bytes:
-        """The object as DCP stores it. Most objects are the same in every save."""
+        """The object as DCP stores it. Most objects are the same in every save.
+
+        Raises ConfigurationError for one that a restore would refuse.
+        """
         value, name = self._planner.lookup_object(item.index), item.index.fqn
         if name not in self._pickled or not _same(self._pickled[name][0], value):
             stream = io.BytesIO()
+            require_plain(name, value)
             torch.save(value, stream)
             self._pickled[name] = (value, stream.getvalue())
         return self._pickled[name][1]

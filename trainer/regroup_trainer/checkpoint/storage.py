@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 
+from regroup_trainer.step.plain_values import load_plain, require_plain
 from regroup_trainer.step.state import TrainState
 
 
@@ -45,12 +46,13 @@ def hyperparameters(state: TrainState) -> list[dict[str, Any]]:
 
 def packed_extra(state: TrainState) -> dict[str, bytes]:
     """The other objects of a state, each as one value, because their structure may change between
-    saves.
+    saves. Raises ConfigurationError for one that a restore would refuse.
     """
     packed = {}
     for name, stateful in state.extra.items():
-        buffer = io.BytesIO()
-        torch.save(stateful.state_dict(), buffer)
+        buffer, content = io.BytesIO(), stateful.state_dict()
+        require_plain(f"{name}.state_dict()", content)
+        torch.save(content, buffer)
         packed[name] = buffer.getvalue()
     return packed
 
@@ -97,5 +99,4 @@ def _count_from_zero(optimizer: torch.optim.Optimizer) -> None:
 
 def _unpack(state: TrainState, packed: dict[str, bytes]) -> None:
     for name, stateful in state.extra.items():
-        # Unpickling is safe: this run wrote it. A scheduler's state need not consist of tensors.
-        stateful.load_state_dict(torch.load(io.BytesIO(packed[name]), weights_only=False))
+        stateful.load_state_dict(load_plain(packed[name], f"the state of {name!r}"))

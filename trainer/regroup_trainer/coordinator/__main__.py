@@ -14,7 +14,6 @@ import sys
 import time
 from pathlib import Path
 
-from aiohttp import web
 from pydantic import ValidationError
 
 from regroup_trainer.coordinator.core import Coordinator
@@ -22,6 +21,7 @@ from regroup_trainer.coordinator.server import Server
 from regroup_trainer.protocol.environment import CoordinatorEnvironment
 from regroup_trainer.protocol.exit_codes import WRONG_USAGE
 from regroup_trainer.system.last_signals import ignore_signals
+from regroup_trainer.system.log_limit import LogLimit
 
 HAND_OVER_SECONDS = 3.0
 """After SIGTERM, for the agents that leave as well to report it. Others wait for a successor."""
@@ -38,6 +38,11 @@ def main() -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
+    for written in (
+        logging.getLogger(f"{__package__}.server"),
+        logging.getLogger("aiohttp.server"),
+    ):
+        written.addFilter(LogLimit())
     try:
         environment = CoordinatorEnvironment.read(dict(os.environ))
         desired = environment.first_desired()
@@ -54,21 +59,17 @@ def main() -> int:
 async def _serve(server: Server, environment: CoordinatorEnvironment) -> None:
     terminated = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
-    runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    site = web.TCPSite(runner, environment.address or None, environment.port, reuse_address=True)
-    await site.start()
-    log.info("coordinator of term %d listens on port %d", environment.term, environment.port)
-    ticking = asyncio.create_task(server.run())
-    stopping = asyncio.create_task(terminated.wait())
-    await asyncio.wait({ticking, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    if stopping.done():
-        log.info("received SIGTERM; waiting for the agents that leave as well")
-        await server.hand_over(HAND_OVER_SECONDS, COMPANY_SECONDS)
-    ticking.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await ticking
-    await runner.cleanup()
+    async with server.serve(environment.address or None, environment.port) as port:
+        log.info("coordinator of term %d listens on port %d", environment.term, port)
+        ticking = asyncio.create_task(server.run())
+        stopping = asyncio.create_task(terminated.wait())
+        await asyncio.wait({ticking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if stopping.done():
+            log.info("received SIGTERM; waiting for the agents that leave as well")
+            await server.hand_over(HAND_OVER_SECONDS, COMPANY_SECONDS)
+        ticking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await ticking
     ignore_signals(signal.SIGTERM)
 
 

@@ -61,6 +61,8 @@ from regroup_trainer.protocol.restore_source import Holding, RestoreContext, cho
 TICK_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.5
 """Between ticks of a steady generation. The processor belongs to the training."""
+MOST_UNKNOWN = 10_000
+"""Agents without a hello that are remembered: more than a job can have."""
 LATE_TICK_SECONDS = 0.5
 """A tick that is so late shows that this process was paused. Its view of the others is stale."""
 
@@ -117,7 +119,7 @@ class Coordinator:
         """
         member = self.state.members.get(name)
         if member is None:
-            self.state.unknown_members[name] = now
+            self._note_unknown(name, now)
             return False
         member.last_seen = now
         member.note_delay(delay, now)
@@ -132,7 +134,7 @@ class Coordinator:
             self.state.importing[index] = now
             self.state.agents_say_names &= bool(name)
             if name and name not in self.state.members:  # its hello may overtake this
-                self.state.unknown_members[name] = now
+                self._note_unknown(name, now)
 
     def on_closed(self, name: str, now: float) -> list[Effect]:
         """The connection to a member closed."""
@@ -192,6 +194,8 @@ class Coordinator:
             self._on_hello(message, now)
         elif (member := self.state.members.get(name)) is not None:
             member.last_seen = now
+            if isinstance(message, Report) and not self._is_current(message):
+                return []  # it changes nothing, however many there are
             if isinstance(message, Leaving):
                 member.leaving = message.reason
             elif isinstance(message, HeldSnapshots):
@@ -200,6 +204,17 @@ class Coordinator:
             elif isinstance(message, Report):
                 on_report(self.state, message, member, now)
         return self._advance(now)
+
+    def _is_current(self, report: Report) -> bool:
+        current = self.state.current
+        return current is not None and report.generation == current.number
+
+    def _note_unknown(self, name: str, now: float) -> None:
+        unknown = self.state.unknown_members
+        unknown.pop(name, None)
+        unknown[name] = now  # the newest is the last
+        if len(unknown) > MOST_UNKNOWN:
+            del unknown[next(iter(unknown))]
 
     def _on_hello(self, hello: Hello, now: float) -> None:
         state = self.state

@@ -10,8 +10,9 @@ import contextlib
 import hmac
 import json
 import logging
+import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,14 +35,21 @@ from regroup_trainer.coordinator.number_files import reserve
 from regroup_trainer.protocol.agent_messages import Hello, agent_message
 from regroup_trainer.protocol.coordinator_messages import Refused
 from regroup_trainer.protocol.desired import Desired, Lost
-from regroup_trainer.protocol.message import NAME_LIMIT, PROTOCOL_VERSION, TEXT_LIMIT
+from regroup_trainer.protocol.message import NAME_LIMIT, PROTOCOL_VERSION, TEXT_LIMIT, quote
 from regroup_trainer.protocol.rank_messages import Progress
 from regroup_trainer.system.background import Background
+from regroup_trainer.system.server_connections import (
+    IDLE_SECONDS,
+    SPARE_CONNECTIONS,
+    Connections,
+)
 
 BODY_BYTES = 256 * 1024
 LONGEST_DELAY_SECONDS = 60.0
 """A heartbeat that says it was later is taken for one that was so late."""
 LONGEST_WAIT_SECONDS = 60.0
+BODY_SECONDS = 10.0
+"""For the body of a request, and for the first message of an agent."""
 VOLUME_SECONDS = 5.0
 """A volume that does not answer for so long is reported."""
 PROGRESS_NEWS_SECONDS = 1.0
@@ -68,6 +76,7 @@ class Server:
         self._over = False
         """Whether a successor decides now."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self.connections = Connections(self._most_connections)
         self._registry: CollectorRegistry = make_registry(core.state)
 
     def application(self) -> web.Application:
@@ -82,6 +91,30 @@ class Server:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/metrics", self._metrics)
         return app
+
+    @contextlib.asynccontextmanager
+    async def serve(self, address: str | None, port: int) -> AsyncIterator[int]:
+        """Serve on a port (0: any free one), which is yielded. Raises OSError."""
+        runner = web.AppRunner(
+            self.application(),
+            access_log=None,
+            shutdown_timeout=1.0,
+            keepalive_timeout=IDLE_SECONDS,
+        )
+        await runner.setup()
+        listener = await self.connections.listen(runner, address, port)
+        try:
+            yield listener.sockets[0].getsockname()[1]
+        finally:
+            listener.close()
+            await runner.cleanup()
+
+    def _most_connections(self) -> int:
+        """Two for each worker: its WebSocket and its heartbeats. Workers that have to go still have
+        theirs.
+        """
+        state = self._core.state
+        return 2 * max(state.desired.workers, len(state.members)) + SPARE_CONNECTIONS
 
     async def hand_over(self, seconds: float, company_seconds: float) -> None:
         """Return when no agent needs this coordinator any more. It decides nothing from then on.
@@ -134,10 +167,11 @@ class Server:
     async def _authenticate(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
+        self.connections.request(request.transport)
         given = request.headers.get("Authorization", "").encode()
-        if request.path.startswith("/v1/") and not hmac.compare_digest(
-            given, b"Bearer " + self._token
-        ):
+        if hmac.compare_digest(given, b"Bearer " + self._token):
+            self.connections.prove(request.transport)
+        elif request.path.startswith("/v1/"):
             raise web.HTTPUnauthorized(
                 text="wrong token: this job's own is in the Secret that its pods mount"
             )
@@ -148,6 +182,7 @@ class Server:
     async def _agent(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(max_msg_size=BODY_BYTES, heartbeat=None)
         await socket.prepare(request)
+        self.connections.hold(request.transport)
         hello = await self._hello(socket)
         if hello is None or self._over:
             return socket
@@ -167,16 +202,20 @@ class Server:
 
     async def _hello(self, socket: web.WebSocketResponse) -> Hello | None:
         """The first message; None when it was refused, with the reason sent."""
-        first = await socket.receive()
+        try:
+            first = await socket.receive(timeout=BODY_SECONDS)
+        except TimeoutError:
+            await socket.close(drain=False)
+            return None
         if first.type is not WSMsgType.TEXT:
             return None
-        refusal = refuse(first.data)
-        if refusal is not None:
-            log.warning("refused an agent: %s", refusal.reason)
-            await socket.send_str(refusal.model_dump_json())
-            await socket.close()
-            return None
-        return Hello.model_validate_json(first.data)
+        hello = read_hello(first.data)
+        if isinstance(hello, Hello):
+            return hello
+        log.warning("refused an agent: %s", hello.reason)
+        await socket.send_str(hello.model_dump_json())
+        await socket.close()
+        return None
 
     async def _listen(self, socket: web.WebSocketResponse, name: str) -> None:
         async for message in socket:
@@ -185,11 +224,14 @@ class Server:
             try:
                 parsed = agent_message.validate_json(message.data)
             except ValidationError as error:
-                log.warning("closing the connection of %s: unknown message: %s", name, error)
+                why = str(error)[:TEXT_LIMIT]
+                log.warning("closing the connection of %s: unknown message: %s", name, why)
                 await socket.close(code=WSCloseCode.POLICY_VIOLATION)
                 return
             if self._connections.get(name) is socket and not self._over:
                 self._do(self._core.on_message(parsed, name, time.monotonic()))
+            # What has arrived is read without a pause otherwise, and heartbeats would wait for it.
+            await asyncio.sleep(0)
 
     async def _heartbeat(self, request: web.Request) -> web.Response:
         delay = min(max(0.0, _number(request, "delay", 0)), LONGEST_DELAY_SECONDS)
@@ -319,31 +361,29 @@ class Server:
             self._news.notify_all()
 
 
-def refuse(text: str) -> Refused | None:
-    """Why a first message is refused; None when it is a hello of our protocol version.
+def read_hello(text: str) -> Hello | Refused:
+    """The first message; a refusal where it is no hello of our protocol version.
 
     The version is read first: the hello of another version may have other fields.
     """
     try:
-        raw = json.loads(text)
-        protocol = raw["protocol"]
-    except (ValueError, TypeError, KeyError):
+        protocol = json.loads(text)["protocol"]
+    except (ValueError, TypeError, KeyError, RecursionError):
         return Refused(
             reason="the first message must be a hello with a protocol version", final=True
         )
     if protocol != PROTOCOL_VERSION:
         reason = (
-            f"the agent speaks protocol version {protocol}, this coordinator version "
+            f"the agent speaks protocol version {quote(protocol)}, this coordinator version "
             f"{PROTOCOL_VERSION}: run both from the same release"
         )
         return Refused(reason=reason, final=True)
     try:
-        Hello.model_validate(raw)
+        return Hello.model_validate_json(text)
     except ValidationError as error:
         return Refused(
             reason=f"the first message is no valid hello: {error}"[:TEXT_LIMIT], final=True
         )
-    return None
 
 
 async def _send(socket: web.WebSocketResponse, text: str) -> None:
@@ -357,14 +397,20 @@ async def _close(socket: web.WebSocketResponse) -> None:
 
 
 def _number(request: web.Request, name: str, default: float) -> float:
-    try:
-        return float(request.query.get(name, default))
-    except ValueError:
-        raise web.HTTPBadRequest(text=f"{name}={request.query[name]!r} is not a number") from None
+    text = request.query.get(name, "")
+    with contextlib.suppress(ValueError):
+        number = float(text or default)
+        if math.isfinite(number):
+            return number
+    raise web.HTTPBadRequest(text=f"{name}={quote(text)} is not a number")
 
 
 async def _body(request: web.Request, model: type[_Model]) -> _Model:
     try:
-        return model.model_validate_json(await request.read())
+        async with asyncio.timeout(BODY_SECONDS):
+            body = await request.read()
+        return model.model_validate_json(body)
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"no whole body within {BODY_SECONDS:.0f} s") from None
     except ValidationError as error:
-        raise web.HTTPUnprocessableEntity(text=str(error)) from None
+        raise web.HTTPUnprocessableEntity(text=str(error)[:BODY_BYTES]) from None

@@ -11,18 +11,25 @@ from regroup_trainer.protocol import version_one
 from regroup_trainer.protocol.accelerate_settings import AccelerateLaunch
 from regroup_trainer.protocol.config import CheckpointPolicy, ResumePolicy, TrainConfig
 from regroup_trainer.protocol.ledger import Ledger
-from regroup_trainer.protocol.message import Message, Name, Text
+from regroup_trainer.protocol.message import HIGHEST_NUMBER, Message, Name, Text, WallClock
 
 UNLIMITED_RESTARTS = 1_000_000
 """The limit that programs read where there is none."""
+MOST_WORKERS = 1_000_000
+"""Far beyond what an operator admits."""
+Count = Annotated[int, Field(ge=0, le=HIGHEST_NUMBER)]
+Limit = Annotated[int, Field(ge=-1, le=HIGHEST_NUMBER)]
+Workers = Annotated[int, Field(ge=0, le=MOST_WORKERS)]
+Milliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
+Seconds = Annotated[float, Field(ge=0, le=86_400 * 365)]
 
 
 class LastKnown(Message):
     """What the operator last heard of a job, for a coordinator that starts without members."""
 
-    step: int = 0
+    step: Count = 0
     """The highest step that was reported as committed."""
-    time: float
+    time: WallClock
     """Wall clock of that commit, or of the report."""
     world_size: int
     """Ranks of the generation that trained."""
@@ -31,34 +38,34 @@ class LastKnown(Message):
 class Desired(Message):
     """What the job should be, as the operator last read its spec. The highest revision wins."""
 
-    revision: int
+    revision: Count
     """metadata.generation of the TrainingJob."""
     namespace: Name
     job: Name
-    replicas: int
+    replicas: Workers
     """Workers wanted now."""
-    min_replicas: int
-    max_replicas: int
-    replica_group_size: int = 1
-    spares: int = 0
+    min_replicas: Workers
+    max_replicas: Workers
+    replica_group_size: Annotated[int, Field(ge=1, le=MOST_WORKERS)] = 1
+    spares: Workers = 0
     """Warm workers beyond `replicas` that wait for the place of a lost one."""
     suspend: bool = False
-    heartbeat_milliseconds: int = 500
-    timeout_milliseconds: int = 2000
-    start_grace_seconds: float = 3.0
+    heartbeat_milliseconds: Milliseconds = 500
+    timeout_milliseconds: Milliseconds = 2000
+    start_grace_seconds: Seconds = 3.0
     """How long to wait for `replicas` once `min_replicas` are there."""
-    max_restarts: int = 10
+    max_restarts: Limit = 10
     """Budget for application failures; -1: no limit."""
-    backoff_seconds: float = 1.0
+    backoff_seconds: Seconds = 1.0
     """Pause before the second application restart in a row without progress. Later ones double it.
     """
-    max_backoff_seconds: float = 300.0
-    progress_timeout_seconds: int = 0
+    max_backoff_seconds: Seconds = 300.0
+    progress_timeout_seconds: Count = 0
     """A generation hangs after so long without a step; 0: ten times its mean step, at least 60 s.
     """
-    max_hang_restarts: int = 3
+    max_hang_restarts: Limit = 3
     """Budget for hangs; -1: no limit."""
-    straggler_percent: int = 30
+    straggler_percent: Count = 30
     """A rank that computes so much longer than the median rank is a straggler."""
     train: TrainConfig
     script: tuple[Text, ...] = ()

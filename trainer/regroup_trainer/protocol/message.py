@@ -18,11 +18,12 @@ misread raises PROTOCOL_VERSION. A hello of another version is refused.
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 PROTOCOL_VERSION = 2
 TEXT_LIMIT = 4096
@@ -36,10 +37,34 @@ NAME_LIMIT = 253
 Name = Annotated[str, Field(max_length=NAME_LIMIT)]
 
 
+HIGHEST_NUMBER = 2**63 - 1
+"""Of a whole number in a message, and the lowest one's opposite."""
+WallClock = Annotated[float, Field(ge=0, le=253_402_300_799)]
+"""Seconds since the epoch, up to the year 9999: what can be shown as a date."""
+
+
 class Message(BaseModel):
-    """Base of all messages: immutable. Unknown fields are an error, since versions are agreed."""
+    """Base of all messages: immutable. Unknown fields are an error, since versions are agreed.
+
+    As JSON, numbers are finite. (We write null for others, and other programs might not.)
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="after")
+    def _numbers_are_bounded(self, info: ValidationInfo) -> Self:
+        if info.mode == "json":
+            for name, value in self:
+                for number in value.values() if isinstance(value, dict) else (value,):
+                    _require_bounded(name, number)
+        return self
+
+
+def _require_bounded(name: str, value: object) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name}: {value} is not a finite number")
+    if isinstance(value, int) and abs(value) > HIGHEST_NUMBER:
+        raise ValueError(f"{name}: {quote(value)} is more than 63 bits can hold")
 
 
 class _ShortRepr(reprlib.Repr):

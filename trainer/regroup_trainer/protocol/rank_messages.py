@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 from pydantic import Field, TypeAdapter
 
 from regroup_trainer.protocol.generation import GenerationNumber, RestoredFrom, SnapshotNumber
-from regroup_trainer.protocol.message import Message, Name, Text
+from regroup_trainer.protocol.message import Message, Name, Text, WallClock
 
 HIGHEST_STEP: Final = 2**53 - 1
 """JSON and JavaScript hold all whole numbers up to it."""
@@ -28,7 +28,7 @@ class VolumeProblem(Message):
 
     path: Text
     error: Text
-    since: float
+    since: WallClock
     """Wall clock of the first failure in a row, seconds since the epoch."""
     at_risk: Text
     """What is kept in memory meanwhile, and what is lost if that memory is lost."""
@@ -88,7 +88,7 @@ class Progress(Report):
     kind: Literal["progress"] = "progress"
     step: int
     """Steps committed."""
-    time: float
+    time: WallClock
     """Wall clock of the commit, seconds since the epoch."""
     seconds: dict[str, float] = Field(default_factory=dict)
     """Time of this generation by ledger phase, cumulative since `Restored`."""
@@ -128,7 +128,7 @@ class ScriptStep(Report):
     """None when not finite."""
     has_loss: bool
     """Whether there is a loss at all."""
-    time: float
+    time: WallClock
     """Wall clock, seconds since the epoch."""
 
 
@@ -191,7 +191,7 @@ class CheckpointSaved(Report):
     """From the decision to the rename."""
     blocking_seconds: float
     """Time for which the save blocked the training."""
-    time: float
+    time: WallClock
 
 
 class CheckpointFailed(Report):

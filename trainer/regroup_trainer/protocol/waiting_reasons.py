@@ -22,6 +22,7 @@ class WaitingReason(Enum):
     ClaimMissing = "the claim for the checkpoints does not exist, or is being deleted"
     ClaimNotShared = "several workers need the claim, and it is not ReadWriteMany"
     ObjectConflict = "an object that is not the job's has the name of one of the job's own"
+    KeyMissing = "the operator no longer has the key with which the job was started"
     ApiError = "the API server refused a request of the operator"
     InternalError = "the operator met an error that it does not know while it looked at the job"
     ImageError = "the image of a pod cannot be pulled"

@@ -49,6 +49,7 @@ from regroup_trainer.rank.entering import enter_generation, enter_next_generatio
 from regroup_trainer.rank.joining import JoinedGeneration, forget_process_group, join
 from regroup_trainer.recovery.resident_state import ResidentState
 from regroup_trainer.step.measuring import Samples, to_device
+from regroup_trainer.step.plain_values import require_plain
 from regroup_trainer.step.randomness import seed_all, seed_tensors
 from regroup_trainer.step.state import Stateful
 
@@ -165,13 +166,17 @@ class Session:
 
         `gradient_clip` is the largest norm of the gradient; 0 does not clip. `states` are other
         objects with state_dict and load_state_dict, equal on all ranks, that are saved and restored
-        too.
+        too. Their states hold tensors and plain values.
+
+        Raises ConfigurationError for one that holds something else, by its name.
         """
         if self._model is None:
             raise ConfigurationError(
                 "session.attach: there is no model yet: call session.prepare(model) first"
             )
         extra = {**states, **({"scheduler": scheduler} if scheduler is not None else {})}
+        for name, stateful in extra.items():
+            require_plain(f"session.attach: {name}.state_dict()", stateful.state_dict())
         self._attached = Attached(optimizer, scheduler, gradient_clip, extra)
 
     # --- the loop ---------------------------------------------------------------------------------

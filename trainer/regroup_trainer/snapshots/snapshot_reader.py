@@ -12,24 +12,26 @@ import io
 import mmap
 import os
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar
 
 import torch
 import xxhash
+from pydantic import TypeAdapter
 from torch import Tensor
 from torch.distributed._shard._utils import narrow_tensor_by_index
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 
-from regroup_trainer.checkpoint.description import Places, tensor_file
+from regroup_trainer.checkpoint.description import Places, read_pickled, tensor_file
 from regroup_trainer.checkpoint.frame import frame_of
-from regroup_trainer.checkpoint.layout import Manifest
+from regroup_trainer.checkpoint.layout import DataIdentity, FileRecord, Manifest
+from regroup_trainer.checkpoint.load import PlainLoadPlanner
 from regroup_trainer.checkpoint.storage import put_back, tensors_of
 from regroup_trainer.protocol.environment import AgentEnvironment
-from regroup_trainer.protocol.generation import Assignment, SnapshotSource
+from regroup_trainer.protocol.generation import Assignment, GenerationNumber, SnapshotSource
 from regroup_trainer.protocol.rank_messages import SnapshotFile
 from regroup_trainer.snapshots.places import (
     CHECKSUM_HEADER,
@@ -42,7 +44,10 @@ from regroup_trainer.snapshots.places import (
 from regroup_trainer.snapshots.snapshot_writer import Rest
 from regroup_trainer.step.agreement import all_gather, broadcast_from_rank0
 from regroup_trainer.step.state import Position, TrainState
+from regroup_trainer.system import restricted_pickle
+from regroup_trainer.system.restricted_pickle import StandIn
 
+T = TypeVar("T")
 _Memory = mmap.mmap | bytearray
 _FETCH_SECONDS = 10.0
 """How long to wait for an agent that does not answer."""
@@ -82,7 +87,7 @@ class MemoryReader:
         loaded.
         """
         tensors = tensors_of(state)
-        planner = DefaultLoadPlanner()
+        planner = PlainLoadPlanner()
         planner.set_up_planner(tensors, contents.metadata)
         plan = planner.create_local_plan()
         memory, problem = self._fetch(plan, contents)
@@ -99,7 +104,7 @@ class MemoryReader:
     def _open(self) -> Contents | str:
         try:
             first = self._rest(0)
-            metadata, places, owners = _unpickle(0, first.description)
+            metadata, places, owners = _readable(0, lambda: read_pickled(first.description))
             rests = [first, *(self._rest(shard) for shard in sorted({*owners.values()} - {0}))]
         except SnapshotProblem as problem:
             return str(problem)
@@ -107,7 +112,8 @@ class MemoryReader:
         return Contents(first.manifest, metadata, places, objects, first.history)
 
     def _rest(self, shard: int) -> Rest:
-        return cast(Rest, _unpickle(shard, self._shards.read(shard, REST)))
+        content = self._shards.read(shard, REST)
+        return _readable(shard, lambda: read_rest(memoryview(content)))
 
     def _fetch(self, plan: LoadPlan, contents: Contents) -> tuple[dict[str, Tensor], str]:
         """The tensor files that the plan reads, by name, and why that failed (or "")."""
@@ -128,16 +134,41 @@ class MemoryReader:
         return memory, ""
 
 
-def _unpickle(shard: int, content: bytes | _Memory) -> Any:
-    """Safe: a rank of this job wrote it, and agents that know the job's token passed it on.
-
-    During an upgrade that rank's image may have had other classes. Raises SnapshotProblem.
+def _readable(shard: int, read: Callable[[], T]) -> T:
+    """What `read` returns. Raises SnapshotProblem where it fails: during an upgrade, the rank that
+    wrote the shard may have been of another release.
     """
     try:
-        return pickle.loads(content)
+        return read()
     except Exception as error:  # unpickling raises what it meets
         problem = f"{type(error).__name__}: {error}"
         raise SnapshotProblem(f"shard {shard} is of another release ({problem})") from error
+
+
+def read_rest(content: bytes | memoryview) -> Rest:
+    """The inverse of `pickle.dumps(rest)`. No code that the content names runs.
+
+    Raises pickle.UnpicklingError, and pydantic.ValidationError for other values.
+    """
+    found, classes = restricted_pickle.read(content, _RECORDS)
+    if type(found) is not classes[_RECORDS[0]] or type(found.state) is not dict:
+        raise pickle.UnpicklingError("it is no part of a snapshot")
+    return TypeAdapter(Rest).validate_python(_plain(found.state))
+
+
+_RECORDS = tuple(
+    (kind.__module__, kind.__name__)
+    for kind in (Rest, Manifest, DataIdentity, FileRecord, GenerationNumber)
+)
+
+
+def _plain(found: Any) -> Any:
+    """The fields of stand-ins: the state of a record, the arguments of a tuple with names."""
+    if isinstance(found, StandIn):
+        return _plain(found.state["__dict__"]) if found.state else found.args
+    if type(found) is dict:
+        return {key: _plain(value) for key, value in found.items()}
+    return found
 
 
 class Shards:
@@ -210,7 +241,7 @@ def _fill(content: bytearray, response: http.client.HTTPResponse) -> None:
 
 
 def _read(
-    item: ReadItem, planner: DefaultLoadPlanner, contents: Contents, memory: dict[str, Tensor]
+    item: ReadItem, planner: PlainLoadPlanner, contents: Contents, memory: dict[str, Tensor]
 ) -> None:
     """Load one item, as `FileSystemReader.read_data` does."""
     if item.type == LoadItemType.BYTE_IO:

@@ -17,7 +17,7 @@ class Stateful(Protocol):
     """
 
     def state_dict(self) -> dict[str, Any]:
-        """The object's state. It must pickle."""
+        """The object's state: tensors and plain values, nested in dicts, lists and tuples."""
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> object:
         """Set the state; the inverse of `state_dict`."""

@@ -1,0 +1,180 @@
+"""What users may do with TrainingJobs, on a real API server with the roles of the chart, and what
+the chart's admission policy takes from them.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devcluster.apiserver import ApiServer
+from devcluster.processes import run
+from regroup_operator.api.resource import API_VERSION, KIND, PLURAL
+from tests.support.kube_api import ROOT, Answer, Api, Namespace
+from tests.support.operator_process import RELEASE, apply
+from tests.support.specs import SMALLEST, put
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.apiserver
+
+ROLES = {"viola": "view", "edith": "edit", "adam": "admin"}
+RULES = "/apis/authorization.k8s.io/v1/namespaces/{}/localsubjectaccessreviews"
+
+
+@pytest.fixture(scope="module")
+def team() -> Iterator[Namespace]:
+    """A namespace with a user of each role, beside another; the chart with its policy is there."""
+    with ApiServer(controllers=True) as server:
+        api = Api(server.kubeconfig)
+        for name in (RELEASE, "team", "others"):
+            apply(api, "create", "namespace", name)
+        settings = json.dumps({"enabled": True, "serviceAccounts": ["default", "trainer"]})
+        chart = (str(ROOT / "charts/regroup"), "--namespace", RELEASE)
+        policy = ("--set-json", f"admissionPolicy={settings}")
+        rendered = run([server.bin / "helm", "template", "regroup", *chart, *policy])
+        crds = [d for d in yaml.safe_load_all(rendered) if d and d["kind"].startswith("CustomRes")]
+        apply(api, "create", "-f", "-", stdin=yaml.safe_dump_all(crds))
+        definition = f"/apis/{API_VERSION}/{PLURAL}"
+        wait_until("the definition", lambda: api.request("GET", definition).status == 200)
+        apply(api, "apply", "-f", "-", stdin=rendered)
+        for user, role in ROLES.items():
+            binding = ("rolebinding", role, f"--clusterrole={role}", f"--user={user}")
+            apply(api, "create", *binding, "--namespace", "team")
+        wait_until("the roles", lambda: may(api, "edith", "create", PLURAL), seconds=60)
+        team = Namespace(api, "team")
+        wait_until("the policy", lambda: refused(team, template(hostile="secret")), seconds=60)
+        yield team
+
+
+def may(api: Api, user: str, verb: str, what: str, where: str = "team") -> bool:
+    resource, _, part = what.partition("/")
+    attributes = {"verb": verb, "group": "regroup.dev", "resource": resource, "subresource": part}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "LocalSubjectAccessReview",
+        "metadata": {"namespace": where},
+        "spec": {"user": user, "resourceAttributes": {**attributes, "namespace": where}},
+    }
+    return bool(api.request("POST", RULES.format(where), review).body["status"]["allowed"])
+
+
+@pytest.mark.parametrize(
+    ("verb", "what", "who"),
+    [
+        ("get", PLURAL, "view edit admin"),
+        ("list", PLURAL, "view edit admin"),
+        ("watch", PLURAL, "view edit admin"),
+        ("get", f"{PLURAL}/status", "view edit admin"),
+        ("create", PLURAL, "edit admin"),
+        ("patch", PLURAL, "edit admin"),
+        ("delete", PLURAL, "edit admin"),
+        ("update", f"{PLURAL}/scale", "edit admin"),
+        ("patch", f"{PLURAL}/status", ""),
+        ("update", f"{PLURAL}/finalizers", ""),
+    ],
+)
+def test_each_role_of_kubernetes_may_do_this_in_its_own_namespace_only(
+    team: Namespace, verb: str, what: str, who: str
+) -> None:
+    allowed = [role for user, role in ROLES.items() if may(team.api, user, verb, what)]
+    assert allowed == who.split()
+    assert not any(may(team.api, user, verb, what, "others") for user in ROLES)
+
+
+def template(**fields: Any) -> dict[str, Any]:
+    """A spec whose template has these fields of the pod; `hostile` names a row of HOSTILE."""
+    spec = copy.deepcopy(SMALLEST)
+    if hostile := fields.pop("hostile", None):
+        return put(spec, *HOSTILE[hostile])
+    return put(spec, "template", {"spec": fields})
+
+
+def container(**fields: Any) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "trainer", **fields}]}}
+
+
+def volume(**fields: Any) -> dict[str, Any]:
+    return {"spec": {"volumes": [{"name": "v", **fields}]}}
+
+
+KEY_OF = {"secretKeyRef": {"name": "s", "key": "k"}}
+HOSTILE: dict[str, tuple[str, Any]] = {
+    "account": ("template", {"spec": {"serviceAccountName": "cluster-admin"}}),
+    "old name of an account": ("template", {"spec": {"serviceAccount": "cluster-admin"}}),
+    "class": ("scheduling", {"priorityClassName": "system-node-critical"}),
+    "class in the template": ("template", {"spec": {"priorityClassName": "high"}}),
+    "secret": ("template", container(envFrom=[{"secretRef": {"name": "s"}}])),
+    "key of a secret": ("template", container(env=[{"name": "A", "valueFrom": KEY_OF}])),
+    "init container": (
+        "template",
+        {"spec": {"initContainers": [{"name": "i", "envFrom": [{"secretRef": {"name": "s"}}]}]}},
+    ),
+    "volume": ("template", volume(secret={"secretName": "s"})),
+    "projection": ("template", volume(projected={"sources": [{"secret": {"name": "s"}}]})),
+    "pull secret": ("template", {"spec": {"imagePullSecrets": [{"name": "s"}]}}),
+    "driver": ("template", volume(csi={"driver": "d", "nodePublishSecretRef": {"name": "s"}})),
+    "node": ("template", volume(hostPath={"path": "/"})),
+    "no list": ("template", {"spec": {"containers": "x"}}),
+    "no object": ("template", {"spec": {"volumes": ["x"]}}),
+}
+
+
+def dry_run(namespace: Namespace, spec: dict[str, Any]) -> Answer:
+    body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "j"}, "spec": spec}
+    return namespace.api.request("POST", namespace.jobs() + "?dryRun=All", body)
+
+
+def refused(namespace: Namespace, spec: dict[str, Any]) -> str:
+    """The policy's sentence; empty when it has none."""
+    answer = dry_run(namespace, spec)
+    return answer.message if "ValidatingAdmissionPolicy 'regroup-jobs'" in answer.message else ""
+
+
+@pytest.mark.parametrize("row", HOSTILE)
+def test_the_policy_refuses_what_a_job_may_not_do_with_its_pods(team: Namespace, row: str) -> None:
+    assert refused(team, template(hostile=row))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SMALLEST,
+        template(serviceAccountName="trainer", nodeSelector={"a": "b"}),
+        put(SMALLEST, "template", container(env=[{"name": "A", "value": "1"}], image="x:1")),
+        put(SMALLEST, "template", container(envFrom=[{"configMapRef": {"name": "c"}}])),
+        put(SMALLEST, "template", volume(persistentVolumeClaim={"claimName": "data"})),
+    ],
+)
+def test_the_policy_admits_what_it_does_not_name(team: Namespace, spec: dict[str, Any]) -> None:
+    answer = dry_run(team, spec)
+    assert answer.status == 201, answer.message
+
+
+def test_a_user_of_one_namespace_gets_nothing_in_another(team: Namespace, tmp_path: Path) -> None:
+    """By kubectl, as the user: a job beside, in and for another namespace."""
+    job = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "j"}, "spec": SMALLEST}
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(job))
+
+    def try_in(where: str) -> str:
+        try:
+            apply(team.api, "create", "--as=edith", "--namespace", where, "-f", str(file))
+        except AssertionError as error:
+            return str(error)
+        return ""
+
+    assert "forbidden" in try_in("others")
+    assert try_in("team") == ""
+    for part in ("status", "finalizers"):
+        patch = ("patch", "trainingjob", "j", "--as=edith", "--namespace=team", "--type=merge")
+        with pytest.raises(AssertionError, match=r"forbidden|NotFound"):
+            apply(team.api, *patch, f"--subresource={part}", "--patch={}")
+    with pytest.raises(AssertionError, match="forbidden"):
+        apply(team.api, "get", "secrets", "--as=edith", f"--namespace={RELEASE}")
+    apply(team.api, "delete", "trainingjob", "j", "--as=edith", "--namespace=team", "--wait=false")

@@ -1,0 +1,106 @@
+"""A state holds tensors and plain values, and is read without running code."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import Counter, OrderedDict, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from regroup_trainer.errors import CheckpointError, ConfigurationError
+from regroup_trainer.step.plain_values import TRUST, load_plain, require_plain
+from tests.support.hostile_pickle import saved
+
+PLAIN: list[Any] = [
+    *(None, True, 1, 2.5, 10**30, 1j, "text", b"bytes", {1, 2}, (1, (2,)), [[]]),
+    *(OrderedDict(a=1), Counter({10: 1}), {"a": {3: [4]}}),
+    *(torch.Size([2]), torch.bfloat16, torch.device("cpu")),
+    *(numpy.float64(0.1), numpy.float32(2.5), numpy.int64(-3), numpy.bool_(True), numpy.uint8(7)),
+]
+
+
+def stored(value: object) -> bytes:
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=lambda value: f"{type(value).__name__}")
+def test_a_plain_value_is_saved_and_comes_back(value: Any) -> None:
+    require_plain("state", value)
+    assert load_plain(stored(value), "state") == value
+
+
+def test_tensors_come_back() -> None:
+    content: dict[str, Any] = {
+        "average": [torch.arange(3.0)],
+        "scale": torch.nn.Parameter(torch.ones(2)),
+    }
+    require_plain("state", content)
+    back = load_plain(stored(content), "state")
+    assert torch.equal(back["average"][0], content["average"][0])
+    assert isinstance(back["scale"], torch.nn.Parameter)
+
+
+class Own:
+    """A user's class."""
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (numpy.ones(2), "state is a numpy.ndarray"),
+        (numpy.datetime64(1, "s"), "state is a numpy.datetime64"),
+        ({"seen": [1, Own()]}, r"state\['seen'\]\[1\] is a .*test_plain_values.Own"),
+        ({"f": len}, r"state\['f'\] is a builtins.builtin_function_or_method"),
+        (defaultdict(int), "state is a collections.defaultdict"),
+        ({Own: 1}, r"state, key <class '.*Own'> is a builtins.type"),
+    ],
+)
+def test_what_a_restore_would_refuse_is_refused_by_its_name(value: object, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^{said}, which a checkpoint cannot hold: its"):
+        require_plain("state", value)
+    with pytest.raises(CheckpointError, match="state holds more than tensors"):
+        load_plain(stored(value), "state")
+
+
+def test_a_value_that_contains_itself_or_is_nested_deeply_is_looked_at() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    deep.append(deep)
+    require_plain("state", deep)
+
+
+def test_reading_runs_no_code(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"of 'a' holds more than .*it names posix.mkdir\)"):
+        load_plain(saved(tmp_path / "ran"), "the state of 'a'")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_objects_of_an_older_release_are_read_if_the_user_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    content = stored({"weights": numpy.ones(2)})
+    with pytest.raises(CheckpointError, match=f"{TRUST}=1"):
+        load_plain(content, "the state of 'a'")
+    monkeypatch.setenv(TRUST, "1")
+    assert load_plain(content, "the state of 'a'")["weights"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", ["O", "V8", "(2,)f8", "f8,O"])
+def test_a_hostile_number_of_numpy_is_no_number(dtype: str) -> None:
+    """numpy would take a type with pointers in it, and follow the pointers."""
+
+    class Hostile:
+        def __reduce__(self) -> tuple[Any, ...]:
+            scalar: Any = numpy.float64(1).__reduce__()[0]
+            return scalar, (numpy.dtype(dtype), b"\0" * 16)
+
+    with pytest.raises((CheckpointError, pickle.UnpicklingError)):
+        load_plain(stored(Hostile()), "state")

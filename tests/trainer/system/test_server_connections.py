@@ -1,0 +1,156 @@
+"""Connections are bounded: real sockets on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+
+from regroup_trainer.system import server_connections
+from regroup_trainer.system.server_connections import NEWCOMERS, Connections
+
+LIMIT = 20
+PROVEN = LIMIT - NEWCOMERS
+
+
+@dataclass
+class Site:
+    """A server whose requests to /proven prove their connection."""
+
+    connections: Connections
+    port: int
+    peers: list[Peer] = field(default_factory=list)
+
+    async def connect(self, request: str = "") -> Peer:
+        peer = Peer(*await asyncio.open_connection("127.0.0.1", self.port))
+        self.peers.append(peer)
+        peer.writer.write(request.encode())
+        return peer
+
+    async def proven(self, path: str = "/proven") -> Peer:
+        peer = await self.connect(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert b"200 OK" in await peer.response()
+        return peer
+
+
+@dataclass
+class Peer:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def line(self) -> bytes:
+        async with asyncio.timeout(10):
+            return await self.reader.readline()
+
+    async def ended(self) -> bool:
+        """Wait until the server has closed the connection."""
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionError):
+                while await self.reader.read(1 << 16):
+                    pass
+        return True
+
+    async def answers(self) -> bool:
+        self.writer.write(b"GET /other HTTP/1.1\r\nHost: h\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            return b"200 OK" in await self.response()
+        return False
+
+    async def response(self) -> bytes:
+        """The status line; the rest is read, too."""
+        first = await self.line()
+        while await self.line() not in (b"\r\n", b""):
+            pass
+        await self.reader.read(2 if first else 0)  # the body: ok
+        return first
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    connections = Connections(lambda: LIMIT)
+
+    @web.middleware
+    async def note(request: web.Request, handler: object) -> web.StreamResponse:
+        connections.request(request.transport)
+        if request.path == "/proven":
+            connections.prove(request.transport)
+        if request.path == "/held":
+            connections.prove(request.transport)
+            connections.hold(request.transport)
+        return web.Response(text="ok")
+
+    runner = web.AppRunner(web.Application(middlewares=[note]))
+    await runner.setup()
+    listener = await connections.listen(runner, "127.0.0.1", 0)
+    made = Site(connections, listener.sockets[0].getsockname()[1])
+    yield made
+    for peer in made.peers:
+        await peer.close()
+    listener.close()
+    await runner.cleanup()
+
+
+async def test_a_flood_of_silent_connections_pushes_itself_out(site: Site) -> None:
+    agents = [await site.proven() for _ in range(PROVEN - 1)]
+    flood = [await site.connect() for _ in range(200)]
+    assert all([await peer.ended() for peer in flood[:-LIMIT]])
+    assert len(site.connections) <= LIMIT
+    newcomer = await site.connect("GET /proven HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert b"200 OK" in await newcomer.line()
+    assert all([await agent.answers() for agent in agents])
+    assert site.connections.refused >= 200 - LIMIT
+
+
+async def test_the_longest_idle_of_the_proven_makes_room_for_the_successors_of_dead_nodes(
+    site: Site,
+) -> None:
+    """A node that dies closes nothing. WebSockets are closed by those who know the member."""
+    socket = await site.proven("/held")
+    dead, *living = [await site.proven() for _ in range(PROVEN - 1)]
+    for _ in range(2):
+        assert all([await peer.answers() for peer in living])
+    successor = await site.proven()
+    assert await dead.ended()
+    assert all([await peer.answers() for peer in (socket, successor, *living)])
+    assert len(site.connections) == PROVEN
+
+
+@pytest.mark.parametrize("begun", ["", "GET /proven HTTP/1.1\r\nHost: h\r\nX-Slow: "])
+async def test_a_request_that_does_not_arrive_ends_its_connection(
+    site: Site, monkeypatch: pytest.MonkeyPatch, begun: str
+) -> None:
+    monkeypatch.setattr(server_connections, "HEADER_SECONDS", 0.2)
+    slow = await site.connect(begun)
+
+    async def drip() -> None:
+        """A byte now and then, so that the connection is never idle."""
+        while not slow.writer.is_closing():
+            slow.writer.write(b"x" if begun else b"")
+            await asyncio.sleep(0.02)
+
+    dripping = asyncio.create_task(drip())
+    assert await slow.ended()
+    dripping.cancel()
+    assert len(site.connections) == 0
+
+
+async def test_a_connection_that_has_asked_may_be_idle(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_connections, "HEADER_SECONDS", 0.2)
+    peers = [await site.proven(), await site.connect()]
+    peers[1].writer.write(b"GET /other HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert b"200 OK" in await peers[1].line()
+    assert await (await site.connect()).ended()
+    for peer in peers:
+        peer.writer.write(b"GET /proven HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert len(site.connections) == 2

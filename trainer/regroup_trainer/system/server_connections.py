@@ -1,0 +1,124 @@
+"""Bounds the connections of an HTTP server: how many there are, and how long a first request may
+take to arrive. Whoever reaches the port can open connections; agents must get through all the same.
+
+A connection has proven itself when a request with the job's token has come over it. Where there are
+too many, the oldest that has not is closed. So a flood of silent ones pushes itself out. Of those
+that have, the one that has been idle for longest is closed: nodes that die close nothing, and their
+successors must get in. Places are kept free for newcomers, so that they can prove themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from aiohttp import web
+
+HEADER_SECONDS = 10.0
+"""For the first request of a connection to arrive. A busy node is slow, too."""
+IDLE_SECONDS = 120.0
+"""Until a connection is closed that has sent no further request. Heartbeats may come every 60 s."""
+NEWCOMERS = 16
+"""Places of a limit that only connections which have not proven themselves may have."""
+SPARE_CONNECTIONS = 32
+"""Beyond those of the workers: for the operator, probes, metrics, and agents that reconnect."""
+
+
+class Connections:
+    """The open connections of one server; `limit` says how many there may be."""
+
+    def __init__(self, limit: Callable[[], int]) -> None:
+        self._limit = limit
+        self._unproven: dict[asyncio.BaseTransport, asyncio.TimerHandle] = {}
+        """Oldest first."""
+        self._proven: dict[asyncio.BaseTransport, None] = {}
+        """The one that has been idle for longest first."""
+        self._held: set[asyncio.BaseTransport] = set()
+        """WebSockets. Their messages are not seen here."""
+        self.refused = 0
+        """Connections that were closed because there were too many."""
+
+    def __len__(self) -> int:
+        """How many are open."""
+        return len(self._unproven) + len(self._proven) + len(self._held)
+
+    async def listen(self, runner: web.AppRunner, address: str | None, port: int) -> asyncio.Server:
+        """Serve the application of a runner that is set up. Raises OSError.
+
+        The listener is closed by its caller.
+        """
+        make, loop = runner.server, asyncio.get_running_loop()
+        assert make is not None, "the runner is set up"
+        return await loop.create_server(
+            lambda: _Counted(self, make()), address, port, reuse_address=True, backlog=1024
+        )
+
+    def open(self, transport: asyncio.BaseTransport) -> None:
+        """A connection was accepted. One is closed if there are too many: the oldest that has not
+        proven itself, perhaps this one.
+        """
+        loop = asyncio.get_running_loop()
+        self._unproven[transport] = loop.call_later(HEADER_SECONDS, _abort, transport)
+        if len(self) > max(self._limit(), 1):
+            self._push_out(next(iter(self._unproven)))
+
+    def request(self, transport: asyncio.BaseTransport | None) -> None:
+        """A whole request has arrived: the connection may be idle from now on."""
+        if transport in self._unproven:
+            self._unproven[transport].cancel()
+        elif transport in self._proven:
+            self._proven[transport] = self._proven.pop(transport)
+
+    def prove(self, transport: asyncio.BaseTransport | None) -> None:
+        """A request with the token has come over this connection."""
+        if transport in self._unproven:
+            self._unproven.pop(transport).cancel()
+            self._proven[transport] = None
+            if len(self._proven) + len(self._held) > max(self._limit() - NEWCOMERS, 1):
+                self._push_out(next(iter(self._proven)))
+
+    def hold(self, transport: asyncio.BaseTransport | None) -> None:
+        """A proven connection is a WebSocket from now on, and never idle."""
+        if transport in self._proven:
+            del self._proven[transport]
+            self._held.add(transport)
+
+    def close(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is closed."""
+        self._proven.pop(transport, None)
+        self._held.discard(transport)
+        if (timer := self._unproven.pop(transport, None)) is not None:
+            timer.cancel()
+
+    def _push_out(self, transport: asyncio.BaseTransport) -> None:
+        self.refused += 1
+        self.close(transport)
+        _abort(transport)
+
+
+class _Counted(asyncio.Protocol):
+    """Passes everything on to aiohttp's protocol, and says when the connection begins and ends."""
+
+    def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
+        self._connections = connections
+        self._inner = inner
+        self._transport: asyncio.BaseTransport | None = None
+        self.data_received = inner.data_received  # type: ignore[method-assign]
+        self.eof_received = inner.eof_received  # type: ignore[method-assign]
+        self.pause_writing = inner.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = inner.resume_writing  # type: ignore[method-assign]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._inner.connection_made(transport)
+        self._connections.open(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            self._connections.close(self._transport)
+        self._inner.connection_lost(exc)
+
+
+def _abort(transport: asyncio.BaseTransport) -> None:
+    assert isinstance(transport, asyncio.Transport)
+    transport.abort()
