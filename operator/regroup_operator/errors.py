@@ -23,7 +23,8 @@ class ClusterError(OperatorError):
     """The API server refused a request."""
 
     def __init__(self, method: str, path: str, status: int, message: str, reason: str = "") -> None:
-        super().__init__(f"{method} {path}: {status} {message}")
+        answer = f"{status} {message}" if status else message  # 0: there was no answer
+        super().__init__(f"{method} {path}: {answer}")
         self.status = status
         self.message = message
         self.reason = reason

@@ -35,6 +35,7 @@ from regroup.local.processes import (
 from regroup.local.run_lock import locked
 from regroup_trainer.protocol.desired import Desired, LastKnown
 from regroup_trainer.protocol.environment import RANK_ENTRY
+from regroup_trainer.protocol.exit_codes import describe_exit
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Outcome, Recovery
 from regroup_trainer.protocol.lineage_files import LINEAGE_FOLDER, reserved_number
 
@@ -158,7 +159,7 @@ class LocalRun:
                 self._report_lines_of(agent)
                 del self.agents[index]
                 if index < self.desired.workers:
-                    self.on_note(f"worker {index} is gone (exit code {agent.exit_code})")
+                    self.on_note(f"worker {index} is gone: {describe_exit(agent.exit_code)}")
                     _require_started(
                         agent, self.status is not None and self.status.generation is not None
                     )
@@ -306,5 +307,5 @@ def _require_started(process: LocalProcess, has_worked: bool) -> None:
         return
     tail = "\n".join(process.log.read_text(errors="replace").splitlines()[-8:])
     raise LocalRunError(
-        f"{process.name} ended with exit code {code} before training could begin:\n{tail}"
+        f"{process.name} ended with {describe_exit(code)} before training could begin:\n{tail}"
     )

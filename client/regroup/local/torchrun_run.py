@@ -39,7 +39,7 @@ from regroup_operator.render.torchrun_commands import (
     store_command,
 )
 from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
-from regroup_trainer.protocol.exit_codes import WAITS_IN_VAIN
+from regroup_trainer.protocol.exit_codes import WAITS_IN_VAIN, describe_exit
 from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.progress_pattern import Found, ProgressPattern
 from regroup_trainer.protocol.torchrun_programs import MESSAGE_VARIABLE
@@ -291,7 +291,7 @@ class TorchrunRun:
             self._done.add(index)
             return
         self.on_note(
-            f"worker {index} is gone (exit code {agent.exit_code}); see logs/{agent.log.name}"
+            f"worker {index} is gone: {describe_exit(agent.exit_code)}; see logs/{agent.log.name}"
         )
         if (agent.exit_code or 0) > 0:
             self._failures += 1

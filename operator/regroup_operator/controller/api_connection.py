@@ -20,10 +20,10 @@ import kopf
 from yarl import URL
 
 from regroup_operator.api.resource import Object
-from regroup_operator.controller.connection_errors import why_no_answer
 from regroup_operator.controller.operator_metrics import count_request
 from regroup_operator.errors import ClusterError, ConflictError, NotFoundError, UnreadableError
 from regroup_operator.observe.bounded_json import MOST_BYTES, UndecodableError, decode
+from regroup_trainer.system.connection_errors import why_no_answer
 
 TIMEOUT = aiohttp.ClientTimeout(total=15, connect=5)
 WATCH_GRACE_SECONDS = 30.0

@@ -15,7 +15,6 @@ from typing import Any
 
 import aiohttp
 
-from regroup_operator.controller.connection_errors import why_no_answer
 from regroup_operator.errors import CoordinatorError
 from regroup_operator.observe.coordinator_answer import MOST_BYTES, read_answer
 from regroup_operator.observe.observed import CoordinatorView
@@ -23,6 +22,7 @@ from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT, COORDINATOR_P
 from regroup_trainer.protocol.desired import CoordinatorAddress, Desired, Lost
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
+from regroup_trainer.system.connection_errors import why_no_answer
 
 TIMEOUT_SECONDS = 2.0
 WAIT_SECONDS = 1.0
@@ -189,8 +189,10 @@ class Coordinators:
         try:
             return read_answer(text.encode(), follower.target.term)
         except ValueError as error:
-            where = follower.target.url
-            raise CoordinatorError(f"{where}: its answer is not taken: {error}") from error
+            raise CoordinatorError(
+                f"{follower.target.url}: its answer is not taken: {error} (run operator and "
+                "coordinator from one release)"
+            ) from error
 
     async def _send(self, method: str, target: Target, path: str, body: str | None) -> str:
         return await self._request(method, target.url + path, target.token, body)

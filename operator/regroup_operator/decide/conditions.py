@@ -140,7 +140,7 @@ def _volume(report: CoordinatorStatus | None) -> str:
     if problem is None:
         return ""
     since = format_time(datetime.fromtimestamp(problem.since, UTC))
-    return f"{problem.path}: {problem.error} (since {since}). {problem.at_risk}"
+    return f"{problem.what} (since {since}). {problem.at_risk}"
 
 
 def _checkpointed(view: JobView) -> ConditionValue:

@@ -56,7 +56,12 @@ _UNKNOWN_END = 255
 cut. A program may end with it too: `sys.exit(-1)`.
 """
 _UNKNOWN_REASONS = frozenset({"Unknown", "ContainerStatusUnknown"})
-_UNSEEN = "its node or container runtime stopped before it could report why"
+_WHY = {
+    "node restart": "its node or container runtime stopped before it could report why",
+    "out of memory": "it reached its memory limit (raise limits.memory of spec.resources or "
+    "spec.template, or use less)",
+}
+"""Rule -> why such a pod ended, whatever it wrote last."""
 _PROGRESS = re.compile(r"(?:\S+ ){0,3}(?:DEBUG|INFO)\b")
 """A line of a log that reports no failure. The kubelet takes a container's last lines for its
 message when it wrote none.
@@ -104,7 +109,7 @@ def describe(pod: Pod, rule: Rule) -> str:
     where = f" on node {pod.node}" if pod.node else ""
     code = "" if pod.exit_code is None else f" with exit code {pod.exit_code}"
     ended = f"{pod.role} pod {pod.name}{where} ended{code} ({rule.name})"
-    why = _UNSEEN if rule.matches is _has_unknown_end else _why(pod)
+    why = _WHY.get(rule.name) or _why(pod)
     if not why and rule.cause == "application":
         why = f"it gave no reason (see kubectl logs {pod.name})"
     return f"{ended}: {why}" if why else ended
@@ -113,6 +118,8 @@ def describe(pod: Pod, rule: Rule) -> str:
 def _why(pod: Pod) -> str:
     """The cause that the pod itself shows; empty when it shows none."""
     failure = _rank_failure(pod)
+    if failure is None and pod.exit_code == KILLED:  # what it wrote last is not why
+        return f"SIGKILL from outside: out of memory? (see kubectl describe pod {pod.name})"
     text = pod.exit_message or pod.message
     if failure is not None:
         text = str(failure.get("message") or f"exit code {failure.get('exitCode')}")

@@ -53,7 +53,7 @@ def of_workers(job: Job, observed: Observed, status: TrainingJobStatus) -> list[
     return [
         *(of_pod(pod, observed) for pod in ended if pod.uid not in job.status.handled_pods),
         *(
-            Loss("infrastructure", f"worker pod {worker.pod} is gone", worker.pod, worker.node)
+            Loss("infrastructure", _gone(worker.pod, worker.node), worker.pod, worker.node)
             for worker in gone
         ),
     ]
@@ -63,16 +63,22 @@ def of_pod(pod: Pod, observed: Observed) -> Loss:
     """Why this pod, which is ending or has ended, was lost."""
     node = observed.nodes.get(pod.node)
     if pod.terminating:
+        what = f"{pod.role} pod {pod.name}{_on(pod.node)}"
         if node is not None and not (node.exists and node.ready):
-            return Loss(
-                "infrastructure",
-                f"{pod.role} pod {pod.name} is on a node that is lost",
-                pod.name,
-                pod.node,
-            )
-        return Loss("preemption", f"{pod.role} pod {pod.name} was asked to end", pod.name, pod.node)
+            state = "is not Ready" if node.exists else "does not exist any more"
+            return Loss("infrastructure", f"{what} is lost: its node {state}", pod.name, pod.node)
+        what = f"{what} is being deleted (a drain, an eviction, or by hand)"
+        return Loss("preemption", what, pod.name, pod.node)
     rule = classify(pod)
     return Loss(rule.cause, describe(pod, rule), pod.name, pod.node, pod.exit_code)
+
+
+def _gone(pod: str, node: str) -> str:
+    return f"worker pod {pod}{_on(node)} is gone (deleted by force, or with its node)"
+
+
+def _on(node: str) -> str:
+    return f" on node {node}" if node else ""
 
 
 def account(

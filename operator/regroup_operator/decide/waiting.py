@@ -14,7 +14,7 @@ from regroup_operator.api.names import COORDINATOR
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.attempt import read_attempt
-from regroup_operator.decide.failures import IMAGE_REASONS
+from regroup_operator.decide.failures import IMAGE_REASONS, classify, describe
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT, Event, PlanContext
 from regroup_operator.decide.staffing import backoff_end
@@ -162,10 +162,10 @@ def _coordinator_crash(view: JobView) -> Waiting | None:
     )
     if pod is None:
         return None
-    end = pod.exit_message.strip() or f"exit code {pod.exit_code}"
+    end = describe(pod, classify(pod))
     return Waiting.of(
         WaitingReason.CoordinatorCrashing,
-        f"coordinator pod {pod.name} fails each time that it is started: {end} (see its log)",
+        f"{end}: it fails each time that it is started (see kubectl logs {pod.name} --previous)",
     )
 
 
@@ -176,7 +176,7 @@ def _pod_does_not_start(view: JobView) -> Waiting | None:
 def _suspended(view: JobView) -> Waiting | None:
     if view.context.suspension != "suspended":
         return None
-    text = "suspended: no pods are held (set spec.suspend to false)"
+    text = "suspended: no pods are held (set spec.suspend to false to train on)"
     return Waiting.of(WaitingReason.Suspended, text)
 
 

@@ -52,7 +52,9 @@ def read_answer(data: bytes, term: int) -> CoordinatorStatus:
         raise ValueError(problem)
     status = CoordinatorStatus.read(document)
     if status.term != term:
-        raise ValueError(f"it is of term {status.term}, not {term}")
+        raise ValueError(
+            f"a coordinator of term {status.term} answers, and that of term {term} is asked"
+        )
     return status
 
 

@@ -102,7 +102,9 @@ def test_a_suspended_job_has_saved_its_last_step(tmp_path: Path) -> None:
     outcome = play(run)
     assert outcome.result == "suspended", outcome.message
     logs = [path.read_text() for path in (tmp_path / "job/logs").glob("*-w*.log")]
-    assert all(f"ended with code {STOPPED} (peer)" in log for log in logs), logs  # no failure
+    assert all(f"ended with exit code {STOPPED} (no failure of its own)" in log for log in logs), (
+        logs
+    )  # no failure
     newest = WholeFolders(tmp_path / "job/saves").newest()
     assert newest is not None
     assert int(newest.name.rpartition("-")[2]) > 40

@@ -129,7 +129,7 @@ async def test_a_coordinator_of_another_term_is_not_believed(line: Line) -> None
         await line.until(1)
         view = line.coordinators.view(KEY, 2, ())
         assert view.status is None
-        assert "is of term 1, not 2" in view.error
+        assert "a coordinator of term 1 answers, and that of term 2 is asked" in view.error
         assert line.coordinators.view(KEY, 3, ()).failures == 0
 
 

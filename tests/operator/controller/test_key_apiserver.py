@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Iterator
 
 import pytest
 
@@ -42,29 +41,16 @@ def change(api: Api, **changes: bytes | None) -> None:
     assert answer.status == 200, answer.message
 
 
-@pytest.fixture
-def secret(operator: OperatorProcess, api: Api) -> Iterator[dict[str, bytes]]:
-    """The entries of the Secret that the operator has made. They are put back after the test."""
-    before = entries(api)
-    yield before
-    added: dict[str, bytes | None] = dict.fromkeys(entries(api).keys() - before.keys())
-    change(api, **added, **before)
-    restart(operator)
-
-
 def restart(operator: OperatorProcess) -> None:
     assert operator.stop() == 0
     operator.start()
 
 
 def test_running_jobs_keep_their_key_when_it_is_rotated(
-    operator: OperatorProcess,
-    secret: dict[str, bytes],
-    namespace: Namespace,
-    running: tuple[Kubelets, CoordinatorStub],
+    operator: OperatorProcess, namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
 ) -> None:
     api, (_, stub) = namespace.api, running
-    old = secret["key"]
+    old = entries(api)["key"]
     assert namespace.read()["status"]["tokenKey"] == name_of(old)
     before = set(stub.tokens)
 

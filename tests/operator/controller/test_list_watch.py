@@ -254,7 +254,9 @@ async def test_no_server_at_all_is_an_error_in_words() -> None:
     async with FakeApiServer() as server:
         connection = server.connect()
     async with connection:
-        with pytest.raises(ClusterError, match=r"no answer from http.*: Connection refused"):
+        with pytest.raises(
+            ClusterError, match=r"^GET /things: no answer from http.*: Connection refused$"
+        ):
             await Collection(connection, "/things").page(1, "")
 
 

@@ -80,6 +80,19 @@ def test_an_end_is_described_by_its_code_and_the_last_line() -> None:
     )
 
 
+def test_a_killed_pod_is_described_by_its_signal_and_not_by_what_it_wrote_last() -> None:
+    pod = make_pod(137, node="n2", exit_message="the store listens on port 29400")
+    assert describe(pod, classify(pod)) == (
+        "worker pod gpt-w0-1 on node n2 ended with exit code 137 (killed): SIGKILL from outside: "
+        "out of memory? (see kubectl describe pod gpt-w0-1)"
+    )
+    pod = make_pod(137, exit_reason="OOMKilled", exit_message="step 45")
+    assert describe(pod, classify(pod)).endswith(
+        "(out of memory): it reached its memory limit (raise limits.memory of spec.resources or "
+        "spec.template, or use less)"
+    )
+
+
 def test_a_restart_of_its_node_is_named_with_the_node_and_not_with_a_line_of_the_log() -> None:
     pod = make_pod(255, node="n2", exit_reason="Unknown", exit_message=PROGRESS)
     assert describe(pod, classify(pod)) == (

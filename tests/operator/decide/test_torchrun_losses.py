@@ -87,7 +87,16 @@ def test_two_workers_that_are_lost_at_once_are_counted_one_by_one_and_reported_t
     assert recovery.cause == "application"
     assert recovery.message == (
         "worker pod gpt-w0-1 on node n1 ended with exit code 1 (program failed): ValueError: no; "
-        "worker pod gpt-w1-1 was asked to end"
+        "worker pod gpt-w1-1 on node n2 is being deleted (a drain, an eviction, or by hand)"
+    )
+
+
+def test_a_worker_whose_pod_is_gone_is_reported_with_its_node(job: Simulation) -> None:
+    del job.pods[job.workers()[1].name]
+    job.settle(2)
+    (recovery,) = job.status.recoveries
+    assert recovery.message == (
+        "worker pod gpt-w1-1 on node n2 is gone (deleted by force, or with its node)"
     )
 
 

@@ -95,7 +95,10 @@ def with_a_coordinator_that_crashes() -> Plan:
     simulation = started()
     pod = next(pod for pod in simulation.pods.values() if pod.role == "coordinator")
     simulation.pods[pod.name] = replace(
-        pod, waiting_reason="CrashLoopBackOff", exit_message="volume is not writable"
+        pod,
+        waiting_reason="CrashLoopBackOff",
+        exit_code=2,
+        exit_message="volume is not writable\n2026-01-01 10:00:00,123 INFO it ends\n",
     )
     return planned(simulation)
 
@@ -190,7 +193,14 @@ GIVEN = [
         "ImageError",
         "cannot pull image x:1 of pod gpt-w0-1 on node n2: ErrImagePull: not found",
     ),
-    (with_a_coordinator_that_crashes, "CoordinatorCrashing", "volume is not writable"),
+    (
+        with_a_coordinator_that_crashes,
+        "CoordinatorCrashing",
+        (
+            "(wrong usage): volume is not writable: it fails each time that it is started (see "
+            "kubectl logs gpt-c1 --previous)"
+        ),
+    ),
     (
         with_a_pod_without_containers,
         "ContainerCreating",
@@ -214,7 +224,7 @@ GIVEN = [
         "401 wrong token (see kubectl logs gpt-c1)",
     ),
     (while_suspending, "Suspending", "suspending: "),
-    (while_suspended, "Suspended", "no pods are held"),
+    (while_suspended, "Suspended", "no pods are held (set spec.suspend to false to train on)"),
     (without_a_store, "StorePending", "see kubectl describe pod gpt-s1"),
     (with_too_few_workers_of_torchrun, "TooFewWorkers", "1 run, at least 2 are needed"),
 ]

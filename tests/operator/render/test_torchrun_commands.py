@@ -34,5 +34,5 @@ def test_a_store_takes_no_modules_of_the_working_directory(folder: Path) -> None
     command = store_command(sys.executable, "a-1", 0)
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as store:
         assert store.stdout is not None
-        assert store.stdout.readline().startswith("the store listens on port")
+        assert store.stdout.readline().startswith("INFO the store listens on port")
         store.terminate()

@@ -12,7 +12,12 @@ from regroup_trainer.errors import NonFiniteError
 from regroup_trainer.protocol.coordinator_messages import Refused
 from regroup_trainer.protocol.exit_codes import PORT_TAKEN_EXIT_CODE
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord
-from regroup_trainer.protocol.rank_messages import CheckpointFailed, Progress
+from regroup_trainer.protocol.rank_messages import (
+    CheckpointFailed,
+    Progress,
+    Restored,
+    SkippedCheckpoint,
+)
 from tests.support.coordinator_simulation import Job, make_desired, start_job
 from tests.support.generations import make_saved
 
@@ -86,6 +91,51 @@ def test_a_failed_save_is_in_the_message_until_a_save_succeeds() -> None:
     saved = make_saved(number, 6)
     job.send(rank0, saved)
     assert "failed" not in make_status(job.core.state, 1).message
+    again = CheckpointFailed(generation=number, rank=0, step=9, stage="write", error="no space")
+    job.send(rank0, again)
+    assert last_event(job, "CheckpointFailed") == (
+        "checkpoint of step 9 failed (write): no space; the newest is that of step 6"
+    )
+    job.send(rank0, again.model_copy(update={"stage": "prune"}))
+    assert last_event(job, "CheckpointFailed") == (
+        "old checkpoints could not be deleted after that of step 9, which is whole: no space"
+    )
+
+
+def last_event(job: Job, reason: str) -> str:
+    """The message of the newest event of a reason."""
+    events = job.core.state.journal.events()
+    return next(event.message for event in reversed(events) if event.reason == reason)
+
+
+def test_a_checkpoint_that_is_passed_over_is_named_with_what_is_used_instead() -> None:
+    job = Job()
+    agents = [job.add_agent(index) for index in range(3)]
+    rank0 = next(agent for agent in agents if agent.name == job.record.members[0].member)
+    skipped = SkippedCheckpoint(path="/volume/gpt/step-8", why="__0_0.distcp is missing")
+    restored = Restored(
+        generation=job.record.number, rank=0, step=4, restored_from="Checkpoint", skipped=(skipped,)
+    )
+    job.send(rank0, restored)
+    assert last_event(job, "CheckpointCorrupt") == (
+        "/volume/gpt/step-8 cannot be used (__0_0.distcp is missing): the state comes from a "
+        "checkpoint of step 4"
+    )
+
+
+def test_a_worker_that_leaves_is_named_with_its_node_and_with_who_ends_pods() -> None:
+    job, agents = start_job()
+    job.ask_to_leave(agents[1])
+    job.wait(1.0)
+    assert job.core.state.recoveries.records()[-1].message == (
+        "worker gpt-w1-2 on node node-1 received SIGTERM (the pod is being deleted: a drain, an "
+        "eviction, or by hand)"
+    )
+    local, agents = start_job(namespace="local")
+    local.ask_to_leave(agents[1])
+    local.wait(1.0)
+    message = local.core.state.recoveries.records()[-1].message
+    assert message == "worker gpt-w1-2 on node node-1 received SIGTERM"
 
 
 def test_rank_zero_is_on_another_node_than_the_coordinator() -> None:
@@ -203,7 +253,7 @@ def test_scaling_up_waits_for_the_new_worker_and_down_releases_the_highest_index
     assert job.indices == [0, 1, 2, 3]
     job.update_desired(replicas=2)
     message = make_status(job.core.state, 1).message
-    assert message.startswith("leaving generation 1.2 together, at the next step: ")
+    assert message.startswith("generation 1.2 ends after a step that its ranks agree on: ")
     assert message.endswith(" goes")
     job.wait(1.0)
     assert job.indices == [0, 1]

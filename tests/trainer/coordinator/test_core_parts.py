@@ -17,7 +17,7 @@ from regroup_trainer.coordinator.journal import Journal
 from regroup_trainer.coordinator.number_files import reserve
 from regroup_trainer.coordinator.restart_budget import RestartBackoff, describe
 from regroup_trainer.protocol.agent_messages import RankExit
-from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.generation import GenerationNumber, MemberRecord
 from regroup_trainer.protocol.ledger import Ledger
 from tests.support import checkpoints
 from tests.support.coordinator_simulation import make_desired
@@ -114,12 +114,22 @@ def test_backoff_doubles_without_progress_and_starts_again_after_it() -> None:
     [
         (
             {"cause": "oom", "exit_code": 137, "signal": 9},
-            "rank 1 on p ran out of memory and was killed",
+            (
+                "rank 1 on gpt-w0-1 (node a) ran out of memory and was killed (raise the memory "
+                "limit, or use less)"
+            ),
         ),
-        ({"cause": "signal", "exit_code": 139, "signal": 11}, "rank 1 on p was ended by signal 11"),
+        (
+            {"cause": "signal", "exit_code": 137, "signal": 9, "message": "INFO step 45"},
+            "rank 1 on gpt-w0-1 (node a) was ended by SIGKILL (out of memory?)",
+        ),
+        (
+            {"cause": "peer", "exit_code": 137, "signal": 9, "message": "it hung and was killed"},
+            "rank 1 on gpt-w0-1 (node a) was ended by SIGKILL: it hung and was killed",
+        ),
         (
             {"cause": "error", "exit_code": 1, "message": "x\nValueError: y\n"},
-            "rank 1 on p ended with exit code 1: ValueError: y",
+            "rank 1 on gpt-w0-1 (node a) ended with exit code 1: ValueError: y",
         ),
     ],
 )
@@ -127,7 +137,8 @@ def test_the_end_of_a_rank_is_described_in_a_sentence(
     end: dict[str, object], sentence: str
 ) -> None:
     report = RankExit.model_validate({"generation": GenerationNumber(1, 1), "rank": 1, **end})
-    assert describe(report, "p") == sentence
+    place = MemberRecord(member="u", index=0, pod="gpt-w0-1", node="a", first_rank=0, ranks=2)
+    assert describe(report, place) == sentence
 
 
 def test_the_account_splits_the_time_and_never_falls() -> None:

@@ -43,8 +43,9 @@ def test_the_culprit_is_outside_torch_while_the_others_wait_in_it() -> None:
 
 
 def test_the_culprit_does_not_answer() -> None:
-    assert culprit(stacks(WAITS, WAITS, ""), 3) == Culprit(2, "does not answer")
-    assert culprit(stacks(READS, WAITS), 3) == Culprit(2, "does not answer")
+    silent = Culprit(2, "does not answer (is its process stopped, or its node frozen?)")
+    assert culprit(stacks(WAITS, WAITS, ""), 3) == silent
+    assert culprit(stacks(READS, WAITS), 3) == silent
 
 
 def test_where_all_wait_for_their_devices_the_odd_one_is_the_culprit() -> None:
@@ -94,6 +95,12 @@ def test_nobody_waits_for_the_rank_that_hangs() -> None:
     job.wait(6.0)
     events = {event.reason: event.time for event in job.core.state.journal.events()}
     assert 0 < events["GenerationFormed"] - events["HangDiagnosed"] < ABORT_SECONDS / 2
+    messages = {event.reason: event.message for event in job.core.state.journal.events()}
+    assert "has reported progress for 5 s after step" in messages["HangDetected"]
+    assert messages["HangDiagnosed"] == (
+        "no progress for 5 s: rank 1 on gpt-w1-2 (node node-1) is in read_from_dead_mount "
+        "(/app/train.py:12)"
+    )
 
 
 def test_a_member_that_cannot_answer_delays_the_next_generation_only_for_a_moment() -> None:

@@ -38,7 +38,7 @@ def test_heartbeats_do_not_keep_a_member_that_no_order_can_reach() -> None:
     job.wait(0.3)
     assert job.indices == [0, 2]
     assert (
-        "its connection closed and it did not come back"
+        "its connection closed and no new one came"
         in job.core.state.recoveries.records()[-1].message
     )
 

@@ -66,7 +66,8 @@ def test_a_rank_that_reports_nothing_is_waited_for_only_for_a_moment() -> None:
     job.wait(1.0)
     assert job.record.number.n == 1
     assert job.core.state.waiting is not None
-    assert "waiting for rank 2 to leave generation 1.1" in job.core.state.waiting.message
+    message = job.core.state.waiting.message
+    assert "waiting for rank 2 on gpt-w2-3 (node node-2) to leave generation 1.1: its" in message
     job.wait(1.0)
     assert job.indices == [0, 2]
     assert last_recovery(job) == ("Peers", 0)

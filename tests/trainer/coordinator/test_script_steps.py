@@ -167,7 +167,9 @@ def test_who_is_busy_for_long_is_reported_once(monkeypatch: pytest.MonkeyPatch) 
     assert script.events("BusyForLong") == []
     script.job.wait(200.0)
     (event,) = script.events("BusyForLong")
-    assert event.startswith("rank 0 has been busy (evaluation) for 2 minutes")
+    assert event.startswith(
+        "rank 0 on gpt-w0-1 (node node-0) has been busy (evaluation) for 2 minutes"
+    )
     assert script.job.record.number == script.number
 
 
@@ -207,7 +209,7 @@ def test_the_steps_that_a_failure_costs_are_counted() -> None:
     assert recovery.restored_from == "Script"
     assert script.status.ledger.lost_steps == 20
     assert script.events("Recovered")[0].startswith(
-        "training goes on: 2 -> 2 ranks from Script, resumed from step 80"
+        "training goes on: 2 -> 2 ranks, resumed from step 80 of the script's own files"
     )
 
 

@@ -24,9 +24,9 @@ from regroup_trainer.coordinator.coordinator_status import HEARD_SECONDS, heard_
 from regroup_trainer.coordinator.core import MOST_UNKNOWN, TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import Effect
 from regroup_trainer.coordinator.number_files import reserve
-from regroup_trainer.coordinator.server import LONGEST_DELAY_SECONDS, Server
+from regroup_trainer.coordinator.server import LONGEST_DELAY_SECONDS, Server, read_hello
 from regroup_trainer.protocol.agent_messages import Hello, Leaving
-from regroup_trainer.protocol.coordinator_messages import Begin, coordinator_message
+from regroup_trainer.protocol.coordinator_messages import Begin, Refused, coordinator_message
 from regroup_trainer.protocol.desired import Lost
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
@@ -194,7 +194,16 @@ async def test_a_desired_with_a_mistake_is_refused_by_name(setup: Setup) -> None
     body = make_desired().model_dump_json().replace('"replicas":3', '"replicas":"three"')
     async with setup.session.put(f"{setup.url}/v1/desired", data=body) as response:
         assert response.status == 422
-        assert "replicas" in await response.text()
+        assert (await response.text()).startswith("replicas: Input should be a valid integer")
+
+
+def test_a_hello_that_cannot_be_read_is_refused_in_one_line() -> None:
+    hello = make_hello().model_dump() | {"index": "first", "crew": 3}
+    refused = read_hello(json.dumps(hello))
+    assert isinstance(refused, Refused)
+    assert refused.reason.startswith("the agent's hello is not valid: index: Input should be")
+    assert "got 'first'; crew is not a known field: run agent and coordinator" in refused.reason
+    assert "\n" not in refused.reason
 
 
 async def test_a_large_body_is_refused(setup: Setup) -> None:
@@ -513,8 +522,9 @@ async def test_an_unwritable_volume_is_named_in_the_status(tmp_path: Path) -> No
     refusal = await asyncio.to_thread(
         wait_until, "the refusal", lambda: find(core.state.waiting, "VolumeUnavailable")
     )
-    assert "reserve a generation number" in refusal.message
-    assert "Not a directory" in refusal.message
+    where = tmp_path / "file" / "job"
+    expected = f"its number cannot be reserved in {where}: Not a directory (free space, or make"
+    assert expected in refusal.message
     ticking.cancel()
 
 
@@ -535,7 +545,7 @@ async def test_a_volume_that_does_not_answer_is_named_and_its_answer_is_awaited(
         waiting = await asyncio.to_thread(
             wait_until, "the problem", lambda: find(state.waiting, "VolumeUnavailable")
         )
-        assert "it has not answered for 0 s" in waiting.message
+        assert "the volume has not answered for 0 s (check the volume's server" in waiting.message
         assert (await setup.status()).waiting == waiting  # the coordinator answers all the while
         assert len(calls) == 1
         may_answer.set()

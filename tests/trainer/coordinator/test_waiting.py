@@ -73,6 +73,9 @@ def test_more_workers_than_the_least_are_waited_for_a_while() -> None:
     job.add_agent(1)
     job.wait(3.0)
     assert reason(job) == "GatheringWorkers"
+    assert status(job).message == (
+        "waiting up to 10 s for 1 more of 3 workers; the job then trains with 2"
+    )
 
 
 def test_a_generation_starts_before_it_trains() -> None:
@@ -92,7 +95,8 @@ def test_a_new_coordinator_waits_for_the_workers_of_a_former_one() -> None:
     assert waiting.reason == "FormerWorkersAwaited"
     assert (
         waiting.message
-        == f"waiting for {agents[2].state.hello().pod} to connect to the new coordinator"
+        == f"waiting for {agents[2].state.hello().pod} to connect to the new coordinator, or else "
+        "to count as lost"
     )
 
 
@@ -106,11 +110,27 @@ def test_the_first_coordinator_has_no_former_workers_to_wait_for() -> None:
 
 def test_a_volume_that_refuses_comes_before_missing_workers() -> None:
     job = Job()
-    job.core.on_reservation_failed("No space left on device (/volume/gpt)", job.now)
+    job.core.on_reservation_failed("No space left on device", job.now)
     waiting = status(job).waiting
     assert waiting is not None
     assert waiting.reason == "VolumeUnavailable"
-    assert "No space left on device (/volume/gpt)" in waiting.message
+    assert waiting.message == (
+        "no generation can begin: its number cannot be reserved in /volume/gpt: No space left on "
+        "device (free space, or make it writable for the pods' user; the next try follows within "
+        "30 s)"
+    )
+
+
+def test_a_volume_that_does_not_answer_gets_advice_about_its_server_and_not_about_space() -> None:
+    job = Job()
+    job.core.on_reservation_silent("the volume has not answered for 5 s", job.now)
+    message = status(job).message
+    assert message == (
+        "no generation can begin: its number cannot be reserved in /volume/gpt: the volume has not "
+        "answered for 5 s (check the volume's server and the mount of node node-c)"
+    )
+    job.core.on_reservation_failed("No space left on device", job.now)
+    assert "(free space" in status(job).message
 
 
 def test_a_volume_that_answers_late_is_waited_for() -> None:
@@ -128,6 +148,10 @@ def test_a_suspect_worker_is_waited_for() -> None:
     job.fail_rank(agents[1])
     job.wait(1.3)
     assert reason(job) == "WorkerSuspect"
+    assert status(job).message.endswith(
+        "waiting for gpt-w2-3 on node node-2: its heartbeats are late; it answers within 2.0 s or "
+        "counts as lost"
+    )
 
 
 def test_the_message_names_the_failure_and_what_is_waited_for() -> None:
@@ -144,12 +168,25 @@ def test_the_message_names_the_failure_and_what_is_waited_for() -> None:
     assert status(job).message == waiting.message
 
 
+def test_a_generation_that_failed_says_so_until_its_ranks_are_out() -> None:
+    job, agents = start_job()
+    job.fail_rank(agents[1])
+    waiting = status(job).waiting
+    assert waiting is not None
+    assert waiting.reason == "GenerationFailed"
+    assert waiting.message == (
+        "rank 1 on gpt-w1-2 (node node-1) ended with exit code 1; the ranks of generation 1.1 are "
+        "being stopped"
+    )
+
+
 def test_the_pause_after_failures_without_progress_is_waited_for() -> None:
     job, agents = start_job(strategy="fsdp", backoff_seconds=5.0, max_restarts=-1)
     for _ in range(3):
         job.fail_rank(agents[1])
         job.wait(0.5)
     assert reason(job) == "BackOff"
+    assert "s before the next try, since failures came without a step" in status(job).message
 
 
 def test_ranks_that_may_keep_their_state_get_the_time_to_leave() -> None:

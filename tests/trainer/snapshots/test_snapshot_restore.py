@@ -299,7 +299,7 @@ def test_without_memory_for_snapshots_training_continues_and_says_what_to_do(mak
     assert outcomes[0].snapshots == []
     (off,) = outcomes[0].snapshots_off
     assert (
-        "1000 are available: raise the memory limit, or set checkpoint.memorySnapshotSteps: 0"
+        "1000 B are available (raise the memory limit, or set checkpoint.memorySnapshotSteps: 0)"
         in off.why
     )
 

@@ -42,6 +42,7 @@ from regroup_trainer.snapshots import snapshot_schedule, snapshot_writer
 from regroup_trainer.snapshots.places import FILES, REST, SLOTS, TENSORS
 from regroup_trainer.snapshots.snapshot_writer import MemorySnapshots, Source
 from regroup_trainer.step.state import Position, TrainState
+from regroup_trainer.system.memory_limit import describe_bytes
 from tests.support.generations import make_places
 from tests.support.ranks import FIRST, generation, train_config
 from tests.support.waiting import wait_until
@@ -272,7 +273,10 @@ def test_the_memory_that_is_wanted_is_for_the_shards_of_others_too(
         bytes_wanted = (SLOTS * count + 1) * allocated(
             size_of(rank.plan.spans)
         )  # and a checkpoint's copy
-        assert f"need {bytes_wanted} bytes more on p{number}" in rank.reports.next(SnapshotsOff).why
+        assert (
+            f"need {describe_bytes(bytes_wanted)} more on p{number}"
+            in rank.reports.next(SnapshotsOff).why
+        )
 
 
 def test_a_snapshot_does_not_need_the_volume_and_carries_the_steps_that_it_may_lack(

@@ -10,11 +10,9 @@ import logging
 import os
 import signal
 import sys
-from pathlib import Path
 
-from pydantic import ValidationError
-
-from regroup_trainer.protocol.environment import AgentEnvironment
+from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.protocol.environment import AgentEnvironment, read_token
 from regroup_trainer.protocol.exit_codes import WRONG_USAGE
 from regroup_trainer.protocol.extras import OF_TRAINER, require_extra
 from regroup_trainer.system.last_signals import ignore_signals
@@ -30,9 +28,9 @@ def main() -> int:
     )
     try:
         environment = AgentEnvironment.read(dict(os.environ))
-        token = Path(environment.token_file).read_text().strip()
-    except (ValidationError, OSError) as error:
-        log.error("cannot use the REGROUP_* variables or the token file: %s", error)
+        token = read_token(environment.token_file)
+    except ConfigurationError as error:
+        log.error("the agent cannot start: %s", error)
         return WRONG_USAGE
     return asyncio.run(_run(environment, token))
 

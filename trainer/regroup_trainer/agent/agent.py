@@ -55,7 +55,13 @@ from regroup_trainer.protocol.coordinator_messages import (
     Welcome,
 )
 from regroup_trainer.protocol.environment import AgentEnvironment
-from regroup_trainer.protocol.exit_codes import KILLED, TEMPLATE_LOST, TERMINATED, WRONG_USAGE
+from regroup_trainer.protocol.exit_codes import (
+    KILLED,
+    TEMPLATE_LOST,
+    TERMINATED,
+    WRONG_USAGE,
+    describe_exit,
+)
 from regroup_trainer.protocol.generation import Assignment, GenerationNumber, GenerationRecord
 from regroup_trainer.protocol.rank_messages import (
     Finished,
@@ -202,7 +208,7 @@ class Agent:
             case SnapshotComplete(number=number) if self._snapshots:
                 self._snapshots.complete(number)
             case Exit(code=code, reason=reason):
-                log.info("the agent ends with code %d: %s", code, reason)
+                log.info("this worker ends with exit code %d: %s", code, reason)
                 if code:
                     self._end(code)
                 else:
@@ -391,7 +397,8 @@ class Agent:
         report = rank_exit(end, oom=oom_kills() > self._oom_kills)
         if end.rank in self._state.terminated:
             report = report.model_copy(update={"cause": "peer"})
-        log.error("rank %d ended with code %d (%s)", report.rank, report.exit_code, report.cause)
+        whose = " (no failure of its own)" if report.cause == "peer" else ""
+        log.error("rank %d %s%s", report.rank, report.how, whose)
         if report.cause != "peer":
             self._first_failure = self._first_failure or report
         self._report_end(report)
@@ -409,9 +416,9 @@ class Agent:
     def _count_as_finished(self, end: RankEnded) -> None:
         """A program whose last line has run has done its work, however its process ends."""
         log.warning(
-            "rank %d ended with code %d after its last line or by itself: its work counts",
+            "rank %d ended with %s after its last line or by itself: its work counts",
             end.rank,
-            end.exit_code,
+            describe_exit(end.exit_code),
         )
         self._report_end(
             Finished(generation=end.generation, rank=end.rank, step=0, reason="completed")
@@ -426,7 +433,11 @@ class Agent:
         if self._ending is not None:
             self._end(0)
             return
-        log.error("the template process ended, and all ranks with it")
+        log.error(
+            "the process that forks the ranks ended, and all ranks with it (out of memory?): this "
+            "worker ends with exit code %d, and another takes its place",
+            TEMPLATE_LOST,
+        )
         self._end(TEMPLATE_LOST)
 
     # --- the end ----------------------------------------------------------------------------------

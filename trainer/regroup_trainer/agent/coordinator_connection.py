@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import deque
 from collections.abc import Callable
 from typing import NoReturn
@@ -20,7 +19,9 @@ from regroup_trainer.protocol.coordinator_messages import (
     Welcome,
     coordinator_message,
 )
+from regroup_trainer.protocol.message import describe_invalid
 from regroup_trainer.protocol.rank_messages import Report
+from regroup_trainer.system.connection_errors import why_no_answer
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 1.0
@@ -136,8 +137,13 @@ class CoordinatorConnection:
                     "the coordinator refused the token (HTTP 401): mount this job's own Secret"
                 ) from None
             self._problem = f"HTTP {error.status}"
-        except (aiohttp.ClientError, OSError, TimeoutError, ValidationError) as error:
-            self._problem = _words(error)
+        except ValidationError as error:
+            self._problem = (
+                f"its message cannot be read ({describe_invalid(error)}): run agent and "
+                "coordinator from one release"
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            self._problem = why_no_answer(error)
         welcomed, self.welcomed = self.welcomed, False
         return welcomed
 
@@ -179,11 +185,3 @@ class CoordinatorConnection:
                     return
             self._filled.clear()
             await self._filled.wait()
-
-
-def _words(error: Exception) -> str:
-    """The words of the system, not the parts of an object."""
-    if isinstance(error, TimeoutError):
-        return "it takes too long"
-    number = error.errno if isinstance(error, OSError) else None
-    return os.strerror(number) if number else str(error) or type(error).__name__

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from regroup_trainer.agent.agent_metrics import AgentMetrics
 from regroup_trainer.agent.replication import SnapshotServer
 from regroup_trainer.protocol.desired import CoordinatorAddress
+from regroup_trainer.protocol.message import describe_invalid
 
 
 async def start_endpoint(
@@ -43,7 +44,7 @@ async def start_endpoint(
         try:
             address = CoordinatorAddress.model_validate_json(await request.read())
         except ValidationError as error:
-            raise web.HTTPUnprocessableEntity(text=str(error)) from None
+            raise web.HTTPUnprocessableEntity(text=describe_invalid(error)) from None
         on_address(address.url)
         return web.Response(status=204)
 

@@ -17,6 +17,7 @@ from regroup_trainer.protocol.coordinator_messages import (
     RankMessage,
 )
 from regroup_trainer.protocol.generation import Assignment, GenerationNumber
+from regroup_trainer.protocol.message import describe_invalid
 from regroup_trainer.protocol.rank_messages import (
     Busy,
     Finished,
@@ -94,7 +95,11 @@ class RankSockets:
                     known = True
                 self._on_report(report)
         except ValidationError as error:
-            log.error("closing the connection of a rank: unknown report: %s", error)
+            log.error(
+                "closing the connection of a rank: its report cannot be read (%s). Run agent and "
+                "program with one release of Regroup",
+                describe_invalid(error),
+            )
         except ConnectionError:
             pass
         finally:

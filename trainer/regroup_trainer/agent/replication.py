@@ -23,7 +23,13 @@ from pydantic import TypeAdapter, ValidationError
 from regroup_trainer.agent.snapshot_store import HeldShard, Slot, SnapshotStore
 from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.generation import GenerationRecord, SnapshotNumber
-from regroup_trainer.protocol.message import HIGHEST_NUMBER, TEXT_LIMIT, listed, quote
+from regroup_trainer.protocol.message import (
+    HIGHEST_NUMBER,
+    TEXT_LIMIT,
+    describe_invalid,
+    listed,
+    quote,
+)
 from regroup_trainer.protocol.rank_messages import SnapshotFile
 from regroup_trainer.snapshots.neighbours import neighbours
 from regroup_trainer.snapshots.places import CHECKSUM_HEADER, FILES, path_on_agent
@@ -209,7 +215,7 @@ def _files_of(request: web.Request) -> dict[str, SnapshotFile]:
     try:
         files = _files.validate_json(request.headers.get(FILES_HEADER, ""))
     except ValidationError as error:
-        raise web.HTTPBadRequest(text=str(error)[:TEXT_LIMIT]) from None
+        raise web.HTTPBadRequest(text=describe_invalid(error)) from None
     if sorted(files) != sorted(FILES):
         raise web.HTTPBadRequest(text=f"{FILES_HEADER} must name {listed(FILES)}, each once")
     for name, file in files.items():

@@ -21,6 +21,7 @@ from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.checkpoint.lineage import LineageRecord
 from regroup_trainer.errors import FencedError, TrainingError
 from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.system.memory_limit import describe_bytes
 
 EXIT_DAMAGED = 1
 _TABLE_WIDTH = 100
@@ -79,7 +80,7 @@ def verify(directory: Path, step: int | None) -> None:
         if candidate.manifest is not None:
             problem = catalog.verify(candidate.path, candidate.manifest, candidate.manifest.files)
         damaged += bool(problem)
-        size = _size(candidate.manifest.size_bytes) if candidate.manifest else ""
+        size = describe_bytes(candidate.manifest.size_bytes) if candidate.manifest else ""
         click.echo(
             f"step {candidate.step}: damaged: {problem}"
             if problem
@@ -125,7 +126,7 @@ def export(directory: Path, step: int | None, out: Path) -> None:
     except TrainingError as error:
         raise click.ClickException(str(error)) from error
     for file in files:
-        click.echo(f"{file}  {_size(file.stat().st_size)}")
+        click.echo(f"{file}  {describe_bytes(file.stat().st_size)}")
 
 
 @main.command()
@@ -211,7 +212,7 @@ def _row(candidate: Candidate, counts: bool) -> list[str | Text]:
     return [
         str(candidate.step),
         saved,
-        _size(manifest.size_bytes),
+        describe_bytes(manifest.size_bytes),
         str(manifest.world_size),
         manifest.strategy,
         str(manifest.model.get("name", "")),
@@ -237,11 +238,3 @@ def _facts(candidate: Candidate, counts: bool) -> dict[str, object]:
             "generation": str(manifest.generation),
         }
     return {**facts, "resumable": counts and manifest is not None}
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

@@ -12,13 +12,11 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
-
-from pydantic import ValidationError
 
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.server import Server
-from regroup_trainer.protocol.environment import CoordinatorEnvironment
+from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.protocol.environment import CoordinatorEnvironment, read_token
 from regroup_trainer.protocol.exit_codes import WRONG_USAGE
 from regroup_trainer.system.last_signals import ignore_signals
 from regroup_trainer.system.log_limit import LogLimit
@@ -46,9 +44,9 @@ def main() -> int:
     try:
         environment = CoordinatorEnvironment.read(dict(os.environ))
         desired = environment.first_desired()
-        token = Path(environment.token_file).read_text().strip()
-    except (ValidationError, OSError) as error:
-        log.error("cannot use the REGROUP_* variables or the token file: %s", error)
+        token = read_token(environment.token_file)
+    except ConfigurationError as error:
+        log.error("the coordinator cannot start: %s", error)
         return WRONG_USAGE
     now = time.monotonic()
     core = Coordinator(environment.term, environment.node, desired, now, time.time() - now)

@@ -30,7 +30,8 @@ def adopt(state: State, until: float, now: float) -> bool:
         return False
     _adopt(state, record, back, now)
     if missing and state.current is not None:
-        message = f"worker {missing[0].pod} did not come back after the coordinator's restart"
+        who = f"worker {missing[0].pod} on node {missing[0].node}"
+        message = f"{who} has not connected to the new coordinator in time, so it counts as lost"
         state.current.failure = Failure(now, "infrastructure", message, missing[0])
     for hello in back.values():
         resync(state, hello, now)

@@ -133,7 +133,8 @@ class State:
         self.require(Close(member.name))
         self.lost_members[member.hello.index] = (member.hello, why)
         self.detections.append(("infrastructure", detect_seconds))
-        self.emit(now, "WorkerLost", f"worker {member.hello.pod} is lost: {why}", "Warning")
+        who = f"worker {member.hello.pod} on {member.hello.node}"
+        self.emit(now, "WorkerLost", f"{who} is lost: {why}", "Warning")
         current = self.current
         place = current.record.place_of(member.name) if current else None
         if current is None or place is None or current.over:
@@ -141,7 +142,7 @@ class State:
         known = current.failure
         if known is None or known.provisional or known.exit is not None:
             cause: Cause = "preemption" if member.leaving else "infrastructure"
-            message = f"worker {member.hello.pod} on {member.hello.node} is lost: {why}"
+            message = f"{who} is lost: {why}"
             current.failure = Failure(now, cause, message, place, detect_seconds=detect_seconds)
 
     def lose_disconnected(self, now: float) -> None:

@@ -132,7 +132,7 @@ def _training(state: State, current: CurrentGeneration) -> str:
 
 def _volume(state: State) -> str:
     problem = state.volume.problem
-    return f"; the volume is unavailable: {problem.path}: {problem.error}" if problem else ""
+    return f"; the volume is unavailable: {problem.what}" if problem else ""
 
 
 def _workers(state: State, current: CurrentGeneration) -> str:

@@ -102,10 +102,10 @@ class Coordinator:
             restart_deadlines(state.members.values(), now)
         for member in expired(state.members.values(), state.desired, now):
             if member.closed_at is None:
-                since, how = member.last_seen, "no sign of life"
+                since, how = member.last_seen, "no heartbeat"
             else:
                 since = member.closed_at
-                how = "its connection closed and it did not come back"
+                how = "its connection closed and no new one came"
             state.lose(member, f"{how} for {now - since:.1f} s", now, now - since)
         if state.current is None and state.outcome is None:
             state.account.spend("pending", now)

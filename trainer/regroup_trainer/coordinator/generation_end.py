@@ -58,7 +58,11 @@ def apply_transition(state: State, current: CurrentGeneration, now: float) -> No
     if not current.unmanaged:
         since = max(since, current.last_report)
     if agreed is not None and now - since > patience:
-        message = f"{agreed.reason}, but the ranks did not agree on an end within {patience:.0f} s"
+        late = (
+            f"the ranks have not agreed on an end within {patience:.0f} s, and are ended by force"
+        )
+        how = "the program has no Session, so its ranks are stopped" if current.unmanaged else late
+        message = f"{agreed.reason}; {how}"
         current.failure = Failure(now, agreed.cause, message, agreed.place)
 
 

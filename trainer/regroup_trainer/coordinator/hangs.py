@@ -87,9 +87,11 @@ def _report_busy(state: State, current: CurrentGeneration, idle: float, now: flo
     if current.reported_busy == busy:
         return
     current.reported_busy = busy
+    place = current.record.place_of_rank(busy.rank)
+    who = f"rank {busy.rank} on {place.where}" if place else f"rank {busy.rank}"
     text = (
-        f"rank {busy.rank} has been busy ({busy.doing}) for {idle / 60:.0f} minutes: hangs are not "
-        "watched until its next step"
+        f"{who} has been busy ({busy.doing}) for {idle / 60:.0f} minutes: hangs are not watched "
+        "until its next step"
     )
     state.emit(now, "BusyForLong", text, "Warning")
 
@@ -99,7 +101,8 @@ def _ask_for_stacks(state: State, current: CurrentGeneration, idle: float, now: 
     for place in current.record.members:
         state.send(place.member, Diagnose(generation=current.number))
     at = f"after step {current.progress.step}" if current.progress else "before its first step"
-    text = f"generation {current.number} has done nothing for {idle:.0f} s {at}"
+    what = f"no rank of generation {current.number} has reported progress for {idle:.0f} s {at}"
+    text = f"{what}: all ranks are asked for their stacks, which their logs show"
     state.emit(now, "HangDetected", text, "Warning")
 
 
@@ -107,12 +110,12 @@ def _end(state: State, current: CurrentGeneration, now: float) -> None:
     found = culprit(current.stacks, current.record.world_size)
     place = current.record.place_of_rank(found.rank) if found else None
     who = (
-        f"rank {found.rank} on {place.pod} {found.where}"
+        f"rank {found.rank} on {place.where} {found.where}"
         if found and place
-        else "no rank stands out"
+        else "no rank stands out (compare the stacks in the logs of the workers)"
     )
     idle = now - current.last_activity
-    message = f"no step for {idle:.0f} s: {who}"
+    message = f"no progress for {idle:.0f} s: {who}"
     state.emit(now, "HangDiagnosed", message, "Warning")
     state.detections.append(("hang", idle))
     stuck = found.rank if found else None
@@ -135,7 +138,7 @@ def culprit(stacks: dict[int, Stack], world_size: int) -> Culprit | None:
     }
     silent = [rank for rank in range(world_size) if rank not in frames]
     if silent and frames:
-        return Culprit(silent[0], "does not answer")
+        return Culprit(silent[0], "does not answer (is its process stopped, or its node frozen?)")
     apart = [rank for rank, (file, _, _) in frames.items() if "/torch/" not in file]
     if len(apart) == world_size > 1:
         apart = _in_the_minority(frames)

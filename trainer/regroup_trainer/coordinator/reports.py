@@ -13,6 +13,7 @@ from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.coordinator.restart_budget import describe
 from regroup_trainer.protocol.agent_messages import RankExit, Stack
 from regroup_trainer.protocol.exit_codes import PORT_TAKEN_EXIT_CODE
+from regroup_trainer.protocol.generation import RestoredFrom
 from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.ledger import FAILURES
 from regroup_trainer.protocol.rank_messages import (
@@ -28,6 +29,7 @@ from regroup_trainer.protocol.rank_messages import (
     SnapshotsOff,
     VolumeProblem,
 )
+from regroup_trainer.protocol.restore_source import SOURCE_WORDS
 
 MOST_PORT_RACES = 5
 """Lost races for the port of a program that are charged to nobody; more are the program's."""
@@ -71,9 +73,8 @@ def _apply(state: State, report: Report, current: CurrentGeneration, now: float)
             text = f"step {report.step} saved to {report.path} in {report.seconds:.1f} s"
             state.journal.emit_rarely(state.wall(now), "CheckpointSaved", text)
         case CheckpointFailed():
-            text = f"checkpoint of step {report.step} failed ({report.stage}): {report.error}"
-            state.failed_save = text
-            state.emit(now, "CheckpointFailed", text, "Warning")
+            state.failed_save = _failed_save(state, report)
+            state.emit(now, "CheckpointFailed", state.failed_save, "Warning")
         case SnapshotsOff():
             state.emit(now, "SnapshotsOff", report.why, "Warning")
         case Evaluated():
@@ -90,12 +91,21 @@ def _apply(state: State, report: Report, current: CurrentGeneration, now: float)
             _on_exit(state, report, current, now)
 
 
+def _failed_save(state: State, report: CheckpointFailed) -> str:
+    """What failed, and what there is instead."""
+    if report.stage == "prune":
+        what = f"old checkpoints could not be deleted after that of step {report.step}"
+        return f"{what}, which is whole: {report.error}"
+    text = f"checkpoint of step {report.step} failed ({report.stage}): {report.error}"
+    newest = state.checkpoint
+    return f"{text}; the newest is that of step {newest.step}" if newest else text
+
+
 def announce_volume(state: State, now: float) -> None:
     """Emit an event when the volume becomes unavailable, and when it is back."""
     problem, volume = state.volume.problem, state.volume
     if problem is not None and not volume.announced:
-        text = f"{problem.path}: {problem.error}. {problem.at_risk}"
-        state.journal.emit_rarely(state.wall(now), "VolumeUnavailable", text, "Warning")
+        state.journal.emit_rarely(state.wall(now), "VolumeUnavailable", problem.sentence, "Warning")
     if problem is None and volume.announced:
         state.journal.emit_rarely(state.wall(now), "VolumeAvailable", "the volume answers again")
     volume.announced = problem is not None
@@ -113,7 +123,7 @@ def _on_restored(state: State, report: Restored, current: CurrentGeneration, now
     if former is not None and former.restored_from == "Script":
         return  # a script has written a step before its Session
     if report.fallback_reason:
-        text = f"the state comes from {report.restored_from}: {report.fallback_reason}"
+        text = f"the state comes from {_words(report.restored_from)}: {report.fallback_reason}"
         state.emit(now, "SnapshotPassedOver", text, "Warning")
     first = current.previous_end is None and current.before is None
     state.account.restored(first, report.seconds, now)
@@ -125,8 +135,13 @@ def _on_restored(state: State, report: Restored, current: CurrentGeneration, now
     before = current.before
     state.committed = LastCommit(report.step, before.time if before else state.wall(now))
     for skipped in report.skipped:
-        text = f"{skipped.path} was passed over: {skipped.why}"
+        instead = f"the state comes from {_words(report.restored_from)} of step {report.step}"
+        text = f"{skipped.path} cannot be used ({skipped.why}): {instead}"
         state.emit(now, "CheckpointCorrupt", text, "Warning")
+
+
+def _words(source: RestoredFrom | None) -> str:
+    return SOURCE_WORDS[source or "Nothing"]
 
 
 def _count_loss(state: State, report: Restored, current: CurrentGeneration) -> None:
@@ -194,9 +209,9 @@ def _emit_recovery(state: State, report: Progress, current: CurrentGeneration, n
         return
     planned = done.cause not in FAILURES
     lost = "" if planned else f", {done.lost_steps or 0} steps lost"
-    how = f"{done.world_size_before} -> {done.world_size_after} ranks from {done.restored_from}"
-    down = f"{done.down_seconds or 0:.1f} s down"
-    text = f"training goes on: {how}, resumed from step {done.resumed_from_step}, {down}{lost}"
+    ranks = f"{done.world_size_before} -> {done.world_size_after} ranks"
+    resumed = f"resumed from step {done.resumed_from_step} of {_words(done.restored_from)}"
+    text = f"training goes on: {ranks}, {resumed}, {done.down_seconds or 0:.1f} s down{lost}"
     state.emit(now, "Resized" if planned else "Recovered", text)
 
 
@@ -225,8 +240,8 @@ def _on_parked(state: State, report: Parked, current: CurrentGeneration, now: fl
     if current.failure is not None:
         return
     place = current.record.place_of_rank(report.rank)
-    pod = place.pod if place else "?"
-    message = f"rank {report.rank} on {pod} lost a connection to its peers"
+    where = f" on {place.where}" if place else ""
+    message = f"rank {report.rank}{where} lost a connection to its peers"
     current.failure = Failure(now, "infrastructure", message, place, provisional=True)
     state.lose_disconnected(now)
 
@@ -247,7 +262,7 @@ def _on_exit(state: State, report: RankExit, current: CurrentGeneration, now: fl
     if known is not None and not (known.provisional and (lost_port or report.cause != "peer")):
         return
     place = current.record.place_of_rank(report.rank)
-    message = describe(report, place.pod if place else "")
+    message = describe(report, place)
     if lost_port:
         state.start_failures.port_races += 1
         current.failure = Failure(now, "infrastructure", message, place, exit=report)

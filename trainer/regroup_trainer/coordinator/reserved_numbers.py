@@ -30,6 +30,8 @@ class ReservedNumbers:
         self._reserved: deque[GenerationNumber] = deque()
         self.refusal = ""
         """Why the volume gives no further number; empty when it does."""
+        self.is_silent = False
+        """Whether it has not answered at all."""
 
     @property
     def reserved(self) -> GenerationNumber | None:
@@ -53,20 +55,21 @@ class ReservedNumbers:
     def on_granted(self, number: GenerationNumber) -> None:
         """The volume reserved this number for us alone."""
         self._requested, self.refusal, self._refusals = False, "", 0
+        self.is_silent = False
         if number.n > self._floor:
             self._floor = number.n
             self._reserved.append(number)
 
     def on_refused(self, why: str, now: float) -> None:
         """The volume could not be written; the next request follows later."""
-        self._requested, self.refusal = False, why
+        self._requested, self.refusal, self.is_silent = False, why, False
         self._refusals += 1
         pause = backoff_seconds(self._refusals + 1, RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self._retry_at = now + pause
 
     def on_silent(self, why: str) -> None:
         """The volume has not answered a request for long. The request stands."""
-        self.refusal = why
+        self.refusal, self.is_silent = why, True
 
     def on_seen(self, number: GenerationNumber | None) -> None:
         """An agent has seen this number, so that ours must be higher."""

@@ -21,6 +21,8 @@ PROVEN_SECONDS = 60.0
 """A program that has lived so long can start."""
 _OTHERS_SECONDS = 2.0
 """How long to wait for the other ranks to show the same error."""
+_FROM_OUTSIDE = (9, 15)
+"""SIGKILL and SIGTERM: what the program wrote last is not why it ended."""
 _SENTENCE_CHARACTERS = 300
 """Of an exception that are shown in a sentence; the traceback follows it."""
 
@@ -51,14 +53,14 @@ def refusal(end: RankExit, used: int, desired: Desired) -> str | None:
     return None
 
 
-def describe(end: RankExit, pod: str) -> str:
-    """One sentence on the end of a rank, with its exception."""
-    how = {"oom": "ran out of memory and was killed", "signal": f"was ended by signal {end.signal}"}
-    what = how.get(end.cause, f"ended with exit code {end.exit_code}")
-    error = program_error.exception_line(end.message)
+def describe(end: RankExit, place: MemberRecord | None) -> str:
+    """One sentence on the end of a rank: where, how, and its exception."""
+    where = f" on {place.where}" if place is not None else ""
+    from_outside = end.cause != "peer" and end.signal in _FROM_OUTSIDE
+    error = "" if from_outside else program_error.exception_line(end.message)
     if len(error) > _SENTENCE_CHARACTERS:
         error = f"{error[:_SENTENCE_CHARACTERS]}..."
-    return f"rank {end.rank} on {pod} {what}" + (f": {error}" if error else "")
+    return f"rank {end.rank}{where} {end.how}" + (f": {error}" if error else "")
 
 
 @dataclass

@@ -35,7 +35,13 @@ from regroup_trainer.coordinator.number_files import reserve
 from regroup_trainer.protocol.agent_messages import Hello, agent_message
 from regroup_trainer.protocol.coordinator_messages import Refused
 from regroup_trainer.protocol.desired import Desired, Lost
-from regroup_trainer.protocol.message import NAME_LIMIT, PROTOCOL_VERSION, TEXT_LIMIT, quote
+from regroup_trainer.protocol.message import (
+    NAME_LIMIT,
+    PROTOCOL_VERSION,
+    TEXT_LIMIT,
+    describe_invalid,
+    quote,
+)
 from regroup_trainer.protocol.rank_messages import Progress
 from regroup_trainer.system.background import Background
 from regroup_trainer.system.server_connections import (
@@ -55,6 +61,10 @@ VOLUME_SECONDS = 5.0
 PROGRESS_NEWS_SECONDS = 1.0
 """Least time between two statuses that differ only in their progress."""
 
+_UNREADABLE = (
+    "closing the connection of the agent %s: its message cannot be read (%s); it connects again. "
+    "Run agent and coordinator from one release"
+)
 log = logging.getLogger(__name__)
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -224,8 +234,7 @@ class Server:
             try:
                 parsed = agent_message.validate_json(message.data)
             except ValidationError as error:
-                why = str(error)[:TEXT_LIMIT]
-                log.warning("closing the connection of %s: unknown message: %s", name, why)
+                log.warning(_UNREADABLE, name, describe_invalid(error))
                 await socket.close(code=WSCloseCode.POLICY_VIOLATION)
                 return
             if self._connections.get(name) is socket and not self._over:
@@ -304,17 +313,14 @@ class Server:
         work = Background(lambda: reserve(directory, effect.number))
         answer = asyncio.wrap_future(work.future)
         if not (await asyncio.wait({answer}, timeout=VOLUME_SECONDS))[0]:
-            why = f"it has not answered for {VOLUME_SECONDS:.0f} s ({directory})"
-            log.error("cannot reserve a generation number yet: %s", why)
+            why = f"the volume has not answered for {VOLUME_SECONDS:.0f} s"
+            log.error("cannot reserve a generation number yet in %s: %s", directory, why)
             self._do(self._core.on_reservation_silent(why, time.monotonic()))
         try:
             number, newest = await answer
         except OSError as error:
-            why = (
-                f"{error.strerror or error} ({directory}): make the volume writable for this user "
-                "and not full"
-            )
-            log.error("cannot reserve a generation number: %s", why)
+            why = error.strerror or str(error)
+            log.error("cannot reserve a generation number in %s: %s", directory, why)
             self._do(self._core.on_reservation_failed(why, time.monotonic()))
             return
         self._do(self._core.on_reserved(number, newest, time.monotonic()))
@@ -382,7 +388,9 @@ def read_hello(text: str) -> Hello | Refused:
         return Hello.model_validate_json(text)
     except ValidationError as error:
         return Refused(
-            reason=f"the first message is no valid hello: {error}"[:TEXT_LIMIT], final=True
+            reason=f"the agent's hello is not valid: {describe_invalid(error)}: run agent and "
+            "coordinator from one release"[:TEXT_LIMIT],
+            final=True,
         )
 
 
@@ -413,4 +421,4 @@ async def _body(request: web.Request, model: type[_Model]) -> _Model:
     except TimeoutError:
         raise web.HTTPRequestTimeout(text=f"no whole body within {BODY_SECONDS:.0f} s") from None
     except ValidationError as error:
-        raise web.HTTPUnprocessableEntity(text=str(error)[:BODY_BYTES]) from None
+        raise web.HTTPUnprocessableEntity(text=describe_invalid(error)) from None

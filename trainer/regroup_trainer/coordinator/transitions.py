@@ -24,14 +24,20 @@ def planned_transition(
         return Transition(Decision.STOP, "preemption", "the job is to be suspended")
     leaving = [place for place in current.record.members if _leaves(members.get(place.member))]
     if leaving and len(leaving) == len(current.record.members):
-        reason = "all workers were asked to leave"
+        reason = f"all workers received {_sigterm(desired)}"
         return Transition(Decision.STOP, "preemption", reason, leaving[0])
     if leaving:
-        reason = f"worker {leaving[0].pod} was asked to leave"
+        reason = f"worker {leaving[0].pod} on node {leaving[0].node} received {_sigterm(desired)}"
         return Transition(Decision.LEAVE, "preemption", reason, leaving[0])
     if not current.running and not current.unmanaged:
         return None
     return _resize(current, members, desired, node) or _new_configuration(current, desired)
+
+
+def _sigterm(desired: Desired) -> str:
+    """The signal, and who usually sends it. A run on one machine has no pods."""
+    by_kubelet = " (the pod is being deleted: a drain, an eviction, or by hand)"
+    return f"SIGTERM{'' if desired.namespace == 'local' else by_kubelet}"
 
 
 def _leaves(member: Member | None) -> bool:

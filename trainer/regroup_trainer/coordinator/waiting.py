@@ -16,7 +16,7 @@ from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration
 from regroup_trainer.coordinator.formation import least_workers, wanted_workers
 from regroup_trainer.coordinator.generation_end import rank_not_out
-from regroup_trainer.coordinator.reserved_numbers import ReservedNumbers
+from regroup_trainer.coordinator.reserved_numbers import LONGEST_RETRY_SECONDS, ReservedNumbers
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
@@ -77,7 +77,7 @@ def _failed(context: WaitingContext) -> str | None:
     current = context.state.current
     if current is None or current.failure is None or current.finalized:
         return None
-    return current.failure.message
+    return f"{current.failure.message}; the ranks of generation {current.number} are being stopped"
 
 
 def _ending(context: WaitingContext) -> str | None:
@@ -90,7 +90,9 @@ def ending_message(current: CurrentGeneration) -> str | None:
     if current.transition is None:
         return None
     reason = current.transition.reason
-    return f"leaving generation {current.number} together, at the next step: {reason}"
+    if current.unmanaged:  # it receives SIGTERM in a moment
+        return f"generation {current.number} is about to be stopped: {reason}"
+    return f"generation {current.number} ends after a step that its ranks agree on: {reason}"
 
 
 def _starting(context: WaitingContext) -> str | None:
@@ -98,7 +100,8 @@ def _starting(context: WaitingContext) -> str | None:
     if current is None or not current.alive:
         return None
     workers = count_of_workers(len(current.record.members))
-    return f"generation {current.number} is starting on {workers}"
+    doing = "its ranks load their state or compute the first step"
+    return f"generation {current.number} is starting on {workers}: {doing}"
 
 
 def count_of_workers(count: int) -> str:
@@ -112,12 +115,18 @@ def _volume_is_away(context: WaitingContext) -> str | None:
     if current is not None and current.alive:
         if problem is None:
             return None
-        what = f"{problem.path}: {problem.error}. {problem.at_risk}"
-        return f"generation {current.number} waits for the volume: {what}"
-    refusal = context.numbers.refusal
-    if not refusal or context.numbers.ahead:
+        return f"generation {current.number} waits for the volume: {problem.sentence}"
+    numbers, directory = context.numbers, context.state.desired.directory
+    if not numbers.refusal or numbers.ahead:
         return None
-    return f"cannot reserve a generation number on the volume: {refusal} (is it full or read-only?)"
+    what = f"no generation can begin: its number cannot be reserved in {directory}"
+    if numbers.is_silent:
+        node = f" of node {context.state.node}" if context.state.node else ""
+        return f"{what}: {numbers.refusal} (check the volume's server and the mount{node})"
+    return (
+        f"{what}: {numbers.refusal} (free space, or make it writable for the pods' user; the next "
+        f"try follows within {LONGEST_RETRY_SECONDS:.0f} s)"
+    )
 
 
 def _former_workers(context: WaitingContext) -> str | None:
@@ -125,7 +134,7 @@ def _former_workers(context: WaitingContext) -> str | None:
     state, timers = context.state, context.timers
     if timers.adopting:
         late = ", ".join(place.pod for place in missing_members(state)[:PODS_NAMED])
-        return f"waiting for {late} to connect to the new coordinator"
+        return f"waiting for {late} to connect to the new coordinator, or else to count as lost"
     successor = state.term > 1 and state.current is None
     may_come = successor and context.now < timers.adopt_until
     wanted = context.missing > 0 or state.desired.suspend
@@ -175,13 +184,20 @@ def _worker_is_suspect(context: WaitingContext) -> str | None:
     desired = context.state.desired
     for member in context.state.members.values():
         if member.is_suspect(desired, context.now):
-            return f"waiting for a sign of life of {member.hello.pod}"
+            what = (
+                "its heartbeats are late" if member.closed_at is None else "its connection closed"
+            )
+            who = f"{member.hello.pod} on node {member.hello.node}"
+            seconds = desired.timeout_milliseconds / 1000 + member.allowance(desired)
+            return f"waiting for {who}: {what}; it answers within {seconds:.1f} s or counts as lost"
     return None
 
 
 def _backing_off(context: WaitingContext) -> str | None:
     left = context.timers.not_before - context.now
-    return f"waiting {left:.0f} s before the next try after a failure" if left > 0 else None
+    if left <= 0:
+        return None
+    return f"waiting {left:.0f} s before the next try, since failures came without a step between"
 
 
 def _rank_leaves(context: WaitingContext) -> str | None:
@@ -190,8 +206,9 @@ def _rank_leaves(context: WaitingContext) -> str | None:
     if current is None or rank is None:
         return None
     place = current.record.place_of_rank(rank)
-    pod = f" (pod {place.pod})" if place is not None else ""
-    return f"waiting for rank {rank} to leave generation {current.number}{pod}"
+    where = f" on {place.where}" if place is not None else ""
+    late = "its agent kills it if it takes too long"
+    return f"waiting for rank {rank}{where} to leave generation {current.number}: {late}"
 
 
 def _gathering(context: WaitingContext) -> str | None:
@@ -201,13 +218,15 @@ def _gathering(context: WaitingContext) -> str | None:
     wanted = wanted_workers(context.state.desired)
     grace = context.state.desired.start_grace_seconds
     text = f"waiting up to {grace:.0f} s for {context.missing} more of {wanted} workers"
-    return text if context.now < until else None
+    here = f"the job then trains with {len(context.chosen)}"
+    return f"{text}; {here}" if context.now < until else None
 
 
 def _reserving(context: WaitingContext) -> str | None:
     if context.numbers.reserved is not None:
         return None
-    return "reserving a number for the next generation on the volume"
+    where = context.state.desired.directory
+    return f"reserving the number of the next generation on the volume ({where})"
 
 
 REASONS: tuple[tuple[WaitingReason, ReasonCheck], ...] = (

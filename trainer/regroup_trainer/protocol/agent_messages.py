@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from regroup_trainer.protocol.exit_codes import SIGNALS, describe_signal
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, SnapshotNumber
 from regroup_trainer.protocol.message import Message, Name, Text
 from regroup_trainer.protocol.rank_messages import (
@@ -33,6 +34,17 @@ class RankExit(Report):
     """`peer`: a collective failed because a peer went away; never the first cause."""
     message: Text = ""
     """The end of the traceback."""
+
+    @property
+    def how(self) -> str:
+        """How it ended, to be read after its name."""
+        if self.cause == "oom":
+            return "ran out of memory and was killed (raise the memory limit, or use less)"
+        if self.signal is None:
+            return f"ended with exit code {self.exit_code}"
+        if self.cause == "peer":  # its agent sent it, and the message says why
+            return f"was ended by {SIGNALS.get(self.signal, f'signal {self.signal}')}"
+        return f"was ended by {describe_signal(self.signal)}"
 
 
 class Stack(Report):

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Self
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, ValidationError
 
+from regroup_trainer.errors import ConfigurationError
 from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT, COORDINATOR_PORT, TOKEN_FILE
 from regroup_trainer.protocol.desired import Desired
-from regroup_trainer.protocol.message import Message
+from regroup_trainer.protocol.message import Message, describe_invalid
 
 ENVIRONMENT_PREFIX = "REGROUP_"
+_SET_BY_OPERATOR = (
+    "the operator sets these variables (leave them out of spec.template; run operator and pods of "
+    "one release)"
+)
 RANK_ENTRY = "regroup_trainer.rank.rank_process"
 """The module that runs a rank, unless a test has another."""
 
@@ -30,14 +36,20 @@ class Environment(Message):
     def read(cls, environ: dict[str, str]) -> Self:
         """Read from `os.environ`.
 
-        Raises pydantic.ValidationError, which names what is missing or malformed.
+        Raises ConfigurationError, which names the variables that are missing or malformed.
         """
         present = {
             field: environ[cls.variable(field)]
             for field in cls.model_fields
             if cls.variable(field) in environ
         }
-        return cls.model_validate(present)
+        try:
+            return cls.model_validate(present)
+        except ValidationError as error:
+            names = {field: cls.variable(field) for field in cls.model_fields}
+            raise ConfigurationError(
+                f"{describe_invalid(error, names)}: {_SET_BY_OPERATOR}"
+            ) from error
 
     def variables(self) -> dict[str, str]:
         """The environment variables from which `read` makes an equal value."""
@@ -87,5 +99,21 @@ class CoordinatorEnvironment(Environment):
     """JSON of the first Desired. Later ones come by PUT /v1/desired, or in the agents' hellos."""
 
     def first_desired(self) -> Desired:
-        """The Desired in the environment. Raises pydantic.ValidationError."""
-        return Desired.model_validate_json(self.desired)
+        """The Desired in the environment. Raises ConfigurationError."""
+        try:
+            return Desired.model_validate_json(self.desired)
+        except ValidationError as error:
+            what = f"{self.variable('desired')}: {describe_invalid(error)}"
+            raise ConfigurationError(f"{what}: {_SET_BY_OPERATOR}") from error
+
+
+def read_token(path: str) -> str:
+    """The job's token. Raises ConfigurationError when the file cannot be read."""
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise ConfigurationError(
+            f"cannot read the job's token from {path} ({why}): the pod mounts it from the job's "
+            "Secret, which the operator makes again when it is missing"
+        ) from error

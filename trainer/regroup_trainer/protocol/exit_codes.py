@@ -32,3 +32,40 @@ HOPELESS_EXIT_CODES = {
     NOT_FOUND: "the command was not found",
 }
 """Exit codes that another try cannot mend, and why: the job fails at once."""
+SIGNALS = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    4: "SIGILL",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    11: "SIGSEGV",
+    15: "SIGTERM",
+}
+"""The signals of Linux that end processes. What decides is pure, and has no module `signal`."""
+_HINTS = {
+    6: "native code gave up",
+    7: "is shared memory full?",
+    9: "out of memory?",
+    11: "a crash in native code",
+}
+
+
+def describe_signal(number: int) -> str:
+    """The name of a signal, and what usually sends it."""
+    name, hint = SIGNALS.get(number, f"signal {number}"), _HINTS.get(number)
+    return f"{name} ({hint})" if hint else name
+
+
+def describe_exit(code: int | None) -> str:
+    """An exit code in words. Those of processes below zero, and of shells and containers above 128,
+    stand for signals.
+    """
+    if code is None:
+        return "an unknown exit code"
+    if code < 0:
+        return describe_signal(-code)
+    return f"exit code {code}" + (
+        f": {describe_signal(code - 128)}" if code - 128 in SIGNALS else ""
+    )

@@ -87,6 +87,11 @@ class MemberRecord(Message):
     """host:port of its agent, where others store and fetch snapshots."""
 
     @property
+    def where(self) -> str:
+        """Pod and node, in words."""
+        return f"{self.pod} (node {self.node})" if self.node else self.pod
+
+    @property
     def own_ranks(self) -> range:
         """The ranks of this member."""
         return range(self.first_rank, self.first_rank + self.ranks)

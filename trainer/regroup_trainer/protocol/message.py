@@ -20,10 +20,17 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Sequence
-from typing import Annotated, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 PROTOCOL_VERSION = 2
 TEXT_LIMIT = 4096
@@ -31,6 +38,7 @@ TEXT_LIMIT = 4096
 QUOTE_LIMIT = 100
 """Characters that are shown of a word or a value."""
 _MOST_WORDS = 50
+_MOST_PROBLEMS = 3
 Text = Annotated[str, Field(max_length=TEXT_LIMIT)]
 NAME_LIMIT = 253
 """Characters of the longest name of an object in Kubernetes."""
@@ -101,3 +109,23 @@ def listed(words: Sequence[str]) -> str:
     """Words with commas between them, each shortened."""
     more = ["..."] if len(words) > _MOST_WORDS else []
     return ", ".join([*map(shorten, words[:_MOST_WORDS]), *more])
+
+
+def describe_invalid(error: ValidationError, names: Mapping[str, str] | None = None) -> str:
+    """Which fields are wrong, why, and what they hold, in one line: the first few of them. `names`:
+    what a reader calls a field, where that differs.
+    """
+    names, found = names or {}, error.errors(include_url=False, include_context=False)
+    more = [f"and {len(found) - _MOST_PROBLEMS} more"] if len(found) > _MOST_PROBLEMS else []
+    return "; ".join([*(_problem(one, names) for one in found[:_MOST_PROBLEMS]), *more])
+
+
+def _problem(found: Any, names: Mapping[str, str]) -> str:
+    path = ".".join(names.get(str(part), shorten(str(part))) for part in found["loc"])
+    what = {"missing": "is missing", "extra_forbidden": "is not a known field"}.get(found["type"])
+    if what is not None:
+        return f"{path} {what}"
+    message = found["msg"].removeprefix("Value error, ")
+    whole = isinstance(found["input"], dict | list | BaseModel)
+    given = "" if whole else f", got {quote(found['input'])}"
+    return f"{path}: {message}{given}" if path else f"{message}{given}"

@@ -33,6 +33,16 @@ class VolumeProblem(Message):
     at_risk: Text
     """What is kept in memory meanwhile, and what is lost if that memory is lost."""
 
+    @property
+    def what(self) -> str:
+        """Where it is and what is wrong. Errors about a file name it."""
+        return self.error if self.error.startswith(self.path) else f"{self.path}: {self.error}"
+
+    @property
+    def sentence(self) -> str:
+        """The same, and what is at risk."""
+        return f"{self.what}. {self.at_risk}"
+
 
 class SkippedCheckpoint(Message):
     """A checkpoint that was passed over on the way back to a whole one."""

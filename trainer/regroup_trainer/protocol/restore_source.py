@@ -7,7 +7,7 @@ members reported. The checkpoint on the volume comes last, and can always be tri
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from regroup_trainer.protocol.generation import RestoredFrom, SnapshotNumber
@@ -76,6 +76,16 @@ RESTORE_SOURCES: tuple[tuple[RestoredFrom, Callable[[RestoreContext], str | None
     ("Checkpoint", _is_on_the_volume),
 )
 """Source -> the reason why it can be taken, None when it cannot."""
+
+
+SOURCE_WORDS: Mapping[RestoredFrom, str] = {
+    "Nothing": "the beginning",
+    "Peers": "live ranks",
+    "Snapshot": "a memory snapshot",
+    "Checkpoint": "a checkpoint",
+    "Script": "the script's own files",
+}
+"""Where the state of a generation comes from, to be read in a sentence."""
 
 
 def choose_source(

@@ -33,7 +33,7 @@ def serve() -> None:
     from torch._C._distributed_c10d import TCPStore
 
     store = TCPStore("localhost", int(sys.argv[1]), is_master=True, wait_for_workers=False)
-    print("the store listens on port", store.port, flush=True)
+    print("INFO the store listens on port", store.port, flush=True)  # of no interest at its end
     sightings = 0
     while signal.sigtimedwait(_ENDS, _POLL_SECONDS) is None:
         sightings = sightings + 1 if _waits_in_vain(store, sys.argv[2]) else 0

@@ -45,6 +45,7 @@ from regroup_trainer.snapshots.snapshot_writer import Rest
 from regroup_trainer.step.agreement import all_gather, broadcast_from_rank0
 from regroup_trainer.step.state import Position, TrainState
 from regroup_trainer.system import restricted_pickle
+from regroup_trainer.system.connection_errors import why_no_answer
 from regroup_trainer.system.restricted_pickle import StandIn
 
 T = TypeVar("T")
@@ -214,7 +215,7 @@ class Shards:
             _fill(content, response)
         except (OSError, http.client.HTTPException) as error:
             raise SnapshotProblem(
-                f"shard {shard} cannot be fetched from {endpoint}: {error!r}"
+                f"shard {shard} cannot be fetched from {endpoint}: {why_no_answer(error)}"
             ) from error
         finally:
             connection.close()

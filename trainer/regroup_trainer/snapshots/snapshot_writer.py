@@ -38,7 +38,7 @@ from regroup_trainer.snapshots.snapshot_schedule import SnapshotTimer
 from regroup_trainer.step.agreement import all_gather
 from regroup_trainer.step.state import TrainState
 from regroup_trainer.system.background import Background
-from regroup_trainer.system.memory_limit import available_bytes
+from regroup_trainer.system.memory_limit import available_bytes, describe_bytes
 
 _RETRY_SECONDS = (1.0, 5.0, 30.0)
 """Between attempts to write a snapshot; the last one is repeated."""
@@ -223,9 +223,9 @@ class MemorySnapshots:
         if missing <= available:
             return ""
         return (
-            f"memory snapshots need {missing} bytes more on {place.pod}, and {available} are "
-            "available: raise the "
-            f"memory limit, or set checkpoint.memorySnapshotSteps: 0"
+            f"memory snapshots are off: they need {describe_bytes(missing)} more on {place.where}, "
+            f"and {describe_bytes(available)} are available (raise the memory limit, or set "
+            "checkpoint.memorySnapshotSteps: 0); recoveries use live ranks or a checkpoint"
         )
 
     def _path(self, slot: int, name: str) -> Path:

@@ -37,6 +37,15 @@ def available_bytes(
     return max(0, min(found))
 
 
+def describe_bytes(count: float) -> str:
+    """A size in words, such as "1.5 GiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
 def _numbers(path: Path) -> dict[str, int]:
     try:
         rows = [line.split() for line in path.read_text().splitlines()]

@@ -1,0 +1,31 @@
+"""Exit codes and signals in words."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from regroup_trainer.protocol.exit_codes import SIGNALS, describe_exit, describe_signal
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "exit code 0"),
+        (1, "exit code 1"),
+        (-9, "SIGKILL (out of memory?)"),
+        (137, "exit code 137: SIGKILL (out of memory?)"),
+        (139, "exit code 139: SIGSEGV (a crash in native code)"),
+        (-15, "SIGTERM"),
+        (255, "exit code 255"),
+        (None, "an unknown exit code"),
+    ],
+)
+def test_an_exit_code_is_put_in_words(code: int | None, words: str) -> None:
+    assert describe_exit(code) == words
+
+
+def test_signals_have_the_names_of_the_system() -> None:
+    assert {number: signal.Signals(number).name for number in SIGNALS} == SIGNALS
+    assert describe_signal(40) == "signal 40"
