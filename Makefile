@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 RUN := .venv/bin/python
 # The modules that write generated files. With --check, each fails when its file is out of date.
-GENERATORS := regroup_operator.api.crd demo.dashboard
+GENERATORS := regroup_operator.api.crd demo.dashboard devcluster.pod_schema
 NAME ?= recovery
 ARGS ?=
 NODES ?= 3
@@ -65,7 +65,7 @@ test-python: ## Run check and test-local under another Python, in a chroot (PYTH
 	@python3 -m tools.python_tests $(PYTHON)
 
 .PHONY: generate
-generate: venv ## Write the generated files (CRD, dashboards)
+generate: venv ## Write the generated files (CRD, dashboards, types of Kubernetes)
 	@for generator in $(GENERATORS); do echo "$(RUN) -m $$generator"; $(RUN) -m $$generator; done
 
 .PHONY: requirements

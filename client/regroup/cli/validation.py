@@ -14,9 +14,15 @@ from pydantic import ValidationError
 
 from regroup.cli.manifest import Document, FieldPath
 from regroup_operator.api.resource import API_VERSION, KIND, NAME_LIMIT, NAME_PATTERN
+from regroup_operator.api.settings import Settings
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.spec_reader import known_fields
+from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.support import unsupported
+from regroup_operator.api.template_check import check_template
+from regroup_operator.errors import TemplateError
+from regroup_operator.observe.observed import Job
+from regroup_operator.render.pod_check import find_problem
 from regroup_trainer.protocol.message import quote, shorten
 
 HEADER_FIELDS = ["apiVersion", "kind", "metadata", "spec", "status"]
@@ -89,7 +95,45 @@ def _spec_problems(document: Document, value: dict[str, Any], on_cluster: bool) 
         spec = TrainingJobSpec.model_validate(value)
     except ValidationError as error:
         return [_explain(document, details) for details in error.errors(include_url=False)]
+    if problem := _pod_problem(document, spec):
+        return [_of_named_field(document, problem)]
     return [_unsupported(document, sentence) for sentence in unsupported(spec, on_cluster)]
+
+
+def _pod_problem(document: Document, spec: TrainingJobSpec) -> str:
+    """What the operator would refuse of the pods that follow from the spec; empty when nothing."""
+    try:
+        check_template(spec.template or {})
+        return find_problem(_as_submitted(document.name, spec), _SETTINGS)
+    except TemplateError as error:
+        return str(error)
+
+
+def _of_named_field(document: Document, sentence: str) -> Problem:
+    """A sentence that begins with its field, such as `spec.template.spec.volumes[a].name: ...`."""
+    field, _, message = sentence.partition(": ")
+    line = document.line_of(tuple(field.partition("[")[0].split(".")))
+    return Problem(click.format_filename(document.file), line, field, message)
+
+
+def _as_submitted(name: str, spec: TrainingJobSpec) -> Job:
+    return Job(
+        namespace="default",
+        name=name,
+        uid="00000000",
+        generation=1,
+        deleting=False,
+        suspend=spec.suspend,
+        launcher=spec.launcher,
+        status=TrainingJobStatus(),
+        spec=spec,
+    )
+
+
+_SETTINGS = Settings(
+    trainer_image="regroup/trainer", coordinator_image="regroup/operator", key_secret="none/none"
+)
+"""Stands for an installation: what is refused of a spec does not depend on it."""
 
 
 def _explain(document: Document, details: Any) -> Problem:

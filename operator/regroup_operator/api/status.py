@@ -33,6 +33,10 @@ PODS_HANDLED = 8192
 """Ended pods that a job remembers: two for each of the most workers, since the end of a worker is
 kept until its successor has ended too.
 """
+LEDGER_PHASES = 16
+"""Names of phases that an account may have, those of other releases included."""
+PHASE_LIMIT = 32
+"""Characters of the longest of them."""
 RENAMED = {"worldGeneration": "rendezvousGeneration"}
 """Name of a field of the status in release 0.1 -> its name since. The schema keeps the former ones,
 so that the API server returns what release 0.1 stored. The operator reads them and never writes
@@ -187,7 +191,9 @@ class GoodputStatus(StatusSection):
 class LedgerStatus(StatusSection):
     """The account that goodput is computed from. A new coordinator starts from it."""
 
-    seconds: Annotated[dict[Word, float], Field(max_length=16)] = Field(default_factory=dict)
+    seconds: Annotated[dict[Word, float], Field(max_length=LEDGER_PHASES)] = Field(
+        default_factory=dict
+    )
     """Seconds by phase."""
     lost_work_seconds: float = 0
     """Time of steps done again."""

@@ -33,6 +33,7 @@ from regroup_operator.controller.hearing_clock import HearingClock
 from regroup_operator.controller.outage_breaker import OutageBreaker
 from regroup_operator.decide.coordinator_evidence import is_evidence
 from regroup_operator.errors import CoordinatorError, NoAnswerError
+from regroup_operator.observe.coordinator_answer import MOST_BYTES, read_answer
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT
 from regroup_trainer.protocol.desired import (
@@ -44,7 +45,6 @@ from regroup_trainer.protocol.desired import (
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.system.connection_errors import why_no_answer
 
-ANSWER_LIMIT = 256 * 1024
 TIMEOUT_SECONDS = 2.0
 WAIT_SECONDS = 1.0
 """How long the coordinator may hold an answer back: one probe a second, so that three failures take
@@ -187,18 +187,12 @@ class Coordinators:
         path = f"/v1/status?after={after}&wait={WAIT_SECONDS}"
         text = await self._send("GET", follower.target, path, None)
         try:
-            status = CoordinatorStatus.parse(text)
+            return read_answer(text.encode(), follower.target.term)
         except ValueError as error:
             raise CoordinatorError(
-                f"{follower.target.url} answers what this operator cannot read ({error}): run "
-                "operator and coordinator from one release"
+                f"{follower.target.url}: its answer is not taken: {error} (run operator and "
+                "coordinator from one release)"
             ) from error
-        if status.term != follower.target.term:
-            raise CoordinatorError(
-                f"{follower.target.url}: a coordinator of term {status.term} answers, and that of "
-                f"term {follower.target.term} is asked"
-            )
-        return status
 
     async def _send(self, method: str, target: Target, path: str, body: str | None) -> str:
         return await self._request(method, target.url + path, target.token, body)
@@ -231,6 +225,6 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     body = b""
     async for chunk in answer.content.iter_chunked(65536):
         body += chunk
-        if len(body) > ANSWER_LIMIT:
-            raise CoordinatorError(f"{answer.url}: an answer above {ANSWER_LIMIT} bytes")
+        if len(body) > MOST_BYTES:
+            raise CoordinatorError(f"{answer.url}: an answer above {MOST_BYTES} bytes")
     return body

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 
 from regroup_operator.api import names
+from regroup_operator.api.resource import Object
 from regroup_operator.api.settings import Settings
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
@@ -78,6 +79,15 @@ class Executor:
         self._tokens_sent.pop(key, None)
         self._unreached.pop(key, None)
 
+    def rehearse(self, actions: Iterable[Action], job: AnyJob, observed: Observed) -> None:
+        """Render one object of each kind that these actions make, to no effect. Raises what
+        executing them would raise.
+        """
+        firsts = {type(action): action for action in reversed(tuple(actions))}
+        for action in firsts.values():
+            if isinstance(action, Making):
+                self._rendered(action, _valid(job), observed)
+
     async def execute_all(self, batch: tuple[Action, ...], job: AnyJob, observed: Observed) -> None:
         """Execute actions at the same time. Raises the first error once all have ended."""
         results = await asyncio.gather(
@@ -116,14 +126,9 @@ class Executor:
         """The actions that render something of the spec."""
         match action:
             case CreateClaim():
-                await self._cluster.create_claim(workload.claim(job))
-            case CreateCoordinator():
-                await self._create_coordinator(action, job, observed)
-            case CreateStore(term, excluded):
-                store = torchrun_workload.store_pod(job, self._settings, term, excluded)
-                await self._cluster.create_pod(store)
-            case CreateWorker():
-                await self._create_worker(action, job, observed)
+                await self._cluster.create_claim(self._rendered(action, job, observed))
+            case CreateCoordinator() | CreateStore() | CreateWorker():
+                await self._cluster.create_pod(self._rendered(action, job, observed))
             case PutDesired():
                 await self._put_desired(job, observed)
 
@@ -212,20 +217,20 @@ class Executor:
             return str(error)
         return ""
 
-    async def _create_coordinator(
-        self, action: CreateCoordinator, job: Job, observed: Observed
-    ) -> None:
-        wanted = self._desired(job, observed)
-        pod = workload.coordinator_pod(
-            job, self._settings, wanted, action.term, action.excluded_nodes
-        )
-        await self._cluster.create_pod(pod)
-
-    async def _create_worker(self, action: CreateWorker, job: Job, observed: Observed) -> None:
-        address = observed.service.address if observed.service else ""
-        place = (action.index, action.incarnation)
-        pod = _WORKER_PODS[job.launcher](job, self._settings, place, address, action.excluded_nodes)
-        await self._cluster.create_pod(pod)
+    def _rendered(self, action: Making, job: Job, observed: Observed) -> Object:
+        """The object that an action makes."""
+        match action:
+            case CreateClaim():
+                return workload.claim(job)
+            case CreateCoordinator(term, excluded):
+                wanted = self._desired(job, observed)
+                return workload.coordinator_pod(job, self._settings, wanted, term, excluded)
+            case CreateStore(term, excluded):
+                return torchrun_workload.store_pod(job, self._settings, term, excluded)
+            case CreateWorker(index, incarnation, excluded):
+                address = observed.service.address if observed.service else ""
+                render = _WORKER_PODS[job.launcher]
+                return render(job, self._settings, (index, incarnation), address, excluded)
 
     async def _put_desired(self, job: Job, observed: Observed) -> None:
         target = self.target(job, observed.pods)
@@ -239,6 +244,10 @@ class Executor:
 
     def _desired(self, job: Job, observed: Observed) -> Desired:
         return workload.desired(job, merge_ledgers(job.status, observed.coordinator.status))
+
+
+Making = CreateClaim | CreateCoordinator | CreateStore | CreateWorker
+"""Actions that make an object of what the spec says."""
 
 
 def in_batches(actions: Iterable[Action]) -> Iterator[tuple[Action, ...]]:

@@ -33,6 +33,10 @@ reconcile_errors = Counter(
 reconcile_time = Histogram(
     "controller_runtime_reconcile_time_seconds", "Time of a reconcile.", ["controller"]
 )
+internal_errors = Counter(
+    "trainingjob_internal_errors",
+    "Rounds that ended in an error that the operator does not know; its log has each.",
+)
 requests = Counter(
     "rest_client_requests", "Requests to the API server; code 0: no answer.", ["method", "code"]
 )
@@ -77,6 +81,11 @@ def count_reconcile(seconds: float, *, failed: bool) -> None:
     if failed:
         reconcile_errors.labels(controller=CONTROLLER).inc()
         queue_retries.labels(name=CONTROLLER).inc()
+
+
+def count_internal_error() -> None:
+    """A round has ended in an error that nothing expects."""
+    internal_errors.inc()
 
 
 def count_taken(waited: float, depth: int) -> None:

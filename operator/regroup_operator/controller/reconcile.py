@@ -20,10 +20,16 @@ from regroup_operator.api.timestamps import format_time
 from regroup_operator.controller.agent_survey import Agent
 from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators
+from regroup_operator.controller.event_limit import EventLimit
 from regroup_operator.controller.executor import Executor, in_batches
 from regroup_operator.controller.followed_coordinator import Key
+from regroup_operator.controller.internal_error import describe, event_of, status_with_error
 from regroup_operator.controller.node_watch import NodeWatch
-from regroup_operator.controller.operator_metrics import JobSeries, count_unreadable
+from regroup_operator.controller.operator_metrics import (
+    JobSeries,
+    count_internal_error,
+    count_unreadable,
+)
 from regroup_operator.controller.progress_schedule import ProgressSchedule
 from regroup_operator.controller.recent_names import RecentNames
 from regroup_operator.controller.refusals import Kind, Refusals, stopped_by
@@ -33,6 +39,7 @@ from regroup_operator.decide.plan import Event, Plan
 from regroup_operator.decide.planner import plan
 from regroup_operator.decide.succession import current_coordinator
 from regroup_operator.errors import (
+    ClusterError,
     ConflictError,
     CoordinatorError,
     OperatorError,
@@ -47,6 +54,7 @@ from regroup_operator.observe.kubernetes_objects import (
     read_service,
 )
 from regroup_operator.observe.observed import AnyJob, Job, JobObject, Observed, Pod
+from regroup_operator.render.pod_check import find_problem, invalid
 from regroup_operator.render.pods import LAUNCHER_OBJECTS, claim_name
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
@@ -94,10 +102,13 @@ class Reconciler:
         self._planned: set[Key] = set()
         """Jobs that this process has planned for."""
         self._emitted = RecentNames(EVENTS_REMEMBERED)
+        self._event_limit = EventLimit()
+        self._problems: dict[Key, tuple[str, int, str]] = {}
+        """UID, generation and what is wrong with the pods that follow from that spec."""
 
     async def reconcile(self, key: Key) -> float | None:
         """One round. Returns the seconds until the next one; None: when something happens. Raises
-        ClusterError.
+        ClusterError. An unexpected error is shown in the status, and raised.
         """
         try:
             document = await self._cluster.job(*key)
@@ -107,13 +118,24 @@ class Reconciler:
         if document is None or document.get("spec", {}).get("managedBy", MANAGED_BY) != MANAGED_BY:
             self._forget(key)
             return None
-        job = read_job(document, _now(), self._settings.max_workers)
+        try:
+            return await self._round(key, document)
+        except OperatorError:
+            raise
+        except Exception as error:
+            await self._report(key, document, error)
+            raise
+
+    async def _round(self, key: Key, document: Object) -> float | None:
+        job = self._checked(read_job(document, _now(), self._settings.max_workers))
         for path in job.unreadable_status:
             log.error("%s/%s: cannot read status.%s: a default is used", *key, path)
         observed = await self._observe(job)
         if self._has_yet_to_ask(job, observed):
             return UNASKED_SECONDS
         decided = plan(job, observed, _now())
+        # What cannot be rendered must not use up a term or an incarnation.
+        self._executor.rehearse(decided.actions, replace(job, status=decided.status), observed)
         written = await self._write_status(document, job, decided)
         if written is None:
             return 0.0
@@ -121,6 +143,21 @@ class Reconciler:
         self._follow(written, observed, decided)
         await self._emit(written, observed, decided)
         return self._requeue_after(job, decided)
+
+    async def _report(self, key: Key, document: Object, error: Exception) -> None:
+        """Show an unexpected error in the status, and in one event. What is written does not rest
+        on the status that is stored, which may be the reason.
+        """
+        count_internal_error()
+        metadata, raw, message = document["metadata"], document.get("status"), describe(error)
+        generation = metadata.get("generation", 0)
+        status = status_with_error(raw, generation, message, _now())
+        try:
+            if status != raw:
+                await self._cluster.change_status(*key, status, read_identity(document))
+            await self._emit_one(key, metadata["uid"], event_of(error, message, generation))
+        except ClusterError as refused:
+            log.warning("%s/%s: cannot report an error: %s", *key, refused)
 
     async def _skip(self, key: Key, error: UnreadableError) -> None:
         """Name a job that cannot be read, and leave it and its pods as they are."""
@@ -138,6 +175,8 @@ class Reconciler:
         self._progress.forget(key)
         self._planned.discard(key)
         self._hindrances.pop(key, None)
+        self._problems.pop(key, None)
+        self._event_limit.forget(key)
 
     def _has_yet_to_ask(self, job: AnyJob, observed: Observed) -> bool:
         """Whether this operator has just started, and has not heard the coordinator of a job that
@@ -153,6 +192,16 @@ class Reconciler:
             return True
         self._planned.add(job.key)
         return False
+
+    def _checked(self, job: AnyJob) -> AnyJob:
+        """The job, or why no pod can be made of it. A spec is rendered for this once."""
+        if not isinstance(job, Job):
+            return job
+        known = self._problems.get(job.key)
+        if known is None or known[:2] != (job.uid, job.generation):
+            known = (job.uid, job.generation, find_problem(job, self._settings))
+            self._problems[job.key] = known
+        return invalid(job, known[2]) if known[2] else job
 
     # --- observe ----------------------------------------------------------------------------------
 
@@ -297,8 +346,11 @@ class Reconciler:
             await self._emit_one(job.key, job.uid, event)
 
     async def _emit_one(self, key: Key, uid: str, event: Event) -> None:
+        """Emit an event that is new. One above the limit is left out; what a coordinator still
+        lists is emitted when its turn comes.
+        """
         name = names.event(key[1], uid, event.reason, event.key)
-        if name not in self._emitted:
+        if name not in self._emitted and self._event_limit.allows(key):
             await self._cluster.create_event(_event(key, uid, event, name))
             self._emitted.add(name)
 

@@ -13,6 +13,7 @@ from regroup_operator.api.status import (
     TrainingJobStatus,
 )
 from regroup_operator.api.timestamps import format_time
+from regroup_operator.decide.job_account import MOST_STORED, storable
 from regroup_operator.decide.plan import MESSAGE_LIMIT, RECOVERIES_KEPT
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Recovery
 
@@ -41,8 +42,8 @@ def _progress(report: CoordinatorStatus) -> ProgressStatus | None:
     total = report.total_steps
     left = max(0, total - progress.step)
     return ProgressStatus(
-        step=progress.step,
-        total_steps=total,
+        step=storable(progress.step),
+        total_steps=storable(total),
         epoch=_finite(progress.epoch) if progress.tokens else None,  # a script reports neither
         percentage=min(100, 100 * progress.step // total) if total else 0,
         remaining_seconds=_remaining(report, left),
@@ -56,11 +57,11 @@ def _progress(report: CoordinatorStatus) -> ProgressStatus | None:
 def _remaining(report: CoordinatorStatus, steps_left: int) -> int | None:
     progress = report.progress
     if progress and progress.steps_per_second > 0 and report.total_steps:  # of a script
-        return min(2**31 - 1, int(steps_left / progress.steps_per_second))
+        return int(min(MOST_STORED, steps_left / progress.steps_per_second))
     if not progress or not progress.tokens or not progress.step or progress.tokens_per_second <= 0:
         return None
     tokens_per_step = progress.tokens / progress.step
-    return min(2**31 - 1, int(steps_left * tokens_per_step / progress.tokens_per_second))
+    return int(min(MOST_STORED, steps_left * tokens_per_step / progress.tokens_per_second))
 
 
 def _checkpoint(report: CoordinatorStatus) -> CheckpointStatus | None:
@@ -68,7 +69,7 @@ def _checkpoint(report: CoordinatorStatus) -> CheckpointStatus | None:
     if saved is None:
         return None
     return CheckpointStatus(
-        last_step=saved.step,
+        last_step=storable(saved.step),
         last_time=_wall(saved.time),
         path=saved.path,
         size_bytes=saved.size_bytes,
@@ -97,14 +98,18 @@ def _recovery(recovery: Recovery) -> RecoveryStatus:
         node=recovery.node,
         exit_code=recovery.exit_code,
         message=recovery.message[:MESSAGE_LIMIT],
-        lost_steps=recovery.lost_steps,
-        unflushed_steps=recovery.unflushed_steps,
-        resumed_from_step=recovery.resumed_from_step,
+        lost_steps=_storable(recovery.lost_steps),
+        unflushed_steps=storable(recovery.unflushed_steps),
+        resumed_from_step=_storable(recovery.resumed_from_step),
         detect_seconds=_finite(recovery.detect_seconds),
         down_seconds=_finite(recovery.down_seconds),
         world_size_before=recovery.world_size_before,
         world_size_after=recovery.world_size_after,
     )
+
+
+def _storable(count: int | None) -> int | None:
+    return None if count is None else storable(count)
 
 
 def _finite(value: float | None) -> float | None:

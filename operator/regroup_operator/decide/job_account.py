@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import get_args
 
-from regroup_operator.api.status import GoodputStatus, LedgerStatus, Restarts, TrainingJobStatus
+from regroup_operator.api.status import (
+    LEDGER_PHASES,
+    GoodputStatus,
+    LedgerStatus,
+    Restarts,
+    TrainingJobStatus,
+)
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.ledger import Cause, Ledger
+
+MOST_STORED = 2**31 - 1
+"""Of a count in the status."""
 
 
 def account_fields(ledger: Ledger) -> dict[str, object]:
@@ -18,8 +27,8 @@ def account_fields(ledger: Ledger) -> dict[str, object]:
         ),
         "goodput": _goodput(ledger),
         "restarts": Restarts.model_validate(ledger.restarts),
-        "restart_count": sum(
-            count for cause, count in ledger.restarts.items() if cause != "resize"
+        "restart_count": storable(
+            sum(count for cause, count in ledger.restarts.items() if cause != "resize")
         ),
     }
 
@@ -49,7 +58,11 @@ def merge_ledgers(status: TrainingJobStatus, report: CoordinatorStatus | None) -
 
 
 def _larger(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
-    return {key: max(one.get(key, 0.0), other.get(key, 0.0)) for key in sorted({*one, *other})}
+    """A coordinator of another release may name other phases: what is stored goes first, while all
+    fit.
+    """
+    phases = [*one, *(key for key in sorted(other) if key not in one)][:LEDGER_PHASES]
+    return {key: max(one.get(key, 0.0), other.get(key, 0.0)) for key in sorted(phases)}
 
 
 def _goodput(ledger: Ledger) -> GoodputStatus:
@@ -66,9 +79,14 @@ def _goodput(ledger: Ledger) -> GoodputStatus:
         ),
         checkpoint_seconds=total("checkpoint_save"),
         waiting_seconds=total("pending", "data_wait"),
-        lost_steps=ledger.lost_steps,
+        lost_steps=storable(ledger.lost_steps),
         ratio=round(ledger.goodput_ratio, 4),
     )
+
+
+def storable(count: int) -> int:
+    """A count as the status holds it: a script's steps may be more."""
+    return min(count, MOST_STORED)
 
 
 def _rounded(value: float) -> float:

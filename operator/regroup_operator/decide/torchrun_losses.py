@@ -12,6 +12,7 @@ from datetime import datetime
 from regroup_operator.api.status import RecoveryStatus, Restarts, TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.failures import classify, describe
+from regroup_operator.decide.job_account import storable
 from regroup_operator.decide.plan import MESSAGE_LIMIT, RECOVERIES_KEPT
 from regroup_operator.observe.observed import Job, Observed, Pod
 from regroup_operator.render.torchrun_commands import rendezvous_generation
@@ -89,7 +90,7 @@ def account(
         return status
     counts = status.restarts.model_dump()
     for loss in losses:
-        counts[loss.cause] += 1
+        counts[loss.cause] = storable(counts[loss.cause] + 1)
     first = losses[0]
     recovery = RecoveryStatus(
         time=format_time(now),

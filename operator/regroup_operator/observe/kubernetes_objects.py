@@ -15,7 +15,7 @@ from regroup_operator.api.resource import Object
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.spec_reader import InvalidSpecError, parse_spec
 from regroup_operator.api.support import unsupported
-from regroup_operator.api.template_merge import check_template
+from regroup_operator.api.template_check import check_template
 from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS, too_large
 from regroup_operator.errors import TemplateError
 from regroup_operator.observe.observed import (

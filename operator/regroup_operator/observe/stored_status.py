@@ -8,6 +8,7 @@ out becomes:
 - An unreadable entry of a list or map is left out alone, an unreadable number becomes its default.
 - An unreadable time counts as not yet set: a deadline runs anew, a pause after failures is over, an
   end gets the time at which it is read. `api.timestamps` says what a time is.
+- A counter above 2,000,000,000 counts as unreadable.
 - `images` are then those of the job's pods, `protocolVersion` the one that its coordinator reports
   (`planner`), so that a running job stays at its release. Without pods it starts with those of
   today. A coordinator that has to be replaced before it could report gets a successor that is
@@ -31,12 +32,16 @@ from regroup_operator.api.status import RENAMED, RENAMED_IN_RECOVERIES, Training
 from regroup_trainer.protocol.version_one import RESTORED_FROM
 
 _NEVER_REUSED = ("coordinatorTerm", "nextIncarnation")
+_MOST_COUNTED = 2_000_000_000
+"""Of a counter that the operator raises. The seconds since 1970 reach it in 2033."""
 
 
 def read_status(raw: Any, now: datetime) -> tuple[TrainingJobStatus, tuple[str, ...]]:
     """The status, and the paths of what could not be read, such as `recoveries.0.time`."""
     document = _renamed(copy.deepcopy(raw)) if isinstance(raw, dict) else {}
     unreadable: list[str] = [] if isinstance(raw, dict) or raw is None else ["status"]
+    for name in _used_up(document):
+        document[name] = None
     while True:
         try:
             status = TrainingJobStatus.model_validate(document)
@@ -49,6 +54,17 @@ def read_status(raw: Any, now: datetime) -> tuple[TrainingJobStatus, tuple[str, 
             document |= fresh
         else:
             return status, tuple(dict.fromkeys(unreadable))
+
+
+def _used_up(document: dict[str, Any]) -> list[str]:
+    """Counters that no counting has brought so far: soon the schema would refuse the next value,
+    and with it the whole status.
+    """
+    return [
+        name
+        for name in (*_NEVER_REUSED, "podFailures")
+        if isinstance(count := document.get(name), int) and count > _MOST_COUNTED
+    ]
 
 
 def _renamed(document: dict[str, Any]) -> dict[str, Any]:

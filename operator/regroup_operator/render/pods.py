@@ -302,7 +302,7 @@ def avoiding(pod: Object, excluded: Iterable[str]) -> Object:
     required = dict(node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {})
     terms = required.get("nodeSelectorTerms") or [{}]
     required["nodeSelectorTerms"] = [
-        {**term, "matchFields": [*term.get("matchFields", []), *requirements]} for term in terms
+        {**term, "matchFields": [*(term.get("matchFields") or ()), *requirements]} for term in terms
     ]
     node_affinity["requiredDuringSchedulingIgnoredDuringExecution"] = required
     affinity["nodeAffinity"] = node_affinity

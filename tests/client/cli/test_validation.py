@@ -86,6 +86,31 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_lines(tmp_path: Path)
     assert [int(line.split(":")[1]) for line in lines] == [3, 5, 11]
 
 
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (
+            "  resources: {limits: {cpu: banana}}\n",
+            "job.yaml:12: spec.resources.limits[cpu]: must be an amount such",
+        ),
+        (
+            "  template: {spec: {containers: [{name: trainer, env: null}]}}\n",
+            "spec.template.spec.containers[trainer].env: got None, which would remove",
+        ),
+        (
+            "  template: {metadata: {labels: [a]}}\n",
+            "spec.template.metadata.labels: must be an object, got ['a']",
+        ),
+    ],
+)
+def test_a_pod_that_kubernetes_would_refuse_is_found_in_the_file(
+    tmp_path: Path, extra: str, message: str
+) -> None:
+    code, lines = validate(tmp_path, VALID_JOB + extra)
+    assert code == 1
+    assert message in lines[0]
+
+
 def test_the_second_document_has_its_own_lines(tmp_path: Path) -> None:
     code, lines = validate(tmp_path, VALID_JOB + "---\n" + VALID_JOB.replace("model:", "modle:"))
     assert code == 1

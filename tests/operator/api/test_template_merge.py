@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from devcluster import binaries
-from regroup_operator.api.template_merge import check_template, strategic_merge
-from regroup_operator.errors import TemplateError
+from regroup_operator.api.template_merge import strategic_merge
 
 BASE: dict[str, Any] = {
     "apiVersion": "v1",
@@ -169,51 +168,3 @@ def test_merging_changes_neither_side() -> None:
     strategic_merge(base, patch)
     assert base == BASE
     assert patch == PATCHES["variables"]
-
-
-@pytest.mark.parametrize(
-    ("template", "field"),
-    [
-        ({"spec": {"restartPolicy": "Always"}}, "spec.template.spec.restartPolicy"),
-        ({"spec": {"nodeName": "n1"}}, "spec.template.spec.nodeName"),
-        ({"metadata": {"name": "x"}}, "spec.template.metadata.name"),
-        ({"metadata": {"labels": {"regroup.dev/job": "other"}}}, "regroup.dev/job"),
-        ({"status": {}}, "spec.template.status"),
-        ({"spec": {"containers": [{"image": "x"}]}}, "needs a name"),
-        (
-            {"spec": {"containers": [{"name": "trainer", "env": [{"name": "REGROUP_INDEX"}]}]}},
-            "env[REGROUP_INDEX]",
-        ),
-        (
-            {
-                "spec": {
-                    "containers": [
-                        {"name": "a", "volumeMounts": [{"mountPath": "/regroup/token/"}]}
-                    ]
-                }
-            },
-            "volumeMounts",
-        ),
-        ({"spec": {"volumes": [{"name": "token"}]}}, "volumes[token]"),
-        (
-            {"spec": {"initContainers": [{"name": "regroup-agent"}]}},
-            "initContainers[regroup-agent]",
-        ),
-        (
-            {
-                "spec": {
-                    "containers": [{"name": "a", "volumeMounts": [{"mountPath": "/regroup/agent"}]}]
-                }
-            },
-            "volumeMounts",
-        ),
-        ({"spec": {"containers": [{"name": "trainer", "$patch": "delete"}]}}, "$patch"),
-        ({"spec": {"containers": "trainer"}}, "containers must be a list"),
-    ],
-)
-def test_what_the_operator_relies_on_is_reserved_by_name(
-    template: dict[str, Any], field: str
-) -> None:
-    with pytest.raises(TemplateError) as caught:
-        check_template(template)
-    assert field in str(caught.value)

@@ -12,10 +12,11 @@ import aiohttp
 import pytest
 
 from regroup_operator.controller.agent_survey import Agent
-from regroup_operator.controller.coordination import ANSWER_LIMIT, Coordinators, open_session
+from regroup_operator.controller.coordination import Coordinators, open_session
 from regroup_operator.controller.followed_coordinator import Key, Target
 from regroup_operator.decide.coordinator_evidence import UNHEARD_SECONDS
 from regroup_operator.errors import CoordinatorError
+from regroup_operator.observe.coordinator_answer import MOST_BYTES
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.config import TrainConfig
 from regroup_trainer.protocol.desired import CoordinatorContact, Desired, Lost
@@ -147,7 +148,7 @@ async def test_an_answer_that_is_no_status_is_an_answer(line: Line) -> None:
         stub.code = 401
         line.coordinators.follow(KEY, target(stub), [Agent("a", "127.0.82.1")])
         await until("a refusal", lambda: "401" in view_of(line).error)
-        stub.code, large = 200, "x" * (ANSWER_LIMIT + 1)
+        stub.code, large = 200, "x" * (MOST_BYTES + 1)
         stub.encode = lambda status: large  # type: ignore[method-assign]
         await until("too much", lambda: "above" in view_of(line).error)
         stub.encode = lambda status: "[]"  # type: ignore[method-assign]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,12 +15,15 @@ from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.controller import reconcile
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
+from regroup_operator.controller.event_limit import BURST
 from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.node_watch import NodeWatch
-from regroup_operator.controller.operator_metrics import JobSeries, unreadable
+from regroup_operator.controller.operator_metrics import JobSeries, internal_errors, unreadable
 from regroup_operator.decide.plan import Plan
 from regroup_operator.errors import UnreadableError
-from regroup_operator.observe.observed import Identity
+from regroup_operator.observe.observed import CoordinatorView, Identity
+from regroup_trainer.protocol.job_status import JobEvent
+from tests.support.operator_simulation import make_coordinator_status, make_spec
 from tests.support.rendering import KEYS, SETTINGS
 
 Json = dict[str, Any]
@@ -90,6 +95,86 @@ async def test_events_that_exist_are_remembered_and_the_oldest_are_forgotten(
         assert await events_about("first") == 1, "its name was forgotten for newer ones"
 
 
+class PlainServer(Server):
+    """One job, its statuses as they are written, and the pods that are made."""
+
+    def __init__(self, document: Json) -> None:
+        super().__init__(document)
+        self.stored = document
+        self.made: list[str] = []
+
+    async def job(self, *_: Any) -> Json:
+        return self.stored
+
+    async def network_policy(self, *_: Any) -> None:
+        return None
+
+    async def claim(self, namespace: str, name: str) -> Json:
+        return {
+            "metadata": {"name": name, "namespace": namespace},
+            "kind": "PersistentVolumeClaim",
+            "spec": {"accessModes": ["ReadWriteMany"]},
+        }
+
+    async def change_status(self, _ns: str, _name: str, status: Json, present: Identity) -> None:
+        await super().change_status(_ns, _name, status, present)
+        self.stored = {**self.stored, "status": status}
+
+    async def create_pod(self, document: Json) -> None:
+        self.made.append(document["metadata"]["name"])
+
+    async def create_secret(self, document: Json) -> None:
+        """The Secret with the token is of no interest here."""
+
+    create_service = create_network_policy = create_secret
+
+
+async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: Any) -> Json:
+        raise ZeroDivisionError("by zero")
+
+    metadata = {**make_document("")["metadata"], "generation": 4}
+    server = PlainServer({"metadata": metadata, "spec": make_spec(networkPolicy="None")})
+    errors = internal_errors._value.get()
+    async with reconciler_of(server) as reconciler:
+        await reconciler.reconcile(("a", "gpt"))
+        terms = server.stored["status"].get("coordinatorTerm", 0)
+        with monkeypatch.context() as patched:
+            patched.setattr("regroup_operator.render.workload.coordinator_pod", fails)
+            patched.setattr("regroup_operator.render.workload.worker_pod", fails)
+            server.made.clear()
+            for _ in range(3):
+                with pytest.raises(ZeroDivisionError):
+                    await reconciler.reconcile(("a", "gpt"))
+        status = server.stored["status"]
+        ready = next(c for c in status["conditions"] if c["type"] == "Ready")
+        assert (ready["status"], ready["reason"]) == ("False", "InternalError")
+        assert "ZeroDivisionError: by zero" in status["message"] == ready["message"]
+        assert status["observedGeneration"] == ready["observedGeneration"] == 4
+        assert status.get("coordinatorTerm", 0) == terms
+        assert server.made == []
+        assert len([text for text in server.events if "ZeroDivisionError" in text["message"]]) == 1
+        assert internal_errors._value.get() == errors + 3
+        await reconciler.reconcile(("a", "gpt"))
+        assert "ZeroDivisionError" not in server.stored["status"]["message"]
+        assert server.made, "the job goes on once the error is gone"
+
+
+async def test_a_template_that_no_pod_can_be_made_of_is_refused_before_anything_exists() -> None:
+    metadata = {**make_document("")["metadata"], "generation": 4}
+    spec = make_spec(resources={"limits": {"cpu": "banana"}})
+    server = PlainServer({"metadata": metadata, "spec": spec})
+    async with reconciler_of(server) as reconciler:
+        await reconciler.reconcile(("a", "gpt"))
+    status = server.stored["status"]
+    ready = next(c for c in status["conditions"] if c["type"] == "Ready")
+    assert ready["reason"] == "InvalidSpec"
+    assert "spec.resources.limits[cpu]" in ready["message"]
+    assert server.made == []
+
+
 async def test_the_status_alone_is_written_over_the_object_that_was_read() -> None:
     server = Server(make_document("first"))
     async with reconciler_of(server) as reconciler:
@@ -141,3 +226,24 @@ async def test_a_job_that_cannot_be_read_is_named_once_and_read_again_later(
     assert problem in event["message"]
     assert "a/gpt: skipped" in caplog.text
     assert unreadable.labels(name="trainingjobs")._value.get() == counted + 2
+
+
+async def test_a_coordinator_gets_no_more_events_made_than_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Server(make_document("first"))
+    numbers = itertools.count()
+
+    def view(*_: Any) -> CoordinatorView:
+        fresh = [next(numbers) for _ in range(50)]
+        events = tuple(
+            JobEvent(sequence=n, time=time.time(), type="Normal", reason="Step", message=str(n))
+            for n in fresh
+        )
+        return CoordinatorView(make_coordinator_status(events=events))
+
+    monkeypatch.setattr(Coordinators, "view", view)
+    async with reconciler_of(server) as reconciler:
+        for _ in range(7):
+            await reconciler.reconcile(("a", "gpt"))
+    assert BURST <= len(server.events) <= BURST + 5, "some seconds may have passed"

@@ -85,6 +85,16 @@ def test_restarts_are_restored_from_the_account_of_the_coordinator() -> None:
     assert plan(job, observed, simulation.now).status.restarts.infrastructure == 4
 
 
+@pytest.mark.parametrize("field", ["coordinatorTerm", "nextIncarnation", "podFailures"])
+def test_a_counter_at_its_end_does_not_freeze_the_job(field: str) -> None:
+    simulation = training()
+    for pod in (*simulation.workers(), simulation.coordinator()):
+        assert pod is not None
+        simulation.fail(pod, exit_code=1)
+    what = planned_after(simulation, **{field: 2**31 - 1})
+    type(what.status).model_validate(what.status.model_dump())
+
+
 @pytest.mark.parametrize("time", UNREADABLE_TIMES)
 @pytest.mark.parametrize("field", ["startTime", "lastPodFailureTime"])
 def test_a_time_that_cannot_be_read_does_not_stop_the_job(field: str, time: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from regroup_operator.controller.internal_error import REASON
 from regroup_operator.decide.job_projection import project
 from regroup_operator.decide.plan import Plan, PlanContext
 from regroup_operator.decide.planner import plan
@@ -247,7 +248,9 @@ def test_the_reason_stands_in_the_message_the_condition_and_the_plan(
 def test_each_reason_is_given_by_the_operator_or_by_a_coordinator_and_no_other_one() -> None:
     by_the_operator = {reason for _, reason, _ in GIVEN}
     by_coordinators = {reason.name for reason, _ in REASONS}
-    assert by_the_operator | by_coordinators == {reason.name for reason in WaitingReason}
+    by_a_failed_round = {REASON}
+    given = by_the_operator | by_coordinators | by_a_failed_round
+    assert given == {reason.name for reason in WaitingReason}
 
 
 @pytest.mark.parametrize(

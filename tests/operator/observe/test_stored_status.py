@@ -50,7 +50,7 @@ def test_a_new_job_has_the_defaults(raw: Any) -> None:
 
 
 @pytest.mark.parametrize("field", ["coordinatorTerm", "nextIncarnation"])
-@pytest.mark.parametrize("value", [-1, "many", None, [], 2**40])
+@pytest.mark.parametrize("value", [-1, "many", None, [], 2**40, 2**31 - 1])
 def test_a_number_that_cannot_be_read_continues_above_all_that_were_counted(
     field: str, value: Any
 ) -> None:

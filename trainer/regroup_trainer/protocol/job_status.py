@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError
 from pydantic_core import from_json
@@ -10,7 +10,14 @@ from pydantic_core import from_json
 from regroup_trainer.protocol import version_one
 from regroup_trainer.protocol.generation import GenerationNumber, RestoredFrom
 from regroup_trainer.protocol.ledger import Cause, Ledger
-from regroup_trainer.protocol.message import PROTOCOL_VERSION, TEXT_LIMIT, Message, Name, Text
+from regroup_trainer.protocol.message import (
+    PROTOCOL_VERSION,
+    TEXT_LIMIT,
+    Message,
+    Name,
+    Text,
+    shorten,
+)
 from regroup_trainer.protocol.rank_messages import (
     CheckpointSaved,
     Evaluated,
@@ -173,7 +180,11 @@ class CoordinatorStatus(Message):
         """Read an answer of any version of the protocol that is still spoken. Raises ValueError,
         which names the version.
         """
-        document = from_json(text)
+        return cls.read(from_json(text))
+
+    @classmethod
+    def read(cls, document: Any) -> Self:
+        """The same of an answer that is decoded already."""
         version = document.get("protocol") if isinstance(document, dict) else None
         if version == version_one.VERSION:
             document = version_one.upgrade_status(document)
@@ -181,5 +192,5 @@ class CoordinatorStatus(Message):
             return cls.model_validate(document)
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
-            where = ".".join(map(str, problem["loc"]))
+            where = shorten(".".join(map(str, problem["loc"])))
             raise ValueError(f"protocol {version}: {where}: {problem['msg']}") from error

@@ -28,10 +28,9 @@ class Ledger(Message):
 
     @property
     def goodput_ratio(self) -> float:
-        """(step seconds - lost work seconds) / all seconds; 0 before any time has passed."""
+        """(step seconds - lost work seconds) / all seconds, at most 1; 0 before any time has
+        passed.
+        """
         total = sum(self.seconds.values())
-        return (
-            max(0.0, self.seconds.get("step", 0.0) - self.lost_work_seconds) / total
-            if total
-            else 0.0
-        )
+        kept = self.seconds.get("step", 0.0) - self.lost_work_seconds
+        return min(1.0, max(0.0, kept) / total) if total > 0 else 0.0

@@ -24,6 +24,7 @@ class WaitingReason(Enum):
     ObjectConflict = "an object that is not the job's has the name of one of the job's own"
     KeyMissing = "the operator no longer has the key with which the job was started"
     ApiError = "the API server refused a request of the operator"
+    InternalError = "the operator met an error that it does not know while it looked at the job"
     ImageError = "the image of a pod cannot be pulled"
     CoordinatorCrashing = "the coordinator's container fails each time that it is started"
     ContainerCreating = "a pod has a node, and its containers are not created for half a minute"
@@ -32,7 +33,9 @@ class WaitingReason(Enum):
     Suspending = "the ranks save their state, then the pods are given back"
     Unschedulable = "the scheduler finds no node for a pod"
     BackOff = "failure follows failure without a step in between, so that the next try waits"
-    CoordinatorUnreachable = "the coordinator does not answer the operator"
+    CoordinatorUnreachable = (
+        "the coordinator does not answer the operator, or its answer cannot be taken"
+    )
     CoordinatorPending = "the coordinator's pod does not run, or has not answered yet"
     StorePending = "the pod of torchrun's store does not run yet"
     GenerationFailed = "a generation has failed, and its ranks are being stopped"

@@ -1,0 +1,55 @@
+"""What a job's status and an event say after a round that ended in an unexpected error. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from regroup_operator.api.timestamps import format_time
+from regroup_operator.decide.plan import MESSAGE_LIMIT, Event
+from regroup_trainer.protocol.message import shorten
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
+
+REASON = WaitingReason.InternalError.name
+
+
+def describe(error: Exception) -> str:
+    """One sentence for whoever looks at the job."""
+    return (
+        f"the operator met an error that it does not know ({type(error).__name__}: "
+        f"{shorten(str(error))}): pods that run go on, nothing else is done for this job, and the "
+        "operator tries again: its log has the details, please report them"
+    )[:MESSAGE_LIMIT]
+
+
+def status_with_error(raw: Any, generation: int, message: str, now: datetime) -> dict[str, Any]:
+    """The stored status with `Ready=False, reason=InternalError`; all else stays as it is stored.
+
+    It is not read: what cannot be read may be the reason.
+    """
+    status = dict(raw) if isinstance(raw, Mapping) else {}
+    stored = status.get("conditions")
+    known = [c for c in stored if isinstance(c, Mapping)] if isinstance(stored, list) else []
+    former = next((c for c in known if c.get("type") == "Ready"), {})
+    since = former.get("lastTransitionTime") if former.get("status") == "False" else None
+    ready = {
+        "type": "Ready",
+        "status": "False",
+        "reason": REASON,
+        "message": message,
+        "lastTransitionTime": since or format_time(now),
+        "observedGeneration": generation,
+    }
+    others = [c for c in known if c.get("type") != "Ready"]
+    return {
+        **status,
+        "message": message,
+        "observedGeneration": generation,
+        "conditions": [ready, *others],
+    }
+
+
+def event_of(error: Exception, message: str, generation: int) -> Event:
+    """Once for each kind of error and each spec."""
+    return Event("Warning", REASON, message, f"{type(error).__name__}-{generation}")

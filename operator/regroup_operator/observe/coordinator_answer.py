@@ -1,0 +1,92 @@
+"""Reads what a coordinator answers. Pure.
+
+The coordinator runs in a tenant's namespace, in an image and on a volume of theirs. So its answer
+is bounded before anything is computed with it: what it says must be storable in the status, and be
+a time or a number that calculations survive. An answer outside the bounds is not taken in parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import from_json
+
+from regroup_operator.api.status import LEDGER_PHASES, PHASE_LIMIT
+from regroup_trainer.protocol.job_status import CoordinatorStatus
+from regroup_trainer.protocol.message import quote, shorten
+
+MOST_BYTES = 4 * 1024 * 1024
+"""Of an answer. One about 4,096 workers, the most that a job may have, takes about 1.5 MiB."""
+_COUNT = (0, 2**31 - 1)
+"""Range of a whole number where `_RANGES` has no other: the status holds no larger one."""
+_WIDE = (0, 2**53 - 1)
+"""Whole numbers that JSON holds."""
+_WALL = (0, 253_370_764_800)
+"""Seconds since the epoch, before the year 9999."""
+_DURATION = (-(10**12), 10**12)
+"""Seconds: sums of them stay finite. A clock that was set back makes small negative ones."""
+_RANGES: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(("time", "since"), _WALL),
+    **dict.fromkeys(("seconds", "lost_work_seconds", "detect_seconds", "down_seconds"), _DURATION),
+    **dict.fromkeys(("sequence", "revision", "tokens", "step", "total_steps"), _WIDE),
+    **dict.fromkeys(("lost_steps", "unflushed_steps", "resumed_from_step"), _WIDE),
+    "restarts": (0, 10**8),
+    "exit_code": (-(2**31), 2**31 - 1),
+    "size_bytes": (0, 2**60),
+}
+"""Name of a field -> the least and the most that its numbers may be."""
+_MAPS = ("seconds", "restarts")
+"""Fields that hold numbers by name."""
+
+
+def read_answer(data: bytes, term: int) -> CoordinatorStatus:
+    """The status that a coordinator of this term answered. Raises ValueError with a sentence that
+    names the field and the value.
+    """
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+    document = from_json(data, allow_inf_nan=False)
+    if problem := _out_of_bounds(document):
+        raise ValueError(problem)
+    status = CoordinatorStatus.read(document)
+    if status.term != term:
+        raise ValueError(
+            f"a coordinator of term {status.term} answers, and that of term {term} is asked"
+        )
+    return status
+
+
+def _out_of_bounds(document: Any) -> str:
+    """The first number or map that is too large; empty when there is none. Without recursion."""
+    waiting: list[tuple[str, str, Any]] = [("", "", document)]
+    while waiting:
+        path, name, value = waiting.pop()
+        if isinstance(value, dict):
+            if name in _MAPS and (problem := _of_map(value)):
+                return f"{path}: {problem}"
+            waiting += [
+                (f"{path}.{shorten(key)}", name if name in _MAPS else key, entry)
+                for key, entry in value.items()
+            ]
+        elif isinstance(value, list):
+            waiting += [(path, name, entry) for entry in value]
+        elif isinstance(value, int | float) and (problem := _of_number(value, name)):
+            return f"{path}: {problem}"
+    return ""
+
+
+def _of_map(value: Mapping[str, Any]) -> str:
+    if len(value) > LEDGER_PHASES:
+        return f"has {len(value)} entries, and at most {LEDGER_PHASES} are possible"
+    long = next((key for key in value if len(key) > PHASE_LIMIT), None)
+    return f"the name {quote(long)} has more than {PHASE_LIMIT} characters" if long else ""
+
+
+def _of_number(value: float, name: str) -> str:
+    if not math.isfinite(value):
+        return f"must be finite, got {value}"
+    least, most = _RANGES.get(name, _COUNT if isinstance(value, int) else (-math.inf, math.inf))
+    in_range = least <= value <= most
+    return "" if in_range else f"must lie between {least} and {most}, got {quote(value)}"

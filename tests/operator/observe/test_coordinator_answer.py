@@ -1,0 +1,186 @@
+"""What a hostile or broken coordinator answers is refused as a whole, or harms no calculation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regroup_operator.decide.planner import plan
+from regroup_operator.observe.coordinator_answer import MOST_BYTES, read_answer
+from regroup_operator.observe.observed import CoordinatorView
+from tests.support.operator_simulation import training
+
+GENERATION = [1, 1]
+ANSWER: dict[str, Any] = {
+    "term": 1,
+    "sequence": 3,
+    "revision": 1,
+    "phase": "running",
+    "message": "training",
+    "generation": GENERATION,
+    "world_size": 3,
+    "total_steps": 500,
+    "members": [
+        {"member": "m", "index": 0, "pod": "p", "node": "n", "rank": 0, "step": 7, "lost": ""}
+    ],
+    "progress": {
+        "generation": GENERATION,
+        "rank": 0,
+        "step": 7,
+        "time": 1.7e9,
+        "seconds": {"step": 3.0},
+        "loss": 2.5,
+        "tokens": 700,
+        "tokens_per_second": 10.0,
+        "steps_per_second": 0.5,
+    },
+    "checkpoint": {
+        "generation": GENERATION,
+        "rank": 0,
+        "step": 5,
+        "path": "/c",
+        "size_bytes": 10,
+        "seconds": 1.0,
+        "blocking_seconds": 0.5,
+        "time": 1.7e9,
+    },
+    "ledger": {
+        "seconds": {"step": 3.0, "idle": 1.0},
+        "lost_work_seconds": 1.0,
+        "lost_steps": 2,
+        "restarts": {"hang": 1, "application": 2},
+    },
+    "recoveries": [
+        {
+            "sequence": 1,
+            "time": 1.7e9,
+            "cause": "hang",
+            "restored_from": "Peers",
+            "generation": GENERATION,
+            "exit_code": -9,
+            "lost_steps": 1,
+            "unflushed_steps": 1,
+            "resumed_from_step": 4,
+            "detect_seconds": 1.0,
+            "down_seconds": 2.0,
+            "world_size_before": 3,
+            "world_size_after": 2,
+        }
+    ],
+    "stragglers": [{"rank": 1, "member": "m", "pod": "p", "node": "n", "percent": 40}],
+    "events": [
+        {"sequence": 1, "time": 1.7e9, "type": "Normal", "reason": "Started", "message": "m"}
+    ],
+    "volume": {"path": "/v", "error": "full", "since": 1.7e9, "at_risk": "the next save"},
+}
+"""Every field that holds a number, with one that is possible."""
+
+
+def paths_of_numbers(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    if isinstance(value, dict | list):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        return [found for key, part in parts for found in paths_of_numbers(part, (*path, key))]
+    return [path] if isinstance(value, int | float) else []
+
+
+def changed(path: tuple[Any, ...], value: Any) -> bytes:
+    """The answer with another value at `path`."""
+    answer = json.loads(json.dumps(ANSWER))
+    *parents, last = path
+    holder = answer
+    for part in parents:
+        holder = holder[part]
+    holder[last] = value
+    return json.dumps(answer).encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("progress", "time"), 1e300, ".progress.time: must lie between 0 and"),
+        (("progress", "time"), float("nan"), "expected value"),
+        (("volume", "since"), 1e300, ".volume.since: must lie between 0 and"),
+        (("progress", "step"), -1, ".progress.step: must lie between 0 and"),
+        (("checkpoint", "size_bytes"), 2**70, ".checkpoint.size_bytes: must lie between 0 and"),
+        (("members", 0, "rank"), -1, ".members.rank: must lie between 0 and"),
+        (("spares",), -3, ".spares: must lie between 0 and"),
+        (("world_size",), 2**31, ".world_size: must lie between 0 and 2147483647"),
+        (("ledger", "seconds"), {str(n): 1.0 for n in range(3000)}, "has 3000 entries"),
+        (("ledger", "seconds"), {"a" * 99: 1.0}, "has more than 32 characters"),
+        (("ledger", "seconds"), {"step": 1e300}, ".ledger.seconds.step: must lie between"),
+        (("ledger", "restarts"), {"hang": 2**31 - 1}, ".ledger.restarts.hang: must lie between"),
+        (("generation",), [1, 2**70], ".generation: must lie between"),
+        (("a" * 9999,), 1, "aaa..."),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_with_its_field(
+    path: tuple[Any, ...], value: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=r".+") as caught:
+        read_answer(changed(path, value), 1)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "data", [b"[" * 9999, b'{"a":' * 9999, b"\xff", b"", b"7", b"null", b"[]", b"1" * 9999]
+)
+def test_what_is_no_status_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        read_answer(data, 1)
+
+
+def test_an_answer_about_the_most_workers_is_read_and_one_that_is_longer_is_not() -> None:
+    member = {"member": "m" * 36, "index": 1, "pod": "p" * 57, "node": "n" * 63, "rank": 1}
+    members = [{**member, "step": 2**53 - 1, "lost": "silent for 3 s"}] * 4096
+    answer = changed(("members",), members)
+    assert 256 * 1024 < len(answer) < MOST_BYTES
+    assert len(read_answer(answer, 1).members) == 4096
+    with pytest.raises(ValueError, match="more than 4194304 bytes"):
+        read_answer(answer + b" " * MOST_BYTES, 1)
+
+
+EXTREMES = (0, -1, 1, 2**31 - 1, 2**31, 2**53 - 1, 2**63, 2**70, 1e15, 1e300, 5e-324, -1e300)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(paths_of_numbers(ANSWER)), st.sampled_from(EXTREMES)),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_no_answer_that_is_taken_breaks_a_plan_or_writes_what_is_refused(
+    changes: list[tuple[tuple[Any, ...], Any]],
+) -> None:
+    answer = json.loads(json.dumps(ANSWER))
+    for path, value in changes:
+        holder = answer
+        for part in path[:-1]:
+            holder = holder[part]
+        holder[path[-1]] = value
+    try:
+        report = read_answer(json.dumps(answer).encode(), 1)
+    except ValueError:
+        return
+    simulation = training()
+    observed = replace(simulation.observed(), coordinator=CoordinatorView(report))
+    what = plan(simulation.job(), observed, simulation.now)
+    stored = what.status.model_dump(by_alias=True, mode="json", exclude_none=True)
+    json.dumps(stored, allow_nan=False)
+    type(what.status).model_validate(stored)
+
+
+def test_names_of_phases_do_not_add_up_over_terms() -> None:
+    simulation = training()
+    for term in range(3):
+        names = {f"{term}-{number}": 1.0 for number in range(16)}
+        report = read_answer(changed(("ledger", "seconds"), names), 1)
+        observed = replace(simulation.observed(), coordinator=CoordinatorView(report))
+        simulation.status = plan(simulation.job(), observed, simulation.now).status
+    assert len(simulation.status.ledger.seconds) == 16
