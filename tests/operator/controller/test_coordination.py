@@ -152,7 +152,7 @@ async def test_an_answer_that_is_no_status_is_an_answer(line: Line) -> None:
         stub.encode = lambda status: large  # type: ignore[method-assign]
         await until("too much", lambda: "above" in view_of(line).error)
         stub.encode = lambda status: "[]"  # type: ignore[method-assign]
-        await until("nonsense", lambda: "not a status" in view_of(line).error)
+        await until("nonsense", lambda: "not taken" in view_of(line).error)
         view = view_of(line)
         assert view.failures >= 3
         assert (view.unanswered_seconds, view.contacts) == (0.0, {})
