@@ -332,10 +332,10 @@ def test_a_refused_pod_shows_in_the_status(operator: OperatorProcess, namespace:
         "application/merge-patch+json",
     )
     make_claim(namespace)
+    first = time.monotonic()
     namespace.create(SMALLEST)
     wait_until("the refusal", lambda: condition(namespace, "Ready").get("reason") == "ApiError")
     assert "exceeded quota" in condition(namespace, "Ready")["message"]
-    first = time.monotonic()
     wait_until("another five attempts", lambda: namespace.read()["status"]["coordinatorTerm"] >= 6)
     assert time.monotonic() - first > 3, "later each time, although each attempt writes the status"
 
