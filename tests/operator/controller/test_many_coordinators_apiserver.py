@@ -10,7 +10,7 @@ from tests.support.coordinated_jobs import coordinated_jobs, is_heard, is_kept_u
 from tests.support.kube_api import Namespace
 from tests.support.operator_process import OperatorProcess
 
-pytestmark = pytest.mark.apiserver
+pytestmark = [pytest.mark.apiserver, pytest.mark.long]
 COUNT = 100
 
 
