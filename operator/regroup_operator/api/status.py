@@ -276,6 +276,8 @@ class TrainingJobStatus(StatusSection):
     """Worker pods in a row that failed without a step in between."""
     last_pod_failure_time: Time | None = None
     """When the last of them was noticed."""
+    image_error_time: Time | None = None
+    """Since when a worker's image cannot be pulled."""
     node_failures: Annotated[
         dict[ResourceName, NonNegativeInt], Field(max_length=NODES_REMEMBERED)
     ] = Field(default_factory=dict)

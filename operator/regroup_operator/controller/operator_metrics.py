@@ -101,6 +101,8 @@ class JobSeries(Collector):
     def __init__(self) -> None:
         self._jobs: dict[tuple[str, str], tuple[AnyJob, TrainingJobStatus, Waiting | None]] = {}
         self._observed_recoveries: dict[tuple[str, str], set[str]] = {}
+        self._recovery_labels: dict[tuple[str, str], set[tuple[str, ...]]] = {}
+        """Of the series that each job has."""
 
     def observe(self, job: AnyJob, status: TrainingJobStatus, waiting: Waiting | None) -> None:
         """Remember a job as it was just written, and observe the recoveries that are complete
@@ -113,6 +115,7 @@ class JobSeries(Collector):
             if was_there if known is None else recovery.generation in known:
                 continue
             labels = (*job.key, recovery.cause, recovery.restored_from)
+            self._recovery_labels.setdefault(job.key, set()).add(labels)
             recovery_seconds.labels(*labels).observe(recovery.down_seconds or 0.0)
         self._observed_recoveries[job.key] = {recovery.generation for recovery in complete}
         self._jobs[job.key] = (job, status, waiting)
@@ -121,6 +124,8 @@ class JobSeries(Collector):
         """The job is gone."""
         self._jobs.pop(key, None)
         self._observed_recoveries.pop(key, None)
+        for labels in self._recovery_labels.pop(key, set()):
+            recovery_seconds.remove(*labels)
 
     def collect(self) -> Iterator[Metric]:
         """The series of all jobs, for a scrape."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from datetime import datetime
 
 from regroup_operator.api.status import TrainingJobStatus
-from regroup_operator.api.timestamps import parse_time
+from regroup_operator.api.timestamps import format_time, parse_time
 from regroup_operator.decide import failures
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import (
@@ -96,15 +97,29 @@ def _hopeless_image(job: AnyJob, observed: Observed, now: datetime) -> JobOutcom
     """An image that cannot be pulled fails a job that never trained; one that trained waits for
     the registry.
     """
-    if job.status.rendezvous_generation is not None or job.status.start_time is None:
+    if job.status.rendezvous_generation is not None:
         return None
-    tried = (now - parse_time(job.status.start_time)).total_seconds()
-    reasons = failures.HOPELESS_IMAGE_REASONS
-    if tried > IMAGE_PATIENCE_SECONDS:
+    reasons, since = failures.HOPELESS_IMAGE_REASONS, job.status.image_error_time
+    if since and (now - parse_time(since)).total_seconds() > IMAGE_PATIENCE_SECONDS:
         reasons |= failures.IMAGE_REASONS
-    pods = (pod for pod in observed.workers if pod.alive and pod.waiting_reason in reasons)
-    pod = next(pods, None)
+    pod = _without_image(observed, reasons)
     return JobOutcome(False, "ImageError", image_message(pod)) if pod else None
+
+
+def with_image_error(
+    status: TrainingJobStatus, observed: Observed, now: datetime
+) -> TrainingJobStatus:
+    """The status with the time of the first of the present errors. Pods that nothing could place
+    for long have not tried to pull yet.
+    """
+    pod = _without_image(observed, failures.IMAGE_REASONS)
+    since = (status.image_error_time or format_time(now)) if pod else None
+    return status.model_copy(update={"image_error_time": since})
+
+
+def _without_image(observed: Observed, reasons: Set[str]) -> Pod | None:
+    pods = (pod for pod in observed.workers if pod.alive and pod.waiting_reason in reasons)
+    return next(pods, None)
 
 
 def end(job: AnyJob, outcome: JobOutcome) -> DraftPlan:

@@ -19,7 +19,13 @@ from regroup_operator.decide.coordinator_evidence import explain_silence, outage
 from regroup_operator.decide.job_projection import project
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.losses import remove_lost
-from regroup_operator.decide.outcome import after_the_end, end, find_outcome, written_outcome
+from regroup_operator.decide.outcome import (
+    after_the_end,
+    end,
+    find_outcome,
+    with_image_error,
+    written_outcome,
+)
 from regroup_operator.decide.plan import (
     REQUEUE_SECONDS,
     Action,
@@ -154,7 +160,7 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
     if launcher.has_coordinator:
         actions = send_token(rest, actions, now)
     return DraftPlan(
-        workers.status,
+        with_image_error(workers.status, observed, now),
         actions,
         tuple(event for step in steps for event in step.events),
         PlanContext(blocker, hindrance=_hindrance(rest, workers.status, now)),

@@ -55,6 +55,16 @@ def test_a_job_that_is_gone_has_no_series() -> None:
     assert samples(series, "trainingjob_status_phase") == []
 
 
+def test_the_recoveries_of_a_job_that_is_gone_leave_no_series() -> None:
+    series = JobSeries()
+    series.observe(JOB, JOB.status, None)
+    recovered = TrainingJobStatus(recoveries=(make_recovery("1.2", 1.0),))
+    series.observe(JOB, recovered, None)
+    assert count_of_recoveries() > 0
+    series.forget(JOB.key)
+    assert count_of_recoveries() == 0
+
+
 def test_each_recovery_is_observed_once_when_it_is_complete() -> None:
     series, before = JobSeries(), count_of_recoveries()
 

@@ -576,6 +576,33 @@ def test_an_image_that_cannot_be_had_is_named_at_once_and_fails_a_job_that_never
     assert simulation.status.phase == "Failed"
 
 
+def test_the_first_error_of_a_registry_after_a_long_wait_for_a_node_fails_no_job() -> None:
+    """The registry is away for a moment while nodes are added."""
+    simulation = Simulation()
+    simulation.round()
+    simulation.round()
+    simulation.tick(3600)
+    names = [pod.name for pod in simulation.workers()]
+
+    def wait_with(reason: str) -> None:
+        for name in names:
+            simulation.pods[name] = replace(simulation.pods[name], waiting_reason=reason)
+        simulation.round()
+
+    wait_with("ErrImagePull")
+    simulation.tick(50)
+    wait_with("ImagePullBackOff")
+    assert simulation.status.phase != "Failed"
+    wait_with("")
+    simulation.tick(50)
+    wait_with("ErrImagePull")
+    simulation.round()
+    assert simulation.status.phase != "Failed", "the time between two errors does not count"
+    simulation.tick(61)
+    simulation.round()
+    assert simulation.status.phase == "Failed"
+
+
 def test_a_registry_that_is_away_does_not_fail_a_job_that_trains(job: Simulation) -> None:
     job.fail(job.workers()[0], exit_code=143)
     job.round()
