@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -10,8 +9,9 @@ from typing import Any, Self
 
 from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT
 from regroup_trainer.protocol.desired import CoordinatorContact
+from tests.support.own_addresses import own_addresses
 
-_addresses = itertools.count(2)
+_addresses = own_addresses(82)
 
 
 class AgentStub:
@@ -19,7 +19,7 @@ class AgentStub:
 
     def __init__(self, contact: CoordinatorContact) -> None:
         self.contact = contact
-        self.address = f"127.0.82.{next(_addresses)}"
+        self.address = next(_addresses)
         self.tokens: list[str] = []
         self._server = ThreadingHTTPServer((self.address, AGENT_METRICS_PORT), self._handler())
         self._server.daemon_threads = True

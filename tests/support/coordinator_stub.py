@@ -5,7 +5,6 @@ For tests of the operator, where no kubelet runs the real one.
 
 from __future__ import annotations
 
-import itertools
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,16 +15,17 @@ from urllib.parse import parse_qs, urlsplit
 from regroup_trainer.protocol.addresses import COORDINATOR_PORT
 from regroup_trainer.protocol.desired import Desired, Lost
 from regroup_trainer.protocol.job_status import CoordinatorStatus
+from tests.support.own_addresses import own_addresses
 from tests.support.version_one_records import recorded
 
-_addresses = itertools.count(2)
+_addresses = own_addresses(83)
 
 
 class CoordinatorStub:
     """Answers GET /v1/status with `status`, and keeps what it receives. A context manager."""
 
     def __init__(self, status: CoordinatorStatus) -> None:
-        self.address = f"127.0.83.{next(_addresses)}"
+        self.address = next(_addresses)
         self.desired: list[Desired] = []
         self.lost: list[Lost] = []
         self.tokens: set[str] = set()
