@@ -148,10 +148,18 @@ def read_proc(pid: int, name: str) -> str:
 
 def start_time(pid: int) -> int | None:
     """Clock ticks between boot and the start of a process. None when there is none, or only a
-    zombie.
+    zombie. A killed process whose other threads have not ended is none yet: it still has its ports.
     """
     fields = read_proc(pid, "stat").rpartition(")")[2].split()
-    return None if not fields or fields[0] in "ZX" else int(fields[19])
+    return None if not fields or (fields[0] in "ZX" and not _runs(pid)) else int(fields[19])
+
+
+def _runs(pid: int) -> bool:
+    """Whether threads besides the first are there."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) > 1  # noqa: PTH208
+    except OSError:
+        return False
 
 
 def kill(pid: int) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from pathlib import Path
 
 import pytest
 
 from devcluster.errors import CommandFailedError, DevclusterError
-from devcluster.processes import Launch, Processes, run
+from devcluster.processes import Launch, Processes, read_proc, run
 from tests.support.waiting import wait_until
 
 
@@ -32,6 +34,23 @@ def test_starting_what_runs_already_starts_no_second(processes: Processes) -> No
     processes.start(Launch("sleeper", ("sleep", "60")))
     assert processes.pid("sleeper") == first
     processes.kill("sleeper")
+
+
+def test_a_program_that_ends_runs_until_its_last_thread_has_ended(processes: Processes) -> None:
+    """Until then a port of it is in use."""
+    exit_thread = {"x86_64": 60, "aarch64": 93}[platform.machine()]
+    program = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        f"ctypes.CDLL(None).syscall({exit_thread}, 0)\n"
+    )
+    processes.start(Launch("two-threads", (sys.executable, "-c", program)))
+    pid = processes.pid("two-threads")
+    assert pid is not None
+    wait_until("its first thread to end", lambda: ") Z " in read_proc(pid, "stat"))
+    assert processes.pid("two-threads") == pid
+    processes.kill("two-threads")
+    assert processes.pid("two-threads") is None
 
 
 def test_a_recycled_process_id_is_not_taken_for_ours(processes: Processes, tmp_path: Path) -> None:
