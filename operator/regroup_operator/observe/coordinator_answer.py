@@ -84,9 +84,22 @@ def _of_map(value: Mapping[str, Any]) -> str:
     return f"the name {quote(long)} has more than {PHASE_LIMIT} characters" if long else ""
 
 
+def _whole_fields() -> frozenset[str]:
+    schema = CoordinatorStatus.model_json_schema()
+    parts = [schema, *schema.get("$defs", {}).values()]
+    fields = [field for part in parts for field in part.get("properties", {}).items()]
+    kinds = {name: [field, *field.get("anyOf", ())] for name, field in fields}
+    return frozenset(n for n, of in kinds.items() if any(k.get("type") == "integer" for k in of))
+
+
+_WHOLE = _whole_fields()
+"""Fields that hold whole numbers. 1e15 is taken for one."""
+
+
 def _of_number(value: float, name: str) -> str:
     if not math.isfinite(value):
         return f"must be finite, got {value}"
-    least, most = _RANGES.get(name, _COUNT if isinstance(value, int) else (-math.inf, math.inf))
+    is_whole = isinstance(value, int) or name in _WHOLE
+    least, most = _RANGES.get(name, _COUNT if is_whole else (-math.inf, math.inf))
     in_range = least <= value <= most
     return "" if in_range else f"must lie between {least} and {most}, got {quote(value)}"

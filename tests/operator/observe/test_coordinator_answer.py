@@ -145,6 +145,11 @@ def test_an_answer_about_the_most_workers_is_read_and_one_that_is_longer_is_not(
         read_answer(answer + b" " * MOST_BYTES, 1)
 
 
+def test_a_whole_number_is_bounded_however_it_is_written() -> None:
+    with pytest.raises(ValueError, match="world_size: must lie between 0 and 2147483647"):
+        read_answer(changed(("world_size",), 1e15), 1)
+
+
 EXTREMES = (0, -1, 1, 2**31 - 1, 2**31, 2**53 - 1, 2**63, 2**70, 1e15, 1e300, 5e-324, -1e300)
 
 
