@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import json
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from regroup_trainer.protocol.addresses import COORDINATOR_PORT
 from regroup_trainer.protocol.desired import Desired, Lost
 from regroup_trainer.protocol.job_status import CoordinatorStatus
+from tests.support.loopback_server import LoopbackServer, QuietHandler
 from tests.support.own_addresses import own_addresses
 from tests.support.version_one_records import recorded
 
 _addresses = own_addresses(83)
 
 
-class CoordinatorStub:
+class CoordinatorStub(LoopbackServer):
     """Answers GET /v1/status with `status`, and keeps what it receives. A context manager."""
 
     def __init__(self, status: CoordinatorStatus) -> None:
@@ -36,25 +36,7 @@ class CoordinatorStub:
         self.answers.set()
         self._status = status
         self._news = threading.Condition()
-        self._server = ThreadingHTTPServer((self.address, COORDINATOR_PORT), self._handler())
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), daemon=True
-        )
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(self.address, COORDINATOR_PORT)
 
     def report(self, **changes: Any) -> None:
         """Change the status."""
@@ -77,7 +59,7 @@ class CoordinatorStub:
             return self._status
 
     def _handler(stub) -> type[BaseHTTPRequestHandler]:  # noqa: N805
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_GET(self) -> None:
                 stub.tokens.add(self.headers.get("Authorization", ""))
                 stub.answers.wait(30)
@@ -93,9 +75,6 @@ class CoordinatorStub:
             def do_POST(self) -> None:
                 stub.lost.append(Lost.model_validate_json(self._body()))
                 self._reply("{}")
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                return
 
             def _body(self) -> bytes:
                 return self.rfile.read(int(self.headers["Content-Length"]))

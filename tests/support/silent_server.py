@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import TracebackType
-from typing import Any, Self
+
+from tests.support.loopback_server import LoopbackServer, QuietHandler
 
 
-class SilentServer:
+class SilentServer(LoopbackServer):
     """Answers each request with 204 while `answers`, and not at all otherwise."""
 
     def __init__(self, *, answers: bool) -> None:
         self.answers = answers
         self._ends = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), daemon=True
-        )
+        super().__init__("127.0.0.1", 0)
 
     @property
     def url(self) -> str:
         """Where it listens."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
 
     def __exit__(
         self,
@@ -36,12 +29,10 @@ class SilentServer:
         trace: TracebackType | None,
     ) -> None:
         self._ends.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__exit__(kind, error, trace)
 
     def _handler(silent) -> type[BaseHTTPRequestHandler]:  # noqa: N805
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
@@ -50,8 +41,5 @@ class SilentServer:
                     return
                 self.send_response(204)
                 self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                return
 
         return Handler

@@ -28,7 +28,8 @@ MAIN_CONTAINER = "trainer"
 """The main container of a worker, as in spec.template."""
 
 
-_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+OBJECT_NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+_OBJECT_NAME = re.compile(OBJECT_NAME)
 _OBJECT_NAME_LIMIT = 253
 
 

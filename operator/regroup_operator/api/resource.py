@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from regroup_operator.api.names import OBJECT_NAME
 from regroup_operator.api.timestamps import parse_time
 
 GROUP = "regroup.dev"
@@ -19,13 +20,13 @@ NAME_PATTERN = "[a-z]([-a-z0-9]*[a-z0-9])?"
 NAME_LIMIT = 50
 Object = dict[str, Any]
 """A Kubernetes object, or a part of one, as JSON has it."""
+Key = tuple[str, str]
+"""Namespace and name of an object."""
 Quantity = Annotated[str, Field(max_length=64)] | int
 """A Kubernetes quantity such as `500m`, `2Gi` or `1`."""
 Label = Annotated[str, Field(max_length=317)]
 ResourceName = Annotated[str, Field(min_length=1, max_length=253)]
-ObjectName = Annotated[
-    str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
-]
+ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=rf"^{OBJECT_NAME}$")]
 """Name of an object that the operator reads: one segment of a path, whatever decodes it."""
 Word = Annotated[str, Field(max_length=32)]
 OptionalName = Annotated[str, Field(max_length=253)]

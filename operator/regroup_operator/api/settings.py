@@ -8,12 +8,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from regroup_operator.api.names import OBJECT_NAME
 from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS
 from regroup_operator.errors import SettingsError
 
 PREFIX = "REGROUP_OPERATOR_"
-_NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
-_SECRET = rf"^{_NAME}/{_NAME}$"
+_SECRET = rf"^{OBJECT_NAME}/{OBJECT_NAME}$"
 
 
 class Settings(BaseModel):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import aiohttp
 
+from regroup_operator.api.resource import Key
 from regroup_operator.controller.agent_survey import (
     QUESTIONS_AT_ONCE,
     TURN_SECONDS,
@@ -25,7 +26,6 @@ from regroup_operator.controller.agent_survey import (
 )
 from regroup_operator.controller.followed_coordinator import (
     FollowedCoordinator,
-    Key,
     Target,
     host_of,
 )

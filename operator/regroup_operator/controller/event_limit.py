@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from regroup_operator.api.resource import Key
+
 BURST = 50
 """Events of a job at once: all that a coordinator keeps."""
 SECONDS_EACH = 6.0
@@ -23,9 +25,9 @@ class EventLimit:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._buckets: dict[tuple[str, str], _Bucket] = {}
+        self._buckets: dict[Key, _Bucket] = {}
 
-    def allows(self, key: tuple[str, str]) -> bool:
+    def allows(self, key: Key) -> bool:
         """Whether one more Event about this job is possible now. It is then counted."""
         now = self._clock()
         bucket = self._buckets.setdefault(key, _Bucket(BURST, now))
@@ -36,6 +38,6 @@ class EventLimit:
         bucket.left -= 1
         return True
 
-    def forget(self, key: tuple[str, str]) -> None:
+    def forget(self, key: Key) -> None:
         """The job is gone."""
         self._buckets.pop(key, None)

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 
 from regroup_operator.api import names
-from regroup_operator.api.resource import Object
+from regroup_operator.api.resource import Key, Object
 from regroup_operator.api.settings import Settings
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
-from regroup_operator.controller.followed_coordinator import Key, Target
+from regroup_operator.controller.followed_coordinator import Target
 from regroup_operator.decide.job_account import merge_ledgers
 from regroup_operator.decide.plan import (
     Action,

@@ -17,9 +17,6 @@ from regroup_trainer.protocol.addresses import COORDINATOR_PORT
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 
-Key = tuple[str, str]
-"""Namespace and name of a job."""
-
 
 @dataclass(frozen=True)
 class Target:

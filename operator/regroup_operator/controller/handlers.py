@@ -17,13 +17,13 @@ from typing import Any
 import kopf
 
 from regroup_operator.api import names
+from regroup_operator.api.resource import Key
 from regroup_operator.api.settings import Settings
 from regroup_operator.controller.cluster import Cluster, jobs_path
 from regroup_operator.controller.collection import Collection
 from regroup_operator.controller.coordination import Coordinators, open_session
 from regroup_operator.controller.credentials import login
 from regroup_operator.controller.executor import Executor
-from regroup_operator.controller.followed_coordinator import Key
 from regroup_operator.controller.kopf_storage import NoDiffBase, NoProgress
 from regroup_operator.controller.list_watch import ListWatch
 from regroup_operator.controller.node_watch import NodeWatch

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from regroup_operator.api.resource import Object
+from regroup_operator.api.resource import Key, Object
 from regroup_operator.controller.collection import Collection, pages
 from regroup_operator.controller.operator_metrics import count_list, count_unreadable
 from regroup_operator.errors import ClusterError, UnreadableError
@@ -36,8 +36,6 @@ FAILURES_UNTIL_LIST = 5
 """After so many failures in a row the version may be what is wrong."""
 
 log = logging.getLogger(__name__)
-Key = tuple[str, str]
-"""Namespace and name."""
 OnChange = Callable[[Key, bool], None]
 """Gets the key, and whether the spec is what it was: only labels or status have changed."""
 

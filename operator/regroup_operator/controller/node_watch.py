@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from regroup_operator.api.resource import Key
 from regroup_operator.controller.cluster import Cluster
-from regroup_operator.controller.followed_coordinator import Key
 from regroup_operator.observe.kubernetes_objects import is_out_of_service, read_ready
 from regroup_operator.observe.observed import Node
 

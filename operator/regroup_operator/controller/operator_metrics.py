@@ -12,6 +12,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import REGISTRY, Collector
 
+from regroup_operator.api.resource import Key
 from regroup_operator.api.status import Phase, TrainingJobStatus
 from regroup_operator.observe.observed import AnyJob, Job
 from regroup_trainer.protocol.job_status import Waiting
@@ -99,9 +100,9 @@ class JobSeries(Collector):
     """The series of all jobs, from their last written statuses."""
 
     def __init__(self) -> None:
-        self._jobs: dict[tuple[str, str], tuple[AnyJob, TrainingJobStatus, Waiting | None]] = {}
-        self._observed_recoveries: dict[tuple[str, str], set[str]] = {}
-        self._recovery_labels: dict[tuple[str, str], set[tuple[str, ...]]] = {}
+        self._jobs: dict[Key, tuple[AnyJob, TrainingJobStatus, Waiting | None]] = {}
+        self._observed_recoveries: dict[Key, set[str]] = {}
+        self._recovery_labels: dict[Key, set[tuple[str, ...]]] = {}
         """Of the series that each job has."""
 
     def observe(self, job: AnyJob, status: TrainingJobStatus, waiting: Waiting | None) -> None:
@@ -120,7 +121,7 @@ class JobSeries(Collector):
         self._observed_recoveries[job.key] = {recovery.generation for recovery in complete}
         self._jobs[job.key] = (job, status, waiting)
 
-    def forget(self, key: tuple[str, str]) -> None:
+    def forget(self, key: Key) -> None:
         """The job is gone."""
         self._jobs.pop(key, None)
         self._observed_recoveries.pop(key, None)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from regroup_operator.api import names
-from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY, PLURAL, Object
+from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY, PLURAL, Key, Object
 from regroup_operator.api.settings import Settings
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.controller.agent_survey import Agent
@@ -22,7 +22,6 @@ from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.event_limit import EventLimit
 from regroup_operator.controller.executor import Executor, in_batches
-from regroup_operator.controller.followed_coordinator import Key
 from regroup_operator.controller.internal_error import describe, event_of, status_with_error
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import (

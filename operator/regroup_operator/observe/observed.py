@@ -8,6 +8,7 @@ from typing import Literal
 
 from regroup_operator.api import names
 from regroup_operator.api.policies import NodeFailurePolicy, RestartPolicy
+from regroup_operator.api.resource import Key
 from regroup_operator.api.spec import Launcher, TrainingJobSpec
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_trainer.protocol.desired import CoordinatorContact
@@ -48,7 +49,7 @@ class JobObject:
     """Paths of stored status fields that could not be read, such as `recoveries.0.time`."""
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Key:
         """Namespace and name."""
         return self.namespace, self.name
 

@@ -11,9 +11,10 @@ from functools import partial
 import aiohttp
 import pytest
 
+from regroup_operator.api.resource import Key
 from regroup_operator.controller.agent_survey import Agent
 from regroup_operator.controller.coordination import Coordinators, open_session
-from regroup_operator.controller.followed_coordinator import Key, Target
+from regroup_operator.controller.followed_coordinator import Target
 from regroup_operator.decide.coordinator_evidence import UNHEARD_SECONDS
 from regroup_operator.errors import CoordinatorError
 from regroup_operator.observe.coordinator_answer import MOST_BYTES

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
 from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT
 from tests.support.coordinator_stub import CoordinatorStub
 from tests.support.kube_api import Json, Namespace
+from tests.support.loopback_server import LoopbackServer, QuietHandler
 from tests.support.operator_process import Kubelets, OperatorProcess
 from tests.support.waiting import wait_until
 
@@ -89,36 +88,30 @@ def test_a_deleted_service_gets_its_former_address_again_and_keeps_it_under_the_
     assert spec["clusterIP"] == former
 
 
-class AgentStub(ThreadingHTTPServer):
+class AgentStub(LoopbackServer):
     """The endpoint of a worker pod: keeps what the operator sends to it."""
 
     def __init__(self, address: str) -> None:
         self.received: list[tuple[str, str, str]] = []
         """Path, Authorization and body."""
-        stub = self
+        super().__init__(address, AGENT_METRICS_PORT)
 
-        class Handler(BaseHTTPRequestHandler):
+    def _handler(stub) -> type[BaseHTTPRequestHandler]:  # noqa: N805
+        class Handler(QuietHandler):
             def do_PUT(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
                 stub.received.append((self.path, self.headers.get("Authorization", ""), body))
                 self.send_response(204)
                 self.end_headers()
 
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                return
-
-        super().__init__((address, AGENT_METRICS_PORT), Handler)
+        return Handler
 
 
 @pytest.fixture
 def agent() -> Iterator[AgentStub]:
     """The agent of one worker."""
     with AgentStub("127.0.83.250") as stub:
-        thread = threading.Thread(target=stub.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
         yield stub
-        stub.shutdown()
-        thread.join()
 
 
 def test_where_its_address_is_taken_workers_are_sent_the_new_one_or_replaced(

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from regroup_operator.api.resource import Key
 from regroup_operator.controller import list_watch
 from regroup_operator.controller.api_connection import split_lines
 from regroup_operator.controller.collection import Collection, pages
-from regroup_operator.controller.list_watch import Key, ListWatch
+from regroup_operator.controller.list_watch import ListWatch
 from regroup_operator.errors import ClusterError, UnreadableError
 from regroup_operator.observe.bounded_json import MOST_BYTES
 from tests.support.fake_api_server import GARBAGE, FakeApiServer, make_object

@@ -35,7 +35,7 @@ from tests.support.operator_simulation import (
 COORDINATOR = Pod(
     "gpt-c1", "uid-c", "coordinator", -1, 1, "Running", node="n1", ip="198.18.0.1", ready=True
 )
-HEARS, DEAF = 0.5, UNHEARD_SECONDS
+RECENT, SILENT = 0.5, UNHEARD_SECONDS
 
 
 def make_worker(index: int, node: str = "") -> Pod:
@@ -95,7 +95,7 @@ def test_a_pod_that_is_not_ready_shows_it_unless_its_kubelet_starts_it_again_or_
 
 def test_nothing_shows_it_while_it_answers() -> None:
     node = Node("n1", ready=False)
-    observed = make_observed(DEAF, DEAF, DEAF, node=node, unanswered_seconds=0.0, failures=0)
+    observed = make_observed(SILENT, SILENT, SILENT, node=node, unanswered_seconds=0.0, failures=0)
     assert why_dead(replace(COORDINATOR, ready=False), observed) == ""
 
 
@@ -106,13 +106,13 @@ def test_nothing_shows_it_while_it_answers() -> None:
     ("unheard", "dead"),
     [
         ((), False),
-        ((None, DEAF, DEAF), True),
-        ((DEAF, DEAF, DEAF), True),
-        ((None, DEAF, None), False),
-        ((None, DEAF, HEARS), False),
-        ((HEARS, DEAF, DEAF), False),
-        ((None, DEAF, DEAF - 0.1), False),
-        ((DEAF, None, None), False),
+        ((None, SILENT, SILENT), True),
+        ((SILENT, SILENT, SILENT), True),
+        ((None, SILENT, None), False),
+        ((None, SILENT, RECENT), False),
+        ((RECENT, SILENT, SILENT), False),
+        ((None, SILENT, SILENT - 0.1), False),
+        ((SILENT, None, None), False),
     ],
 )
 def test_two_agents_on_other_nodes_have_to_say_that_they_do_not_hear_it_and_none_that_it_does(
@@ -124,18 +124,18 @@ def test_two_agents_on_other_nodes_have_to_say_that_they_do_not_hear_it_and_none
 def test_all_agents_have_to_say_it_where_there_are_fewer_than_two_elsewhere() -> None:
     pair = (make_worker(0), make_worker(1))
     assert witnesses(COORDINATOR, make_observed(workers=pair)) == pair[1:]
-    assert why_dead(COORDINATOR, make_observed(None, DEAF, workers=pair))
-    assert why_dead(COORDINATOR, make_observed(HEARS, DEAF, workers=pair)) == ""
+    assert why_dead(COORDINATOR, make_observed(None, SILENT, workers=pair))
+    assert why_dead(COORDINATOR, make_observed(RECENT, SILENT, workers=pair)) == ""
     alone = (make_worker(0),)
     assert witnesses(COORDINATOR, make_observed(workers=alone)) == alone
-    assert why_dead(COORDINATOR, make_observed(DEAF, workers=alone))
+    assert why_dead(COORDINATOR, make_observed(SILENT, workers=alone))
     assert why_dead(COORDINATOR, make_observed(workers=alone)) == ""
     ended = (replace(make_worker(0), phase="Failed"),)
-    assert why_dead(COORDINATOR, make_observed(DEAF, workers=ended)) == ""
+    assert why_dead(COORDINATOR, make_observed(SILENT, workers=ended)) == ""
 
 
 def test_agents_that_never_knew_this_coordinator_say_nothing_unless_the_operator_knew_it() -> None:
-    observed = make_observed(None, DEAF, DEAF)
+    observed = make_observed(None, SILENT, SILENT)
     others = {
         uid: contact.model_copy(update={"term": None})
         for uid, contact in observed.coordinator.contacts.items()
@@ -147,7 +147,7 @@ def test_agents_that_never_knew_this_coordinator_say_nothing_unless_the_operator
 
 
 def test_agents_do_not_count_while_many_coordinators_stopped_answering_at_once() -> None:
-    observed = make_observed(DEAF, DEAF, DEAF, trusts_agents=False)
+    observed = make_observed(SILENT, SILENT, SILENT, trusts_agents=False)
     assert why_dead(COORDINATOR, observed) == ""
     assert why_dead(COORDINATOR, replace(observed, nodes={"n1": Node("n1", ready=False)}))
 
@@ -159,7 +159,7 @@ def test_agents_do_not_count_while_many_coordinators_stopped_answering_at_once()
     ("observed", "words"),
     [
         (make_observed(), "Whether it is dead is unknown"),
-        (make_observed(HEARS), "Its workers still hear it"),
+        (make_observed(RECENT), "Its workers still hear it"),
         (make_observed(trusts_agents=False), "Many coordinators stopped answering at once"),
     ],
 )
@@ -173,7 +173,7 @@ def test_a_silent_coordinator_that_is_kept_is_explained(observed: Observed, word
 
 def test_an_answer_that_is_no_status_is_no_death_and_is_quoted() -> None:
     observed = make_observed(
-        DEAF, DEAF, DEAF, unanswered_seconds=0.0, error="GET http://...: 401 wrong token"
+        SILENT, SILENT, SILENT, unanswered_seconds=0.0, error="GET http://...: 401 wrong token"
     )
     assert why_dead(COORDINATOR, observed) == ""
     waiting = explain_silence(COORDINATOR, observed)

@@ -4,7 +4,6 @@ the operator sends the coordinator's new address, and asks when the coordinator 
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
 
 from aiohttp import web
@@ -28,8 +27,7 @@ async def start_endpoint(
     """Serve on `port` of all addresses (0: any free one). The caller cleans up the runner.
 
     `on_address` gets the coordinator's URL from whoever has the job's token, who may ask for
-    `contact`, too. Raises OSError when
-    the port is taken.
+    `contact`, too. Raises OSError when the port is taken.
     """
 
     async def expose(_request: web.Request) -> web.Response:
@@ -40,7 +38,7 @@ async def start_endpoint(
         return web.Response(text="ok")
 
     async def move(request: web.Request) -> web.Response:
-        _authorize(request, snapshot_server.token)
+        snapshot_server.authorize(request)
         try:
             address = CoordinatorAddress.model_validate_json(await request.read())
         except ValidationError as error:
@@ -49,7 +47,7 @@ async def start_endpoint(
         return web.Response(status=204)
 
     async def show_contact(request: web.Request) -> web.Response:
-        _authorize(request, snapshot_server.token)
+        snapshot_server.authorize(request)
         text = contact().model_dump_json()
         return web.Response(text=text, content_type="application/json")
 
@@ -63,12 +61,6 @@ async def start_endpoint(
     await runner.setup()
     await web.TCPSite(runner, None, port).start()
     return runner
-
-
-def _authorize(request: web.Request, token: str) -> None:
-    given = request.headers.get("Authorization", "").encode()
-    if not hmac.compare_digest(given, b"Bearer " + token.encode()):
-        raise web.HTTPUnauthorized(text="wrong token")
 
 
 def port_of(endpoint: web.AppRunner, address: str) -> int:

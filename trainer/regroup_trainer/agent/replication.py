@@ -198,10 +198,14 @@ class SnapshotServer:
         await response.write_eof()
         return response
 
-    def _require(self, request: web.Request) -> tuple[SnapshotNumber, int]:
+    def authorize(self, request: web.Request) -> None:
+        """Raises HTTPUnauthorized for a request without the job's token."""
         given = request.headers.get("Authorization", "").encode()
         if not hmac.compare_digest(given, b"Bearer " + self.token.encode()):
             raise web.HTTPUnauthorized(text="wrong token")
+
+    def _require(self, request: web.Request) -> tuple[SnapshotNumber, int]:
+        self.authorize(request)
         with contextlib.suppress(ValueError):
             number = SnapshotNumber.parse(request.match_info["number"])
             shard = int(request.match_info["shard"])
