@@ -39,6 +39,11 @@ def jobs_path(namespace: str | None) -> str:
     return f"{api}/{PLURAL}" if namespace is None else _folder(api, namespace, PLURAL)
 
 
+def pods_path(namespace: str | None) -> str:
+    """The path of the pods of a namespace; None: of all."""
+    return f"{_CORE}/pods" if namespace is None else _core(namespace, "pods")
+
+
 def _job_path(namespace: str, name: str) -> str:
     return f"{jobs_path(namespace)}/{_segment(name)}"
 

@@ -1,9 +1,10 @@
 """What wakes the operator: each event only puts the key of a job on the queue.
 
-TrainingJobs have a list and watch of our own, which reads nothing but their metadata. kopf is the
-shell: start, end, health, and the watches of pods and nodes, whose schemas bound what a tenant can
-write. kopf's create/update/field chains, daemons, timers and finalizers are not used: reconciling
-is level-triggered, and the status holds all that must be remembered.
+TrainingJobs and pods have a list and watch of our own, which reads nothing but their metadata, and
+that within bounds: tenants write both, and `metadata.managedFields` as deep as they like. kopf is
+the shell: start, end, health, and the watch of nodes, which no tenant writes. Its
+create/update/field chains, daemons, timers and finalizers are not used: reconciling is
+level-triggered, and the status holds all that must be remembered.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import kopf
 
 from regroup_operator.api import names
-from regroup_operator.api.resource import Key
+from regroup_operator.api.resource import Key, Object
 from regroup_operator.api.settings import Settings
-from regroup_operator.controller.cluster import Cluster, jobs_path
+from regroup_operator.controller.api_connection import ApiConnection
+from regroup_operator.controller.cluster import Cluster, jobs_path, pods_path
 from regroup_operator.controller.collection import Collection
 from regroup_operator.controller.coordination import Coordinators, open_session
 from regroup_operator.controller.credentials import login
@@ -69,13 +71,9 @@ class Operator:
         reconciler = Reconciler(
             cluster, coordinators, executor, self.nodes, self._settings, job_series
         )
-        watches = [
-            Collection(cluster.connection, jobs_path(namespace), only_metadata=True)
-            for namespace in self._settings.namespaces or (None,)
-        ]
         self._tasks = [
             *(asyncio.create_task(self._work(reconciler)) for _ in range(WORKERS)),
-            *(asyncio.create_task(ListWatch(watch, self._changed).run()) for watch in watches),
+            *(asyncio.create_task(watch.run()) for watch in self._watches(cluster.connection)),
         ]
         self._closers = [coordinators, session, cluster]
 
@@ -89,6 +87,16 @@ class Operator:
         coordinators.close()
         await session.close()
         await cluster.__aexit__(None, None, None)
+
+    def _watches(self, connection: ApiConnection) -> Iterator[ListWatch]:
+        for namespace in self._settings.namespaces or (None,):
+            jobs = Collection(connection, jobs_path(namespace), only_metadata=True)
+            yield ListWatch(jobs, self._changed)
+            pods = Collection(connection, pods_path(namespace), names.JOB, only_metadata=True)
+            yield ListWatch(pods, self._pod_changed, subject_of=_job_of)
+
+    def _pod_changed(self, job: Key, _same_spec: bool) -> None:
+        self.queue.add(job)
 
     def _changed(self, key: Key, same_spec: bool) -> None:
         # A status that the operator itself has written must not repeat a refused request at once.
@@ -118,6 +126,11 @@ class Operator:
         return False
 
 
+def _job_of(pod: Object) -> Key:
+    """The job that a pod's label names."""
+    return str(pod["namespace"]), str(pod["labels"][names.JOB])
+
+
 def register(registry: kopf.OperatorRegistry, operator: Operator, *, may_watch_nodes: bool) -> None:
     """Register the handlers with kopf: what else to watch, and what to do about it."""
 
@@ -133,15 +146,6 @@ def register(registry: kopf.OperatorRegistry, operator: Operator, *, may_watch_n
     @kopf.on.cleanup(registry=registry)
     async def _cleanup(**_: Any) -> None:
         await operator.stop()
-
-    @kopf.on.event("", "v1", "pods", registry=registry, labels={names.JOB: kopf.PRESENT})
-    async def _pod(
-        namespace: str | None,
-        labels: Mapping[str, str],
-        type: str | None,  # noqa: A002
-        **_: Any,
-    ) -> None:
-        operator.queue.add((namespace or "", labels[names.JOB]), routine=type is None)
 
     if may_watch_nodes:
 
@@ -174,4 +178,3 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.networking.error_backoffs = ERROR_BACKOFFS
     settings.watching.server_timeout = 240
     settings.watching.client_timeout = 300
-    settings.watching.label_selectors["pods"] = names.JOB

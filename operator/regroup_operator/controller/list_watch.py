@@ -38,6 +38,8 @@ FAILURES_UNTIL_LIST = 5
 log = logging.getLogger(__name__)
 OnChange = Callable[[Key, bool], None]
 """Gets the key, and whether the spec is what it was: only labels or status have changed."""
+SubjectOf = Callable[[Object], Key]
+"""Metadata of an object -> the key that its changes are reported with."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +51,30 @@ class Seen:
     version: str
     generation: int
     """metadata.generation: the API server raises it with every change of the spec."""
+    subject: Key
+    """What its changes are reported with."""
+
+
+def own_key(metadata: Object) -> Key:
+    """Namespace and name of an object. Raises KeyError for what has none."""
+    return str(metadata["namespace"]), str(metadata["name"])
 
 
 class ListWatch:
-    """Lists and watches one collection. `run` never ends by itself."""
+    """Lists and watches one collection. `run` never ends by itself. A change is reported with the
+    key of the object itself, or of the one that `subject_of` names.
+    """
 
     def __init__(
         self,
         collection: Collection,
         on_change: OnChange,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        subject_of: SubjectOf = own_key,
     ) -> None:
         self._collection = collection
         self._on_change = on_change
+        self._subject_of = subject_of
         self._sleep = sleep
         self._known: dict[Key, Seen] = {}
         self._version = ""
@@ -118,7 +131,7 @@ class ListWatch:
                 self._changed(seen)
         for key in self._known.keys() - listed:
             if key[1] not in unreadable:
-                self._gone(key)
+                self._gone(self._known[key])
         self._version = version
 
     # --- watch ------------------------------------------------------------------------------------
@@ -148,7 +161,7 @@ class ListWatch:
             return
         seen = self._read(document)
         if kind == "DELETED":
-            self._gone(seen.key)
+            self._gone(seen)
         else:
             self._changed(seen)
         self._version = seen.version
@@ -161,20 +174,21 @@ class ListWatch:
                 seen.uid,
                 seen.generation,
             )
-            self._on_change(seen.key, same_spec)
+            self._on_change(seen.subject, same_spec)
 
-    def _gone(self, key: Key) -> None:
-        self._known.pop(key, None)
-        self._on_change(key, False)
+    def _gone(self, seen: Seen) -> None:
+        self._known.pop(seen.key, None)
+        self._on_change(seen.subject, False)
 
     def _read(self, document: Any) -> Seen:
         metadata = _metadata(document)
         try:
             return Seen(
-                (str(metadata["namespace"]), str(metadata["name"])),
+                own_key(metadata),
                 str(metadata["uid"]),
                 str(metadata["resourceVersion"]),
                 int(metadata.get("generation") or 0),
+                self._subject_of(metadata),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise self._unreadable(f"an object without {error}") from error

@@ -12,7 +12,7 @@ from regroup_operator.api.resource import Key
 from regroup_operator.controller import list_watch
 from regroup_operator.controller.api_connection import split_lines
 from regroup_operator.controller.collection import Collection, pages
-from regroup_operator.controller.list_watch import ListWatch
+from regroup_operator.controller.list_watch import ListWatch, SubjectOf, own_key
 from regroup_operator.errors import ClusterError, UnreadableError
 from regroup_operator.observe.bounded_json import MOST_BYTES
 from tests.support.fake_api_server import GARBAGE, FakeApiServer, make_object
@@ -21,8 +21,9 @@ from tests.support.fake_api_server import GARBAGE, FakeApiServer, make_object
 class Watched:
     """A running list and watch of a fake server's collection, and what it reports."""
 
-    def __init__(self, server: FakeApiServer) -> None:
+    def __init__(self, server: FakeApiServer, subject_of: SubjectOf = own_key) -> None:
         self.server = server
+        self._subject_of = subject_of
         self.changes: list[tuple[str, bool]] = []
         """Names, and whether the spec is what it was."""
         self.pauses: list[float] = []
@@ -31,7 +32,8 @@ class Watched:
     async def __aenter__(self) -> Watched:
         self._connection = await self.server.connect().__aenter__()
         collection = Collection(self._connection, "/things", only_metadata=True)
-        self._task = asyncio.create_task(ListWatch(collection, self._take, self._sleep).run())
+        watch = ListWatch(collection, self._take, self._sleep, self._subject_of)
+        self._task = asyncio.create_task(watch.run())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -94,6 +96,14 @@ async def test_a_change_says_whether_the_spec_has_changed(watched: Watched) -> N
     await watched.expect(
         ("one", True), ("one", False), ("three", False), ("three", False), ("three", False)
     )
+
+
+async def test_a_change_is_reported_with_the_key_of_another_object(server: FakeApiServer) -> None:
+    async with Watched(server, lambda metadata: ("default", f"of {metadata['name']}")) as watched:
+        await watched.expect(("of one", False), ("of two", False))
+        await watched.watches(1)
+        server.send("DELETED", make_object("one", 8))
+        await watched.expect(("of one", False))
 
 
 async def test_a_watch_that_ends_goes_on_from_the_last_event_or_bookmark(watched: Watched) -> None:

@@ -1,0 +1,71 @@
+"""Pods that no ordinary decoder survives, on a real API server: jobs of others go on at once, also
+under an operator that starts beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from regroup_operator.api import names
+from tests.support.kube_api import Answer, Namespace
+from tests.support.operator_process import OperatorProcess, make_claim
+from tests.support.specs import SMALLEST
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.apiserver
+
+DEPTHS = (300, 1_000, 3_000, 9_000)
+AT_ONCE_SECONDS = 10.0
+
+
+def create_deep_pod(namespace: Namespace, levels: int) -> Answer:
+    """A pod with the label of a job. The user who makes it writes its managedFields, and the API
+    server keeps them.
+    """
+    written = {
+        "manager": "mallory",
+        "operation": "Update",
+        "apiVersion": "v1",
+        "time": "2026-01-01T00:00:00Z",
+        "fieldsType": "FieldsV1",
+        "fieldsV1": "HERE",
+    }
+    labels = {names.JOB: "none"}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"deep{levels}", "labels": labels, "managedFields": [written]},
+        "spec": {"containers": [{"name": "a", "image": "a"}]},
+    }
+    fields = '{"f:a":' * levels + "{}" + "}" * levels
+    body = json.dumps(pod).replace('"HERE"', fields)
+    return namespace.api.request("POST", namespace.core("pods"), body)
+
+
+def starts_at_once(namespace: Namespace, job: str) -> None:
+    """Create an ordinary job and wait for its pods."""
+    assert namespace.create(SMALLEST, job).status == 201
+
+    def has_its_pods() -> bool:
+        items = namespace.api.request("GET", namespace.core("pods")).body["items"]
+        return len([pod for pod in items if pod["metadata"]["labels"][names.JOB] == job]) == 4
+
+    wait_until(f"the pods of {job}", has_its_pods, seconds=AT_ONCE_SECONDS)
+
+
+def test_pods_with_deep_managed_fields_end_no_operator(
+    operator: OperatorProcess, namespace: Namespace
+) -> None:
+    make_claim(namespace)
+    for levels in DEPTHS:
+        made = create_deep_pod(namespace, levels)
+        assert made.status == 201, made.message
+    starts_at_once(namespace, "one")
+    for how in (signal.SIGKILL, signal.SIGTERM):
+        operator.stop(how)
+        operator.start()
+        starts_at_once(namespace, f"after-{how.name.lower()}")
+    assert "Traceback" not in operator.log.read_text()
