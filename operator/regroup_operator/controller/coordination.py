@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 import aiohttp
 
 from regroup_operator.api.resource import Key
+from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS
 from regroup_operator.controller.agent_survey import (
     QUESTIONS_AT_ONCE,
     TURN_SECONDS,
@@ -42,7 +43,6 @@ from regroup_trainer.protocol.desired import (
     Desired,
     Lost,
 )
-from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.system.connection_errors import why_no_answer
 
 TIMEOUT_SECONDS = 2.0
@@ -58,6 +58,8 @@ FAILURE_PAUSE_SECONDS = 1.0
 """The least pause after a request without an answer."""
 POLLS_A_SECOND = 400.0
 """Of all jobs together. An answer costs about a millisecond of the operator's one thread."""
+_COST = (1e-3, 20e-6)
+"""Seconds of that thread that an answer may take, and for each worker of its job."""
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -82,9 +84,15 @@ class Coordinators:
         self._ticking: asyncio.Task[None] | None = None
         self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
 
-    def follow(self, key: Key, target: Target | None, agents: Sequence[Agent] = ()) -> None:
+    def follow(
+        self,
+        key: Key,
+        target: Target | None,
+        agents: Sequence[Agent] = (),
+        workers: int = DEFAULT_MAX_WORKERS,
+    ) -> None:
         """Poll this coordinator from now on, or none. A poll of the same target goes on. `agents`
-        are asked about it while it does not answer.
+        are asked about it while it does not answer. `workers`: how many the job may have.
         """
         follower = self._followers.get(key)
         if follower is None or follower.target != target:
@@ -100,7 +108,7 @@ class Coordinators:
                 asyncio.create_task(self._poll(key, follower), name=f"poll {where}"),
                 asyncio.create_task(self._survey(key, follower), name=f"survey {where}"),
             ]
-        follower.survey.agents = agents
+        follower.survey.agents, follower.workers = agents, workers
 
     def has_asked(self, key: Key) -> bool:
         """Whether the coordinator of this job has answered, or failed to, since it is polled."""
@@ -148,12 +156,30 @@ class Coordinators:
         while True:
             pause = PAUSE_SECONDS
             try:
-                news = follower.answered(await self._status(follower), self._clock.now())
+                news = self._answered(follower, await self._status(follower))
             except CoordinatorError as error:
                 news, pause = self._failed(key, follower, error), FAILURE_PAUSE_SECONDS
             if news:
                 self._on_news(key)
-            await asyncio.sleep(max(pause, len(self._followers) / POLLS_A_SECOND))
+            await asyncio.sleep(
+                poll_pause(pause, len(self._followers), follower.cost, follower.workers)
+            )
+
+    def _answered(self, follower: FollowedCoordinator, text: str) -> bool:
+        """Take over an answer, and what it costs. Returns whether it is news. Raises
+        CoordinatorError for what is no answer.
+        """
+        begun = time.thread_time()
+        try:
+            status = read_answer(text.encode(), follower.target.term, follower.workers)
+            return follower.answered(status, self._clock.now())
+        except ValueError as error:
+            raise CoordinatorError(
+                f"{follower.target.url}: its answer is not taken: {error} (run operator and "
+                "coordinator from one release)"
+            ) from error
+        finally:
+            follower.cost = time.thread_time() - begun
 
     def _failed(self, key: Key, follower: FollowedCoordinator, error: CoordinatorError) -> bool:
         if isinstance(error, NoAnswerError):
@@ -182,17 +208,10 @@ class Coordinators:
         except ValueError as error:
             raise CoordinatorError(f"{url}: not what an agent answers: {error}") from error
 
-    async def _status(self, follower: FollowedCoordinator) -> CoordinatorStatus:
+    async def _status(self, follower: FollowedCoordinator) -> str:
         after = follower.status.sequence if follower.status and not follower.failures else 0
         path = f"/v1/status?after={after}&wait={WAIT_SECONDS}"
-        text = await self._send("GET", follower.target, path, None)
-        try:
-            return read_answer(text.encode(), follower.target.term)
-        except ValueError as error:
-            raise CoordinatorError(
-                f"{follower.target.url}: its answer is not taken: {error} (run operator and "
-                "coordinator from one release)"
-            ) from error
+        return await self._send("GET", follower.target, path, None)
 
     async def _send(self, method: str, target: Target, path: str, body: str | None) -> str:
         return await self._request(method, target.url + path, target.token, body)
@@ -218,6 +237,16 @@ class Coordinators:
         if answer.status >= 300:
             raise CoordinatorError(f"{method} {url}: {answer.status} {text[:300]}")
         return text
+
+
+def poll_pause(least: float, polls: int, cost: float, workers: int) -> float:
+    """Seconds between an answer and the next request to that coordinator.
+
+    All polls together take a part of the operator's thread. A coordinator whose answers take more
+    than those of so many workers should is asked as much less often, so that it delays itself.
+    """
+    fair = _COST[0] + _COST[1] * workers
+    return max(least, polls / POLLS_A_SECOND) * max(1.0, cost / fair)
 
 
 async def _read(answer: aiohttp.ClientResponse) -> bytes:

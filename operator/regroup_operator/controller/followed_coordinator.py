@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS
 from regroup_operator.controller.agent_survey import AgentSurvey
 from regroup_operator.decide.coordinator_evidence import UNREADABLE_ANSWERS
 from regroup_operator.errors import CoordinatorError, NoAnswerError
@@ -48,6 +49,10 @@ class FollowedCoordinator:
     target: Target
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     survey: AgentSurvey = field(default_factory=AgentSurvey)
+    workers: int = DEFAULT_MAX_WORKERS
+    """How many its job may have: its answers may be as large and as costly as that takes."""
+    cost: float = 0.0
+    """Seconds of the operator's one thread that the last answer took."""
     asked: bool = False
     """Whether a first request has ended, well or not."""
     status: CoordinatorStatus | None = None

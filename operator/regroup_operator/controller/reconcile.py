@@ -187,7 +187,9 @@ class Reconciler:
         has_trained = job.status.rendezvous_generation and not job.status.completion_time
         target = self._executor.target(job, observed.pods) if has_trained else None
         if target is not None and not self._coordinators.has_asked(job.key):
-            self._coordinators.follow(job.key, target, _agents(job, observed))
+            self._coordinators.follow(
+                job.key, target, _agents(job, observed), _workers(job, observed)
+            )
             return True
         self._planned.add(job.key)
         return False
@@ -338,7 +340,7 @@ class Reconciler:
 
     def _follow(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
         target = self._executor.target(job, observed.pods) if decided.follow else None
-        self._coordinators.follow(job.key, target, _agents(job, observed))
+        self._coordinators.follow(job.key, target, _agents(job, observed), _workers(job, observed))
 
     async def _emit(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
         for event in (*_coordinator_events(observed, _now()), *decided.events):
@@ -360,6 +362,12 @@ def _agents(job: AnyJob, observed: Observed) -> tuple[Agent, ...]:
     if coordinator is None:
         return ()
     return tuple(Agent(pod.uid, pod.ip) for pod in witnesses(coordinator, observed))
+
+
+def _workers(job: AnyJob, observed: Observed) -> int:
+    """How many its coordinator may report about: those that are lost have no pod."""
+    asked = job.spec.max_replicas + job.spec.spares if isinstance(job, Job) else 0
+    return max(asked, len(observed.pods))
 
 
 def _scene(job: AnyJob, pods: Sequence[Pod]) -> tuple[int, frozenset[str]]:

@@ -14,11 +14,16 @@ from typing import Any
 from pydantic_core import from_json
 
 from regroup_operator.api.status import LEDGER_PHASES, PHASE_LIMIT
+from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.message import quote, shorten
 
 MOST_BYTES = 4 * 1024 * 1024
 """Of an answer. One about 4,096 workers, the most that a job may have, takes about 1.5 MiB."""
+_BYTES = (256 * 1024, 1024)
+"""Of an answer about no workers, and for each one: it is kept, some ten times as large."""
+_VALUES = (10_000, 32)
+"""Commas, likewise. An answer has 9 for each worker, texts have some. Each costs about 1 us."""
 _COUNT = (0, 2**31 - 1)
 """Range of a whole number where `_RANGES` has no other: the status holds no larger one."""
 _WIDE = (0, 2**53 - 1)
@@ -41,12 +46,23 @@ _MAPS = ("seconds", "restarts")
 """Fields that hold numbers by name."""
 
 
-def read_answer(data: bytes, term: int) -> CoordinatorStatus:
-    """The status that a coordinator of this term answered. Raises ValueError with a sentence that
-    names the field and the value.
+def most_bytes(workers: int) -> int:
+    """How large the answer of a job with so many workers may be."""
+    base, each = _BYTES
+    return min(base + each * workers, MOST_BYTES)
+
+
+def read_answer(data: bytes, term: int, workers: int = DEFAULT_MAX_WORKERS) -> CoordinatorStatus:
+    """The status that a coordinator of this term, of a job with so many workers, answered. Raises
+    ValueError with a sentence that names the field and the value.
+
+    What an answer costs is bounded before it is decoded: the operator has one thread for all jobs.
     """
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+    most, values = most_bytes(workers), _VALUES[0] + _VALUES[1] * workers
+    if len(data) > most:
+        raise ValueError(f"it has more than {most} bytes, and the job {workers} workers")
+    if data.count(b",") > values:
+        raise ValueError(f"it has more than {values} values, and the job {workers} workers")
     document = from_json(data, allow_inf_nan=False)
     if problem := _out_of_bounds(document):
         raise ValueError(problem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -12,8 +13,9 @@ import aiohttp
 import pytest
 
 from regroup_operator.api.resource import Key
+from regroup_operator.controller import coordination
 from regroup_operator.controller.agent_survey import Agent
-from regroup_operator.controller.coordination import Coordinators, open_session
+from regroup_operator.controller.coordination import Coordinators, open_session, poll_pause
 from regroup_operator.controller.followed_coordinator import Target
 from regroup_operator.decide.coordinator_evidence import UNHEARD_SECONDS
 from regroup_operator.errors import CoordinatorError
@@ -244,6 +246,36 @@ async def test_each_of_a_thousand_coordinators_is_heard_again_and_again() -> Non
                 await until("a newer answer of each", is_newer, 60)
                 newest = max(sequences())
             coordinators.close()
+
+
+@pytest.mark.parametrize("polls", [1, 100, 1000])
+@pytest.mark.parametrize("cost", [1e-4, 1e-3, 0.01, 2.0])
+def test_costly_answers_take_no_more_of_the_operators_time_than_ordinary_ones(
+    polls: int, cost: float
+) -> None:
+    load = polls * cost / poll_pause(0.2, polls, cost, workers=1)
+    assert load <= 0.41
+    assert poll_pause(0.2, polls, 1e-3, workers=1) == max(0.2, polls / 400)
+
+
+async def test_the_pause_follows_from_what_the_last_answer_took(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[tuple[float, int]] = []
+
+    def note(least: float, polls: int, cost: float, workers: int) -> float:
+        pauses.append((cost, workers))
+        return least
+
+    monkeypatch.setattr(coordination, "poll_pause", note)
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        many = json.dumps({"heard": [""] * 9_000})
+        stub.encode = lambda status: many  # type: ignore[method-assign]
+        line.coordinators.follow(KEY, target(stub), workers=1)
+        await until("a pause", lambda: pauses)
+        cost, workers = pauses[0]
+        assert cost > 1e-3
+        assert workers == 1
 
 
 async def test_a_coordinator_of_another_term_is_not_believed(line: Line) -> None:

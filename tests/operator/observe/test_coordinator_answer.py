@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regroup_operator.decide.planner import plan
+from regroup_operator.observe import coordinator_answer
 from regroup_operator.observe.coordinator_answer import MOST_BYTES, read_answer
 from regroup_operator.observe.observed import CoordinatorView
 from tests.support.operator_simulation import training
@@ -143,6 +144,17 @@ def test_an_answer_about_the_most_workers_is_read_and_one_that_is_longer_is_not(
     assert len(read_answer(answer, 1).members) == 4096
     with pytest.raises(ValueError, match="more than 4194304 bytes"):
         read_answer(answer + b" " * MOST_BYTES, 1)
+
+
+@pytest.mark.parametrize("part", [b"[]", b"1", b'{"a":1}', b'""'])
+def test_an_answer_with_more_values_than_its_job_has_is_refused_before_it_is_decoded(
+    part: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_answer, "from_json", None)
+    with pytest.raises(ValueError, match="more than 10032 values, and the job 1 workers"):
+        read_answer(b'{"heard":[' + b",".join([part] * 20_000) + b"]}", 1, workers=1)
+    with pytest.raises(ValueError, match="more than 263168 bytes, and the job 1 workers"):
+        read_answer(b'{"message":"' + b"a" * 300_000 + b'"}', 1, workers=1)
 
 
 def test_a_whole_number_is_bounded_however_it_is_written() -> None:
