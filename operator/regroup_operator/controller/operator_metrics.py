@@ -5,11 +5,16 @@ A scrape reads the series of a job from its last status, so that they vanish wit
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 from collections.abc import Iterator
-from typing import get_args
+from typing import Any, get_args
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import REGISTRY, Collector
 
 from regroup_operator.api.resource import Key
@@ -19,6 +24,10 @@ from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.ledger import Cause
 
 CONTROLLER = "trainingjob"
+SCRAPES_AT_ONCE = 16
+"""Connections to /metrics. Each has a thread."""
+SCRAPE_SECONDS = 10.0
+"""The longest wait for a part of a request, or for its sender to take a part of the answer."""
 
 queue_depth = Gauge("workqueue_depth", "Keys that wait.", ["name"])
 queue_adds = Counter("workqueue_adds", "Keys taken from the queue.", ["name"])
@@ -176,3 +185,56 @@ def _workers(job: AnyJob, status: TrainingJobStatus) -> dict[str, int]:
 
 job_series = JobSeries()
 REGISTRY.register(job_series)
+
+
+class _Server(ThreadingWSGIServer):
+    """Has a bound of connections, since whoever reaches the port can open them. The oldest one
+    makes room, so that a flood of silent ones pushes itself out.
+    """
+
+    request_queue_size = 128
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._open: dict[socket.socket, None] = {}
+        """Oldest first."""
+        self._lock = threading.Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin a thread for a connection."""
+        request.settimeout(SCRAPE_SECONDS)
+        with self._lock:
+            self._open[request] = None
+            if len(self._open) > SCRAPES_AT_ONCE:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                _end(oldest)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Its thread has ended."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that was cut is nothing to write of."""
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Scrapes are not logged."""
+
+
+def _end(request: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
+
+
+def serve_metrics(port: int, address: str = "0.0.0.0") -> ThreadingWSGIServer:
+    """Serve /metrics on a port (0: any free one), in a thread, until the process ends. Raises
+    OSError.
+    """
+    server = make_server(address, port, make_wsgi_app(), _Server, _Handler)
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server

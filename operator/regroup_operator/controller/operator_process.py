@@ -10,13 +10,13 @@ import sys
 from dataclasses import dataclass
 
 import kopf
-from prometheus_client import start_http_server
 
 from regroup_operator.api.settings import Settings
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.credentials import login
 from regroup_operator.controller.handlers import Operator, register
 from regroup_operator.controller.operator_key import read_or_make_keys
+from regroup_operator.controller.operator_metrics import serve_metrics
 from regroup_operator.errors import ClusterError, OperatorError
 from regroup_operator.render.keyring import Keyring
 
@@ -100,7 +100,7 @@ def main() -> int:
             "(see watch.nodes of the chart)"
         )
     if settings.metrics_port:
-        start_http_server(settings.metrics_port)
+        serve_metrics(settings.metrics_port)
     registry = kopf.OperatorRegistry()
     operator = Operator(settings, basis.keys)
     register(registry, operator, may_watch_nodes=basis.may_watch_nodes)

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
 from regroup_operator.api.status import RecoveryStatus, TrainingJobStatus
-from regroup_operator.controller.operator_metrics import JobSeries, recovery_seconds
+from regroup_operator.controller.operator_metrics import (
+    SCRAPES_AT_ONCE,
+    JobSeries,
+    recovery_seconds,
+    serve_metrics,
+)
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 from tests.support.operator_simulation import Simulation
+from tests.support.waiting import wait_until
 
 JOB = Simulation().job()
 
@@ -76,3 +90,27 @@ def test_each_recovery_is_observed_once_when_it_is_complete() -> None:
     assert observe(make_recovery("1.2", 3.5)) == 1
     assert observe(make_recovery("1.2", 3.5)) == 1
     assert observe(make_recovery("1.2", 3.5), make_recovery("1.3", 0.5)) == 2
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Where this process serves its metrics."""
+    server = serve_metrics(0, "127.0.0.1")
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+def test_silent_connections_cost_few_threads_and_keep_no_scrape_out(port: int) -> None:
+    threads = threading.active_count()
+    with contextlib.ExitStack() as stack:
+        for _ in range(10 * SCRAPES_AT_ONCE):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+            assert b"workqueue_depth" in answer.read()
+
+        def few() -> bool:
+            return threading.active_count() <= threads + SCRAPES_AT_ONCE
+
+        wait_until("few threads", few)
+    wait_until("none", lambda: threading.active_count() <= threads)
