@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ import aiohttp
 import pytest
 
 from regroup_trainer.agent.agent_metrics import AgentMetrics
-from regroup_trainer.agent.endpoint import port_of, start_endpoint
+from regroup_trainer.agent.endpoint import UNPROVEN_CONNECTIONS, port_of, start_endpoint
 from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.agent.replication import SnapshotServer
 from regroup_trainer.agent.snapshot_store import SnapshotStore
@@ -94,6 +95,22 @@ async def test_who_has_the_token_learns_when_the_coordinator_was_last_heard(
     status, text = await endpoint.contact(BEARER)
     assert status == 200
     assert CoordinatorContact.model_validate_json(text).unheard_seconds == 3.5
+
+
+async def test_who_floods_the_port_with_silent_connections_keeps_nobody_out(
+    endpoint: Endpoint,
+) -> None:
+    port = int(endpoint.url.rpartition(":")[2])
+    flood = [
+        await asyncio.open_connection("127.0.0.1", port) for _ in range(2 * UNPROVEN_CONNECTIONS)
+    ]
+    async with asyncio.timeout(20):
+        for reader, _writer in flood[:UNPROVEN_CONNECTIONS]:
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b"", "it is closed"
+    assert (await endpoint.contact(BEARER))[0] == 200
+    for _reader, writer in flood:
+        writer.close()
 
 
 async def test_heartbeats_follow_the_coordinator(endpoint: Endpoint) -> None:

@@ -99,6 +99,18 @@ async def test_everything_below_v1_wants_the_token(
         assert response.status == 401
 
 
+async def test_a_token_that_is_no_text_is_a_wrong_one(
+    setup: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, port = setup.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /v1/status HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer \xff\r\n\r\n")
+    async with asyncio.timeout(10):
+        assert b" 401 " in await reader.readline()
+    writer.close()
+    assert caplog.text == ""
+
+
 async def test_health_and_metrics_are_open(setup: Setup) -> None:
     async with aiohttp.ClientSession() as session:
         for path in ("healthz", "metrics"):

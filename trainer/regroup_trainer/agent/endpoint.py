@@ -4,7 +4,10 @@ the operator sends the coordinator's new address, and asks when the coordinator 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import generate_latest
@@ -15,6 +18,30 @@ from regroup_trainer.agent.agent_metrics import AgentMetrics
 from regroup_trainer.agent.replication import SnapshotServer
 from regroup_trainer.protocol.desired import CoordinatorAddress, CoordinatorContact
 from regroup_trainer.protocol.message import describe_invalid
+from regroup_trainer.system.server_connections import Connections
+
+UNPROVEN_CONNECTIONS = 64
+"""The most connections over which no request with the job's token has come: of probes, scrapers,
+newcomers, and of whoever else reaches the port. Those of the job's own pods have no bound.
+"""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What `start_endpoint` has started."""
+
+    _runner: web.AppRunner
+    _listener: asyncio.Server
+
+    @property
+    def addresses(self) -> list[Any]:
+        """Where it listens: host, port, and more for IPv6."""
+        return [listening.getsockname() for listening in self._listener.sockets]
+
+    async def cleanup(self) -> None:
+        """Serve no more."""
+        self._listener.close()
+        await self._runner.cleanup()
 
 
 async def start_endpoint(
@@ -23,8 +50,8 @@ async def start_endpoint(
     on_address: Callable[[str], None],
     contact: Callable[[], CoordinatorContact],
     port: int,
-) -> web.AppRunner:
-    """Serve on `port` of all addresses (0: any free one). The caller cleans up the runner.
+) -> Endpoint:
+    """Serve on `port` of all addresses (0: any free one). The caller cleans up.
 
     `on_address` gets the coordinator's URL from whoever has the job's token, who may ask for
     `contact`, too. Raises OSError when the port is taken.
@@ -51,7 +78,18 @@ async def start_endpoint(
         text = contact().model_dump_json()
         return web.Response(text=text, content_type="application/json")
 
-    application = web.Application()
+    connections = Connections(lambda: connections.proven + UNPROVEN_CONNECTIONS)
+
+    @web.middleware
+    async def count(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        connections.request(request.transport)
+        if snapshot_server.has_token(request):
+            connections.prove(request.transport)
+        return await handler(request)
+
+    application = web.Application(middlewares=[count])
     application.router.add_put("/v1/coordinator", move)
     application.router.add_get("/v1/coordinator", show_contact)
     application.router.add_get("/metrics", expose)
@@ -59,11 +97,10 @@ async def start_endpoint(
     snapshot_server.add_to(application.router)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
     await runner.setup()
-    await web.TCPSite(runner, None, port).start()
-    return runner
+    return Endpoint(runner, await connections.listen(runner, None, port))
 
 
-def port_of(endpoint: web.AppRunner, address: str) -> int:
+def port_of(endpoint: Endpoint, address: str) -> int:
     """The port for clients that use `address`: a free port differs between IPv4 and IPv6."""
     mine = [port for host, port, *_ in endpoint.addresses if (":" in host) == (":" in address)]
     return int(mine[0])

@@ -200,9 +200,13 @@ class SnapshotServer:
 
     def authorize(self, request: web.Request) -> None:
         """Raises HTTPUnauthorized for a request without the job's token."""
-        given = request.headers.get("Authorization", "").encode()
-        if not hmac.compare_digest(given, b"Bearer " + self.token.encode()):
+        if not self.has_token(request):
             raise web.HTTPUnauthorized(text="wrong token")
+
+    def has_token(self, request: web.Request) -> bool:
+        """Whether a request has the job's token."""
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        return hmac.compare_digest(given, b"Bearer " + self.token.encode())
 
     def _require(self, request: web.Request) -> tuple[SnapshotNumber, int]:
         self.authorize(request)

@@ -42,6 +42,11 @@ class Connections:
         """How many are open."""
         return len(self._unproven) + len(self._proven) + len(self._held)
 
+    @property
+    def proven(self) -> int:
+        """How many have proven themselves."""
+        return len(self._proven) + len(self._held)
+
     async def listen(self, runner: web.AppRunner, address: str | None, port: int) -> asyncio.Server:
         """Serve the application of a runner that is set up. Raises OSError.
 
