@@ -225,13 +225,39 @@ def test_roles_for_users_write_no_status_and_can_be_left_out() -> None:
 # --- what is off by default -----------------------------------------------------------------------
 
 
-def test_monitors_are_off_unless_asked_for_and_honour_labels() -> None:
+def test_monitors_are_off_unless_asked_for() -> None:
     assert not [key for key in render() if key[0].endswith("Monitor")]
     objects = render("metrics.serviceMonitor.enabled=true", "metrics.podMonitor.enabled=true")
-    monitor = objects["PodMonitor", "regroup-jobs"]["spec"]["podMetricsEndpoints"]
-    assert [endpoint["port"] for endpoint in monitor] == ["metrics", "status"]
-    assert all(endpoint["honorLabels"] for endpoint in monitor)
+    # The operator's own series name the namespaces of jobs.
     assert objects["ServiceMonitor", "regroup"]["spec"]["endpoints"][0]["honorLabels"] is True
+
+
+def test_series_of_a_pod_cannot_name_another_namespace_or_anything_but_jobs() -> None:
+    monitor = render("metrics.podMonitor.enabled=true")["PodMonitor", "regroup-jobs"]["spec"]
+    assert [endpoint["port"] for endpoint in monitor["podMetricsEndpoints"]] == [
+        "metrics",
+        "status",
+    ]
+    assert monitor["sampleLimit"] > 0
+    for endpoint in monitor["podMetricsEndpoints"]:
+        assert endpoint["honorLabels"] is False
+        keep = endpoint["metricRelabelings"][0]
+        assert (keep["action"], keep["regex"]) == ("keep", "trainingjob_.+")
+
+
+def test_only_scrapers_reach_the_operator() -> None:
+    objects = render()
+    policy = objects["NetworkPolicy", "regroup"]["spec"]
+    template = objects["Deployment", "regroup"]["spec"]["template"]
+    labels = policy["podSelector"]["matchLabels"]
+    assert labels.items() <= template["metadata"]["labels"].items()
+    (rule,) = policy["ingress"]
+    assert rule["ports"] == [{"port": "metrics"}]
+    assert rule["from"] and all(rule["from"])
+    assert policy["policyTypes"] == ["Ingress"]
+    nobody = render('networkPolicy={"scrapers": []}')["NetworkPolicy", "regroup"]["spec"]
+    assert not nobody["ingress"]
+    assert not [key for key in render("networkPolicy.operator=false") if "Policy" in key[0]]
 
 
 def test_the_admission_policy_is_off_unless_asked_for() -> None:
