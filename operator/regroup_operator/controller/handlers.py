@@ -36,8 +36,12 @@ from regroup_operator.errors import OperatorError
 from regroup_operator.observe.kubernetes_objects import read_ready
 from regroup_operator.render.keyring import Keyring
 
-WORKERS = 8
+WORKERS = 16
 """Jobs that are reconciled at a time."""
+WORKERS_OF_A_NAMESPACE = 8
+"""Of them, those of one namespace. A tenant's coordinators may take seconds for each request of a
+round: they must not hold all workers.
+"""
 ERROR_BACKOFFS = (0.1, 0.5, 1, 2, 5, *([10] * 60))
 """Pauses of kopf's watches during an outage of the API server. By default kopf ends the process
 after a minute.
@@ -54,7 +58,7 @@ class Operator:
     def __init__(self, settings: Settings, keys: Keyring) -> None:
         self._settings = settings
         self._keys = keys
-        self.queue: WorkQueue[Key] = WorkQueue(group_of=lambda key: key[0])
+        self.queue: WorkQueue[Key] = WorkQueue(lambda key: key[0], WORKERS_OF_A_NAMESPACE)
         self.nodes: NodeWatch | None = None
         self._closers: list[Any] = []
         self._tasks: list[asyncio.Task[None]] = []

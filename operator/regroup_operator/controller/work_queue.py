@@ -3,8 +3,9 @@ reconcile.
 
 The rules are those of controller-runtime's work queue. A key that is added while it is worked on
 runs again afterwards. A key that failed waits longer each time. One that succeeded starts from
-zero. In two things they are not. The groups (namespaces) that have keys here take turns: one with a
-thousand of them delays another by one key. What something has happened to goes before what is only
+zero. In three things they are not. The groups (namespaces) that have keys here take turns: one with
+a thousand of them delays another by one key. Only some keys of a group are worked on at a time: one
+whose work is slow leaves workers to others. What something has happened to goes before what is only
 looked at again, so that a lost pod does not wait behind a burst of routine.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -35,21 +36,21 @@ class _Turns(Generic[Key]):
         self._groups: OrderedDict[Hashable, dict[Key, None]] = OrderedDict()
         """The group whose turn is next comes first, and so does the next key of each."""
 
-    def __bool__(self) -> bool:
-        return bool(self._groups)
-
     def append(self, key: Key) -> None:
         self._groups.setdefault(self._group_of(key), {})[key] = None
 
-    def head(self) -> Key:
-        return next(iter(next(iter(self._groups.values()))))
+    def head(self, may: Callable[[Hashable], bool]) -> Key | None:
+        """The key whose turn it is, among the groups that may have one."""
+        group = next(filter(may, self._groups), None)
+        return None if group is None else next(iter(self._groups[group]))
 
-    def popleft(self) -> Key:
-        group, keys = self._groups.popitem(last=False)
-        del keys[key := next(iter(keys))]
+    def take(self, key: Key) -> None:
+        """Take out a key. The other groups come before the next one of its group."""
+        group = self._group_of(key)
+        keys = self._groups.pop(group)
+        del keys[key]
         if keys:
             self._groups[group] = keys
-        return key
 
     def discard(self, key: Key) -> None:
         group = self._group_of(key)
@@ -61,15 +62,20 @@ class _Turns(Generic[Key]):
 
 class WorkQueue(Generic[Key]):
     """Keys to reconcile, for any number of workers in one event loop. Keys of one group wait in the
-    order in which they came; groups take turns.
+    order in which they came; groups take turns. Up to `most_of_a_group` keys of a group are worked
+    on at a time.
     """
 
-    def __init__(self, group_of: Callable[[Key], Hashable]) -> None:
+    def __init__(self, group_of: Callable[[Key], Hashable], most_of_a_group: int) -> None:
+        self._group_of = group_of
+        self._most_of_a_group = most_of_a_group
+        self._busy: Counter[Hashable] = Counter()
+        """Keys of each group that are worked on."""
         self._urgent = _Turns(group_of)
         self._routine = _Turns(group_of)
         self._routine_was_next = False
-        self._waiting: asyncio.Queue[None] = asyncio.Queue()
-        """One entry for each ready key."""
+        self._news = asyncio.Event()
+        """Set when a key may have become ready for a worker."""
         self._added: dict[Key, float] = {}
         """Keys that wait -> since when."""
         self._working: set[Key] = set()
@@ -79,7 +85,7 @@ class WorkQueue(Generic[Key]):
         self._failures: dict[Key, int] = {}
 
     def __len__(self) -> int:
-        return self._waiting.qsize()
+        return len(self._added)
 
     def add(self, key: Key, *, patient: bool = False, routine: bool = False) -> None:
         """Have `key` reconciled soon. A key that waits already is added once. A `patient` one waits
@@ -95,7 +101,7 @@ class WorkQueue(Generic[Key]):
         if key not in self._added:
             self._added[key] = time.monotonic()
             (self._routine if routine else self._urgent).append(key)
-            self._waiting.put_nowait(None)
+            self._news.set()
         elif not routine:
             self._routine.discard(key)
             self._urgent.append(key)
@@ -111,25 +117,39 @@ class WorkQueue(Generic[Key]):
 
     async def take(self) -> tuple[Key, float]:
         """The next key, and the seconds that it has waited. `done` must follow."""
-        await self._waiting.get()
-        key = self._next()
+        while (key := self._next()) is None:
+            self._news.clear()
+            await self._news.wait()
         waited = time.monotonic() - self._added.pop(key)
         self._working.add(key)
+        self._busy[self._group_of(key)] += 1
         return key, waited
 
-    def _next(self) -> Key:
-        self._routine_was_next = self._routine_is_next()
-        return (self._routine if self._routine_was_next else self._urgent).popleft()
+    def _next(self) -> Key | None:
+        """Take out the key whose turn it is; None while no group may have one."""
+        urgent, routine = self._urgent.head(self._may), self._routine.head(self._may)
+        key = urgent
+        self._routine_was_next = routine is not None and (
+            urgent is None or self._is_overdue(routine)
+        )
+        if self._routine_was_next:
+            key = routine
+        if key is not None:
+            (self._routine if self._routine_was_next else self._urgent).take(key)
+        return key
 
-    def _routine_is_next(self) -> bool:
-        if not (self._routine and self._urgent):
-            return bool(self._routine)
-        waited = time.monotonic() - self._added[self._routine.head()]
+    def _may(self, group: Hashable) -> bool:
+        return self._busy[group] < self._most_of_a_group
+
+    def _is_overdue(self, key: Key) -> bool:
+        waited = time.monotonic() - self._added[key]
         return waited >= ROUTINE_SECONDS and not self._routine_was_next
 
     def done(self, key: Key, *, failed: bool = False) -> None:
         """End the work on a key. One that failed is added again by itself, later each time."""
         self._working.discard(key)
+        self._busy -= Counter([self._group_of(key)])  # which forgets groups that have none
+        self._news.set()
         if failed:
             count = self._failures[key] = self._failures.get(key, 0) + 1
             # One more than there were: the queue also waits after the first failure.

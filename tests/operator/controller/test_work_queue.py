@@ -10,9 +10,9 @@ from regroup_operator.controller import work_queue
 from regroup_operator.controller.work_queue import WorkQueue
 
 
-def make_queue() -> WorkQueue[str]:
+def make_queue(most_of_a_group: int = 1000) -> WorkQueue[str]:
     """Keys are grouped by their first letter."""
-    return WorkQueue(group_of=lambda key: key[0])
+    return WorkQueue(lambda key: key[0], most_of_a_group)
 
 
 async def test_a_key_that_waits_is_handed_out_once() -> None:
@@ -151,3 +151,21 @@ async def test_a_group_that_comes_back_waits_for_its_turn() -> None:
         if key == "b1":
             queue.add("b1")
     assert taken == ["a1", "b1", "a2", "b1"]
+
+
+async def test_a_group_whose_keys_take_long_leaves_workers_to_others() -> None:
+    queue = make_queue(most_of_a_group=3)
+    for number in range(9):
+        queue.add(f"a{number}", routine=number % 2 == 0)
+    taken = [(await queue.take())[0] for _ in range(3)]
+    waiting = asyncio.create_task(queue.take())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    queue.add("b1", routine=True)
+    assert (await waiting)[0] == "b1"
+    another = asyncio.create_task(queue.take())
+    await asyncio.sleep(0)
+    assert not another.done()
+    assert len(queue) == 6
+    queue.done(taken[0])
+    assert (await another)[0].startswith("a")
