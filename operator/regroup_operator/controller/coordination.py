@@ -235,7 +235,7 @@ class Coordinators:
             where = url.partition("?")[0]
             raise NoAnswerError(f"{where}: {why_no_answer(error)}") from error
         if answer.status >= 300:
-            raise CoordinatorError(f"{method} {url}: {answer.status} {text[:300]}")
+            raise CoordinatorError(f"{method} {url}: {answer.status} {_one_line(text)}")
         return text
 
 
@@ -247,6 +247,14 @@ def poll_pause(least: float, polls: int, cost: float, workers: int) -> float:
     """
     fair = _COST[0] + _COST[1] * workers
     return max(least, polls / POLLS_A_SECOND) * max(1.0, cost / fair)
+
+
+def _one_line(text: str) -> str:
+    """The beginning of what a tenant's program answered. In a log it must look like no other line,
+    and on a terminal like nothing but text.
+    """
+    beginning = text[:300]
+    return beginning if beginning.isprintable() else repr(beginning)[1:-1]
 
 
 async def _read(answer: aiohttp.ClientResponse) -> bytes:

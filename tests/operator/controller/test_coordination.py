@@ -161,6 +161,16 @@ async def test_an_answer_that_is_no_status_is_an_answer(line: Line) -> None:
         assert (view.unanswered_seconds, view.contacts) == (0.0, {})
 
 
+async def test_a_refusal_is_quoted_in_one_line_without_escapes(line: Line) -> None:
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        stub.code, forged = 401, "no\n2026-01-01 INFO other/gpt: \x1b[2Jcompleted"
+        stub.encode = lambda status: forged  # type: ignore[method-assign]
+        line.coordinators.follow(KEY, target(stub))
+        await until("a refusal", lambda: "401" in view_of(line).error)
+        assert view_of(line).error.isprintable()
+        assert view_of(line).error.endswith(r"401 no\n2026-01-01 INFO other/gpt: \x1b[2Jcompleted")
+
+
 async def test_agents_are_asked_with_the_token_while_the_coordinator_does_not_answer(
     line: Line,
 ) -> None:
