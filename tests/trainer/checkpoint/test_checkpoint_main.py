@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from regroup_trainer.checkpoint import catalog
 from regroup_trainer.checkpoint.commands import main
-from regroup_trainer.checkpoint.layout import Layout
+from regroup_trainer.checkpoint.layout import MANIFEST, Layout
 from regroup_trainer.protocol.generation import GenerationNumber
 from tests.support.checkpoints import begin, write_checkpoint
 
@@ -56,6 +56,36 @@ def test_verify_names_what_is_damaged_and_fails(layout: Layout) -> None:
     missing = run("verify", layout.directory, "--step", 5)
     assert "--step 5: not in" in missing.output
     assert "choose one of 8, 6, 4, 2" in missing.output
+
+
+def change_manifest(layout: Layout, step: int, **changes: object) -> None:
+    path = layout.published(step) / MANIFEST
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_what_a_manifest_says_is_shown_as_text(layout: Layout) -> None:
+    change_manifest(layout, 6, strategy="[red]a\x1b", model={"name": "\x07b"})
+    shown = run("list", layout.directory).output
+    assert r"[red]a\x1b" in shown
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"files": {"../../../secret": {"size": 1, "checksum": "0"}}},
+        {"files": {"/etc/passwd": {"size": 1, "checksum": "0"}}},
+        {"time": 1e300},
+    ],
+)
+def test_a_manifest_with_a_path_or_an_impossible_time_is_damaged(
+    layout: Layout, changes: dict[str, object]
+) -> None:
+    (layout.directory / "secret").write_text("what no message may say the size of")
+    change_manifest(layout, 6, **changes)
+    assert run("list", layout.directory).exit_code == 0
+    assert "manifest.json is damaged (1 errors)" in run("verify", layout.directory).output
 
 
 def test_prune_keeps_what_the_options_say(layout: Layout) -> None:

@@ -21,6 +21,7 @@ from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.checkpoint.lineage import LineageRecord
 from regroup_trainer.errors import FencedError, TrainingError
 from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.message import shorten
 from regroup_trainer.system.memory_limit import describe_bytes
 
 EXIT_DAMAGED = 1
@@ -202,6 +203,7 @@ def _choose(layout: Layout, step: int | None) -> Candidate:
 
 
 def _row(candidate: Candidate, counts: bool) -> list[str | Text]:
+    # What the file says is no markup and no escape sequence of a terminal.
     manifest = candidate.manifest
     if manifest is None:
         return [str(candidate.step), *[""] * 6, Text(candidate.problem, style="red")]
@@ -214,8 +216,8 @@ def _row(candidate: Candidate, counts: bool) -> list[str | Text]:
         saved,
         describe_bytes(manifest.size_bytes),
         str(manifest.world_size),
-        manifest.strategy,
-        str(manifest.model.get("name", "")),
+        Text(shorten(manifest.strategy)),
+        Text(shorten(str(manifest.model.get("name", "")))),
         str(manifest.generation),
         state,
     ]

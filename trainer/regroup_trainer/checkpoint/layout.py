@@ -18,9 +18,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from regroup_trainer.protocol.config import Dimensions
 from regroup_trainer.protocol.generation import GenerationNumber
@@ -33,6 +33,7 @@ from regroup_trainer.protocol.lineage_files import (
     lineage_name,
     room_name,
 )
+from regroup_trainer.protocol.message import WallClock
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -68,6 +69,10 @@ class RunIdentity:
     """Whether this comes from a user's own program and not from a configuration."""
 
 
+FileName = Annotated[str, Field(pattern=r"^[^/\x00]+$", max_length=255)]
+"""A file beside the manifest. A path could lead to any file that a rank may read."""
+
+
 class FileRecord(Record):
     """One file of a checkpoint."""
 
@@ -97,9 +102,9 @@ class Manifest(Record):
     data: DataIdentity
     torch: str
     """Version of torch that wrote it."""
-    time: float
-    """Wall clock of the save, seconds since the epoch."""
-    files: dict[str, FileRecord]
+    time: WallClock
+    """Of the save."""
+    files: dict[FileName, FileRecord]
 
     @property
     def dimensions(self) -> Dimensions:
