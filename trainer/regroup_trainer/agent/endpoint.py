@@ -5,11 +5,12 @@ the operator sends the coordinator's new address, and asks when the coordinator 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from pydantic import ValidationError
@@ -79,17 +80,7 @@ async def start_endpoint(
         return web.Response(text=text, content_type="application/json")
 
     connections = Connections(lambda: connections.proven + UNPROVEN_CONNECTIONS)
-
-    @web.middleware
-    async def count(
-        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        connections.request(request.transport)
-        if snapshot_server.has_token(request):
-            connections.prove(request.transport)
-        return await handler(request)
-
-    application = web.Application(middlewares=[count])
+    application = web.Application(middlewares=[_counting(connections, snapshot_server)])
     application.router.add_put("/v1/coordinator", move)
     application.router.add_get("/v1/coordinator", show_contact)
     application.router.add_get("/metrics", expose)
@@ -98,6 +89,19 @@ async def start_endpoint(
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
     await runner.setup()
     return Endpoint(runner, await connections.listen(runner, None, port))
+
+
+def _counting(connections: Connections, server: SnapshotServer) -> Middleware:
+    """Tells `connections` over which of them requests come, and with the token."""
+
+    @web.middleware
+    async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+        connections.request(request.transport)
+        if server.has_token(request):
+            connections.prove(request.transport)
+        return await handler(request)
+
+    return count
 
 
 def port_of(endpoint: Endpoint, address: str) -> int:
