@@ -26,6 +26,8 @@ from regroup_operator.observe.bounded_json import MOST_BYTES, UndecodableError, 
 from regroup_trainer.system.connection_errors import why_no_answer
 
 TIMEOUT = aiohttp.ClientTimeout(total=15, connect=5)
+REQUESTS_AT_ONCE = 32
+"""Connections for requests. Each watch has its own: with many namespaces there are more of them."""
 WATCH_GRACE_SECONDS = 30.0
 """How long a watch may stay open after its time. A connection that has died is noticed by then."""
 IN_THREAD_BYTES = 256 * 1024
@@ -43,11 +45,16 @@ class ApiConnection:
         self._login = login
         self._info = login()
         self._session: aiohttp.ClientSession | None = None
+        self._streams: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(ssl=self._info.as_ssl_context(), limit=32)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=TIMEOUT)
+        self._session = self._open(REQUESTS_AT_ONCE)
+        self._streams = self._open(0)
         return self
+
+    def _open(self, limit: int) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(ssl=self._info.as_ssl_context(), limit=limit)
+        return aiohttp.ClientSession(connector=connector, timeout=TIMEOUT)
 
     async def __aexit__(
         self,
@@ -55,8 +62,9 @@ class ApiConnection:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
+        for session in (self._session, self._streams):
+            if session is not None:
+                await session.close()
 
     async def request(
         self,
@@ -92,7 +100,7 @@ class ApiConnection:
         """
         timeout = aiohttp.ClientTimeout(total=seconds + WATCH_GRACE_SECONDS, connect=5)
         sent = {"params": query, "headers": {"Accept": accept}, "timeout": timeout}
-        async with self._answer("GET", path, sent) as answer:
+        async with self._answer(self._streams, "GET", path, sent) as answer:
             if answer.status == 401:
                 self._info = self._login()
             count_request("GET", answer.status)
@@ -102,21 +110,25 @@ class ApiConnection:
                 yield await _decoded("GET", path, line)
 
     async def _send(self, method: str, path: str, sent: Mapping[str, Any]) -> tuple[int, bytes]:
-        async with self._answer(method, path, sent) as answer:
+        async with self._answer(self._session, method, path, sent) as answer:
             return answer.status, await _read(answer)
 
     @asynccontextmanager
     async def _answer(
-        self, method: str, path: str, sent: Mapping[str, Any]
+        self,
+        session: aiohttp.ClientSession | None,
+        method: str,
+        path: str,
+        sent: Mapping[str, Any],
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer to a request. An error of the connection is a ClusterError, then and later."""
-        if self._session is None:
+        if session is None:
             raise RuntimeError("ApiConnection is used outside its context")
         headers = {**self._info.as_http_headers(), **sent["headers"]}
         # As it stands: decoding "%2e" would make another path of it.
         url = URL(self._info.server.rstrip("/") + path, encoded=True)
         try:
-            async with self._session.request(method, url, **{**sent, "headers": headers}) as answer:
+            async with session.request(method, url, **{**sent, "headers": headers}) as answer:
                 yield answer
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             count_request(method, 0)

@@ -10,12 +10,13 @@ import pytest
 
 from regroup_operator.api.resource import Key
 from regroup_operator.controller import list_watch
-from regroup_operator.controller.api_connection import split_lines
+from regroup_operator.controller.api_connection import REQUESTS_AT_ONCE, split_lines
 from regroup_operator.controller.collection import Collection, pages
 from regroup_operator.controller.list_watch import ListWatch, SubjectOf, own_key
 from regroup_operator.errors import ClusterError, UnreadableError
 from regroup_operator.observe.bounded_json import MOST_BYTES
 from tests.support.fake_api_server import GARBAGE, FakeApiServer, make_object
+from tests.support.waiting import wait_until
 
 
 class Watched:
@@ -269,6 +270,25 @@ async def test_no_server_at_all_is_an_error_in_words() -> None:
             ClusterError, match=r"^GET /things: no answer from http.*: Connection refused$"
         ):
             await Collection(connection, "/things").page(1, "")
+
+
+async def test_however_many_watches_there_are_requests_go_through(server: FakeApiServer) -> None:
+    async def watch(collection: Collection) -> None:
+        async for _ in collection.watch("7", 60):
+            pass
+
+    many = REQUESTS_AT_ONCE + 8
+    async with server.connect() as connection:
+        collection = Collection(connection, "/things")
+        watches = [asyncio.create_task(watch(collection)) for _ in range(many)]
+        await asyncio.to_thread(
+            wait_until, "all watches", lambda: len(server.watched_from) == many, seconds=10
+        )
+        async with asyncio.timeout(10):
+            assert (await collection.page(1, "")).objects
+        for task in watches:
+            task.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
 
 
 async def test_lines_come_whole_however_the_stream_is_cut() -> None:
