@@ -5,6 +5,7 @@ Reads are consistent (no resourceVersion), so that a plan never rests on stale p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -18,7 +19,7 @@ from regroup_operator.errors import (
     NotFoundError,
     ObjectConflictError,
 )
-from regroup_operator.observe.observed import Identity
+from regroup_operator.observe.observed import Identity, Pod
 from regroup_trainer.protocol.message import quote
 
 ALREADY_EXISTS = "AlreadyExists"
@@ -91,16 +92,19 @@ class Cluster:
         """The TrainingJob with its status."""
         return await self._get(jobs_path(namespace), name)
 
-    async def pods(self, namespace: str, selector: str) -> list[Object]:
-        """All pods that a label selector matches; an empty list when there are none. A pod that
+    async def pods(
+        self, namespace: str, selector: str, read: Callable[[Object], Pod | None]
+    ) -> list[Pod]:
+        """All pods that a label selector matches, as `read` has them, without those of which it
+        makes None. Pods may have a megabyte each: one page of them is held at a time. A pod that
         cannot be read is an error: it would be taken for missing.
         """
         folder = _core(namespace, "pods")
-        found: list[Object] = []
+        found: list[Pod] = []
         async for page in pages(Collection(self.connection, folder, selector=selector)):
             if page.unreadable:
                 raise ClusterError("GET", folder, 0, f"cannot read pod {page.unreadable}")
-            found += page.objects
+            found += filter(None, map(read, page.objects))
         return found
 
     async def service(self, namespace: str, name: str) -> Object | None:

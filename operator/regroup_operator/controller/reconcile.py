@@ -256,8 +256,10 @@ class Reconciler:
         return refusals.explain()
 
     async def _pods(self, job: JobObject) -> tuple[Pod, ...]:
-        documents = await self._cluster.pods(job.namespace, names.selector(job.name))
-        return tuple(read_pod(document) for document in documents if _is_ours(document, job))
+        def read(document: Object) -> Pod | None:
+            return read_pod(document) if _is_ours(document, job) else None
+
+        return tuple(await self._cluster.pods(job.namespace, names.selector(job.name), read))
 
     async def _claim(self, job: AnyJob) -> Object | None:
         """The claim that the spec names or describes."""

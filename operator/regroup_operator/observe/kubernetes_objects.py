@@ -108,16 +108,29 @@ def read_pod(document: Object) -> Pod:
         ended=ended.get("finishedAt") or "",
         exit_reason=ended.get("reason", ""),
         exit_message=ended.get("message", ""),
-        image=_main_of(spec["containers"], role).get("image", ""),
+        image=_main_of(spec["containers"], role).get("image", "")[:_LONGEST_IMAGE],
         claims=tuple(
             v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v
         ),
         only_shared_volumes=all(_is_shared(volume) for volume in volumes),
-        excluded_nodes=tuple(filter(None, annotations.get(names.EXCLUDED_NODES, "").split(","))),
-        nnodes=annotations.get(names.NNODES, ""),
+        excluded_nodes=_excluded_nodes(annotations.get(names.EXCLUDED_NODES, "")),
+        nnodes=annotations.get(names.NNODES, "")[:_LONGEST_NNODES],
         coordinator_address=_coordinator_address(_main_of(spec["containers"], role)),
         placed=(scheduled.get("lastTransitionTime") or "") if spec.get("nodeName") else "",
     )
+
+
+_MOST_NODES = 512
+"""As many as the status holds, suspected and excluded. More are not ours: a hundred pods with an
+annotation of 256 kB of commas would fill the memory.
+"""
+_LONGEST_NNODES = 32
+_LONGEST_IMAGE = 4096
+"""Characters."""
+
+
+def _excluded_nodes(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",", _MOST_NODES)[:_MOST_NODES]))
 
 
 _LARGEST = 2**31 - 1

@@ -50,6 +50,20 @@ def test_numbers_above_those_that_were_counted_are_read() -> None:
     assert (pod.role, pod.index, pod.term) == (names.WORKER, 2, -1)
 
 
+def test_what_somebody_has_written_into_a_pod_is_kept_within_bounds() -> None:
+    nodes = ",".join(f"n{number}" for number in range(512))
+    assert read_pod(make_pod(annotations={names.EXCLUDED_NODES: nodes})).excluded_nodes == tuple(
+        nodes.split(",")
+    )
+    flood = {names.EXCLUDED_NODES: "ab," * 80_000, names.NNODES: "1" * 200_000}
+    pod = make_pod(annotations=flood)
+    pod["spec"]["containers"][1]["image"] = "i" * 1_000_000
+    read = read_pod(pod)
+    assert len(read.excluded_nodes) == 512
+    assert len(read.nnodes) == 32
+    assert len(read.image) == 4096
+
+
 def test_a_service_whose_selector_cannot_be_read_selects_no_term() -> None:
     service = {"spec": {"selector": {names.TERM: "newest"}, "clusterIP": "198.19.0.1"}}
     assert read_service(service).term == -1
