@@ -60,6 +60,10 @@ class OperatorProcess:
         with self.log.open("ab") as log:
             command = [sys.executable, "-m", "regroup_operator"]
             self._process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+        self.wait_until_healthy()
+
+    def wait_until_healthy(self) -> None:
+        """Wait until it answers a probe."""
         wait_until("a healthy operator", self._healthy, seconds=60)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from asyncio import Server
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import kopf
+from aiohttp import web
 
 from regroup_operator.api import names
 from regroup_operator.api.resource import Key, Object
@@ -35,6 +37,7 @@ from regroup_operator.controller.work_queue import WorkQueue
 from regroup_operator.errors import OperatorError
 from regroup_operator.observe.kubernetes_objects import read_ready
 from regroup_operator.render.keyring import Keyring
+from regroup_trainer.system.server_connections import Connections
 
 WORKERS = 16
 """Jobs that are reconciled at a time."""
@@ -42,6 +45,8 @@ WORKERS_OF_A_NAMESPACE = 8
 """Of them, those of one namespace. A tenant's coordinators may take seconds for each request of a
 round: they must not hold all workers.
 """
+PROBES_AT_ONCE = 32
+"""Connections to /healthz."""
 ERROR_BACKOFFS = (0.1, 0.5, 1, 2, 5, *([10] * 60))
 """Pauses of kopf's watches during an outage of the API server. By default kopf ends the process
 after a minute.
@@ -61,6 +66,7 @@ class Operator:
         self.queue: WorkQueue[Key] = WorkQueue(lambda key: key[0], WORKERS_OF_A_NAMESPACE)
         self.nodes: NodeWatch | None = None
         self._closers: list[Any] = []
+        self._health: tuple[web.AppRunner, Server] | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, *, may_watch_nodes: bool) -> None:
@@ -79,10 +85,15 @@ class Operator:
             *(asyncio.create_task(self._work(reconciler)) for _ in range(WORKERS)),
             *(asyncio.create_task(watch.run()) for watch in self._watches(cluster.connection)),
         ]
+        self._health = await serve_health(self._settings.health_port, lambda: len(self.queue))
         self._closers = [coordinators, session, cluster]
 
     async def stop(self) -> None:
         """End the workers and close the clients. The jobs train on."""
+        if self._health is not None:
+            runner, listener = self._health
+            listener.close()
+            await runner.cleanup()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -130,6 +141,24 @@ class Operator:
         return False
 
 
+async def serve_health(port: int, waiting: Callable[[], int]) -> tuple[web.AppRunner, Server]:
+    """Serve /healthz, which answers how many jobs wait, on all addresses. The caller closes the
+    listener and cleans up the runner. Silent connections are bounded: whoever reaches the port can
+    open them, and a probe must get through. Raises OSError.
+    """
+    connections = Connections(lambda: PROBES_AT_ONCE)
+
+    async def answer(request: web.Request) -> web.Response:
+        connections.request(request.transport)
+        return web.json_response({"waiting": waiting()})
+
+    application = web.Application()
+    application.router.add_get("/healthz", answer)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
+    await runner.setup()
+    return runner, await connections.listen(runner, None, port)
+
+
 def _job_of(pod: Object) -> Key:
     """The job that a pod's label names."""
     return str(pod["namespace"]), str(pod["labels"][names.JOB])
@@ -167,10 +196,6 @@ def register(registry: kopf.OperatorRegistry, operator: Operator, *, may_watch_n
             nodes = operator.nodes
             for key in nodes.deleted(name) if is_gone else nodes.reported(name, ready=ready):
                 operator.queue.add(key)
-
-    @kopf.on.probe(registry=registry, id="reconciling")
-    async def _probe(**_: Any) -> int:
-        return len(operator.queue)
 
 
 def configure(settings: kopf.OperatorSettings) -> None:

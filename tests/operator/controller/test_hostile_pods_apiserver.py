@@ -4,12 +4,15 @@ under an operator that starts beside them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import socket
 
 import pytest
 
 from regroup_operator.api import names
+from regroup_operator.controller.handlers import PROBES_AT_ONCE
 from tests.support.kube_api import Answer, Namespace
 from tests.support.operator_process import OperatorProcess, make_claim
 from tests.support.specs import SMALLEST
@@ -69,3 +72,15 @@ def test_pods_with_deep_managed_fields_end_no_operator(
         operator.start()
         starts_at_once(namespace, f"after-{how.name.lower()}")
     assert "Traceback" not in operator.log.read_text()
+
+
+def test_silent_connections_to_the_port_of_probes_are_bounded(operator: OperatorProcess) -> None:
+    with contextlib.ExitStack() as stack:
+        flood = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", operator.health_port)))
+            for _ in range(2 * PROBES_AT_ONCE)
+        ]
+        flood[0].settimeout(10)
+        with contextlib.suppress(ConnectionError):
+            assert flood[0].recv(1) == b"", "it is closed"
+        operator.wait_until_healthy()

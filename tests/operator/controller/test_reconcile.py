@@ -21,7 +21,7 @@ from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import JobSeries, internal_errors, unreadable
 from regroup_operator.decide.plan import Plan
 from regroup_operator.errors import UnreadableError
-from regroup_operator.observe.observed import CoordinatorView, Identity
+from regroup_operator.observe.observed import CoordinatorView, Identity, Pod
 from regroup_trainer.protocol.job_status import JobEvent
 from tests.support.operator_simulation import make_coordinator_status, make_spec
 from tests.support.rendering import KEYS, SETTINGS
@@ -42,7 +42,7 @@ class Server(Cluster):
             raise self.document
         return self.document
 
-    async def pods(self, *_: Any) -> list[Json]:
+    async def pods(self, *_: Any) -> list[Pod]:
         return []
 
     async def service(self, *_: Any) -> None:
