@@ -27,6 +27,7 @@ from regroup_operator.decide.outcome import (
     written_outcome,
 )
 from regroup_operator.decide.plan import (
+    MESSAGE_LIMIT,
     REQUEUE_SECONDS,
     Action,
     CreateClaim,
@@ -275,7 +276,7 @@ def _unreadable_status(job: AnyJob) -> tuple[Event, ...]:
         return ()
     fields = ", ".join(job.unreadable_status)
     text = f"status: cannot read {fields} (default values are used; see the operator's log)"
-    return (Event("Warning", "StatusUnreadable", text, fields),)
+    return (Event("Warning", "StatusUnreadable", text[:MESSAGE_LIMIT], fields),)
 
 
 def _unreadable_pods(observed: Observed) -> tuple[Event, ...]:
