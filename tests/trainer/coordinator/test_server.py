@@ -30,6 +30,7 @@ from regroup_trainer.protocol.coordinator_messages import Begin, Refused, coordi
 from regroup_trainer.protocol.desired import Lost
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
+from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.rank_messages import Progress
 from regroup_trainer.system.server_connections import SPARE_CONNECTIONS
 from tests.support.coordinator_simulation import make_desired
@@ -122,7 +123,7 @@ async def test_an_agent_of_another_protocol_version_is_refused_with_both_version
     assert refused.kind == "refused"
     assert refused.final
     assert "99" in refused.reason
-    assert "version 2" in refused.reason
+    assert f"version {PROTOCOL_VERSION}:" in refused.reason
 
 
 async def test_a_final_refusal_ends_the_agents_connection(setup: Setup) -> None:
