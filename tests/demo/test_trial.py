@@ -15,7 +15,7 @@ import pytest
 from demo.errors import StoryError
 from demo.job import SAMPLE
 from demo.screen import Screen
-from demo.trial import Plan, Run, conclude, findings, play, require_same_data
+from demo.trial import Plan, Run, conclude, findings, main, play, require_same_data
 from regroup_trainer.checkpoint.history import CommittedStep
 from regroup_trainer.checkpoint.layout import DataIdentity
 from regroup_trainer.protocol.generation import GenerationNumber
@@ -83,6 +83,18 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     folder = tmp_path_factory.mktemp("t")
     monkeypatch.setenv("TMPDIR", str(folder))
     return folder
+
+
+def test_a_folder_that_cannot_be_emptied_is_named_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "build").write_text("")
+    folder = tmp_path / "build" / "try"
+    assert main(dataclasses.replace(PLAN, folder=folder)) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"cannot use the folder {folder} (Not a directory: {folder})" in shown
+    assert "remove" in shown
+    assert "regroup run" not in shown
 
 
 @pytest.mark.long
