@@ -79,9 +79,12 @@ def test_runs_on_different_data_are_not_compared() -> None:
 
 @pytest.fixture
 def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files; its path is short, since a socket may lie in it."""
+    """The folder for temporary files; its path is short, since a socket may lie in it. torch's own
+    cache lies there too, unless this process has compiled something before: it has its own place.
+    """
     folder = tmp_path_factory.mktemp("t")
     monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("torch")))
     return folder
 
 
