@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 
 from regroup_trainer.coordinator.formation import make_record
@@ -19,7 +22,10 @@ MINE = {
 
 
 def variables(
-    ranks: int = 1, failures: int = 0, max_restarts: int = 10, **given: str
+    ranks: int = 1,
+    failures: int = 0,
+    max_restarts: int = 10,
+    given: Mapping[str, str] = MappingProxyType({}),
 ) -> list[dict[str, str]]:
     """What the ranks of two workers find, where `given` is the environment of their workers."""
     hellos = tuple(make_hello(n, ranks=ranks, store=f"127.0.0.1:{3000 + n}") for n in range(2))
@@ -42,7 +48,7 @@ def test_threads_are_the_users_or_follow_the_rule_of_torchrun() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_what_the_user_has_set_stays(ranks: int) -> None:
-    for found in variables(ranks, **MINE):
+    for found in variables(ranks, given=MINE):
         assert {name: found[name] for name in MINE} == MINE
 
 
