@@ -167,7 +167,8 @@ def test_a_script_that_is_not_there_is_named(template: Template, tmp_path: Path)
     )
     (outcome,) = template.run(made)
     assert outcome.exit_code == 2
-    assert "nowhere.py is no file on this worker" in outcome.stderr
+    # An error of usage, and not of ours: it may be missing on one node alone.
+    assert outcome.stderr.startswith("template.spec.containers[trainer].command: nowhere.py is no ")
 
 
 def test_a_plain_program_gets_what_torchrun_gives(template: Template, tmp_path: Path) -> None:
