@@ -1,4 +1,4 @@
-"""Words for a folder that cannot hold the files of a run. Pure."""
+"""Words for a folder that cannot hold the files of a run."""
 
 from __future__ import annotations
 

@@ -11,10 +11,17 @@ from click.testing import CliRunner
 
 from regroup.cli.command_line import main
 from regroup.local.run_folder import explain
-from tests.client.local.test_run_lock import JOB
 from tests.support.disks import mounted
 
 FOLDER = Path("/runs/gpt")
+JOB = """\
+apiVersion: regroup.dev/v1alpha1
+kind: TrainingJob
+metadata: {{name: gpt}}
+spec:
+  launcher: {launcher}
+  template: {{spec: {{containers: [{{name: trainer, command: [python, train.py]}}]}}}}
+"""
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
 
 
