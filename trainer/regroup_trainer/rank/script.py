@@ -63,6 +63,7 @@ def run(assignment: Assignment, channel: Channel) -> int:
             command_line.show(error)
         if _is_rank(here):
             _raise_loss(error, channel, place)
+        _advise(error)
         code = 1
     if not _is_rank(here):  # a process that the program has forked ends as any other
         command_line.wait_for_threads()
@@ -110,6 +111,12 @@ def _raise_loss(error: BaseException, channel: Channel, place: RankPlace) -> Non
             f"port {place.port}, chosen for this program's own store, was taken by another process "
             "before the program listened there; it is started again with another port"
         )
+
+
+def _advise(error: BaseException) -> None:
+    """Write what to change, below the traceback of a listener of the program's own."""
+    if isinstance(error, Exception) and rendezvous_check.is_address_in_use(error):
+        print(rendezvous_check.OF_TAKEN_ADDRESS, file=sys.stderr, flush=True)
 
 
 def environment(assignment: Assignment, given: Mapping[str, str], port: int) -> dict[str, str]:
