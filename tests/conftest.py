@@ -44,6 +44,24 @@ hypothesis.settings.register_profile("tests", print_blob=True, deadline=None)
 hypothesis.settings.load_profile("tests")
 
 
+class SharingFolder(pytest.Package):
+    """A folder with a conftest.py: its fixtures of scope `package` end with its last test.
+
+    For pytest, only a folder with an `__init__.py` is a package. In any other, these fixtures last
+    as long as the session, and nodes that nobody uses compute beside all later tests.
+    """
+
+    def setup(self) -> None:
+        """Nothing: there is no `__init__.py` to import."""
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> SharingFolder | None:
+    """Called for each folder; None leaves it to pytest."""
+    if not (path / "conftest.py").exists():
+        return None
+    return SharingFolder.from_parent(parent, path=path)
+
+
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
     """Give tests that share something expensive to the same worker, in the order of collection."""
 
