@@ -11,6 +11,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,13 @@ from tests.support.warm_workers import WarmWorkers
 _STAGES = ("apiserver", "cluster")
 _MOST_WORKERS = 6
 _SHARED = {
-    "tests/e2e/": "a cluster",
-    "tests/operator/api/test_crd_apiserver.py": "an API server",
-    "tests/operator/controller/test_operator_apiserver.py": "an API server",
-    "tests/operator/controller/test_deleted_objects_apiserver.py": "an API server",
-    "tests/operator/controller/test_foreign_apiserver.py": "an API server",
-    "tests/demo/": "a Prometheus",
+    "tests/devcluster/test_cluster.py": "nodes",
+    "tests/e2e/*": "nodes",
+    "*_apiserver.py": "an API server",
+    "tests/demo/*": "a Prometheus",
 }
-"""Beginning of a path -> what its tests share, what takes longest first. Other tests share what
-their file makes.
+"""Pattern of paths -> what their tests share, what takes longest first. Other tests share what
+their file makes. Two clusters of nodes beside each other would be slower than one after the other.
 """
 _LINES = 20
 """How many lines of each log a failing test shows: those of the last generations."""
@@ -72,7 +71,7 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
 def group(nodeid: str) -> str:
     """What the test shares with others."""
     file = nodeid.partition("::")[0]
-    return next((thing for start, thing in _SHARED.items() if file.startswith(start)), file)
+    return next((thing for pattern, thing in _SHARED.items() if fnmatch(file, pattern)), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupScheduling:

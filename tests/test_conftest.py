@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import group
+
 ROOT = Path(__file__).resolve().parent.parent
 FAILING = """
 import pytest
@@ -138,3 +140,17 @@ def test_what_the_tests_of_a_folder_share_ends_with_the_last_of_them(tmp_path: P
     lines = run(tmp_path, 0, "-s", "-q", "--import-mode=importlib").splitlines()
     printed = [word for line in lines for word in re.findall("up|down|beside nothing", line)]
     assert printed == ["up", "down", "beside nothing"]
+
+
+@pytest.mark.parametrize(
+    ("file", "shared"),
+    [
+        ("tests/e2e/test_losses.py", "nodes"),
+        ("tests/devcluster/test_cluster.py", "nodes"),
+        ("tests/operator/controller/test_key_apiserver.py", "an API server"),
+        ("tests/demo/test_picture.py", "a Prometheus"),
+        ("tests/devcluster/test_images.py", "tests/devcluster/test_images.py"),
+    ],
+)
+def test_one_worker_runs_what_waits_for_the_same_programs(file: str, shared: str) -> None:
+    assert group(f"{file}::test_it[a/b.py]") == shared
