@@ -196,8 +196,8 @@ class Simulation:
             self._do(action)
         return what
 
-    def settle(self, rounds: int = 12) -> None:
-        """Let operator, scheduler and kubelets work for a while."""
+    def run_rounds(self, rounds: int = 12) -> None:
+        """Let operator, scheduler and kubelets work `rounds` times, two seconds apart."""
         for _ in range(rounds):
             self.round()
             self.run_pods()
@@ -454,7 +454,7 @@ class Simulation:
 def training() -> Simulation:
     """A job that trains with its three workers."""
     simulation = Simulation()
-    simulation.settle(4)
+    simulation.run_rounds(4)
     return simulation
 
 

@@ -132,7 +132,7 @@ def with_a_pod_that_fits_nowhere() -> Plan:
 
 def with_pods_that_failed_twice() -> Plan:
     simulation = Simulation(spec=make_spec(restartPolicy={"backoffSeconds": 10}))
-    simulation.settle(4)
+    simulation.run_rounds(4)
     for pod in simulation.workers():
         simulation.fail(pod, exit_code=1)
     return simulation.round()
@@ -157,7 +157,7 @@ def while_suspending() -> Plan:
 
 def while_suspended() -> Plan:
     simulation = Simulation(spec=make_spec(suspend=True))
-    simulation.settle(2)
+    simulation.run_rounds(2)
     return simulation.round()
 
 
@@ -174,7 +174,7 @@ def without_a_store() -> Plan:
 
 def with_too_few_workers_of_torchrun() -> Plan:
     simulation = Simulation(spec=make_torchrun_spec())
-    simulation.settle(4)
+    simulation.run_rounds(4)
     for name in ("gpt-w1-1", "gpt-w2-1"):
         simulation.pods[name] = replace(simulation.pods[name], terminating=True)
     return simulation.round()
@@ -338,7 +338,7 @@ def with_third_worker(**changes: object) -> Simulation:
 
 def failing_third_worker() -> Simulation:
     simulation = Simulation(spec=make_spec(restartPolicy={"backoffSeconds": 60}))
-    simulation.settle(4)
+    simulation.run_rounds(4)
     simulation.status = simulation.status.model_copy(update={"pod_failures": 1})
     simulation.fail(simulation.workers()[2])
     return simulation
