@@ -485,6 +485,26 @@ async def test_a_terminated_coordinator_waits_for_agents_on_its_node_that_are_dr
     await socket.close()
 
 
+async def test_a_terminated_coordinator_begins_the_generation_that_follows_one_which_has_ended(
+    tmp_path: Path,
+) -> None:
+    """A successor takes seconds to start, in which nobody would train."""
+    patient = {"heartbeat_milliseconds": 10_000, "timeout_milliseconds": 30_000}
+    async with serving(tmp_path, replicas=2, **patient) as setup:
+        sockets = [await setup.join(make_hello(index)) for index in (0, 1)]
+        first = await asyncio.to_thread(
+            wait_until, "a generation", lambda: setup.core.state.current
+        )
+        await report_lost(setup, "uid-1")
+        assert setup.core.state.current is first, "the rank that is left has not left it yet"
+        await asyncio.wait_for(setup.server.hand_over(0.0, 60), 10)
+        following = setup.core.state.current
+        assert following is not None
+        assert following.number > first.number
+        for socket in sockets:
+            await socket.close()
+
+
 async def test_a_coordinator_that_is_deleted_alone_does_not_wait_for_ever(setup: Setup) -> None:
     socket = await setup.join(make_hello(node="node-c"))
     await asyncio.to_thread(wait_until, "a member", lambda: setup.core.state.members)
