@@ -145,6 +145,11 @@ class Pod:
         return self.phase != "Pending" or self.waiting_reason not in uncreated
 
 
+def incarnation_of(worker: Pod) -> int:
+    """The number at the end of a worker's name."""
+    return int(worker.name.rsplit("-", 1)[-1])
+
+
 @dataclass(frozen=True)
 class Node:
     """A node that was read because something suggests that it has failed."""
