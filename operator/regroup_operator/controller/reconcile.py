@@ -36,7 +36,7 @@ from regroup_operator.decide.coordinator_evidence import witnesses
 from regroup_operator.decide.job_projection import THROTTLED, differs
 from regroup_operator.decide.plan import Event, Plan
 from regroup_operator.decide.planner import plan
-from regroup_operator.decide.succession import current_coordinator
+from regroup_operator.decide.succession import current_coordinator, waits_for_volumes
 from regroup_operator.errors import (
     ClusterError,
     ConflictError,
@@ -49,6 +49,7 @@ from regroup_operator.observe.kubernetes_objects import (
     read_disruption_budget,
     read_identity,
     read_job,
+    read_mount_failure,
     read_pod,
     read_service,
 )
@@ -238,6 +239,7 @@ class Reconciler:
                 job.status.suspected_nodes,
             ),
             coordinator=view,
+            mount_failures=await self._mount_failures(job, pods),
             images=self._images(job),
             token_key=self._executor.token_key(job),
             apply_error=error,
@@ -256,6 +258,19 @@ class Reconciler:
     async def _pods(self, job: JobObject) -> tuple[Pod, ...]:
         documents = await self._cluster.pods(job.namespace, names.selector(job.name))
         return tuple(read_pod(document) for document in documents if _is_ours(document, job))
+
+    async def _mount_failures(self, job: JobObject, pods: tuple[Pod, ...]) -> dict[str, str]:
+        """Why the pod that waits the longest waits for a volume. An installation may lack the right
+        to list events: its jobs are told so in the log, and do without.
+        """
+        failures: dict[str, str] = {}
+        for pod in waits_for_volumes(pods, _now())[:1]:
+            try:
+                events = await self._cluster.pod_events(job.namespace, pod.uid)
+                failures[pod.uid] = read_mount_failure(events)
+            except ClusterError as error:
+                log.warning("%s/%s: cannot read events of %s: %s", *job.key, pod.name, error)
+        return failures
 
     async def _claim(self, job: AnyJob) -> Object | None:
         """The claim that the spec names or describes."""

@@ -239,6 +239,8 @@ class Observed:
     """Since this operator last sent the Secret with the token; None: never."""
     unreached_seconds: Mapping[str, float] = field(default_factory=dict)
     """UID of a worker -> for how long the coordinator's new address could not be sent to it."""
+    mount_failures: Mapping[str, str] = field(default_factory=dict)
+    """UID of a pod that waits for its containers -> why a volume of it cannot be mounted."""
     disruption_budget: int | None = None
     """Workers that the PodDisruptionBudget protects from eviction; None: there is no budget."""
     claim: Claim | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from regroup_operator.observe.observed import Pod
 from tests.support.operator_simulation import Simulation, make_torchrun_spec, training
 
 
-def add_late(job: Simulation, name: str, **fields: str) -> Pod:
+def add_late(job: Simulation, name: str, **fields: Any) -> Pod:
     """The pod of a request for worker 1 that was executed late."""
     pod = next(pod for pod in job.workers() if pod.index == 1)
     job.pods[name] = replace(pod, name=name, uid="uid-late", **fields)

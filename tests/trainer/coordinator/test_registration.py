@@ -12,6 +12,7 @@ import pytest
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.server import Server
+from regroup_trainer.protocol.agent_messages import Hello
 from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired, start_job
 from tests.support.generations import make_hello
 from tests.support.waiting import wait_until
@@ -94,6 +95,10 @@ def test_with_a_new_coordinator_the_agent_with_ranks_has_the_place() -> None:
     assert not is_member(job, second)
 
 
+def connection(url: str, hello: Hello) -> CoordinatorConnection:
+    return CoordinatorConnection(url, TOKEN, lambda: hello, lambda message: None)
+
+
 async def test_over_http_the_second_agent_is_told_why_it_waits_and_takes_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -104,10 +109,7 @@ async def test_over_http_the_second_agent_is_told_why_it_waits_and_takes_over(
     hellos = [make_hello(member="uid-a"), make_hello(member="uid-b", pod="gpt-w0-2")]
     async with server.serve("127.0.0.1", 0) as port:
         url = f"http://127.0.0.1:{port}"
-        first, second = (
-            CoordinatorConnection(url, TOKEN, lambda hello=hello: hello, lambda message: None)
-            for hello in hellos
-        )
+        first, second = (connection(url, hello) for hello in hellos)
         tasks = [asyncio.create_task(server.run()), asyncio.create_task(first.run())]
         await asyncio.to_thread(wait_until, "the first", lambda: first.welcomed)
         tasks.append(asyncio.create_task(second.run()))
