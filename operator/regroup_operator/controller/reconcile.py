@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from regroup_operator.api import names
 from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY, PLURAL, Key, Object
 from regroup_operator.api.settings import Settings
-from regroup_operator.api.timestamps import format_time
+from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.timestamps import format_time, parse_time
 from regroup_operator.controller.agent_survey import Agent
 from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators
@@ -101,6 +102,8 @@ class Reconciler:
         """What the message of each job says beside its progress, as this process wrote it."""
         self._planned: set[Key] = set()
         """Jobs that this process has planned for."""
+        self._up_to_date: set[Key] = set()
+        """Jobs of which this process has emitted all events that their status remembers."""
         self._emitted = RecentNames(EVENTS_REMEMBERED)
         self._event_limit = EventLimit()
         self._problems: dict[Key, tuple[str, int, str]] = {}
@@ -139,6 +142,8 @@ class Reconciler:
         written = await self._write_status(document, job, decided)
         if written is None:
             return 0.0
+        if decided.events:
+            self._up_to_date.discard(key)  # until they are emitted, whatever ends this round
         await self._execute(written, observed, decided)
         self._follow(written, observed, decided)
         await self._emit(written, observed, decided)
@@ -174,6 +179,7 @@ class Reconciler:
         self._refusals.pop(key, None)
         self._progress.forget(key)
         self._planned.discard(key)
+        self._up_to_date.discard(key)
         self._hindrances.pop(key, None)
         self._problems.pop(key, None)
         self._event_limit.forget(key)
@@ -356,17 +362,33 @@ class Reconciler:
         self._coordinators.follow(job.key, target, _agents(job, observed))
 
     async def _emit(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
-        for event in (*_coordinator_events(observed, _now()), *decided.events):
-            await self._emit_one(job.key, job.uid, event)
-
-    async def _emit_one(self, key: Key, uid: str, event: Event) -> None:
-        """Emit an event that is new. One above the limit is left out; what a coordinator still
-        lists is emitted when its turn comes.
+        """Emit what is new; in the first round, and after one that failed, also what the status
+        remembers.
         """
+        is_up_to_date = job.key in self._up_to_date
+        self._up_to_date.discard(job.key)
+        events = (*_coordinator_events(observed, _now()), *decided.events)
+        emitted = [await self._emit_one(job.key, job.uid, event) for event in events]
+        for name, event in () if is_up_to_date else _remembered_events(job.status, _now()):
+            emitted.append(await self._emit_named(job.key, job.uid, name, event))
+        if all(emitted):
+            self._up_to_date.add(job.key)
+
+    async def _emit_one(self, key: Key, uid: str, event: Event) -> bool:
         name = names.event(key[1], uid, event.reason, event.key)
-        if name not in self._emitted and self._event_limit.allows(key):
-            await self._cluster.create_event(_event(key, uid, event, name))
-            self._emitted.add(name)
+        return await self._emit_named(key, uid, name, event)
+
+    async def _emit_named(self, key: Key, uid: str, name: str, event: Event) -> bool:
+        """Emit an event that is new. One above the limit is left out, which the result says; what a
+        coordinator or the status still lists is emitted when its turn comes.
+        """
+        if name in self._emitted:
+            return True
+        if not self._event_limit.allows(key):
+            return False
+        await self._cluster.create_event(_event(key, uid, event, name))
+        self._emitted.add(name)
+        return True
 
 
 def _agents(job: AnyJob, observed: Observed) -> tuple[Agent, ...]:
@@ -452,6 +474,15 @@ def _coordinator_events(observed: Observed, now: datetime) -> list[Event]:
         Event(event.type, event.reason, event.message, f"{answer.term}-{event.sequence}")
         for event in answer.events
         if event.reason not in _EMITTED_BY_PLANS and now.timestamp() - event.time < EVENT_SECONDS
+    ]
+
+
+def _remembered_events(status: TrainingJobStatus, now: datetime) -> list[tuple[str, Event]]:
+    """Names and events that the status remembers and the API server may not have dropped yet."""
+    return [
+        (event.name, Event(event.type, event.reason, event.message, event.name))
+        for event in status.recent_events
+        if (now - parse_time(event.time)).total_seconds() < EVENT_SECONDS
     ]
 
 
