@@ -55,6 +55,7 @@ from regroup_operator.observe.kubernetes_objects import (
     read_service,
 )
 from regroup_operator.observe.observed import AnyJob, Job, JobObject, Observed, Pod
+from regroup_operator.render import workload
 from regroup_operator.render.pod_check import find_problem, invalid
 from regroup_operator.render.pods import LAUNCHER_OBJECTS, claim_name
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
@@ -232,7 +233,7 @@ class Reconciler:
         return Observed(
             pods=pods,
             service=read_service(service) if service else None,
-            network_policy=policy is not None or not _is_isolated(job),
+            network_policy=self._has_its_policy(job, policy),
             unreached_seconds=self._executor.unreached_seconds(job.key),
             token_sent_seconds=self._executor.token_sent_seconds(job.key),
             disruption_budget=read_disruption_budget(budget) if budget else None,
@@ -282,6 +283,15 @@ class Reconciler:
         """The claim that the spec names or describes."""
         name = claim_name(job) if isinstance(job, Job) else None
         return await self._cluster.claim(job.namespace, name) if name else None
+
+    def _has_its_policy(self, job: AnyJob, policy: Object | None) -> bool:
+        """Whether the job's policy is as it is to be. Another one lets in former peers of the
+        chart's, or was edited.
+        """
+        if not isinstance(job, Job) or not _is_isolated(job):
+            return True
+        wanted = workload.network_policy(job, self._settings)
+        return policy is not None and policy["spec"] == wanted["spec"]
 
     async def _network_policy(self, job: AnyJob) -> Object | None:
         if not _is_isolated(job):

@@ -111,8 +111,8 @@ def _suspect(node: str, observed: Observed, status: TrainingJobStatus) -> Traini
 
 
 def ensure_service(observed: Observed, term: int) -> tuple[Action, ...]:
-    """What makes the Service select this term, and the NetworkPolicy exist, where they do not.
-    Nothing where an object of somebody else has one of their names.
+    """What makes the Service select this term, and the NetworkPolicy be as wanted, where they are
+    not. Nothing where an object of somebody else has one of their names.
     """
     if observed.conflict:
         return ()

@@ -235,6 +235,7 @@ class Observed:
     pods: tuple[Pod, ...] = ()
     service: Service | None = None
     network_policy: bool = False
+    """Whether it is as it is to be, or none is wanted."""
     token_sent_seconds: float | None = None
     """Since this operator last sent the Secret with the token; None: never."""
     unreached_seconds: Mapping[str, float] = field(default_factory=dict)

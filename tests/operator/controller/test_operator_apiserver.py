@@ -342,6 +342,28 @@ def test_a_refused_pod_shows_in_the_status(operator: OperatorProcess, namespace:
     assert time.monotonic() - first > 3, "later each time, although each attempt writes the status"
 
 
+def test_a_network_policy_that_differs_from_what_is_wanted_is_put_right_once(
+    operator: OperatorProcess, namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
+) -> None:
+    path = f"/apis/networking.k8s.io/v1/namespaces/{namespace.name}/networkpolicies/gpt-isolated"
+
+    def policy() -> Json:
+        return namespace.api.request("GET", path).body
+
+    wanted = policy()
+    opened: Json = {"spec": {**wanted["spec"], "ingress": [{}]}}
+    answer = namespace.api.request("PATCH", path, opened, "application/merge-patch+json")
+    assert answer.status == 200
+    namespace.replace_spec(put(SMALLEST, "replicas", 2), dry_run=False)
+    wait_until("the policy", lambda: policy()["spec"] == wanted["spec"])
+    assert policy()["metadata"]["uid"] == wanted["metadata"]["uid"]
+    changes = operator.log.read_text().count(f"{namespace.name}/gpt: EnsureAccess")
+    _, stub = running
+    stub.report(phase="recovering", message="a later round")
+    wait_until("a later round", lambda: "a later round" in namespace.read()["status"]["message"])
+    assert operator.log.read_text().count(f"{namespace.name}/gpt: EnsureAccess") == changes
+
+
 def test_a_volume_that_is_not_mounted_is_explained_in_the_words_of_its_kubelet(
     namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
 ) -> None:
