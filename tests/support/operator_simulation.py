@@ -336,7 +336,9 @@ class Simulation:
         self.silent_since = {
             uid: since for uid, since in self.silent_since.items() if self._exists(uid)
         }
-        reporting = [p for p in running if p.uid not in self.silent_since]
+        heard = [p for p in running if p.uid not in self.silent_since]
+        first = {p.index: p for p in reversed([p for p in self.pods.values() if p in heard])}
+        reporting = [p for p in heard if first[p.index] is p]  # a second one of an index waits
         enough = len(reporting) >= 2
         members = [_member(p, rank if enough else None, "") for rank, p in enumerate(reporting)]
         members += [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from regroup_operator.api import names
-from regroup_operator.observe.kubernetes_objects import read_pod, read_service
+from regroup_operator.observe.kubernetes_objects import read_mount_failure, read_pod, read_service
 
 
 def make_pod(**metadata: Any) -> dict[str, Any]:
@@ -48,6 +48,27 @@ def test_a_copy_of_a_worker_under_a_name_of_its_own_is_no_worker() -> None:
 def test_numbers_above_those_that_were_counted_are_read() -> None:
     pod = read_pod(make_pod(name="gpt-w2-1767312000"))
     assert (pod.role, pod.index, pod.term) == (names.WORKER, 2, -1)
+
+
+def make_event(reason: str, second: int, message: str = "no such server") -> dict[str, Any]:
+    time = f"2026-01-01T00:00:{second:02}Z"
+    return {"reason": reason, "message": message, "lastTimestamp": time, "eventTime": None}
+
+
+def test_a_mount_fails_as_long_as_nothing_newer_happens_to_the_pod() -> None:
+    events = [
+        make_event("Scheduled", 0),
+        make_event("FailedMount", 5),
+        make_event("FailedMount", 2),
+    ]
+    assert read_mount_failure(events) == "no such server"
+    assert read_mount_failure([*events, make_event("Pulling", 5)]) == ""
+    assert read_mount_failure([make_event("FailedAttachVolume", 1)]) == "no such server"
+    assert read_mount_failure([]) == ""
+
+
+def test_an_event_without_a_time_or_a_message_is_no_mount_failure() -> None:
+    assert read_mount_failure([{"reason": "FailedMount", "lastTimestamp": None}]) == ""
 
 
 def test_a_service_whose_selector_cannot_be_read_selects_no_term() -> None:
