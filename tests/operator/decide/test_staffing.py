@@ -28,7 +28,7 @@ def test_the_pod_without_a_rank_is_deleted_and_the_job_trains_on(late: str) -> N
     job = training()
     add_late(job, late)
     assert deleted(job.round()) == [(late, "gpt-w1-1 is worker 1 already")]
-    job.settle(4)
+    job.run_rounds(4)
     assert [pod.name for pod in job.workers()] == ["gpt-w0-1", "gpt-w1-1", "gpt-w2-1"]
     assert job.status.restarts.infrastructure == job.status.restarts.preemption == 0
 
@@ -60,9 +60,9 @@ def test_none_is_deleted_while_the_coordinator_does_not_say_who_has_a_rank() -> 
 
 def test_of_two_pods_of_torchrun_the_newer_is_deleted() -> None:
     job = Simulation(make_torchrun_spec())
-    job.settle(6)
+    job.run_rounds(6)
     add_late(job, "gpt-w1-9", phase="Pending", node="")
     assert deleted(job.round()) == [("gpt-w1-9", "gpt-w1-1 is worker 1 already")]
-    job.settle(4)
+    job.run_rounds(4)
     assert job.status.coordinator_term == 1
     assert job.status.restarts.preemption == 0
