@@ -19,7 +19,7 @@ from devcluster.processes import Launch, Processes, run
 from devcluster.progress import silent
 from devcluster.waiting import wait_until
 
-SERVICES = "198.19.240.0/24"
+SERVICES = "198.19.240.0/20"
 """Range of service addresses. Nothing listens there."""
 
 

@@ -18,6 +18,9 @@ from regroup_operator.observe.bounded_json import decode
 Json = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
 
+PAGE = 250
+"""Objects in a page of a list."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -72,6 +75,17 @@ class Api:
             return Answer(answer.status, decode(text) if is_object else {"message": text.decode()})
         finally:
             connection.close()
+
+    def list_all(self, path: str) -> list[Json]:
+        """The objects of a collection, in pages that each fit into an answer."""
+        found: list[Json] = []
+        page = self.request("GET", f"{path}?limit={PAGE}").body
+        while True:
+            found += page["items"]
+            following = page["metadata"].get("continue", "")
+            if not following:
+                return found
+            page = self.request("GET", f"{path}?limit={PAGE}&continue={following}").body
 
 
 @dataclass(frozen=True)

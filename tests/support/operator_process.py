@@ -72,6 +72,12 @@ class OperatorProcess:
         """What a scrape gets."""
         return _get(f"http://127.0.0.1:{self.metrics_port}/metrics")
 
+    def cpu_seconds(self) -> float:
+        """CPU time that it has used since its last start."""
+        assert self._process is not None
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def _healthy(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, self.log.read_text()
@@ -94,7 +100,7 @@ class Kubelets:
 
     def pods(self, role: str = "") -> dict[str, Json]:
         """Pods that are not being deleted, by name."""
-        found = self.namespace.api.request("GET", self.namespace.core("pods")).body["items"]
+        found = self.namespace.api.list_all(self.namespace.core("pods"))
         return {
             pod["metadata"]["name"]: pod
             for pod in found
