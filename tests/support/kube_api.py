@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import yaml
 
 from regroup_operator.api.resource import API_VERSION, KIND, PLURAL
 from regroup_operator.observe.bounded_json import decode
+from tests.support.waiting import wait_until
 
 Json = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,9 +63,7 @@ class Api:
         """Send one request. Returns the answer, also of a refusal; what lies very deep in it is
         None. Raises OSError without an answer. A body that is a string is JSON already.
         """
-        connection = http.client.HTTPSConnection(
-            self._url.hostname or "", self._url.port, timeout=20, context=self._tls
-        )
+        connection = self._connect(timeout=20)
         headers = {"Content-Type": content, "Accept": accept}
         try:
             written = body if body is None or isinstance(body, str) else json.dumps(body)
@@ -73,6 +75,44 @@ class Api:
         finally:
             connection.close()
 
+    def watch(self, path: str) -> Watch:
+        """What happens to the objects of a path, from those that there are."""
+        return Watch(self._connect(timeout=None), path)
+
+    def _connect(self, timeout: float | None) -> http.client.HTTPSConnection:
+        host, port = self._url.hostname or "", self._url.port
+        return http.client.HTTPSConnection(host, port, timeout=timeout, context=self._tls)
+
+
+class Watch:
+    """A stream of events about the objects of a path. It ends with `close`."""
+
+    def __init__(self, connection: http.client.HTTPSConnection, path: str) -> None:
+        self._connection = connection
+        connection.request("GET", f"{path}?watch=1")
+        self._answer = connection.getresponse()
+
+    def __iter__(self) -> Iterator[Json]:
+        """Yield each event once it comes. Raises OSError when the API server ends the stream."""
+        for line in self._answer:
+            yield decode(line)
+
+    def close(self) -> None:
+        """End the stream, also for a thread that waits for an event."""
+        with contextlib.suppress(OSError):
+            self._connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def install_definition(api: Api) -> None:
+    """Create the definition of TrainingJobs, and wait until the API server serves it."""
+    crd = yaml.safe_load((ROOT / "manifests/crd.yaml").read_text())
+    answer = api.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+    assert answer.status == 201, answer.message
+    wait_until(
+        "the TrainingJob API",
+        lambda: api.request("GET", f"/apis/{API_VERSION}/{PLURAL}").status == 200,
+    )
+
 
 @dataclass(frozen=True)
 class Namespace:
@@ -80,6 +120,14 @@ class Namespace:
 
     api: Api
     name: str
+
+    @classmethod
+    def make(cls, api: Api, name: str) -> Namespace:
+        """Create a namespace, with the service account that pods need."""
+        api.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        account = {"metadata": {"name": "default"}}
+        api.request("POST", f"/api/v1/namespaces/{name}/serviceaccounts", account)
+        return cls(api, name)
 
     def jobs(self, name: str = "") -> str:
         """Path of the TrainingJobs, or of one."""
