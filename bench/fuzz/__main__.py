@@ -24,7 +24,7 @@ from devcluster.apiserver import ApiServer
 from tests.support.kube_api import Api, install_definition
 
 NAME = "fuzz"
-SAMPLES = 20
+SAMPLES = 10
 """Before each wave, and beside it."""
 SETTINGS = (
     f"etcd, kube-apiserver and operator on this machine; waves of {WAVE} jobs, one each "

@@ -16,10 +16,10 @@ _FIELD = re.compile(
 """A path, also without `spec`, as in `checkpoint.storage`, or as admission plugins of Kubernetes
 write fields: `PreemptionPolicy (Never)`.
 """
-_VALUE = re.compile(r"['\"\d]|=|\(\w+\)|\bgot |\b(?:None|True|False)\b")
+_VALUE = re.compile(r"['\"\d]|=|\(\w+\)|: [A-Z]\w+ is |\bgot |\b(?:None|True|False)\b")
 _NO_VALUE = re.compile(
     r"unknown field|missing|needed|reserved|leave it out|[Rr]equired|belong together|one another"
-    r"|not possible with launcher torchrun|Forbidden: may not"
+    r"|at once|is not shared|not possible with launcher torchrun|Forbidden: may not"
 )
 """What is said of a field that should not be there, or should."""
 _CLAUSES = re.compile(r"; (?=spec|not )")

@@ -80,3 +80,18 @@ def test_a_problem_of_the_template_stands_under_its_own_path() -> None:
     with pytest.raises(InvalidSpecError) as refusal:
         parse_spec({**SMALLEST, "template": {"spec": 7}})
     assert str(refusal.value) == "spec.template.spec: must be an object, got 7"
+
+
+@pytest.mark.parametrize(
+    ("storage", "given"),
+    [
+        ({}, "none of them"),
+        (
+            {"emptyDir": {}, "persistentVolumeClaim": {"claimName": "a"}},
+            "persistentVolumeClaim and",
+        ),
+    ],
+)
+def test_a_storage_of_two_kinds_or_none_is_told_which_are_there(storage: Any, given: str) -> None:
+    with pytest.raises(InvalidSpecError, match=f"emptyDir, got {given}"):
+        parse_spec({**SMALLEST, "checkpoint": {"storage": storage}})
