@@ -28,7 +28,8 @@ SAMPLES = 10
 """Before each wave, and beside it."""
 SETTINGS = (
     f"etcd, kube-apiserver and operator on this machine; waves of {WAVE} jobs, one each "
-    f"{EVERY_SECONDS} s or later; templates rendered in this process"
+    f"{EVERY_SECONDS} s or later and a rest as long as each request took; "
+    "templates rendered in this process"
 )
 
 

@@ -1,14 +1,16 @@
 """The course of a fuzz: quiet samples and waves of hostile jobs take turns, so that both kinds of
 samples see the same machine.
 
-The hostile tenant creates at most one job each `EVERY_SECONDS`: without a pause the two cores of a
-small machine would be the API server's, whatever the operator did.
+The hostile tenant creates at most one job each `EVERY_SECONDS`, and rests as long as each request
+took. Without that the API server has no time left on a small machine, whatever the operator does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import statistics
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +28,7 @@ from tests.support.offline_operator import problem_of
 from tests.support.operator_process import installed_operator
 from tests.support.specs import SMALLEST
 
-EVERY_SECONDS = 0.05
+EVERY_SECONDS = 0.1
 WAVE = 50
 """Hostile jobs that the API server takes between two pauses."""
 MOST_RATIO = 2.0
@@ -105,22 +107,37 @@ def run(api: Api, folder: Path, size: Size, report: Callable[[str], None]) -> Ou
     """
     operator = installed_operator(api, folder)
     operator.start()
-    tenant = HostileTenant(Namespace.make(api, f"hostile-{size.seed}"), size.seed)
-    quiet = QuietJobs(Namespace.make(api, f"quiet-{size.seed}"))
-    outcome = Outcome(tenant.findings)
+    outcome = Outcome(Findings())
     try:
-        while tenant.findings.jobs < size.jobs:
-            wave = min(WAVE, size.jobs - tenant.findings.jobs)
-            outcome.quiet += quiet.sample(lambda count: count >= size.samples)
-            outcome.beside += _beside(tenant, quiet, wave, size.samples)
-            report(f"{outcome.findings.reasons.most_common()}, {shown(outcome.metrics())}")
-            tenant.delete_all()
+        with Api.kept(api.kubeconfig) as one, Api.kept(api.kubeconfig) as other:
+            tenant = HostileTenant(Namespace.make(one, f"hostile-{size.seed}"), size.seed)
+            outcome.findings = tenant.findings
+            with contextlib.closing(
+                QuietJobs(Namespace.make(other, f"quiet-{size.seed}"))
+            ) as quiet:
+                _take_turns(outcome, tenant, quiet, size, report)
     finally:
-        quiet.close()
         outcome.exit_code = operator.stop()
         outcome.troubles += troubles(operator.log.read_text(errors="replace"))
     _render_templates(outcome, size)
     return outcome
+
+
+def _take_turns(
+    outcome: Outcome,
+    tenant: HostileTenant,
+    quiet: QuietJobs,
+    size: Size,
+    report: Callable[[str], None],
+) -> None:
+    while tenant.findings.jobs < size.jobs:
+        wave = min(WAVE, size.jobs - tenant.findings.jobs)
+        outcome.quiet += quiet.sample(lambda count: count >= size.samples)
+        outcome.beside += _beside(tenant, quiet, wave, size.samples)
+        reasons = dict(tenant.findings.reasons.most_common())
+        medians = [round(statistics.median(one)) for one in (outcome.quiet, outcome.beside)]
+        report(f"{shown(outcome.metrics())}, medians {medians}, {reasons}")
+        tenant.delete_all()
 
 
 def _beside(tenant: HostileTenant, quiet: QuietJobs, wave: int, most: int) -> list[float]:
@@ -139,7 +156,7 @@ def _beside(tenant: HostileTenant, quiet: QuietJobs, wave: int, most: int) -> li
 
 def _render_templates(outcome: Outcome, size: Size) -> None:
     """Draw templates and have them judged as the operator judges them: by the code that reads and
-    renders a spec, in this process. A tenth of the jobs take such templates through the operator.
+    renders a spec, in this process. A quarter of the jobs take one through the operator, too.
     """
     random = Random(size.seed)
     for _ in range(size.templates):

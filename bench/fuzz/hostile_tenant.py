@@ -58,12 +58,15 @@ class HostileTenant:
         self.findings = Findings()
 
     def create(self, count: int, every: float) -> None:
-        """Create so many jobs that the API server takes, one each `every` seconds or later."""
+        """Create so many jobs that the API server takes, one each `every` seconds or later. It
+        rests as long as each request took.
+        """
         wanted = self.findings.jobs + count
         while self.findings.jobs < wanted:
-            due = time.monotonic() + every
+            begun = time.monotonic()
             self._create_one()
-            time.sleep(max(0.0, due - time.monotonic()))
+            took = time.monotonic() - begun
+            time.sleep(max(took, every - took))
 
     def await_judgement(self) -> None:
         """Wait until each job shows what the operator makes of it, and note what is wrong."""
@@ -71,7 +74,7 @@ class HostileTenant:
         while (late := [job for job in self._jobs() if not is_judged(job)]) and (
             time.monotonic() < deadline
         ):
-            time.sleep(0.5)
+            time.sleep(1.0)
         self.findings.silent += [json.dumps(job["spec"])[:2000] for job in late]
         for job in self._jobs():
             self._note(job)

@@ -7,6 +7,7 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,18 @@ class Api:
         self._tls = info.as_ssl_context()
         self._url = urlsplit(info.server)
         self.kubeconfig = kubeconfig
+        self._kept: http.client.HTTPSConnection | None = None
+
+    @classmethod
+    @contextmanager
+    def kept(cls, kubeconfig: Path) -> Iterator[Api]:
+        """Inside, requests share one connection, for one thread at a time."""
+        api = cls(kubeconfig)
+        api._kept = api._connect(timeout=20)
+        try:
+            yield api
+        finally:
+            api._kept.close()
 
     def request(
         self,
@@ -63,17 +76,20 @@ class Api:
         """Send one request. Returns the answer, also of a refusal; what lies very deep in it is
         None. Raises OSError without an answer. A body that is a string is JSON already.
         """
-        connection = self._connect(timeout=20)
+        connection = self._kept or self._connect(timeout=20)
+        is_done = False
         headers = {"Content-Type": content, "Accept": accept}
         try:
             written = body if body is None or isinstance(body, str) else json.dumps(body)
             connection.request(method, path, body=written, headers=headers)
             answer = connection.getresponse()
             text = answer.read()
+            is_done = connection is self._kept
             is_object = text.startswith(b"{")
             return Answer(answer.status, decode(text) if is_object else {"message": text.decode()})
         finally:
-            connection.close()
+            if not is_done:
+                connection.close()
 
     def watch(self, path: str) -> Watch:
         """What happens to the objects of a path, from those that there are."""
