@@ -37,14 +37,16 @@ SETTINGS = (
 @click.option("--seed", type=int, default=1, help="Equal seeds draw equal jobs.")
 @click.option("--jobs", type=click.IntRange(1), default=2000, help="That the API server takes.")
 @click.option("--templates", type=click.IntRange(0), default=6000)
+@click.option("--minutes", type=click.FloatRange(0), default=60.0, help="No wave begins later.")
 @click.option("--output", type=click.Path(path_type=Path), default=harness.RESULTS)
-def main(seed: int, jobs: int, templates: int, output: Path) -> None:
+def main(seed: int, jobs: int, templates: int, minutes: float, output: Path) -> None:
     """Draw jobs and templates; exits with 1 when something is found."""
     case, folder = f"seed-{seed}", Path(tempfile.mkdtemp(prefix="regroup-fuzz-"))
+    size = Size(seed, jobs, templates, SAMPLES, minutes * 60)
     with ApiServer() as server:
         api = Api(server.kubeconfig)
         install_definition(api)
-        outcome = run(api, folder, Size(seed, jobs, templates, SAMPLES), click.echo)
+        outcome = run(api, folder, size, click.echo)
     figures = outcome.metrics()
     plan = harness.Plan(NAME, (case,), ("regroup",), UNITS, 1, lambda _case, _subject: SETTINGS)
     rows = harness.rows(plan, case, "regroup", [figures])

@@ -12,6 +12,7 @@ import json
 import math
 import statistics
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -28,8 +29,8 @@ from tests.support.offline_operator import problem_of
 from tests.support.operator_process import installed_operator
 from tests.support.specs import SMALLEST
 
-EVERY_SECONDS = 0.1
-WAVE = 50
+EVERY_SECONDS = 0.08
+WAVE = 100
 """Hostile jobs that the API server takes between two pauses."""
 MOST_RATIO = 2.0
 UNITS = {
@@ -55,6 +56,8 @@ class Size:
     templates: int
     samples: int
     """Before each wave, and at most so many beside it."""
+    seconds: float = math.inf
+    """No wave begins later."""
 
 
 @dataclass
@@ -130,7 +133,8 @@ def _take_turns(
     size: Size,
     report: Callable[[str], None],
 ) -> None:
-    while tenant.findings.jobs < size.jobs:
+    end = time.monotonic() + size.seconds
+    while tenant.findings.jobs < size.jobs and time.monotonic() < end:
         wave = min(WAVE, size.jobs - tenant.findings.jobs)
         outcome.quiet += quiet.sample(lambda count: count >= size.samples)
         outcome.beside += _beside(tenant, quiet, wave, size.samples)

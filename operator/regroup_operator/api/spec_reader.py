@@ -62,7 +62,7 @@ def _parts(holder: Mapping[str, Any] | list[Any]) -> Iterable[Any]:
 
 def _explain(problem: Any) -> str:
     path = ".".join(["spec", *(shorten(str(part)) for part in problem["loc"])])
-    message, given = problem["msg"].removeprefix("Value error, "), problem["input"]
+    message, given = str(problem["msg"]).removeprefix("Value error, "), problem["input"]
     if problem["type"] != "extra_forbidden":
         if message.startswith(f"{path}."):  # a rule of the whole section names the field itself
             return message
