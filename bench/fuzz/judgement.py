@@ -8,15 +8,13 @@ from tests.support.kube_api import Json
 
 OURS = ("", "regroup.dev/operator")
 """Values of spec.managedBy of a job that is the operator's."""
-REFUSALS = ("InvalidSpec", "NotSupported", "ApiError", "ObjectConflict", "InternalError")
-"""Reasons of `Ready=False` that say no to something that was written."""
-_FIELD = re.compile(
-    r"\b(?:spec|metadata)\b(?:\.[\w$]+|\[[^\]]*\])*|\b\w+(?:\.\w+)+|\b[A-Z][a-z]+[A-Z]\w+"
-)
-"""A path, also without `spec`, as in `checkpoint.storage`, or as admission plugins of Kubernetes
-write fields: `PreemptionPolicy (Never)`.
+REFUSALS = ("InvalidSpec", "NotSupported", "ObjectConflict", "InternalError")
+"""Reasons of `Ready=False` that say no to something that was written, in the operator's words.
+Those of `ApiError` are Kubernetes' own.
 """
-_VALUE = re.compile(r"['\"\d]|=|\(\w+\)|: [A-Z]\w+ is |\bgot |\b(?:None|True|False)\b")
+_FIELD = re.compile(r"\b(?:spec|metadata)\b(?:\.[\w$]+|\[[^\]]*\])*|\b\w+(?:\.\w+)+")
+"""A path, also without `spec`, as in `checkpoint.storage`."""
+_VALUE = re.compile(r"['\"\d]|=|: [A-Z]\w+ is |\bgot |\b(?:None|True|False)\b")
 _NO_VALUE = re.compile(
     r"unknown field|missing|needed|reserved|leave it out|[Rr]equired|belong together|one another"
     r"|at once|is not shared|not possible with launcher torchrun|Forbidden: may not"

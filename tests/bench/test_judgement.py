@@ -45,6 +45,12 @@ def test_a_refusal_without_one_of_them_is_a_finding(message: str) -> None:
     assert unnamed_refusal(job("InvalidSpec", message)) == message
 
 
+def test_a_sentence_of_the_api_server_needs_no_path() -> None:
+    message = 'POST /api/v1/pods: 403 pods "a" is forbidden: serviceaccount "data" not found'
+    assert not unnamed_refusal(job("ApiError", message))
+    assert unnamed_refusal(job("InternalError", "no idea"))
+
+
 def test_what_waits_is_not_refused() -> None:
     assert not unnamed_refusal(job("CoordinatorPending", "the coordinator's pod waits for a node"))
 

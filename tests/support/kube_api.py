@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from regroup_operator.observe.bounded_json import decode
 from tests.support.waiting import wait_until
 
 Json = dict[str, Any]
+IDLE_SECONDS = 20.0
+"""An older connection is not used again: the API server closes one that is idle for 90 seconds."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -53,6 +56,7 @@ class Api:
         self._url = urlsplit(info.server)
         self.kubeconfig = kubeconfig
         self._kept: http.client.HTTPSConnection | None = None
+        self._last_use = 0.0
 
     @classmethod
     @contextmanager
@@ -76,20 +80,21 @@ class Api:
         """Send one request. Returns the answer, also of a refusal; what lies very deep in it is
         None. Raises OSError without an answer. A body that is a string is JSON already.
         """
-        connection = self._kept or self._connect(timeout=20)
-        is_done = False
         headers = {"Content-Type": content, "Accept": accept}
+        written = body if body is None or isinstance(body, str) else json.dumps(body)
+        if self._kept is None:
+            with contextlib.closing(self._connect(timeout=20)) as connection:
+                connection.request(method, path, body=written, headers=headers)
+                return _answer(connection.getresponse())
+        if time.monotonic() - self._last_use > IDLE_SECONDS:
+            self._kept.close()
+        self._last_use = time.monotonic()
         try:
-            written = body if body is None or isinstance(body, str) else json.dumps(body)
-            connection.request(method, path, body=written, headers=headers)
-            answer = connection.getresponse()
-            text = answer.read()
-            is_done = connection is self._kept
-            is_object = text.startswith(b"{")
-            return Answer(answer.status, decode(text) if is_object else {"message": text.decode()})
-        finally:
-            if not is_done:
-                connection.close()
+            self._kept.request(method, path, body=written, headers=headers)
+            return _answer(self._kept.getresponse())
+        except (OSError, http.client.HTTPException):
+            self._kept.close()  # the next request connects again
+            raise
 
     def watch(self, path: str) -> Watch:
         """What happens to the objects of a path, from those that there are."""
@@ -98,6 +103,12 @@ class Api:
     def _connect(self, timeout: float | None) -> http.client.HTTPSConnection:
         host, port = self._url.hostname or "", self._url.port
         return http.client.HTTPSConnection(host, port, timeout=timeout, context=self._tls)
+
+
+def _answer(response: http.client.HTTPResponse) -> Answer:
+    text = response.read()
+    is_object = text.startswith(b"{")
+    return Answer(response.status, decode(text) if is_object else {"message": text.decode()})
 
 
 class Watch:
