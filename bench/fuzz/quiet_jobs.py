@@ -16,7 +16,7 @@ from tests.support.kube_api import Namespace
 from tests.support.operator_process import make_claim
 from tests.support.specs import SMALLEST
 
-ACTION_SECONDS = 30.0
+ACTION_SECONDS = 60.0
 """How long an action of the operator is waited for."""
 PODS = ("c1", "w0-1", "w1-1", "w2-1")
 DELETE_NOW = {"gracePeriodSeconds": 0}

@@ -63,7 +63,7 @@ class Api:
     def kept(cls, kubeconfig: Path) -> Iterator[Api]:
         """Inside, requests share one connection, for one thread at a time."""
         api = cls(kubeconfig)
-        api._kept = api._connect(timeout=20)
+        api._kept = api._connect(timeout=60)
         try:
             yield api
         finally:
