@@ -55,9 +55,9 @@ STUCK_IN_COLLECTIVE = (
 def make_desired(**changes: Any) -> Desired:
     """Three workers, two at least, four at most; 100 steps."""
     steps, strategy = changes.pop("steps", 100), changes.pop("strategy", "ddp")
-    train = TrainConfig(
-        training=TrainingConfig(steps=steps), parallelism=ParallelismConfig(strategy=strategy)
-    )
+    group = changes.get("replica_group_size") if STRATEGIES[strategy].has_shard_groups else None
+    parallelism = ParallelismConfig(strategy=strategy, shard_group_size=group)
+    train = TrainConfig(training=TrainingConfig(steps=steps), parallelism=parallelism)
     fields: dict[str, Any] = {
         "revision": 1,
         "namespace": "default",
@@ -93,6 +93,13 @@ def make_agent_state(number: int, index: int, node: str) -> AgentState:
     state = AgentState(environment)
     state.store = f"10.0.0.{number}:2000"
     return state
+
+
+def retained_of(record: GenerationRecord, rank: int, step: int) -> Retained:
+    """What a rank keeps of its state: all of it, or its part where a replica group shares one."""
+    strategy = STRATEGIES[record.desired.train.parallelism.strategy]
+    size = record.desired.replica_group_size if strategy.has_shard_groups else 1
+    return Retained(step=step, shard=rank % size, shards=size)
 
 
 def current_record(core: Coordinator) -> GenerationRecord:
@@ -322,9 +329,8 @@ class Job:
             return
         agent.ranks_run, agent.is_parked = False, True
         rank = agent.state.local_ranks()[0]
-        self.send(
-            agent, Parked(generation=record.number, rank=rank, retained=Retained(step=agent.step))
-        )
+        kept = retained_of(record, rank, agent.step)
+        self.send(agent, Parked(generation=record.number, rank=rank, retained=kept))
 
     def rank_ends(self, agent: SimulatedAgent, cause: Literal["error", "peer"], code: int) -> None:
         record = agent.state.record
@@ -401,7 +407,7 @@ class Job:
             self.saved_step = first.step
         for rank, agent in enumerate(running):
             agent.ranks_run, agent.is_parked = False, retains_state
-            retained = Retained(step=agent.step) if retains_state else None
+            retained = retained_of(record, rank, agent.step) if retains_state else None
             self.send(
                 agent,
                 Finished(

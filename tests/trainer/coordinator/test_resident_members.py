@@ -97,6 +97,68 @@ def test_a_worker_that_leaves_costs_neither_a_save_nor_a_step() -> None:
     assert last_recovery(job) == ("Peers", 0)
 
 
+def start_groups() -> tuple[Job, list[SimulatedAgent]]:
+    """Four workers, of which each two in a row share a copy of the state."""
+    job, agents = start(4, strategy="hsdp", replica_group_size=2, replicas=4, min_replicas=2)
+    job.save_every = 1000
+    return job, agents
+
+
+def test_a_worker_that_leaves_with_the_only_copy_of_its_part_costs_a_save_and_no_step() -> None:
+    job, agents = start_groups()
+    job.ask_to_leave(agents[2])
+    job.wait(1.0)
+    assert (job.indices, last_recovery(job)) == ([0, 3], ("Peers", 0))
+    at, saved = job.step, job.saved_step
+    job.ask_to_leave(agents[3])
+    job.wait(1.0)
+    assert job.indices == [0, 1]
+    assert last_recovery(job) == ("Checkpoint", 0)
+    assert job.saved_step > saved
+    assert job.resumed[job.record.number] >= at
+    assert agents[3].exit_code == 0
+
+
+def test_workers_that_leave_while_others_hold_their_parts_cost_neither_a_save_nor_a_step() -> None:
+    job, agents = start_groups()
+    saved = job.saved_step
+    job.ask_to_leave(agents[1])
+    job.ask_to_leave(agents[2])
+    job.wait(1.0)
+    assert (job.indices, job.saved_step) == ([0, 3], saved)
+    assert last_recovery(job) == ("Peers", 0)
+
+
+def test_the_last_holder_of_the_state_saves_it_before_it_leaves() -> None:
+    job, agents = start(workers=2, replicas=2, min_replicas=1)
+    job.save_every, at = 1000, job.step
+    job.ask_to_leave(agents[1])
+    job.crash(agents[0])
+    job.wait(1.0)
+    assert job.saved_step >= at
+    assert agents[1].exit_code == 0
+
+
+def test_the_last_holder_of_the_state_waits_for_the_least_workers_to_hand_it_over() -> None:
+    job, agents = start(workers=2, replicas=2, min_replicas=2)
+    job.save_every, at = 1000, job.step
+    job.ask_to_leave(agents[1])
+    job.crash(agents[0])
+    job.wait(1.0)
+    assert agents[1].alive
+    assert job.core.state.waiting is not None
+    assert "gpt-w1-2 keeps the only live copy of the state" in job.core.state.waiting.message
+    job.add_agent(1)  # its own replacement, which must not be in a generation beside it
+    job.add_agent(0)
+    job.wait(5.0)
+    records = [record for number, record in job.begun.items() if number.n > 1]
+    assert all(len({place.index for place in record.members}) == 2 for record in records)
+    assert agents[1].exit_code == 0
+    assert sorted(job.indices) == [0, 1]
+    assert job.step > at
+    assert [recovery.lost_steps for recovery in job.core.state.recoveries.records()] == [0, 0]
+
+
 def test_a_changed_configuration_is_begun_from_a_checkpoint() -> None:
     job, _ = start()
     job.save_every = 1000

@@ -31,6 +31,7 @@ from regroup_trainer.coordinator.generation_end import (
     apply_transition,
     end_of,
     finalize,
+    leaving_holders,
     rank_not_out,
     release,
 )
@@ -318,10 +319,23 @@ class Coordinator:
         state, timers = self.state, self._timers
         if not self._is_forming():
             return WaitingContext(state, timers, self._numbers, 0, (), now)
-        candidates = [member.hello for member in state.members.values() if member.leaving is None]
+        candidates = self._candidates()
         previous = state.current.record if state.current else None
         chosen = choose(candidates, previous, state.desired, state.node)
         return WaitingContext(state, timers, self._numbers, len(candidates), chosen, now)
+
+    def _candidates(self) -> list[Hello]:
+        """The members that may take part: those that stay, and those that first have to save what
+        only they hold. These come before their replacements.
+        """
+        members = self.state.members
+        holders = leaving_holders(self.state)
+        taken = {members[name].hello.index for name in holders}
+        return [
+            member.hello
+            for name, member in members.items()
+            if name in holders or (member.leaving is None and member.hello.index not in taken)
+        ]
 
     def _begin(self, context: WaitingContext, number: GenerationNumber) -> None:
         state, before, now = self.state, self.state.current, context.now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.desired import Desired
@@ -84,6 +84,17 @@ def _groups(
         while len(column) < groups:
             column.append(rest.pop(0))
     return list(zip(*columns, strict=True))
+
+
+def last_holders(record: GenerationRecord, staying: Container[str]) -> frozenset[str]:
+    """The members of a generation that hold a part of the state which no member in `staying` has.
+
+    Members at the same place of their replica groups hold the same part.
+    """
+    size = record.desired.replica_group_size
+    columns = [record.members[place::size] for place in range(size)]
+    lost = [column for column in columns if not any(one.member in staying for one in column)]
+    return frozenset(place.member for column in lost for place in column)
 
 
 def make_record(

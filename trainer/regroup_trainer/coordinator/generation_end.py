@@ -15,6 +15,7 @@ from regroup_trainer.coordinator.current_generation import (
     Failure,
     GenerationEnd,
 )
+from regroup_trainer.coordinator.formation import last_holders
 from regroup_trainer.coordinator.restart_budget import RestartBackoff, refusal
 from regroup_trainer.coordinator.transitions import (
     AGREE_SECONDS,
@@ -25,6 +26,7 @@ from regroup_trainer.protocol.coordinator_messages import Decide, Exit, LeaveGen
 from regroup_trainer.protocol.exit_codes import HOPELESS_EXIT_CODES
 from regroup_trainer.protocol.job_status import FAILS_AT_START, Outcome
 from regroup_trainer.protocol.message import TEXT_LIMIT
+from regroup_trainer.protocol.restore_source import is_whole
 from regroup_trainer.protocol.strategies import STRATEGIES
 from regroup_trainer.system.program_error import excerpt
 
@@ -214,21 +216,46 @@ def lost_at_once(state: State, now: float) -> GenerationEnd:
     return GenerationEnd(now, "infrastructure", "the coordinator and all workers were lost at once")
 
 
+def leaving_holders(state: State) -> frozenset[str]:
+    """The members that are to leave with the only live copy of a part of the state, while all parts
+    of it live. The next generation includes them, to save the state.
+    """
+    current = state.current
+    if current is None or not current.over or not current.retained:
+        return frozenset()
+    staying = {name for name, member in state.members.items() if member.leaving is None}
+    fitting = {
+        name for name, member in state.members.items() if member.hello.index < state.desired.workers
+    }
+    if fitting <= staying:
+        return frozenset()
+    retained = [
+        current.retained[rank]
+        for place in current.record.members
+        if place.member in state.members
+        for rank in place.own_ranks
+        if rank in current.retained
+    ]
+    if not is_whole(retained):
+        return frozenset()
+    return last_holders(current.record, staying) & fitting
+
+
 def release(state: State, now: float) -> None:
     """Release members that asked to leave, or are too many.
 
-    A member is needed as long as its generation lives, or its ranks are still leaving it.
+    A member is needed as long as its generation lives, or its ranks are still leaving it, or it is
+    one of the `leaving_holders`.
     """
-    current = state.current
+    current, holders = state.current, leaving_holders(state)
     leaving = (
         current is not None and not current.alive and rank_not_out(state, current, now) is not None
     )
     needed = current.record if current is not None and (current.alive or leaving) else None
     for name, member in list(state.members.items()):
         surplus = member.hello.index >= state.desired.workers and needed is not None
-        if (member.leaving is None and not surplus) or (
-            needed is not None and needed.place_of(name) is not None
-        ):
+        has_place = needed is not None and needed.place_of(name) is not None
+        if (member.leaving is None and not surplus) or has_place or name in holders:
             continue
         state.send(name, Exit(code=0, reason=member.leaving or "the job was scaled down"))
         del state.members[name]

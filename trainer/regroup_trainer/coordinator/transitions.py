@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Transition
-from regroup_trainer.coordinator.formation import choose
+from regroup_trainer.coordinator.formation import choose, last_holders
 from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.generation import Decision
@@ -28,7 +28,10 @@ def planned_transition(
         return Transition(Decision.STOP, "preemption", reason, leaving[0])
     if leaving:
         reason = f"worker {leaving[0].pod} on node {leaving[0].node} received {_sigterm(desired)}"
-        return Transition(Decision.LEAVE, "preemption", reason, leaving[0])
+        staying = {name for name, member in members.items() if member.leaving is None}
+        takes_a_part_along = last_holders(current.record, staying)
+        decision = Decision.RELOAD if takes_a_part_along else Decision.LEAVE
+        return Transition(decision, "preemption", reason, leaving[0])
     if not current.running and not current.unmanaged:
         return None
     return _resize(current, members, desired, node) or _new_configuration(current, desired)

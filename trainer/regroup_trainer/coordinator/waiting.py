@@ -158,7 +158,11 @@ def _too_few_workers(context: WaitingContext) -> str | None:
     least, have = least_workers(state.desired), context.candidates
     missing = max(1, least - have)
     more = f"{missing} more worker{'s' if missing > 1 else ''}"
-    return f"waiting for {more}: have {have} of at least {least}{_absent(context)}"
+    what = f"waiting for {more}: have {have} of at least {least}{_absent(context)}"
+    leaving = next((m.hello.pod for m in state.members.values() if m.leaving is not None), None)
+    if leaving is None:
+        return what
+    return f"{what}; {leaving} keeps the only live copy of the state until it is killed"
 
 
 def _absent(context: WaitingContext) -> str:

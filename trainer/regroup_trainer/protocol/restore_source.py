@@ -7,7 +7,7 @@ members reported. The checkpoint on the volume comes last, and can always be tri
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from regroup_trainer.protocol.generation import RestoredFrom, SnapshotNumber
@@ -41,14 +41,18 @@ def _is_first_start(context: RestoreContext) -> str | None:
 def _is_in_peers(context: RestoreContext) -> str | None:
     alive = [state for holding in context.members for state in holding.live]
     step = max((state.step for state in alive), default=0)
+    return f"live ranks hold every shard at step {step}" if is_whole(alive) else None
+
+
+def is_whole(alive: Collection[Retained]) -> bool:
+    """Whether ranks hold every shard of the newest step that one of them holds, or can complete."""
+    step = max((state.step for state in alive), default=0)
     owned = {
         state.shard
         for state in alive
         if state.step == step or (state.prepared and state.step == step - 1)
     }
-    if not alive or len(owned) < alive[0].shards:
-        return None
-    return f"live ranks hold every shard at step {step}"
+    return len(owned) >= max((state.shards for state in alive), default=1)
 
 
 def newest_snapshot(members: Iterable[Holding]) -> SnapshotNumber | None:

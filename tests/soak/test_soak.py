@@ -1,0 +1,29 @@
+"""A short soak on a real cluster: twelve faults, judged by the independent checker."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from soak.__main__ import BUILD, ROOT
+
+SEED, FAULTS = 60, 12
+"""Draws a sharded job with copies and a script with a Session, a power cut, a full volume."""
+LEAST = 9
+"""Faults that must strike: one may find no victim where the job has just moved."""
+
+
+@pytest.mark.cluster
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_twelve_faults_lose_nothing_and_leave_nothing_stuck() -> None:
+    command = [sys.executable, "-m", "soak", "run", "--seed", str(SEED), "--faults", str(FAULTS)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, (found.stdout + found.stderr)[-8000:]
+    part = json.loads((BUILD / f"seed-{SEED}.json").read_text())
+    assert len(part["faults"]) >= LEAST
+    assert len(part["faults"]) + part["missed"] == FAULTS
+    assert all(fault["proof"] for fault in part["faults"])
