@@ -117,17 +117,19 @@ class Watch:
     def __init__(self, connection: http.client.HTTPSConnection, path: str) -> None:
         self._connection = connection
         connection.request("GET", f"{path}?watch=1")
+        self._socket = connection.sock
         self._answer = connection.getresponse()
 
     def __iter__(self) -> Iterator[Json]:
         """Yield each event once it comes. Raises OSError when the API server ends the stream."""
-        for line in self._answer:
-            yield decode(line)
+        with contextlib.closing(self._connection), contextlib.closing(self._answer):
+            for line in self._answer:
+                yield decode(line)
 
     def close(self) -> None:
         """End the stream, also for a thread that waits for an event."""
         with contextlib.suppress(OSError):
-            self._connection.sock.shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_RDWR)
 
 
 def install_definition(api: Api) -> None:
