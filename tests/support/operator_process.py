@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import yaml
+
 from devcluster import binaries
 from regroup.local.processes import free_port
 from regroup_trainer.protocol.job_status import MemberStatus
-from tests.support.kube_api import Api, Json, Namespace
+from tests.support.kube_api import ROOT, Api, Json, Namespace
 from tests.support.waiting import wait_until
 
 RELEASE = "regroup-system"
@@ -85,6 +87,23 @@ class OperatorProcess:
             return bool(_get(f"http://127.0.0.1:{self.health_port}/healthz"))
         except OSError:
             return False
+
+
+def installed_operator(api: Api, folder: Path) -> OperatorProcess:
+    """The operator under the service account of the chart, to be started. Its files are in
+    `folder`.
+    """
+    api.request("POST", "/api/v1/namespaces", {"metadata": {"name": RELEASE}})
+    chart, rbac = str(ROOT / "charts/regroup"), "templates/rbac.yaml"
+    rendered = run(
+        "helm", "template", "regroup", chart, "--namespace", RELEASE, "--show-only", rbac
+    )
+    apply(api, "apply", "-f", "-", stdin=rendered)
+    token = apply(api, "create", "token", "regroup", "--namespace", RELEASE).strip()
+    config = yaml.safe_load(api.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token}
+    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    return OperatorProcess(folder / "kubeconfig", folder)
 
 
 def _get(url: str) -> str:

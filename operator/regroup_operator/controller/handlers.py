@@ -34,8 +34,10 @@ from regroup_operator.errors import OperatorError
 from regroup_operator.observe.kubernetes_objects import read_ready
 from regroup_operator.render.keyring import Keyring
 
-WORKERS = 8
+WORKERS = 10
 """Jobs that are reconciled at a time."""
+WORKERS_OF_A_NAMESPACE = 8
+"""The rest is for others, however long the rounds of one namespace take."""
 ERROR_BACKOFFS = (0.1, 0.5, 1, 2, 5, *([10] * 60))
 """Pauses of kopf's watches during an outage of the API server. By default kopf ends the process
 after a minute.
@@ -52,7 +54,9 @@ class Operator:
     def __init__(self, settings: Settings, keys: Keyring) -> None:
         self._settings = settings
         self._keys = keys
-        self.queue: WorkQueue[Key] = WorkQueue(group_of=lambda key: key[0])
+        self.queue: WorkQueue[Key] = WorkQueue(
+            group_of=lambda key: key[0], most_of_a_group=WORKERS_OF_A_NAMESPACE
+        )
         self.nodes: NodeWatch | None = None
         self._closers: list[Any] = []
         self._tasks: list[asyncio.Task[None]] = []

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Hashable
 from typing import Generic, TypeVar
 
 from regroup_trainer.protocol.backoff import backoff_seconds
@@ -35,21 +35,20 @@ class _Turns(Generic[Key]):
         self._groups: OrderedDict[Hashable, dict[Key, None]] = OrderedDict()
         """The group whose turn is next comes first, and so does the next key of each."""
 
-    def __bool__(self) -> bool:
-        return bool(self._groups)
-
     def append(self, key: Key) -> None:
         self._groups.setdefault(self._group_of(key), {})[key] = None
 
-    def head(self) -> Key:
-        return next(iter(next(iter(self._groups.values()))))
+    def head(self, full: Collection[Hashable]) -> Key | None:
+        """The next key of a group that is not full; None where there is none."""
+        open_groups = (keys for group, keys in self._groups.items() if group not in full)
+        return next((next(iter(keys)) for keys in open_groups), None)
 
-    def popleft(self) -> Key:
-        group, keys = self._groups.popitem(last=False)
-        del keys[key := next(iter(keys))]
-        if keys:
-            self._groups[group] = keys
-        return key
+    def pop(self, key: Key) -> None:
+        """Take a key away; the turn of its group is over."""
+        group = self._group_of(key)
+        self.discard(key)
+        if group in self._groups:
+            self._groups.move_to_end(group)
 
     def discard(self, key: Key) -> None:
         group = self._group_of(key)
@@ -61,15 +60,20 @@ class _Turns(Generic[Key]):
 
 class WorkQueue(Generic[Key]):
     """Keys to reconcile, for any number of workers in one event loop. Keys of one group wait in the
-    order in which they came; groups take turns.
+    order in which they came; groups take turns. At most `most_of_a_group` keys of a group are
+    worked on, so that a group whose rounds take long leaves workers for the others.
     """
 
-    def __init__(self, group_of: Callable[[Key], Hashable]) -> None:
+    def __init__(self, group_of: Callable[[Key], Hashable], most_of_a_group: int) -> None:
+        self._group_of = group_of
+        self._most_of_a_group = most_of_a_group
+        self._busy: Counter[Hashable] = Counter()
+        """Group -> keys that are worked on."""
         self._urgent = _Turns(group_of)
         self._routine = _Turns(group_of)
         self._routine_was_next = False
-        self._waiting: asyncio.Queue[None] = asyncio.Queue()
-        """One entry for each ready key."""
+        self._changed = asyncio.Event()
+        """There may be a key to take."""
         self._added: dict[Key, float] = {}
         """Keys that wait -> since when."""
         self._working: set[Key] = set()
@@ -79,7 +83,7 @@ class WorkQueue(Generic[Key]):
         self._failures: dict[Key, int] = {}
 
     def __len__(self) -> int:
-        return self._waiting.qsize()
+        return len(self._added)
 
     def add(self, key: Key, *, patient: bool = False, routine: bool = False) -> None:
         """Have `key` reconciled soon. A key that waits already is added once. A `patient` one waits
@@ -95,7 +99,7 @@ class WorkQueue(Generic[Key]):
         if key not in self._added:
             self._added[key] = time.monotonic()
             (self._routine if routine else self._urgent).append(key)
-            self._waiting.put_nowait(None)
+            self._changed.set()
         elif not routine:
             self._routine.discard(key)
             self._urgent.append(key)
@@ -111,25 +115,34 @@ class WorkQueue(Generic[Key]):
 
     async def take(self) -> tuple[Key, float]:
         """The next key, and the seconds that it has waited. `done` must follow."""
-        await self._waiting.get()
-        key = self._next()
+        while (key := self._next()) is None:
+            self._changed.clear()
+            await self._changed.wait()
         waited = time.monotonic() - self._added.pop(key)
         self._working.add(key)
+        self._busy[self._group_of(key)] += 1
         return key, waited
 
-    def _next(self) -> Key:
-        self._routine_was_next = self._routine_is_next()
-        return (self._routine if self._routine_was_next else self._urgent).popleft()
+    def _next(self) -> Key | None:
+        full = {group for group, count in self._busy.items() if count >= self._most_of_a_group}
+        urgent, routine = self._urgent.head(full), self._routine.head(full)
+        self._routine_was_next = self._routine_is_next(urgent, routine)
+        turns, key = (self._routine, routine) if self._routine_was_next else (self._urgent, urgent)
+        if key is not None:
+            turns.pop(key)
+        return key
 
-    def _routine_is_next(self) -> bool:
-        if not (self._routine and self._urgent):
-            return bool(self._routine)
-        waited = time.monotonic() - self._added[self._routine.head()]
+    def _routine_is_next(self, urgent: Key | None, routine: Key | None) -> bool:
+        if urgent is None or routine is None:
+            return routine is not None
+        waited = time.monotonic() - self._added[routine]
         return waited >= ROUTINE_SECONDS and not self._routine_was_next
 
     def done(self, key: Key, *, failed: bool = False) -> None:
         """End the work on a key. One that failed is added again by itself, later each time."""
         self._working.discard(key)
+        self._busy -= Counter([self._group_of(key)])
+        self._changed.set()
         if failed:
             count = self._failures[key] = self._failures.get(key, 0) + 1
             # One more than there were: the queue also waits after the first failure.
