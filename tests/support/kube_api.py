@@ -99,6 +99,17 @@ class Api:
             self._kept.close()  # the next request connects again
             raise
 
+    def list_all(self, path: str) -> list[Json]:
+        """The objects of a collection, in pages that each fit into an answer."""
+        found: list[Json] = []
+        page = self.request("GET", f"{path}?limit={PAGE}").body
+        while True:
+            found += page["items"]
+            following = page["metadata"].get("continue", "")
+            if not following:
+                return found
+            page = self.request("GET", f"{path}?limit={PAGE}&continue={following}").body
+
     def watch(self, path: str) -> Watch:
         """What happens to the objects of a path, from those that there are."""
         return Watch(self._connect(timeout=None), path)
@@ -144,17 +155,6 @@ def install_definition(api: Api) -> None:
         "the TrainingJob API",
         lambda: api.request("GET", f"/apis/{API_VERSION}/{PLURAL}").status == 200,
     )
-
-    def list_all(self, path: str) -> list[Json]:
-        """The objects of a collection, in pages that each fit into an answer."""
-        found: list[Json] = []
-        page = self.request("GET", f"{path}?limit={PAGE}").body
-        while True:
-            found += page["items"]
-            following = page["metadata"].get("continue", "")
-            if not following:
-                return found
-            page = self.request("GET", f"{path}?limit={PAGE}&continue={following}").body
 
 
 @dataclass(frozen=True)
