@@ -20,6 +20,8 @@ ARGS ?=
 NODES ?= 3
 SEED ?= 1
 FAULTS ?= 20
+JOBS ?= 2000
+TEMPLATES ?= 6000
 
 .PHONY: help
 help: ## Show the commands and what they do
@@ -44,6 +46,7 @@ test: prepare ## Run the tests: unit tests, with a real API server, on a real cl
 
 .PHONY: test-long
 test-long: prepare ## Run the long tests: lost nodes, drains, torchrun on a cluster (needs root)
+	@$(RUN) -m devcluster build --policies > /dev/null
 	$(RUN) -m pytest -m long $(ARGS)
 
 # The slow steps of a new machine come before the tests, because their progress is visible here.
@@ -107,6 +110,10 @@ bench: venv ## Run one benchmark: make bench NAME=recovery ARGS=--quick
 .PHONY: soak
 soak: venv ## Inject random faults on a cluster: make soak SEED=1 FAULTS=50 [HOURS=2] (needs root)
 	@$(RUN) -m soak run --seed $(SEED) --faults $(FAULTS) $(if $(HOURS),--hours $(HOURS)) $(ARGS)
+
+.PHONY: fuzz
+fuzz: venv ## Draw hostile jobs for a real API server and operator: make fuzz SEED=1 JOBS=2000 TEMPLATES=6000
+	@$(RUN) -m bench.fuzz --seed $(SEED) --jobs $(JOBS) --templates $(TEMPLATES) $(ARGS)
 
 .PHONY: clean
 clean: ## Remove build outputs from this folder (the cache stays)

@@ -99,7 +99,7 @@ def play(plan: Plan, screen: Screen) -> tuple[Run, Run]:
     """The undisturbed run and the run with failures. Raises StoryError when one does
     not complete.
     """
-    shutil.rmtree(plan.folder, ignore_errors=True)
+    empty(plan.folder)
     screen.title("Reference: three workers train a small GPT without failures")
     undisturbed = train(plan, "undisturbed", ())
     if undisturbed.failures:
@@ -113,6 +113,19 @@ def play(plan: Plan, screen: Screen) -> tuple[Run, Run]:
     disturbed = train(plan, "disturbed", kills)
     require_same_data(undisturbed, disturbed)
     return undisturbed, disturbed
+
+
+def empty(folder: Path) -> None:
+    """Make the folder without what an earlier trial left. Raises StoryError."""
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise StoryError(
+            f"cannot use the folder {folder} ({error.strerror}: {error.filename}): remove what is "
+            "there, perhaps as another user who ran the trial before"
+        ) from error
 
 
 def require_same_data(undisturbed: Run, disturbed: Run) -> None:

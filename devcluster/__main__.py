@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from devcluster import binaries, progress
+from devcluster import policies as enforcement
 from devcluster.cluster import Cluster, NodeHandle
 from devcluster.errors import DevclusterError
 from devcluster.removal import remove
@@ -44,9 +45,12 @@ def main() -> None:
 @main.command()
 @name_option
 @click.option("--nodes", default=3, show_default=True, help="Number of nodes.")
-def up(name: str, nodes: int) -> None:
+@click.option("--policies", is_flag=True, help="Enforce NetworkPolicies, by kube-router.")
+def up(name: str, nodes: int, policies: bool) -> None:
     """Start a cluster, or use the running one, and print how to use it."""
     cluster = Cluster.up(name, nodes, progress.to_stderr())
+    if policies:
+        cluster.enforce_policies(progress.to_stderr())
     click.echo(f"export KUBECONFIG={cluster.kubeconfig}")
 
 
@@ -99,10 +103,13 @@ def kubeconfig(name: str) -> None:
 
 @main.command()
 @click.option("--pin", is_flag=True, help="First pin the Go module to KUBERNETES_VERSION.")
-def build(pin: bool) -> None:
+@click.option("--policies", is_flag=True, help="Also build what enforces NetworkPolicies.")
+def build(pin: bool, policies: bool) -> None:
     """Build the cluster's programs and print their folder."""
     if pin:
         binaries.pin()
+    if policies:
+        enforcement.build(progress.to_stderr())
     click.echo(binaries.build(progress.to_stderr()))
 
 

@@ -19,8 +19,8 @@ from devcluster.processes import Launch, Processes, run
 from devcluster.progress import silent
 from devcluster.waiting import wait_until
 
-SERVICES = "198.19.240.0/24"
-"""Range of service addresses. Nothing listens there."""
+SERVICES = "198.19.128.0/17"
+"""Range of service addresses, where nothing listens: enough for a test of thousands of jobs."""
 
 
 class ApiServer:

@@ -145,7 +145,7 @@ def _build_all(target: Path, flags: str, report: Report) -> None:
     _prune(target)
     if len(to_build) == len(PROGRAMS):
         with step(report, "deleted Go's build cache (the programs stay)"):
-            run(["go", "clean", "-cache"], environment=go_environment())
+            clean()
 
 
 def _prune(target: Path) -> None:
@@ -187,6 +187,11 @@ def _build(program: Program, target: Path, flags: str) -> None:
         [*command, "-tags", TAGS, "-ldflags", flags, "-o", target, program.package],
         environment=go_environment(),
     )
+
+
+def clean() -> None:
+    """Delete Go's build cache. Programs stay. The caller holds the lock of the programs."""
+    run(["go", "clean", "-cache"], environment=go_environment())
 
 
 def go_environment() -> dict[str, str]:

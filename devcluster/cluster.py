@@ -18,6 +18,7 @@ from devcluster import (
     controlplane,
     network,
     packages,
+    policies,
     registry,
     removal,
     volumes,
@@ -217,6 +218,10 @@ class Cluster:
         """Add a volume with an enforced size. A claim binds to it by `storageClassName: <name>`."""
         volume = volumes.limited(name, size, self.volumes / f"limited-{name}")
         self.kubectl("apply", "-f", "-", stdin=json.dumps(volume))
+
+    def enforce_policies(self, report: Report = silent) -> None:
+        """Enforce NetworkPolicies on all nodes. Call it again after a node was started."""
+        policies.enforce(self.nodes, self.processes, report)
 
     def status(self) -> dict[str, Any]:
         """The nodes and components of the cluster, with process ids and addresses."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from demo.screen import Screen
 from devcluster.errors import DevclusterError
 from soak import draw, results
 from soak.campaign import Campaign
+from soak.checker import memory_growth
 from soak.kinds import FAULTS, JOBS
 from soak.reference import Reference
 from soak.site import Site
@@ -62,6 +64,7 @@ def _campaign(
     log = BUILD / f"seed-{seed}.jsonl"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("")
+    shutil.rmtree(log.with_suffix(""), ignore_errors=True)  # of a former run with this seed
     screen, commit = Screen(), _commit()
     site = Site.up(f"soak-{seed}-{int(time.time()) % 10**6}", screen)
     campaign = Campaign(site, log, screen.report, Reference(site, screen.report))
@@ -80,6 +83,7 @@ def _finish(seed: int, commit: str, campaign: Campaign) -> None:
         "seed": seed,
         "commit": commit,
         "metrics": figures,
+        "memory_growth_mb": memory_growth(campaign.memory),
         "missed": campaign.missed,
         "unjudged": len(campaign.unjudged),
         "faults": campaign.struck,

@@ -13,7 +13,15 @@ from typing import Any
 
 from soak import records, watch
 from soak.aim import Aim, Missed
-from soak.checker import STUCK_SECONDS, STUCK_SECONDS_TORCHRUN, Evidence, Hit, Verdict, judge
+from soak.checker import (
+    STUCK_SECONDS,
+    STUCK_SECONDS_TORCHRUN,
+    Evidence,
+    Hit,
+    Memory,
+    Verdict,
+    judge,
+)
 from soak.draw import Episode, Fault
 from soak.faults import strike
 from soak.jobs import CHECKPOINT_STEPS, SHAPES, SNAPSHOT_STEPS, TORCHRUN_STEPS, manifest
@@ -51,7 +59,7 @@ class Campaign:
     """Those of the episode under way."""
     missed: int = 0
     verdicts: list[Verdict] = field(default_factory=list)
-    memory: list[tuple[str, int, float]] = field(default_factory=list)
+    memory: list[Memory] = field(default_factory=list)
     hits: list[tuple[str, Hit]] = field(default_factory=list)
     """Job, and which of its ranks a fault has hit."""
     excused: list[tuple[str, float, float]] = field(default_factory=list)
@@ -112,7 +120,9 @@ class Campaign:
             self.report(f"fault {fault.number} {fault.kind} could not be undone: {error}")
         if fault.kind in AWAY:
             self.excused.append((job.name, entry["time"], time.time()))
-        self.memory += watch.memory(self.site, jobs, fault.number)
+        memory = watch.memory(self.site, jobs, fault.number)
+        self._write({"entry": "memory", "samples": memory})
+        self.memory += memory
 
     def _wait_until_whole(self, jobs: tuple[Job, ...], seconds: float = WHOLE_SECONDS) -> None:
         if not until(lambda: are_whole(jobs), seconds, 0.5):

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from soak.records import Line, Number, Records
 from soak.replay import Loss, Replay, replay
@@ -21,7 +21,21 @@ HIT_SECONDS = 30.0
 """A fault explains what a generation that begins so soon after it has lost."""
 IGNORED_FAULTS = 20
 """Memory may grow during the first ones."""
+NEW_FAULTS = 3
+"""So may that of a process that has just started."""
 Json = Mapping[str, Any]
+
+
+class Memory(NamedTuple):
+    """What a process had in use after a fault."""
+
+    role: str
+    """operator, coordinator or worker."""
+    process: str
+    """Distinct from that of another process."""
+    fault: int
+    size: float
+    """MB."""
 
 
 @dataclass(frozen=True)
@@ -195,31 +209,37 @@ def stuck(evidence: Evidence) -> Iterator[str]:
         yield f"no progress at step {step} for {samples[-1].time - since:.0f} s, until its end"
 
 
-def memory_growth(samples: Sequence[tuple[str, int, float]]) -> float | None:
-    """The most that a process grew, MB per 100 faults, after the first twenty.
+def memory_growth(samples: Sequence[Memory]) -> Mapping[str, float]:
+    """Role -> how much its processes grew, MB per 100 faults, after the campaign's first twenty
+    faults and without the first three of each process.
 
-    `samples` are process, number of the last fault, and MB in use. None where no process lived
-    through twenty faults after those.
+    Agents and coordinators seldom live through twenty faults. So all processes of a role count
+    together: one slope, from wherever each began. Roles with fewer than twenty steps from fault to
+    fault are left out.
     """
-    by_process: dict[str, list[tuple[int, float]]] = {}
-    for process, fault, size in samples:
-        if fault > IGNORED_FAULTS:
-            by_process.setdefault(process, []).append((fault, size))
-    slopes = [
-        _slope(points)
-        for points in by_process.values()
-        if points[-1][0] - points[0][0] >= IGNORED_FAULTS
-    ]
-    return max(slopes) * 100 if slopes else None
+    points: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for one in samples:
+        points.setdefault((one.role, one.process), []).append((one.fault, one.size))
+    lives: dict[str, list[list[tuple[int, float]]]] = {}
+    for (role, _), life in points.items():
+        counted = [point for point in life[NEW_FAULTS:] if point[0] > IGNORED_FAULTS]
+        lives.setdefault(role, []).append(counted)
+    return {
+        role: _slope(found) * 100
+        for role, found in lives.items()
+        if sum(max(0, len(life) - 1) for life in found) >= IGNORED_FAULTS
+    }
 
 
-def _slope(points: Sequence[tuple[int, float]]) -> float:
-    """By least squares."""
-    count = len(points)
-    mean_x = sum(x for x, _ in points) / count
-    mean_y = sum(y for _, y in points) / count
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+def _slope(lives: Sequence[Sequence[tuple[int, float]]]) -> float:
+    """By least squares, with a level of its own for each life."""
+    rise = spread = 0.0
+    for points in filter(None, lives):
+        mean_x = sum(x for x, _ in points) / len(points)
+        mean_y = sum(y for _, y in points) / len(points)
+        rise += sum((x - mean_x) * (y - mean_y) for x, y in points)
+        spread += sum((x - mean_x) ** 2 for x, _ in points)
+    return rise / spread
 
 
 def _over_interval(evidence: Evidence, loss: Loss) -> int:

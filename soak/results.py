@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import harness
-from soak.checker import Verdict, memory_growth
+from soak.checker import Memory, Verdict, memory_growth
 
 NAME = "soak"
 UNITS = {
@@ -29,7 +29,7 @@ SETTINGS = (
 
 
 def metrics(
-    faults: int, verdicts: Sequence[Verdict], memory: Sequence[tuple[str, int, float]]
+    faults: int, verdicts: Sequence[Verdict], memory: Sequence[Memory]
 ) -> Mapping[str, float | None]:
     """The figures of one seed. A metric without a value was not measured."""
     return {
@@ -40,7 +40,7 @@ def metrics(
         "stuck_jobs": sum(bool(one.stuck) for one in verdicts),
         "mismatches": sum(len(one.mismatches) for one in verdicts),
         "duplicate_pods": sum(bool(one.duplicates) for one in verdicts),
-        "memory_growth_mb": memory_growth(memory),
+        "memory_growth_mb": max(memory_growth(memory).values(), default=None),
     }
 
 
@@ -51,7 +51,7 @@ def write_part(file: Path, part: Mapping[str, Any]) -> None:
 
 
 def merge(parts: Sequence[Path], folder: Path) -> Path:
-    """All parts as one file of results. Raises ValueError for two parts of a seed and commit."""
+    """All parts as one file of results. Raises ValueError for two parts of a seed."""
     read = [json.loads(path.read_text()) for path in parts]
     seeds = [one["seed"] for one in read]
     if len(set(seeds)) < len(seeds):

@@ -216,11 +216,15 @@ class Job:
         return until(there, seconds)
 
 
-def watched(site: Site, jobs: tuple[Job, ...]) -> Iterator[tuple[str, Process]]:
-    """Name and process of the operator, and of the coordinators and agents of jobs."""
-    roles = ((job, role) for job in jobs for role in (job.meeting_role, "worker"))
-    pods = [*site.operators(), *(pod for job, role in roles for pod in job.pods(role))]
-    for pod in pods:
+def watched(site: Site, jobs: tuple[Job, ...]) -> Iterator[tuple[str, str, Process]]:
+    """Role, name and process of the operator, and of the coordinators and agents of jobs. Under
+    torchrun these are torch's.
+    """
+    ours = [job for job in jobs if not job.is_torchrun]
+    pods = [("operator", pod) for pod in site.operators()]
+    roles = ((job, role) for job in ours for role in (job.meeting_role, "worker"))
+    pods += ((role, pod) for job, role in roles for pod in job.pods(role))
+    for role, pod in pods:
         with contextlib.suppress(LookupError, KeyError, DevclusterError):
             process = site.main_process(pod)
-            yield f"{pod['metadata']['name']} {process.pid}-{process.started}", process
+            yield role, f"{pod['metadata']['name']} {process.pid}-{process.started}", process

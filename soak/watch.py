@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from soak import records
-from soak.checker import Sample
+from soak.checker import Memory, Sample
 from soak.process import mebibytes
 from soak.site import UNREACHABLE, Job, Site, watched
 
@@ -80,12 +80,12 @@ def twice(pods: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def memory(site: Site, jobs: tuple[Job, ...], fault: int) -> list[tuple[str, int, float]]:
-    """Name, number of the last fault and MiB in use of operator, coordinators and agents."""
-    found: list[tuple[str, int, float]] = []
+def memory(site: Site, jobs: tuple[Job, ...], fault: int) -> list[Memory]:
+    """Of operator, coordinators and agents, after the fault of this number."""
+    found: list[Memory] = []
     with contextlib.suppress(*UNREACHABLE):
-        for name, process in watched(site, jobs):
+        for role, name, process in watched(site, jobs):
             size = mebibytes(process)
             if size is not None:
-                found.append((name, fault, size))
+                found.append(Memory(role, name, fault, size))
     return found

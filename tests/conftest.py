@@ -11,6 +11,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,13 @@ from tests.support.warm_workers import WarmWorkers
 _STAGES = ("apiserver", "cluster")
 _MOST_WORKERS = 6
 _SHARED = {
-    "tests/e2e/": "a cluster",
-    "tests/operator/api/test_crd_apiserver.py": "an API server",
-    "tests/operator/controller/test_operator_apiserver.py": "an API server",
-    "tests/operator/controller/test_deleted_objects_apiserver.py": "an API server",
-    "tests/operator/controller/test_foreign_apiserver.py": "an API server",
-    "tests/demo/": "a Prometheus",
+    "tests/devcluster/test_cluster.py": "nodes",
+    "tests/e2e/*": "nodes",
+    "*_apiserver.py": "an API server",
+    "tests/demo/*": "a Prometheus",
 }
-"""Beginning of a path -> what its tests share, what takes longest first. Other tests share what
-their file makes.
+"""Pattern of paths -> what their tests share, what takes longest first. Other tests share what
+their file makes. Two clusters of nodes beside each other would be slower than one after the other.
 """
 _LINES = 20
 """How many lines of each log a failing test shows: those of the last generations."""
@@ -42,6 +41,24 @@ _FOLDERS = pytest.StashKey[dict[tuple[str, str], list[Path]]]()
 # A busy machine makes an example slow: the limit of the whole test has to do.
 hypothesis.settings.register_profile("tests", print_blob=True, deadline=None)
 hypothesis.settings.load_profile("tests")
+
+
+class SharingFolder(pytest.Package):
+    """A folder with a conftest.py: its fixtures of scope `package` end with its last test.
+
+    For pytest, only a folder with an `__init__.py` is a package. In any other, these fixtures last
+    as long as the session, and nodes that nobody uses compute beside all later tests.
+    """
+
+    def setup(self) -> None:
+        """Nothing: there is no `__init__.py` to import."""
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> SharingFolder | None:
+    """Called for each folder; None leaves it to pytest."""
+    if not (path / "conftest.py").exists():
+        return None
+    return SharingFolder.from_parent(parent, path=path)
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
@@ -54,7 +71,7 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
 def group(nodeid: str) -> str:
     """What the test shares with others."""
     file = nodeid.partition("::")[0]
-    return next((thing for start, thing in _SHARED.items() if file.startswith(start)), file)
+    return next((thing for pattern, thing in _SHARED.items() if fnmatch(file, pattern)), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupScheduling:

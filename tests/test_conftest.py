@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import group
+
 ROOT = Path(__file__).resolve().parent.parent
 FAILING = """
 import pytest
@@ -55,13 +57,28 @@ def test_drawn_seed(seed):
     raise AssertionError
 """
 
+SHARED = """
+import pytest
+
+@pytest.fixture(scope="package")
+def cluster():
+    print("up")
+    yield
+    print("down")
+"""
+
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What pytest prints about the tests of FAILING, with our hooks."""
     folder = tmp_path_factory.mktemp("failing")
     (folder / "test_it.py").write_text(FAILING)
-    options = ["-c", "/dev/null", "--rootdir", str(folder), "-p", "tests.conftest", "--tb=short"]
+    return run(folder, 1, "--tb=short")
+
+
+def run(folder: Path, code: int, *more: str) -> str:
+    """What pytest prints about the tests of a folder, with our hooks."""
+    options = ["-c", "/dev/null", "--rootdir", str(folder), "-p", "tests.conftest", *more]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--basetemp", str(folder / "made"), str(folder)],
         cwd=ROOT,
@@ -69,7 +86,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
         text=True,
         check=False,
     )
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
 
@@ -108,3 +125,32 @@ def test_a_failing_test_shows_the_ends_of_its_logs(output: str) -> None:
 )
 def test_a_failing_test_names_its_seed(output: str, test: str, seed: list[str]) -> None:
     assert section(output, test, "Seed") == seed
+
+
+def test_what_the_tests_of_a_folder_share_ends_with_the_last_of_them(tmp_path: Path) -> None:
+    texts = {
+        "e2e/conftest.py": SHARED,
+        "e2e/test_one.py": "def test_one(cluster): pass",
+        "e2e/test_two.py": "def test_two(cluster): pass",
+        "other/test_three.py": "def test_three(): print('beside nothing')",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    lines = run(tmp_path, 0, "-s", "-q", "--import-mode=importlib").splitlines()
+    printed = [word for line in lines for word in re.findall("up|down|beside nothing", line)]
+    assert printed == ["up", "down", "beside nothing"]
+
+
+@pytest.mark.parametrize(
+    ("file", "shared"),
+    [
+        ("tests/e2e/test_losses.py", "nodes"),
+        ("tests/devcluster/test_cluster.py", "nodes"),
+        ("tests/operator/controller/test_key_apiserver.py", "an API server"),
+        ("tests/demo/test_picture.py", "a Prometheus"),
+        ("tests/devcluster/test_images.py", "tests/devcluster/test_images.py"),
+    ],
+)
+def test_one_worker_runs_what_waits_for_the_same_programs(file: str, shared: str) -> None:
+    assert group(f"{file}::test_it[a/b.py]") == shared

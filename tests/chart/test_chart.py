@@ -172,6 +172,7 @@ USED = {
     ("secrets", "create"): "create_secret",
     ("persistentvolumeclaims", "get"): "claim",
     ("persistentvolumeclaims", "create"): "create_claim",
+    ("events", "list"): "pod_events",
     ("events", "create"): "create_event",
     ("networkpolicies", "get"): "network_policy",
     ("networkpolicies", "create"): "create_network_policy",

@@ -15,7 +15,7 @@ import pytest
 from demo.errors import StoryError
 from demo.job import SAMPLE
 from demo.screen import Screen
-from demo.trial import Plan, Run, conclude, findings, play, require_same_data
+from demo.trial import Plan, Run, conclude, findings, main, play, require_same_data
 from regroup_trainer.checkpoint.history import CommittedStep
 from regroup_trainer.checkpoint.layout import DataIdentity
 from regroup_trainer.protocol.generation import GenerationNumber
@@ -79,10 +79,25 @@ def test_runs_on_different_data_are_not_compared() -> None:
 
 @pytest.fixture
 def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files; its path is short, since a socket may lie in it."""
+    """The folder for temporary files; its path is short, since a socket may lie in it. torch's own
+    cache lies there too, unless this process has compiled something before: it has its own place.
+    """
     folder = tmp_path_factory.mktemp("t")
     monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("torch")))
     return folder
+
+
+def test_a_folder_that_cannot_be_emptied_is_named_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "build").write_text("")
+    folder = tmp_path / "build" / "try"
+    assert main(dataclasses.replace(PLAN, folder=folder)) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"cannot use the folder {folder} (Not a directory: {folder})" in shown
+    assert "remove" in shown
+    assert "regroup run" not in shown
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from devcluster import binaries, packages, versions
 from devcluster.errors import CommandFailedError, UnsupportedMachineError
 from devcluster.machine import preflight
 from devcluster.progress import silent
+from tests.support.fake_go import install_fake_go
 
 
 def test_without_go_the_error_names_the_version_to_install(
@@ -45,28 +46,10 @@ def test_missing_packages_are_named_where_they_cannot_be_installed(
         packages.ensure({"no-such-program": "nothing-of-that-name"}, silent)
 
 
-FAKE_GO = """#!/bin/sh
-# Answers its version, and builds by writing the output file; fails for the package in $FAIL.
-for last; do :; done
-case "$*" in
-  *GOVERSION*) echo go1.99.0 ;;
-  *build*) [ "$last" = "$FAIL" ] && exit 1
-    while [ "$1" != -o ]; do shift; done; echo "$last" > "$2"; echo x >> "$COUNT" ;;
-esac
-"""
-
-
 @pytest.fixture
 def fake_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A Go that builds at once; returns the file that has a line per built program."""
-    go = tmp_path / "path" / "go"
-    go.parent.mkdir()
-    go.write_text(FAKE_GO)
-    go.chmod(0o755)
-    monkeypatch.setenv("PATH", str(go.parent), prepend=":")
-    monkeypatch.setenv("REGROUP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("COUNT", str(tmp_path / "count"))
-    return tmp_path / "count"
+    return install_fake_go(monkeypatch, tmp_path)
 
 
 def test_an_interrupted_build_leaves_nothing_that_looks_complete(

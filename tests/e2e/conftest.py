@@ -204,9 +204,9 @@ class Installation:
         return Volume(folder / f"{job.name}-{job.read()['metadata']['uid'][:8]}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stage() -> Iterator[Stage]:
-    """The cluster with images and chart. A devcluster is taken down at the end."""
+    """The cluster with images and chart. A devcluster is taken down after the last test here."""
     screen = Screen()
     kind = os.environ.get("CLUSTER", "devcluster")
     built = installing.build_images(screen)

@@ -51,7 +51,7 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
         "env REGROUP_DIRECTORY={tmp} torchrun --standalone --nproc-per-node=2 train.py --zero "
         "--epochs 1",
         ("epoch 0 is next", "epoch 0 on 2 ranks", "state per rank: 24"),
-        mark="slow",
+        mark="long",
     ),
     LocalCommand(
         "2-ddp-in-depth",
@@ -128,7 +128,7 @@ LOCAL_COMMANDS: tuple[LocalCommand, ...] = (
         "7-other-trainers",
         "regroup run lightning.yaml --directory {tmp} --plain",
         ("step 10: loss", "step 400: loss", "completed"),
-        mark="slow",
+        mark="long",
     ),
     LocalCommand(
         "7-other-trainers",

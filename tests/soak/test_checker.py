@@ -14,6 +14,7 @@ from soak import records
 from soak.checker import (
     Evidence,
     Hit,
+    Memory,
     Sample,
     Verdict,
     a_copy_lived,
@@ -283,12 +284,29 @@ def test_two_pods_of_a_worker_are_found_unless_one_has_ended(written: Written) -
     assert not written.verdict().is_clean
 
 
-def test_memory_growth_is_a_slope_of_one_process_after_the_first_faults() -> None:
-    steady = [("steady", fault, 50.0 if fault > 20 else float(fault)) for fault in range(1, 61)]
-    grows = [("grows", fault, 50 + fault / 10) for fault in range(1, 61)]
-    assert memory_growth(steady) == pytest.approx(0)
-    assert memory_growth([*steady, *grows]) == pytest.approx(10)
-    assert memory_growth(steady[:30]) is None, "no process lived long enough"
+def test_memory_growth_is_one_slope_of_all_processes_of_a_role_after_the_first_faults() -> None:
+    def size(fault: int) -> float:
+        return 50.0 if fault > 20 else fault
+
+    operator = [Memory("operator", "one", fault, size(fault)) for fault in range(1, 61)]
+    agents = [
+        Memory("worker", f"from fault {first}", fault, first + (fault - first) / 10)
+        for first in range(21, 91, 10)
+        for fault in range(first, first + 10)
+    ]
+    assert memory_growth(operator) == {"operator": pytest.approx(0)}
+    assert memory_growth([*operator, *agents])["worker"] == pytest.approx(10)
+    assert memory_growth([*operator[:30], *agents[:20]]) == {}, "too few to tell"
+
+
+def test_the_growth_of_a_process_that_has_just_started_does_not_count() -> None:
+    starting = (30.0, 40.0, 48.0, 50.0, 50.0, 50.0)
+    samples = [
+        Memory("worker", f"from fault {first}", first + place, size)
+        for first in range(21, 100, 6)
+        for place, size in enumerate(starting)
+    ]
+    assert memory_growth(samples) == {"worker": pytest.approx(0)}
 
 
 def test_the_newest_step_is_read_from_the_newest_generation(written: Written) -> None:

@@ -34,8 +34,8 @@ class CoordinatedJobs:
         self._kubelets = Kubelets(namespace)
 
     def statuses(self) -> list[Json]:
-        """Of all jobs, in one request."""
-        jobs = self._namespace.api.request("GET", self._namespace.jobs()).body["items"]
+        """Of all jobs."""
+        jobs = self._namespace.api.list_all(self._namespace.jobs())
         return [job.get("status", {}) for job in jobs]
 
     def coordinators(self) -> list[str]:

@@ -1,6 +1,7 @@
 """Many flawless coordinators in one other process: each has a loopback address, and trains on.
 
-`python -m tests.support.coordinator_fleet 1000` serves until its input ends.
+`python -m tests.support.coordinator_fleet 1000` serves until its input ends. For each line of input
+it prints how many were asked since the last line `forget`.
 """
 
 from __future__ import annotations
@@ -58,6 +59,22 @@ class CoordinatorFleet:
         assert self._process is not None
         self._process.communicate(timeout=20)
 
+    def asked(self) -> int:
+        """How many of them were asked since `forget`."""
+        return self._order(b"count\n")
+
+    def forget(self) -> None:
+        """Forget who was asked."""
+        self._order(b"forget\n")
+
+    def _order(self, line: bytes) -> int:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(line)
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Inside, all connections stand, and none is answered."""
@@ -69,7 +86,13 @@ class CoordinatorFleet:
             self._process.send_signal(signal.SIGCONT)
 
 
+ASKED: web.AppKey[set[str]] = web.AppKey("asked", set)
+"""The addresses that were asked since the last line `forget`."""
+
+
 async def _status(request: web.Request) -> web.Response:
+    if request.transport is not None:
+        request.app[ASKED].add(request.transport.get_extra_info("sockname")[0])
     after, now = int(request.query["after"]), time.time()
     if int(now / STEP_SECONDS) <= after:
         await asyncio.sleep(STEP_SECONDS)
@@ -96,13 +119,17 @@ async def _find_block(runner: web.AppRunner) -> int:
 async def _serve(count: int) -> None:
     application = web.Application()
     application.router.add_get("/v1/status", _status)
+    asked = application[ASKED] = set()
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     fleet = await _find_block(runner)
     for number in range(1, count):
         await _listen(runner, fleet, number)
     print(fleet, flush=True)
-    await asyncio.to_thread(sys.stdin.read)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        if line == "forget\n":
+            asked.clear()
+        print(len(asked), flush=True)
     await runner.cleanup()
 
 

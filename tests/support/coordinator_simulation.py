@@ -21,6 +21,7 @@ from regroup_trainer.protocol.coordinator_messages import (
     Diagnose,
     Exit,
     LeaveGeneration,
+    Refused,
     SnapshotComplete,
 )
 from regroup_trainer.protocol.desired import Desired, Lost
@@ -470,6 +471,8 @@ class Job:
                     self.send(agent, Stack(generation=message.generation, rank=rank, text=text))
             case SnapshotComplete(number=number):
                 agent.announced_complete = number
+            case Refused():
+                agent.connected = False
             case Exit(code=code):
                 agent.alive, agent.connected, agent.exit_code = False, False, code
                 self._do(self.core.on_closed(agent.name, self.now))

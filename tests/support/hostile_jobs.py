@@ -35,6 +35,20 @@ def draw_template(random: Random) -> Json:
     return template
 
 
+def draw_ordinary_template(random: Random) -> Json:
+    """A pod template with one field of the pod and one of its main container, both of their type
+    where chance has it so.
+    """
+    pod = random.choice(sorted(TYPES["PodSpec"]["fields"].keys() - {"containers"}))
+    field = random.choice(sorted(TYPES["Container"]["fields"].keys() - {"name"}))
+    container = {"name": "trainer", field: _field(random, "Container", field)}
+    return {"spec": {"containers": [container], pod: _field(random, "PodSpec", pod)}}
+
+
+def _field(random: Random, kind: str, field: str) -> Any:
+    return _value(random, TYPES[kind]["fields"][field], MOST_LEVELS - 3)
+
+
 def draw_spec(random: Random) -> Json:
     """A spec with junk in up to three places."""
     spec = copy.deepcopy(SMALLEST)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +19,15 @@ import yaml
 
 from regroup_operator.api.resource import API_VERSION, KIND, PLURAL
 from regroup_operator.observe.bounded_json import decode
+from tests.support.waiting import wait_until
 
 Json = dict[str, Any]
+IDLE_SECONDS = 20.0
+"""An older connection is not used again: the API server closes one that is idle for 90 seconds."""
 ROOT = Path(__file__).resolve().parents[2]
+
+PAGE = 250
+"""Objects in a page of a list."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,19 @@ class Api:
         self._tls = info.as_ssl_context()
         self._url = urlsplit(info.server)
         self.kubeconfig = kubeconfig
+        self._kept: http.client.HTTPSConnection | None = None
+        self._last_use = 0.0
+
+    @classmethod
+    @contextmanager
+    def kept(cls, kubeconfig: Path) -> Iterator[Api]:
+        """Inside, requests share one connection, for one thread at a time."""
+        api = cls(kubeconfig)
+        api._kept = api._connect(timeout=60)
+        try:
+            yield api
+        finally:
+            api._kept.close()
 
     def request(
         self,
@@ -59,19 +83,78 @@ class Api:
         """Send one request. Returns the answer, also of a refusal; what lies very deep in it is
         None. Raises OSError without an answer. A body that is a string is JSON already.
         """
-        connection = http.client.HTTPSConnection(
-            self._url.hostname or "", self._url.port, timeout=20, context=self._tls
-        )
         headers = {"Content-Type": content, "Accept": accept}
+        written = body if body is None or isinstance(body, str) else json.dumps(body)
+        if self._kept is None:
+            with contextlib.closing(self._connect(timeout=20)) as connection:
+                connection.request(method, path, body=written, headers=headers)
+                return _answer(connection.getresponse())
+        if time.monotonic() - self._last_use > IDLE_SECONDS:
+            self._kept.close()
+        self._last_use = time.monotonic()
         try:
-            written = body if body is None or isinstance(body, str) else json.dumps(body)
-            connection.request(method, path, body=written, headers=headers)
-            answer = connection.getresponse()
-            text = answer.read()
-            is_object = text.startswith(b"{")
-            return Answer(answer.status, decode(text) if is_object else {"message": text.decode()})
-        finally:
-            connection.close()
+            self._kept.request(method, path, body=written, headers=headers)
+            return _answer(self._kept.getresponse())
+        except (OSError, http.client.HTTPException):
+            self._kept.close()  # the next request connects again
+            raise
+
+    def list_all(self, path: str) -> list[Json]:
+        """The objects of a collection, in pages that each fit into an answer."""
+        found: list[Json] = []
+        page = self.request("GET", f"{path}?limit={PAGE}").body
+        while True:
+            found += page["items"]
+            following = page["metadata"].get("continue", "")
+            if not following:
+                return found
+            page = self.request("GET", f"{path}?limit={PAGE}&continue={following}").body
+
+    def watch(self, path: str) -> Watch:
+        """What happens to the objects of a path, from those that there are."""
+        return Watch(self._connect(timeout=None), path)
+
+    def _connect(self, timeout: float | None) -> http.client.HTTPSConnection:
+        host, port = self._url.hostname or "", self._url.port
+        return http.client.HTTPSConnection(host, port, timeout=timeout, context=self._tls)
+
+
+def _answer(response: http.client.HTTPResponse) -> Answer:
+    text = response.read()
+    is_object = text.startswith(b"{")
+    return Answer(response.status, decode(text) if is_object else {"message": text.decode()})
+
+
+class Watch:
+    """A stream of events about the objects of a path. It ends with `close`."""
+
+    def __init__(self, connection: http.client.HTTPSConnection, path: str) -> None:
+        self._connection = connection
+        connection.request("GET", f"{path}?watch=1")
+        self._socket = connection.sock
+        self._answer = connection.getresponse()
+
+    def __iter__(self) -> Iterator[Json]:
+        """Yield each event once it comes. Raises OSError when the API server ends the stream."""
+        with contextlib.closing(self._connection), contextlib.closing(self._answer):
+            for line in self._answer:
+                yield decode(line)
+
+    def close(self) -> None:
+        """End the stream, also for a thread that waits for an event."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+
+def install_definition(api: Api) -> None:
+    """Create the definition of TrainingJobs, and wait until the API server serves it."""
+    crd = yaml.safe_load((ROOT / "manifests/crd.yaml").read_text())
+    answer = api.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+    assert answer.status == 201, answer.message
+    wait_until(
+        "the TrainingJob API",
+        lambda: api.request("GET", f"/apis/{API_VERSION}/{PLURAL}").status == 200,
+    )
 
 
 @dataclass(frozen=True)
@@ -80,6 +163,14 @@ class Namespace:
 
     api: Api
     name: str
+
+    @classmethod
+    def make(cls, api: Api, name: str) -> Namespace:
+        """Create a namespace, with the service account that pods need."""
+        api.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        account = {"metadata": {"name": "default"}}
+        api.request("POST", f"/api/v1/namespaces/{name}/serviceaccounts", account)
+        return cls(api, name)
 
     def jobs(self, name: str = "") -> str:
         """Path of the TrainingJobs, or of one."""

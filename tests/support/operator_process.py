@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import yaml
+
 from devcluster import binaries
 from regroup.local.processes import free_port
 from regroup_trainer.protocol.job_status import MemberStatus
-from tests.support.kube_api import Api, Json, Namespace
+from tests.support.kube_api import ROOT, Api, Json, Namespace
 from tests.support.waiting import wait_until
 
 RELEASE = "regroup-system"
@@ -76,6 +78,12 @@ class OperatorProcess:
         """What a scrape gets."""
         return _get(f"http://127.0.0.1:{self.metrics_port}/metrics")
 
+    def cpu_seconds(self) -> float:
+        """CPU time that it has used since its last start."""
+        assert self._process is not None
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def _healthy(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, self.log.read_text()
@@ -83,6 +91,23 @@ class OperatorProcess:
             return bool(_get(f"http://127.0.0.1:{self.health_port}/healthz"))
         except OSError:
             return False
+
+
+def installed_operator(api: Api, folder: Path) -> OperatorProcess:
+    """The operator under the service account of the chart, to be started. Its files are in
+    `folder`.
+    """
+    api.request("POST", "/api/v1/namespaces", {"metadata": {"name": RELEASE}})
+    chart, rbac = str(ROOT / "charts/regroup"), "templates/rbac.yaml"
+    rendered = run(
+        "helm", "template", "regroup", chart, "--namespace", RELEASE, "--show-only", rbac
+    )
+    apply(api, "apply", "-f", "-", stdin=rendered)
+    token = apply(api, "create", "token", "regroup", "--namespace", RELEASE).strip()
+    config = yaml.safe_load(api.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": token}
+    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    return OperatorProcess(folder / "kubeconfig", folder)
 
 
 def _get(url: str) -> str:
@@ -98,7 +123,7 @@ class Kubelets:
 
     def pods(self, role: str = "") -> dict[str, Json]:
         """Pods that are not being deleted, by name."""
-        found = self.namespace.api.request("GET", self.namespace.core("pods")).body["items"]
+        found = self.namespace.api.list_all(self.namespace.core("pods"))
         return {
             pod["metadata"]["name"]: pod
             for pod in found

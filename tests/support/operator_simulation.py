@@ -196,8 +196,8 @@ class Simulation:
             self._do(action)
         return what
 
-    def settle(self, rounds: int = 12) -> None:
-        """Let operator, scheduler and kubelets work for a while."""
+    def run_rounds(self, rounds: int = 12) -> None:
+        """Let operator, scheduler and kubelets work `rounds` times, two seconds apart."""
         for _ in range(rounds):
             self.round()
             self.run_pods()
@@ -336,7 +336,9 @@ class Simulation:
         self.silent_since = {
             uid: since for uid, since in self.silent_since.items() if self._exists(uid)
         }
-        reporting = [p for p in running if p.uid not in self.silent_since]
+        heard = [p for p in running if p.uid not in self.silent_since]
+        first = {p.index: p for p in reversed([p for p in self.pods.values() if p in heard])}
+        reporting = [p for p in heard if first[p.index] is p]  # a second one of an index waits
         enough = len(reporting) >= 2
         members = [_member(p, rank if enough else None, "") for rank, p in enumerate(reporting)]
         members += [
@@ -454,7 +456,7 @@ class Simulation:
 def training() -> Simulation:
     """A job that trains with its three workers."""
     simulation = Simulation()
-    simulation.settle(4)
+    simulation.run_rounds(4)
     return simulation
 
 

@@ -10,7 +10,8 @@
 # A token can be derived again: the Secrets of jobs are never read.
 - {apiGroups: [""], resources: [secrets], verbs: [create]}
 - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, create]}
-- {apiGroups: [""], resources: [events], verbs: [create]}
+# list: those of a pod that waits for its volumes.
+- {apiGroups: [""], resources: [events], verbs: [list, create]}
 - {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [get, create, patch]}
 - {apiGroups: [policy], resources: [poddisruptionbudgets], verbs: [get, create, patch]}
 {{- end }}

@@ -19,7 +19,8 @@ from regroup.local.faults import EXAMPLES, Fault, never_injected, parse_fault
 from regroup.local.interruption import until_the_end
 from regroup.local.local_desired import local_desired, ranks_per_worker
 from regroup.local.local_run import LocalRun, LocalRunError
-from regroup.local.run_lock import FolderInUseError
+from regroup.local.run_folder import explain
+from regroup.local.run_lock import FolderError
 from regroup.local.summary import sentence, summarize, write
 from regroup.local.torchrun_play import play_torchrun, torchrun_wanted
 from regroup_operator.api.spec import TrainingJobSpec
@@ -144,8 +145,10 @@ def _play(local: LocalRun, plain: bool) -> Outcome:
         local.on_status, local.on_note, local.on_line = display.show, display.note, display.line
         try:
             return asyncio.run(until_the_end(local, display.note, "saving, then stopping"))
-        except (LocalRunError, FolderInUseError, OSError) as error:
+        except (LocalRunError, FolderError) as error:
             raise click.ClickException(str(error)) from None
+        except OSError as error:
+            raise click.ClickException(explain(error, Path(local.desired.directory))) from None
 
 
 def _read(file: Path) -> list[Document]:

@@ -88,10 +88,9 @@ class LocalRun:
 
     async def run(self) -> Outcome:
         """Train to the end. Returns how it ended. Raises LocalRunError when a process cannot
-        start, and FolderInUseError when another run has the folder.
+        start, and FolderError when the run cannot have its folder.
         """
         directory = Path(self.desired.directory)
-        (directory / "logs").mkdir(parents=True, exist_ok=True)
         self._pending = list(self.faults)
         self._start = asyncio.get_running_loop().time()
         with (

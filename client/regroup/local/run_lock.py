@@ -8,21 +8,28 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from regroup.local.run_folder import explain
+
 LOCK_NAME = ".regroup-run"
 
 
-class FolderInUseError(Exception):
-    """Another run has the folder. The message names both."""
+class FolderError(Exception):
+    """A run cannot have its folder. The message says why, and what to do."""
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Have the folder, which exists, for one run. The lock ends with the process, however it ends.
+    """Have the folder for one run; it is made where it is missing, with a folder for logs. The lock
+    ends with the process, however it ends.
 
-    Raises FolderInUseError where another run has it, and OSError where the lock file cannot be
-    made. A file system that has no locks lets every run in.
+    Raises FolderError where another run has it, or where it cannot be written. A file system that
+    has no locks lets every run in.
     """
-    descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise FolderError(explain(error, folder)) from None
     try:
         _lock(descriptor, folder)
         yield
@@ -36,11 +43,14 @@ def _lock(descriptor: int, folder: Path) -> None:
     except BlockingIOError:
         holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
         process = f" (process {holder})" if holder.isdecimal() else ""
-        raise FolderInUseError(
+        raise FolderError(
             f"{folder} is in use by another `regroup run`{process}: wait for its end or stop it, "
             "or give this run a folder of its own with --directory"
         ) from None
     except OSError:
         return
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    except OSError as error:
+        raise FolderError(explain(error, folder)) from None

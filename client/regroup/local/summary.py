@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
+
 from regroup.local.local_run import LocalRun
 from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.ledger import FAILURES
@@ -35,9 +37,17 @@ def summarize(run: LocalRun, outcome: Outcome, wall_seconds: float) -> dict[str,
 
 
 def write(summary: dict[str, Any], file: Path) -> None:
-    """Write the summary as JSON, and create its folder. Raises OSError."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(summary, indent=2) + "\n")
+    """Write the summary as JSON, and create its folder. Raises click.ClickException, which names
+    the file.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(summary, indent=2) + "\n")
+    except OSError as error:
+        raise click.ClickException(
+            f"--summary {click.format_filename(file)}: {error.strerror}: the run has ended as said "
+            "above; give a file that can be written the next time"
+        ) from None
 
 
 def sentence(summary: dict[str, Any]) -> str:

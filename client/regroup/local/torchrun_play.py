@@ -18,7 +18,8 @@ from regroup.local.faults import Fault, never_injected
 from regroup.local.interruption import until_the_end
 from regroup.local.local_desired import ranks_per_worker
 from regroup.local.local_run import LocalRunError
-from regroup.local.run_lock import FolderInUseError
+from regroup.local.run_folder import explain
+from regroup.local.run_lock import FolderError
 from regroup.local.summary import write
 from regroup.local.torchrun_run import TorchrunRun, Wanted
 from regroup_operator.api.spec import TrainingJobSpec
@@ -61,8 +62,10 @@ def play_torchrun(
         run.on_step = partial(display.show_step, " ".join(wanted.script.arguments[:1]))
         try:
             outcome = asyncio.run(until_the_end(run, display.note, "stopping"))
-        except (LocalRunError, FolderInUseError, OSError) as error:
+        except (LocalRunError, FolderError) as error:
             raise click.ClickException(str(error)) from None
+        except OSError as error:
+            raise click.ClickException(explain(error, wanted.directory)) from None
     summary = _summarize(run, outcome, time.monotonic() - start)
     steps = f"step {run.step.step}, " if run.step else ""
     click.echo(

@@ -158,10 +158,9 @@ class TorchrunRun:
     _pattern: ProgressPattern | None = None
 
     async def run(self) -> Outcome:
-        """Train to the end. Raises LocalRunError when the store cannot start, and FolderInUseError
-        when another run has the folder.
+        """Train to the end. Raises LocalRunError when the store cannot start, and FolderError when
+        the run cannot have its folder.
         """
-        (self.wanted.directory / "logs").mkdir(parents=True, exist_ok=True)
         self._pending = list(self.faults)
         if self.wanted.progress_pattern:
             self._pattern = ProgressPattern(self.wanted.progress_pattern)

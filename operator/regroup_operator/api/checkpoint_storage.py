@@ -96,11 +96,15 @@ class CheckpointStorage(Section):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
-        kinds = (self.persistent_volume_claim, self.volume_claim_template, self.empty_dir)
-        if sum(kind is not None for kind in kinds) != 1:
-            raise ValueError(
-                "give exactly one of persistentVolumeClaim, volumeClaimTemplate, emptyDir"
-            )
+        kinds = {
+            "persistentVolumeClaim": self.persistent_volume_claim,
+            "volumeClaimTemplate": self.volume_claim_template,
+            "emptyDir": self.empty_dir,
+        }
+        given = [name for name, kind in kinds.items() if kind is not None]
+        if len(given) != 1:
+            got = " and ".join(given) or "none of them"
+            raise ValueError(f"give exactly one of {', '.join(kinds)}, got {got}")
         return self
 
 

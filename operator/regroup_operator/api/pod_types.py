@@ -235,6 +235,11 @@ def _labels(value: Any) -> str:
     return next((f"the value of {shorten(key)} {rule} {quote(text)}" for key, text in wrong), "")
 
 
+def _qualified(value: Any) -> str:
+    fits = not isinstance(value, str) or _QUALIFIED.fullmatch(value)
+    return "" if fits else f"must be written as in example.com/name, got {quote(value)}"
+
+
 _DNS_LABEL = _matches(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", _NAME_RULE)
 _DNS_NAME = _matches(_SUBDOMAIN, _NAME_RULE)
 _NOT_NEGATIVE = _between(0, 2**31 - 1)
@@ -261,12 +266,16 @@ FORMATS: Mapping[tuple[str, str], Callable[[Any], str]] = {
         "must have at most 15 lower-case letters, digits and '-'",
     ),
     ("ContainerPort", "protocol"): _one_of("TCP", "UDP", "SCTP"),
+    ("EnvFromSource", "prefix"): _matches(r"[ -<>-~]*", "must be printable ASCII without '='"),
     ("EnvVar", "name"): _matches(r"[ -<>-~]+", "must be printable ASCII without '='"),
     ("Volume", "name"): _DNS_LABEL,
     ("VolumeMount", "mountPath"): _matches(r"(?s:.+)", "must be a path"),
     ("VolumeMount", "subPath"): _matches(
         r"(?s)(?!/)(?!(.*/)?\.\.(/|$)).*", "must be a path below the volume, without '..'"
     ),
+    ("GRPCAction", "port"): _between(1, 65535),
+    ("PodOS", "name"): _matches(r"linux|windows", "must be linux or windows"),
+    ("PodSchedulingGate", "name"): _qualified,
     ("Toleration", "operator"): _one_of("Exists", "Equal", "Lt", "Gt"),
     ("Toleration", "effect"): _one_of("NoSchedule", "PreferNoSchedule", "NoExecute"),
     ("TopologySpreadConstraint", "maxSkew"): _between(1, 2**31 - 1),

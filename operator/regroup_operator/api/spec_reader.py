@@ -62,10 +62,12 @@ def _parts(holder: Mapping[str, Any] | list[Any]) -> Iterable[Any]:
 
 def _explain(problem: Any) -> str:
     path = ".".join(["spec", *(shorten(str(part)) for part in problem["loc"])])
-    message = problem["msg"].removeprefix("Value error, ")
+    message, given = str(problem["msg"]).removeprefix("Value error, "), problem["input"]
     if problem["type"] != "extra_forbidden":
-        given = "" if isinstance(problem["input"], Mapping) else f", got {quote(problem['input'])}"
-        return f"{path}: {message}{given}"
+        if message.startswith(f"{path}."):  # a rule of the whole section names the field itself
+            return message
+        about_others = problem["type"] in ("missing", "value_error") and isinstance(given, Mapping)
+        return f"{path}: {message}" + ("" if about_others else f", got {quote(given)}")
     nearest = difflib.get_close_matches(
         str(problem["loc"][-1]), known_fields(problem["loc"][:-1]), n=1
     )

@@ -33,6 +33,8 @@ PODS_HANDLED = 8192
 """Ended pods that a job remembers: two for each of the most workers, since the end of a worker is
 kept until its successor has ended too.
 """
+EVENTS_KEPT = 10
+"""Events that a job remembers, in case that they are still to be made."""
 LEDGER_PHASES = 16
 """Names of phases that an account may have, those of other releases included."""
 PHASE_LIMIT = 32
@@ -225,6 +227,21 @@ class StragglerStatus(StatusSection):
     """How much longer it computes a step than the median rank, in percent."""
 
 
+class EventStatus(StatusSection):
+    """It is written here before the Event is made, so that it is not lost."""
+
+    name: ResourceName
+    """Of the Event."""
+    time: Time
+    """When it was decided on."""
+    type: Literal["Normal", "Warning"]
+    """Normal or Warning."""
+    reason: Word
+    """One CamelCase word."""
+    message: Sentence = ""
+    """One sentence."""
+
+
 class TrainingJobStatus(StatusSection):
     """The state of the job, as the operator observed it."""
 
@@ -298,6 +315,8 @@ class TrainingJobStatus(StatusSection):
     """All of them but planned changes of size."""
     recoveries: Annotated[tuple[RecoveryStatus, ...], Field(max_length=10)] = ()
     """The last ten."""
+    recent_events: Annotated[tuple[EventStatus, ...], Field(max_length=EVENTS_KEPT)] = ()
+    """The newest events of the operator's own."""
     checkpoint: CheckpointStatus = CheckpointStatus()
     """The newest checkpoint."""
     progress: ProgressStatus = ProgressStatus()

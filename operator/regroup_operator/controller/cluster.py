@@ -24,6 +24,8 @@ from regroup_trainer.protocol.message import quote
 
 ALREADY_EXISTS = "AlreadyExists"
 """Reason of a 409 that means that the name is taken. Others pass, such as that of a quota."""
+EVENTS_READ = 50
+"""Of one pod. One without containers has about five, each of them repeated."""
 
 _CORE = "/api/v1"
 _POLICY = "/apis/policy/v1"
@@ -126,6 +128,12 @@ class Cluster:
     async def secret(self, namespace: str, name: str) -> Object | None:
         """The Secret with the operator's own key. Those of jobs are never read."""
         return await self._get(_core(namespace, "secrets"), name)
+
+    async def pod_events(self, namespace: str, uid: str) -> list[Object]:
+        """The events of a pod that has just been made: at most EVENTS_READ."""
+        query = {"fieldSelector": f"involvedObject.uid={uid}", "limit": str(EVENTS_READ)}
+        answer = await self.connection.request("GET", _core(namespace, "events"), query=query)
+        return list(answer.get("items") or ())
 
     async def node(self, name: str) -> Object | None:
         """A node, with its conditions and taints."""

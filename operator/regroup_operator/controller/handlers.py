@@ -39,12 +39,10 @@ from regroup_operator.observe.kubernetes_objects import read_ready
 from regroup_operator.render.keyring import Keyring
 from regroup_trainer.system.server_connections import Connections
 
-WORKERS = 16
+WORKERS = 10
 """Jobs that are reconciled at a time."""
 WORKERS_OF_A_NAMESPACE = 8
-"""Of them, those of one namespace. A tenant's coordinators may take seconds for each request of a
-round: they must not hold all workers.
-"""
+"""The rest is for others, however long the rounds of one namespace take."""
 PROBES_AT_ONCE = 32
 """Connections to /healthz."""
 ERROR_BACKOFFS = (0.1, 0.5, 1, 2, 5, *([10] * 60))
@@ -63,7 +61,9 @@ class Operator:
     def __init__(self, settings: Settings, keys: Keyring) -> None:
         self._settings = settings
         self._keys = keys
-        self.queue: WorkQueue[Key] = WorkQueue(lambda key: key[0], WORKERS_OF_A_NAMESPACE)
+        self.queue: WorkQueue[Key] = WorkQueue(
+            group_of=lambda key: key[0], most_of_a_group=WORKERS_OF_A_NAMESPACE
+        )
         self.nodes: NodeWatch | None = None
         self._closers: list[Any] = []
         self._health: tuple[web.AppRunner, Server] | None = None

@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from regroup_operator.api import names
 from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY, PLURAL, Key, Object
 from regroup_operator.api.settings import Settings
-from regroup_operator.api.timestamps import format_time
+from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.timestamps import format_time, parse_time
 from regroup_operator.controller.agent_survey import Agent
 from regroup_operator.controller.cluster import Cluster, foreign
 from regroup_operator.controller.coordination import Coordinators
@@ -36,7 +37,7 @@ from regroup_operator.decide.coordinator_evidence import witnesses
 from regroup_operator.decide.job_projection import THROTTLED, differs
 from regroup_operator.decide.plan import Event, Plan
 from regroup_operator.decide.planner import plan
-from regroup_operator.decide.succession import current_coordinator
+from regroup_operator.decide.succession import current_coordinator, waits_for_volumes
 from regroup_operator.errors import (
     ClusterError,
     ConflictError,
@@ -49,10 +50,12 @@ from regroup_operator.observe.kubernetes_objects import (
     read_disruption_budget,
     read_identity,
     read_job,
+    read_mount_failure,
     read_pod,
     read_service,
 )
 from regroup_operator.observe.observed import AnyJob, Job, JobObject, Observed, Pod
+from regroup_operator.render import workload
 from regroup_operator.render.pod_check import find_problem, invalid
 from regroup_operator.render.pods import LAUNCHER_OBJECTS, claim_name
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
@@ -100,6 +103,8 @@ class Reconciler:
         """What the message of each job says beside its progress, as this process wrote it."""
         self._planned: set[Key] = set()
         """Jobs that this process has planned for."""
+        self._up_to_date: set[Key] = set()
+        """Jobs of which this process has emitted all events that their status remembers."""
         self._emitted = RecentNames(EVENTS_REMEMBERED)
         self._event_limit = EventLimit()
         self._problems: dict[Key, tuple[str, int, str]] = {}
@@ -138,6 +143,8 @@ class Reconciler:
         written = await self._write_status(document, job, decided)
         if written is None:
             return 0.0
+        if decided.events:
+            self._up_to_date.discard(key)  # until they are emitted, whatever ends this round
         await self._execute(written, observed, decided)
         self._follow(written, observed, decided)
         await self._emit(written, observed, decided)
@@ -173,6 +180,7 @@ class Reconciler:
         self._refusals.pop(key, None)
         self._progress.forget(key)
         self._planned.discard(key)
+        self._up_to_date.discard(key)
         self._hindrances.pop(key, None)
         self._problems.pop(key, None)
         self._event_limit.forget(key)
@@ -227,7 +235,7 @@ class Reconciler:
         return Observed(
             pods=pods,
             service=read_service(service) if service else None,
-            network_policy=policy is not None or not _is_isolated(job),
+            network_policy=self._has_its_policy(job, policy),
             unreached_seconds=self._executor.unreached_seconds(job.key),
             token_sent_seconds=self._executor.token_sent_seconds(job.key),
             disruption_budget=read_disruption_budget(budget) if budget else None,
@@ -240,6 +248,7 @@ class Reconciler:
                 job.status.suspected_nodes,
             ),
             coordinator=view,
+            mount_failures=await self._mount_failures(job, pods),
             images=self._images(job),
             token_key=self._executor.token_key(job),
             apply_error=error,
@@ -261,10 +270,32 @@ class Reconciler:
 
         return tuple(await self._cluster.pods(job.namespace, names.selector(job.name), read))
 
+    async def _mount_failures(self, job: JobObject, pods: tuple[Pod, ...]) -> dict[str, str]:
+        """Why the pod that waits the longest waits for a volume. An installation may lack the right
+        to list events: its jobs are told so in the log, and do without.
+        """
+        failures: dict[str, str] = {}
+        for pod in waits_for_volumes(pods, _now())[:1]:
+            try:
+                events = await self._cluster.pod_events(job.namespace, pod.uid)
+                failures[pod.uid] = read_mount_failure(events)
+            except ClusterError as error:
+                log.warning("%s/%s: cannot read events of %s: %s", *job.key, pod.name, error)
+        return failures
+
     async def _claim(self, job: AnyJob) -> Object | None:
         """The claim that the spec names or describes."""
         name = claim_name(job) if isinstance(job, Job) else None
         return await self._cluster.claim(job.namespace, name) if name else None
+
+    def _has_its_policy(self, job: AnyJob, policy: Object | None) -> bool:
+        """Whether the job's policy is as it is to be. Another one lets in former peers of the
+        chart's, or was edited.
+        """
+        if not isinstance(job, Job) or not _is_isolated(job):
+            return True
+        wanted = workload.network_policy(job, self._settings)
+        return policy is not None and policy["spec"] == wanted["spec"]
 
     async def _network_policy(self, job: AnyJob) -> Object | None:
         if not _is_isolated(job):
@@ -345,17 +376,33 @@ class Reconciler:
         self._coordinators.follow(job.key, target, _agents(job, observed), _workers(job, observed))
 
     async def _emit(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
-        for event in (*_coordinator_events(observed, _now()), *decided.events):
-            await self._emit_one(job.key, job.uid, event)
-
-    async def _emit_one(self, key: Key, uid: str, event: Event) -> None:
-        """Emit an event that is new. One above the limit is left out; what a coordinator still
-        lists is emitted when its turn comes.
+        """Emit what is new; in the first round, and after one that failed, also what the status
+        remembers.
         """
+        is_up_to_date = job.key in self._up_to_date
+        self._up_to_date.discard(job.key)
+        events = (*_coordinator_events(observed, _now()), *decided.events)
+        emitted = [await self._emit_one(job.key, job.uid, event) for event in events]
+        for name, event in () if is_up_to_date else _remembered_events(job.status, _now()):
+            emitted.append(await self._emit_named(job.key, job.uid, name, event))
+        if all(emitted):
+            self._up_to_date.add(job.key)
+
+    async def _emit_one(self, key: Key, uid: str, event: Event) -> bool:
         name = names.event(key[1], uid, event.reason, event.key)
-        if name not in self._emitted and self._event_limit.allows(key):
-            await self._cluster.create_event(_event(key, uid, event, name))
-            self._emitted.add(name)
+        return await self._emit_named(key, uid, name, event)
+
+    async def _emit_named(self, key: Key, uid: str, name: str, event: Event) -> bool:
+        """Emit an event that is new. One above the limit is left out, which the result says; what a
+        coordinator or the status still lists is emitted when its turn comes.
+        """
+        if name in self._emitted:
+            return True
+        if not self._event_limit.allows(key):
+            return False
+        await self._cluster.create_event(_event(key, uid, event, name))
+        self._emitted.add(name)
+        return True
 
 
 def _agents(job: AnyJob, observed: Observed) -> tuple[Agent, ...]:
@@ -447,6 +494,15 @@ def _coordinator_events(observed: Observed, now: datetime) -> list[Event]:
         Event(event.type, event.reason, event.message, f"{answer.term}-{event.sequence}")
         for event in answer.events
         if event.reason not in _EMITTED_BY_PLANS and now.timestamp() - event.time < EVENT_SECONDS
+    ]
+
+
+def _remembered_events(status: TrainingJobStatus, now: datetime) -> list[tuple[str, Event]]:
+    """Names and events that the status remembers and the API server may not have dropped yet."""
+    return [
+        (event.name, Event(event.type, event.reason, event.message, event.name))
+        for event in status.recent_events
+        if (now - parse_time(event.time)).total_seconds() < EVENT_SECONDS
     ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from regroup_operator.decide.plan import (
     Action,
@@ -19,7 +20,7 @@ from regroup_operator.decide.plan import (
     EnsureService,
     EnsureToken,
 )
-from regroup_operator.errors import ObjectConflictError
+from regroup_operator.errors import ClusterError, ObjectConflictError
 from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
@@ -93,6 +94,24 @@ class Refusals:
         refusal = next(iter(self._by_kind.values()), None)
         if refusal is None:
             return WaitingReason.ApiError, ""
-        conflict = isinstance(refusal.error, ObjectConflictError)
-        reason = WaitingReason.ObjectConflict if conflict else WaitingReason.ApiError
-        return reason, str(refusal.error)
+        if isinstance(refusal.error, ObjectConflictError):
+            return WaitingReason.ObjectConflict, str(refusal.error)
+        if full := _explain_quota(refusal.error):
+            return WaitingReason.QuotaExceeded, full
+        return WaitingReason.ApiError, str(refusal.error)
+
+
+_QUOTA_ADVICE = {
+    "exceeded quota: ": "raise the quota, free what uses it, or ask for less",
+    "failed quota: ": "set what it asks for in spec.template",
+}
+"""Words of the API server's ResourceQuota admission -> what to do."""
+
+
+def _explain_quota(error: Exception) -> str:
+    """What a quota refused, and what to do; empty when none did."""
+    if not isinstance(error, ClusterError) or error.status != HTTPStatus.FORBIDDEN:
+        return ""
+    advice = (advice for words, advice in _QUOTA_ADVICE.items() if words in error.message)
+    what = f"a quota of the namespace refuses an object: {error.message}"
+    return next((f"{what} ({text})" for text in advice), "")

@@ -3,9 +3,8 @@ reconcile.
 
 The rules are those of controller-runtime's work queue. A key that is added while it is worked on
 runs again afterwards. A key that failed waits longer each time. One that succeeded starts from
-zero. In three things they are not. The groups (namespaces) that have keys here take turns: one with
-a thousand of them delays another by one key. Only some keys of a group are worked on at a time: one
-whose work is slow leaves workers to others. What something has happened to goes before what is only
+zero. In two things they are not. The groups (namespaces) that have keys here take turns: one with a
+thousand of them delays another by one key. What something has happened to goes before what is only
 looked at again, so that a lost pod does not wait behind a burst of routine.
 """
 
@@ -14,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Generic, TypeVar
 
 from regroup_trainer.protocol.backoff import backoff_seconds
@@ -39,18 +38,17 @@ class _Turns(Generic[Key]):
     def append(self, key: Key) -> None:
         self._groups.setdefault(self._group_of(key), {})[key] = None
 
-    def head(self, may: Callable[[Hashable], bool]) -> Key | None:
-        """The key whose turn it is, among the groups that may have one."""
-        group = next(filter(may, self._groups), None)
-        return None if group is None else next(iter(self._groups[group]))
+    def head(self, full: Collection[Hashable]) -> Key | None:
+        """The next key of a group that is not full; None where there is none."""
+        open_groups = (keys for group, keys in self._groups.items() if group not in full)
+        return next((next(iter(keys)) for keys in open_groups), None)
 
-    def take(self, key: Key) -> None:
-        """Take out a key. The other groups come before the next one of its group."""
+    def pop(self, key: Key) -> None:
+        """Take a key away; the turn of its group is over."""
         group = self._group_of(key)
-        keys = self._groups.pop(group)
-        del keys[key]
-        if keys:
-            self._groups[group] = keys
+        self.discard(key)
+        if group in self._groups:
+            self._groups.move_to_end(group)
 
     def discard(self, key: Key) -> None:
         group = self._group_of(key)
@@ -62,20 +60,20 @@ class _Turns(Generic[Key]):
 
 class WorkQueue(Generic[Key]):
     """Keys to reconcile, for any number of workers in one event loop. Keys of one group wait in the
-    order in which they came; groups take turns. Up to `most_of_a_group` keys of a group are worked
-    on at a time.
+    order in which they came; groups take turns. At most `most_of_a_group` keys of a group are
+    worked on, so that a group whose rounds take long leaves workers for the others.
     """
 
     def __init__(self, group_of: Callable[[Key], Hashable], most_of_a_group: int) -> None:
         self._group_of = group_of
         self._most_of_a_group = most_of_a_group
         self._busy: Counter[Hashable] = Counter()
-        """Keys of each group that are worked on."""
+        """Group -> keys that are worked on."""
         self._urgent = _Turns(group_of)
         self._routine = _Turns(group_of)
         self._routine_was_next = False
-        self._news = asyncio.Event()
-        """Set when a key may have become ready for a worker."""
+        self._changed = asyncio.Event()
+        """There may be a key to take."""
         self._added: dict[Key, float] = {}
         """Keys that wait -> since when."""
         self._working: set[Key] = set()
@@ -101,7 +99,7 @@ class WorkQueue(Generic[Key]):
         if key not in self._added:
             self._added[key] = time.monotonic()
             (self._routine if routine else self._urgent).append(key)
-            self._news.set()
+            self._changed.set()
         elif not routine:
             self._routine.discard(key)
             self._urgent.append(key)
@@ -118,38 +116,33 @@ class WorkQueue(Generic[Key]):
     async def take(self) -> tuple[Key, float]:
         """The next key, and the seconds that it has waited. `done` must follow."""
         while (key := self._next()) is None:
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         waited = time.monotonic() - self._added.pop(key)
         self._working.add(key)
         self._busy[self._group_of(key)] += 1
         return key, waited
 
     def _next(self) -> Key | None:
-        """Take out the key whose turn it is; None while no group may have one."""
-        urgent, routine = self._urgent.head(self._may), self._routine.head(self._may)
-        key = urgent
-        self._routine_was_next = routine is not None and (
-            urgent is None or self._is_overdue(routine)
-        )
-        if self._routine_was_next:
-            key = routine
+        full = {group for group, count in self._busy.items() if count >= self._most_of_a_group}
+        urgent, routine = self._urgent.head(full), self._routine.head(full)
+        self._routine_was_next = self._routine_is_next(urgent, routine)
+        turns, key = (self._routine, routine) if self._routine_was_next else (self._urgent, urgent)
         if key is not None:
-            (self._routine if self._routine_was_next else self._urgent).take(key)
+            turns.pop(key)
         return key
 
-    def _may(self, group: Hashable) -> bool:
-        return self._busy[group] < self._most_of_a_group
-
-    def _is_overdue(self, key: Key) -> bool:
-        waited = time.monotonic() - self._added[key]
+    def _routine_is_next(self, urgent: Key | None, routine: Key | None) -> bool:
+        if urgent is None or routine is None:
+            return routine is not None
+        waited = time.monotonic() - self._added[routine]
         return waited >= ROUTINE_SECONDS and not self._routine_was_next
 
     def done(self, key: Key, *, failed: bool = False) -> None:
         """End the work on a key. One that failed is added again by itself, later each time."""
         self._working.discard(key)
-        self._busy -= Counter([self._group_of(key)])  # which forgets groups that have none
-        self._news.set()
+        self._busy -= Counter([self._group_of(key)])
+        self._changed.set()
         if failed:
             count = self._failures[key] = self._failures.get(key, 0) + 1
             # One more than there were: the queue also waits after the first failure.

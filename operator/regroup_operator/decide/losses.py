@@ -22,6 +22,7 @@ from regroup_operator.observe.observed import (
     Node,
     Observed,
     Pod,
+    incarnation_of,
 )
 
 KUBELET_GRACE_SECONDS = 2.0
@@ -213,13 +214,9 @@ def _worker_lost(pod: Pod) -> Event:
 def _superseded(ended: list[Pod]) -> tuple[Pod, ...]:
     newest: dict[int, Pod] = {}
     for pod in ended:  # by index, then name: the incarnation at its end decides
-        if pod.index not in newest or _incarnation(pod) > _incarnation(newest[pod.index]):
+        if pod.index not in newest or incarnation_of(pod) > incarnation_of(newest[pod.index]):
             newest[pod.index] = pod
     return tuple(pod for pod in ended if newest[pod.index] is not pod)
-
-
-def _incarnation(pod: Pod) -> int:
-    return int(pod.name.rsplit("-", 1)[-1])
 
 
 # --- removal --------------------------------------------------------------------------------------

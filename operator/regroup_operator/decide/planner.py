@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from regroup_operator.api import names
-from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.status import EVENTS_KEPT, EventStatus, TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.coordinator_evidence import explain_silence, outage_due
 from regroup_operator.decide.job_projection import project
@@ -27,6 +27,7 @@ from regroup_operator.decide.outcome import (
     written_outcome,
 )
 from regroup_operator.decide.plan import (
+    MESSAGE_LIMIT,
     REQUEUE_SECONDS,
     Action,
     CreateClaim,
@@ -82,16 +83,13 @@ def plan(job: AnyJob, observed: Observed, now: datetime) -> Plan:
     status = project(job, observed, draft.status, draft.context, now)
     view = JobView(job, observed, status, draft.context)
     waiting = find_waiting(view)
+    events = (*draft.events, *waiting_events(view, waiting))
     hindrance = find_hindrance(view) if status.phase == "Running" else None
     return Plan(
-        status=status,
+        status=_with_events(job, status, events, now),
         actions=draft.actions,
-        events=(
-            *draft.events,
-            *waiting_events(view, waiting),
-            *_unreadable_status(job),
-            *_unreadable_pods(observed),
-        ),
+        # The last two are planned again as long as they hold.
+        events=(*events, *_unreadable_status(job), *_unreadable_pods(observed)),
         requeue_after=draft.requeue_after,
         follow=draft.follow,
         waiting=waiting,
@@ -220,6 +218,27 @@ def _blocker(job: Job, observed: Observed) -> Waiting | None:
     return None
 
 
+def _with_events(
+    job: AnyJob, status: TrainingJobStatus, events: Iterable[Event], now: datetime
+) -> TrainingJobStatus:
+    """The status with these events, so that the next operator can make them if this one cannot."""
+    new = {names.event(job.name, job.uid, event.reason, event.key): event for event in events}
+    known = {event.name for event in status.recent_events}
+    fresh = (
+        EventStatus(
+            name=name,
+            time=format_time(now),
+            type=event.type,
+            reason=event.reason,
+            message=event.message[:MESSAGE_LIMIT],
+        )
+        for name, event in new.items()
+        if name not in known
+    )
+    kept = (*status.recent_events, *fresh)[-EVENTS_KEPT:]
+    return status.model_copy(update={"recent_events": kept})
+
+
 def _with_shown_release(status: TrainingJobStatus, observed: Observed) -> TrainingJobStatus:
     """The status with images and protocol as the job's pods show them, where it lacks them: a part
     of it was unreadable or removed. A pod that replaces one of them is then of their release.
@@ -275,7 +294,7 @@ def _unreadable_status(job: AnyJob) -> tuple[Event, ...]:
         return ()
     fields = ", ".join(job.unreadable_status)
     text = f"status: cannot read {fields} (default values are used; see the operator's log)"
-    return (Event("Warning", "StatusUnreadable", text, fields),)
+    return (Event("Warning", "StatusUnreadable", text[:MESSAGE_LIMIT], fields),)
 
 
 def _unreadable_pods(observed: Observed) -> tuple[Event, ...]:

@@ -4,7 +4,8 @@ how many of them a drain must leave. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from regroup_operator.api.spec import TrainingJobSpec
@@ -18,7 +19,14 @@ from regroup_operator.decide.plan import (
     Event,
     Step,
 )
-from regroup_operator.observe.observed import Job, JobObject, Observed, Pod
+from regroup_operator.observe.observed import (
+    CoordinatorView,
+    Job,
+    JobObject,
+    Observed,
+    Pod,
+    incarnation_of,
+)
 from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.job_status import Waiting
 
@@ -34,7 +42,8 @@ def keep_workers(
     """Delete the workers above the wanted number; create those that are missing."""
     wanted = job.spec.replicas + job.spec.spares
     live = [pod for pod in observed.workers if pod.alive]
-    extra = surplus(live, wanted)
+    staying = [pod for pod in live if pod.index < wanted]
+    extra = (*surplus(live, wanted), *delete_second(staying, observed.coordinator))
     held = {pod.index for pod in (*live, *_just_succeeded(observed, now))}
     missing = sorted(set(range(wanted)) - held)
     reachable = observed.service is not None and bool(observed.service.address)
@@ -48,6 +57,51 @@ def surplus(live: Iterable[Pod], wanted: int) -> tuple[DeletePod, ...]:
     return tuple(
         DeletePod(pod, "the job has fewer workers now") for pod in live if pod.index >= wanted
     )
+
+
+# --- two pods of one worker -----------------------------------------------------------------------
+#
+# A request for a pod that timed out may be executed after the next one was made. The coordinator
+# lets the second agent of an index wait, and stock torchrun would train with both.
+
+
+def delete_second(live: Iterable[Pod], view: CoordinatorView) -> tuple[DeletePod, ...]:
+    """Delete the live workers whose index another has: those without a rank at the coordinator,
+    else the newer ones. Nothing while the coordinator does not say who has a rank.
+    """
+    if view.status is None or view.failures:
+        return ()
+    members = {member.member: member for member in view.status.members}
+
+    def use(pod: Pod) -> int:
+        """The less, the more of use."""
+        member = members.get(pod.uid)
+        if member is None:
+            return 2
+        return 3 if member.lost else int(member.rank is None)
+
+    return delete_all_but_one(live, lambda pod: (use(pod), incarnation_of(pod)))
+
+
+def delete_all_but_one(
+    live: Iterable[Pod],
+    order: Callable[[Pod], tuple[int, ...]] = lambda pod: (incarnation_of(pod),),
+) -> tuple[DeletePod, ...]:
+    """Delete all of these workers but the first of each index in this order: by default the one
+    that was asked for first.
+    """
+    by_index: defaultdict[int, list[Pod]] = defaultdict(list)
+    for pod in live:
+        by_index[pod.index].append(pod)
+    return tuple(
+        DeletePod(pod, f"{first.name} is worker {index} already")
+        for index, pods in sorted(by_index.items())
+        for first, *others in [sorted(pods, key=order)]
+        for pod in others
+    )
+
+
+# --- new workers ----------------------------------------------------------------------------------
 
 
 def hire(status: TrainingJobStatus, missing: list[int], extra: Iterable[DeletePod]) -> Step:

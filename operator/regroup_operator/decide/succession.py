@@ -35,6 +35,10 @@ UNCREATED_SECONDS = 5.0
 """How long a pod may wait for its containers before the Secret that it mounts is sent again."""
 NAMED_SECONDS = 30.0
 """How long it may wait before the status names it. Images are pulled meanwhile."""
+MOUNT_SECONDS = 10.0
+"""How long it may wait before its events are read: they say which volume is not mounted."""
+MOUNT_CHARACTERS = 512
+"""Of a kubelet's message."""
 TOKEN_SECONDS = 60.0
 """The longest pause between two times that the Secret is sent while a pod waits."""
 
@@ -107,8 +111,8 @@ def _suspect(node: str, observed: Observed, status: TrainingJobStatus) -> Traini
 
 
 def ensure_service(observed: Observed, term: int) -> tuple[Action, ...]:
-    """What makes the Service select this term, and the NetworkPolicy exist, where they do not.
-    Nothing where an object of somebody else has one of their names.
+    """What makes the Service select this term, and the NetworkPolicy be as wanted, where they are
+    not. Nothing where an object of somebody else has one of their names.
     """
     if observed.conflict:
         return ()
@@ -133,7 +137,7 @@ def token_due(observed: Observed, now: datetime) -> float | None:
 
     The pause grows with the time that the pod waits.
     """
-    pods = _uncreated_pods(observed)
+    pods = _uncreated_pods(observed.pods)
     if not pods:
         return None
     waited = max(_waited(pod, now) for pod in pods)
@@ -145,7 +149,11 @@ def token_due(observed: Observed, now: datetime) -> float | None:
 
 def uncreated(observed: Observed, now: datetime) -> Waiting | None:
     """The pod that waits for its containers for too long."""
-    pod = max(_uncreated_pods(observed), key=lambda pod: _waited(pod, now), default=None)
+    pod = next(iter(waits_for_volumes(observed.pods, now)), None)
+    if pod is not None and (why := observed.mount_failures.get(pod.uid)):
+        what = f"pod {pod.name} on node {pod.node} waits for a volume: {why[:MOUNT_CHARACTERS]}"
+        advice = "make or repair what it mounts, or correct it in the spec"
+        return Waiting.of(WaitingReason.FailedMount, f"{what} ({advice})")
     if pod is None or _waited(pod, now) < NAMED_SECONDS:
         return None
     return Waiting.of(
@@ -156,9 +164,17 @@ def uncreated(observed: Observed, now: datetime) -> Waiting | None:
     )
 
 
-def _uncreated_pods(observed: Observed) -> list[Pod]:
+def waits_for_volumes(pods: Iterable[Pod], now: datetime) -> list[Pod]:
+    """The pods whose containers are not made for so long that a volume may be missing, the one that
+    waits for the longest first.
+    """
+    late = [pod for pod in _uncreated_pods(pods) if _waited(pod, now) > MOUNT_SECONDS]
+    return sorted(late, key=lambda pod: _waited(pod, now), reverse=True)
+
+
+def _uncreated_pods(pods: Iterable[Pod]) -> list[Pod]:
     """The pods that have a node, and no containers yet."""
-    return [pod for pod in observed.pods if pod.alive and pod.placed and not pod.is_created]
+    return [pod for pod in pods if pod.alive and pod.placed and not pod.is_created]
 
 
 def _waited(pod: Pod, now: datetime) -> float:

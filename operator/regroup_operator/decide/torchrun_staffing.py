@@ -26,7 +26,13 @@ from regroup_operator.decide.plan import (
     Event,
     Step,
 )
-from regroup_operator.decide.staffing import backoff_left, hire, nodes_to_avoid, surplus
+from regroup_operator.decide.staffing import (
+    backoff_left,
+    delete_all_but_one,
+    hire,
+    nodes_to_avoid,
+    surplus,
+)
 from regroup_operator.decide.succession import ensure_service
 from regroup_operator.observe.observed import Job, Observed, Pod
 from regroup_trainer.protocol.job_status import Waiting
@@ -129,7 +135,12 @@ def keep_agents(
     """
     attempt = read_attempt(observed, status.coordinator_term)
     live = [pod for pod in observed.workers if pod.alive]
-    extra = (*_of_other_attempts(live, status), *surplus(attempt.live, job.spec.replicas))
+    staying = [pod for pod in attempt.live if pod.index < job.spec.replicas]
+    extra = (
+        *_of_other_attempts(live, status),
+        *surplus(attempt.live, job.spec.replicas),
+        *delete_all_but_one(staying),
+    )
     if attempt.done:
         late = (pod for pod in attempt.live if pod.phase == "Pending")
         deleted = (DeletePod(pod, "the others have ended well") for pod in late)

@@ -113,7 +113,15 @@ def _why_idle(view: JobView, pod: Pod) -> str:
     return f"{where} runs, and has not connected yet (see kubectl logs {pod.name})"
 
 
-_OF_ONE_POD = frozenset({WaitingReason.ContainerCreating.name, WaitingReason.WorkerSilent.name})
+_OF_ONE_POD = frozenset(
+    reason.name
+    for reason in (
+        WaitingReason.CreateContainerConfigError,
+        WaitingReason.FailedMount,
+        WaitingReason.ContainerCreating,
+        WaitingReason.WorkerSilent,
+    )
+)
 
 
 def waiting_events(view: JobView, waiting: Waiting | None) -> tuple[Event, ...]:
@@ -153,6 +161,16 @@ def image_message(pod: Pod) -> str:
     why = ": ".join(filter(None, (pod.waiting_reason, pod.waiting_message)))
     field = "the operator's image" if pod.role == COORDINATOR else "spec.image or spec.template"
     return f"cannot pull image {pod.image} of pod {pod.name}{where}: {why} (check {field})"
+
+
+def _container_config(view: JobView) -> Waiting | None:
+    reason = WaitingReason.CreateContainerConfigError
+    pod = _first_live(view, lambda pod: pod.waiting_reason == reason.name)
+    if pod is None:
+        return None
+    what = f"cannot make the container of pod {pod.name} on node {pod.node}: {pod.waiting_message}"
+    advice = "make what is missing, or correct its name in spec.template"
+    return Waiting.of(reason, f"{what} ({advice})")
 
 
 def _coordinator_crash(view: JobView) -> Waiting | None:
@@ -281,6 +299,7 @@ TABLE = (
     Row(_blocker, "blocks"),
     Row(_refused_request, "blocks"),
     Row(_image, "hinders"),
+    Row(_container_config, "hinders"),
     Row(_coordinator_crash, "hinders"),
     Row(_pod_does_not_start, "hinders"),
     Row(_suspended, "waits"),

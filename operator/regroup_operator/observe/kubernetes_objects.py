@@ -4,7 +4,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from typing import Any
@@ -218,6 +218,23 @@ def read_disruption_budget(document: Object) -> int | None:
     """
     fewest = document["spec"].get("minAvailable")
     return fewest if isinstance(fewest, int) else None
+
+
+_MOUNT_REASONS = ("FailedMount", "FailedAttachVolume")
+
+
+def read_mount_failure(events: Sequence[Object]) -> str:
+    """Why a volume of a pod cannot be mounted, of all the events of that pod; empty when something
+    newer has happened to it.
+    """
+    newest = max(events, key=_age_of, default={})
+    return newest.get("message") or "" if newest.get("reason") in _MOUNT_REASONS else ""
+
+
+def _age_of(event: Object) -> tuple[str, bool]:
+    """What is greater for a newer event. Times have seconds: a mount comes before what follows."""
+    time = event.get("lastTimestamp") or event.get("eventTime") or ""
+    return time, event.get("reason") not in _MOUNT_REASONS
 
 
 def read_ready(document: Mapping[str, Any]) -> bool:

@@ -145,6 +145,11 @@ class Pod:
         return self.phase != "Pending" or self.waiting_reason not in uncreated
 
 
+def incarnation_of(worker: Pod) -> int:
+    """The number at the end of a worker's name."""
+    return int(worker.name.rsplit("-", 1)[-1])
+
+
 @dataclass(frozen=True)
 class Node:
     """A node that was read because something suggests that it has failed."""
@@ -230,10 +235,13 @@ class Observed:
     pods: tuple[Pod, ...] = ()
     service: Service | None = None
     network_policy: bool = False
+    """Whether it is as it is to be, or none is wanted."""
     token_sent_seconds: float | None = None
     """Since this operator last sent the Secret with the token; None: never."""
     unreached_seconds: Mapping[str, float] = field(default_factory=dict)
     """UID of a worker -> for how long the coordinator's new address could not be sent to it."""
+    mount_failures: Mapping[str, str] = field(default_factory=dict)
+    """UID of a pod that waits for its containers -> why a volume of it cannot be mounted."""
     disruption_budget: int | None = None
     """Workers that the PodDisruptionBudget protects from eviction; None: there is no budget."""
     claim: Claim | None = None

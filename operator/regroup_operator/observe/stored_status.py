@@ -23,6 +23,7 @@ out becomes:
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from datetime import datetime
 from typing import Any
 
@@ -34,10 +35,15 @@ from regroup_trainer.protocol.version_one import RESTORED_FROM
 _NEVER_REUSED = ("coordinatorTerm", "nextIncarnation")
 _MOST_COUNTED = 2_000_000_000
 """Of a counter that the operator raises. The seconds since 1970 reach it in 2033."""
+_ENTRIES_NAMED = 8
+_PATH_LIMIT = 100
+"""Characters. The keys of a map are as long as somebody made them."""
 
 
 def read_status(raw: Any, now: datetime) -> tuple[TrainingJobStatus, tuple[str, ...]]:
-    """The status, and the paths of what could not be read, such as `recoveries.0.time`."""
+    """The status, and the paths of what could not be read, such as `recoveries.0.time`. Where more
+    than eight entries of a field could not, `recoveries.*` stands for all of them.
+    """
     document = _renamed(copy.deepcopy(raw)) if isinstance(raw, dict) else {}
     unreadable: list[str] = [] if isinstance(raw, dict) or raw is None else ["status"]
     for name in _used_up(document):
@@ -46,14 +52,40 @@ def read_status(raw: Any, now: datetime) -> tuple[TrainingJobStatus, tuple[str, 
         try:
             status = TrainingJobStatus.model_validate(document)
         except ValidationError as error:
-            # One at a time: removing an entry of a list moves those behind it.
-            path = error.errors(include_url=False)[0]["loc"]
-            unreadable.append(".".join(map(str, path)))
-            _remove(document, path)
-            fresh = {name: int(now.timestamp()) for name in _NEVER_REUSED if name == path[0]}
+            paths = [entry["loc"] for entry in error.errors(include_url=False)]
+            unreadable += (".".join(map(str, path)) for path in paths)
+            _remove_all(document, paths)
+            fields = {path[0] for path in paths}
+            fresh = {name: int(now.timestamp()) for name in _NEVER_REUSED if name in fields}
             document |= fresh
         else:
-            return status, tuple(dict.fromkeys(unreadable))
+            return status, _named(unreadable)
+
+
+def _remove_all(document: dict[str, Any], paths: list[tuple[int | str, ...]]) -> None:
+    """Remove one part of each entry that has unreadable ones. Removing an entry of a list moves
+    those behind it, so the last goes first. Another part of an entry waits for the next reading.
+    """
+    of_entries = {path[:2]: path for path in paths}
+    for path in sorted(of_entries.values(), key=_place, reverse=True):
+        _remove(document, path)
+
+
+def _place(path: tuple[int | str, ...]) -> list[tuple[int, str]]:
+    return [(part, "") if isinstance(part, int) else (0, part) for part in path]
+
+
+def _named(paths: list[str]) -> tuple[str, ...]:
+    """Each path once and not too long; many entries of one field as `field.*`."""
+    names = dict.fromkeys(paths)
+    entries = Counter(path.partition(".")[0] for path in names)
+    return tuple(
+        dict.fromkeys(
+            f"{field}.*" if entries[field] > _ENTRIES_NAMED else path[:_PATH_LIMIT]
+            for path in names
+            for field in [path.partition(".")[0]]
+        )
+    )
 
 
 def _used_up(document: dict[str, Any]) -> list[str]:

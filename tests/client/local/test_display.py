@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
+import pytest
+from click import ClickException
 from rich.console import Console
 
 from regroup.local.display import Display, without_escapes
 from regroup.local.local_run import LocalRun, keep_progress
-from regroup.local.summary import sentence, summarize
+from regroup.local.summary import sentence, summarize, write
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Outcome, Recovery
 from regroup_trainer.protocol.ledger import Ledger
@@ -130,6 +133,11 @@ def test_the_summary_counts_what_was_lost() -> None:
     assert "1 recovery, 1 planned change, 7 lost" in sentence(
         {**summary, "recoveries": [*summary["recoveries"], joined]}
     )
+
+
+def test_a_summary_that_cannot_be_written_is_named_with_what_to_do() -> None:
+    with pytest.raises(ClickException, match=r"^--summary /proc/no/a.json: No such file or dir.*:"):
+        write({}, Path("/proc/no/a.json"))
 
 
 def test_a_program_that_reports_no_steps_has_none_in_display_and_summary() -> None:

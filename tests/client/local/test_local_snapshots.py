@@ -134,6 +134,7 @@ def test_a_lost_workers_shards_come_from_its_neighbour(
     assert losses(tmp_path)[:STEPS] == pytest.approx(undisturbed, rel=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system")
 def test_snapshots_do_without_the_volume_and_bring_the_steps_that_it_lacks(volume: Path) -> None:
     run = fsdp_run(volume / "job", workers=2, ranks=1)

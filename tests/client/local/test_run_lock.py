@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from regroup.cli.command_line import main
-from regroup.local.run_lock import FolderInUseError, locked
+from regroup.local.run_lock import FolderError, locked
+from tests.support.disks import fill, mounted, remount
 
 JOB = """\
 apiVersion: regroup.dev/v1alpha1
@@ -24,7 +25,7 @@ spec:
 
 
 def test_a_second_run_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(FolderInUseError) as refused, locked(tmp_path):
+    with locked(tmp_path), pytest.raises(FolderError) as refused, locked(tmp_path):
         pass
     assert str(tmp_path) in str(refused.value)
     assert f"(process {os.getpid()})" in str(refused.value)
@@ -56,3 +57,33 @@ def test_a_file_system_without_locks_lets_every_run_in(
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with locked(tmp_path), locked(tmp_path):
         pass
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system")
+@pytest.mark.parametrize(
+    ("is_full", "why"),
+    [
+        (True, "No space left on device: make room"),
+        (False, "Read-only file system: give this run a folder that can be written"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(
+    tmp_path: Path, is_full: bool, why: str
+) -> None:
+    with mounted(tmp_path / "disk", "64k") as disk:
+        fill(disk / "hog") if is_full else remount(disk, "ro")
+        with pytest.raises(FolderError) as refused, locked(disk / "job"):
+            pass
+        if not is_full:
+            remount(disk, "rw")
+    assert str(refused.value).startswith(str(disk / "job"))
+    assert why in str(refused.value)
+
+
+def test_the_command_says_that_a_folder_lies_below_a_file(tmp_path: Path) -> None:
+    job, folder = tmp_path / "job.yaml", tmp_path / "job.yaml" / "run"
+    job.write_text(JOB.format(launcher="regroup"))
+    result = CliRunner().invoke(main, ["run", str(job), "--directory", str(folder)])
+    assert result.exit_code == 1
+    assert f"Error: {folder}" in result.output
+    assert "Not a directory: give this run a folder that can be written" in result.output

@@ -243,7 +243,8 @@ if os.environ["RANK"] == "0" and not once.exists():
     if not os.fork():
         server = socket.create_server(there)
         os.write(is_ready, b".")
-        os.read(os.open(sys.argv[1] + "/never", os.O_RDONLY), 1)
+        os.read(os.open(sys.argv[1] + "/end", os.O_RDONLY), 1)
+        os._exit(0)
     os.read(ready, 1)
 dist.init_process_group("gloo")
 dist.barrier()
@@ -254,10 +255,11 @@ dist.destroy_process_group()
 def test_a_lost_race_for_the_port_that_was_chosen_is_charged_to_nobody(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(TAKES_THE_PORT)
-    os.mkfifo(tmp_path / "never")
+    os.mkfifo(tmp_path / "end")
     script = (str(program), str(tmp_path))
     run = make_run(tmp_path / "job", 1, script=script, replicas=2, max_restarts=0)
     outcome = play(run)
+    os.close(os.open(tmp_path / "end", os.O_WRONLY | os.O_NONBLOCK))  # who has the port ends
     assert outcome.result == "completed", outcome.message
     assert run.status is not None
     assert run.status.ledger.restarts == {"infrastructure": 1}

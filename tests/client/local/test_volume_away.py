@@ -12,6 +12,7 @@ from regroup_trainer.protocol.config import CheckpointPolicy
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Recovery
 from tests.support.disks import fill, freeze_disk, thaw_disk
 from tests.support.local_job import at_step, make_run, play, require_whole_history
+from tests.support.silent_data import SILENT
 
 pytestmark = [
     pytest.mark.slow,
@@ -24,6 +25,12 @@ ENDLESS = 1_000_000
 def only_recovery(run: LocalRun) -> Recovery:
     (found,) = run.recoveries.values()
     return found
+
+
+def ranks_wait(status: CoordinatorStatus) -> bool:
+    """Whether a generation that has begun waits for the volume."""
+    found = status.waiting
+    return found is not None and "waits for the volume" in found.message
 
 
 def test_a_dead_rank_costs_no_step_while_the_volume_is_full(volume: Path) -> None:
@@ -53,10 +60,6 @@ def test_a_dead_rank_costs_no_step_while_the_volume_does_not_answer(
         freeze_disk(volume)
         assert run.kill_rank(1)
 
-    def ranks_wait(status: CoordinatorStatus) -> bool:
-        found = status.waiting
-        return found is not None and "waits for the volume" in found.message
-
     def thaw(run: LocalRun) -> None:
         assert run.status is not None
         assert run.status.waiting is not None
@@ -69,3 +72,27 @@ def test_a_dead_rank_costs_no_step_while_the_volume_does_not_answer(
     recovery = only_recovery(run)
     assert (recovery.restored_from, recovery.lost_steps) == ("Peers", 0)
     assert require_whole_history(volume / "job") == STEPS
+
+
+def test_a_dead_rank_costs_no_step_while_the_training_data_does_not_come(tmp_path: Path) -> None:
+    """The survivors read ahead when the data stops; nobody waits for what they read."""
+    policy = CheckpointPolicy(interval_steps=ENDLESS)
+    run = make_run(tmp_path, STEPS, checkpoint=policy)
+    run.entry = "tests.support.silent_data"
+    silent, waiting = tmp_path / SILENT, list[str]()
+
+    def strike(run: LocalRun) -> None:
+        silent.touch()
+        assert run.kill_rank(1)
+
+    def go_on(run: LocalRun) -> None:
+        assert run.status is not None
+        assert run.status.waiting is not None
+        waiting.append(run.status.waiting.message)
+        silent.unlink()
+
+    assert play(run, [(at_step(25), strike), (ranks_wait, go_on)]).result == "completed"
+    assert "the training data does not come" in waiting[0]
+    recovery = only_recovery(run)
+    assert (recovery.restored_from, recovery.lost_steps) == ("Peers", 0)
+    assert require_whole_history(tmp_path) == STEPS

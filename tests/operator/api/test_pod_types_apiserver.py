@@ -54,6 +54,12 @@ PODS: dict[str, Callable[[Json], Json]] = {
     "VolumeMount": mounted,
     "Toleration": lambda given: pod(tolerations=[{"key": "a", **given}]),
     "Probe": probe,
+    "GRPCAction": lambda given: pod(container={"livenessProbe": {"grpc": {"port": 1, **given}}}),
+    "PodSchedulingGate": lambda given: pod(schedulingGates=[given]),
+    "PodOS": lambda given: pod(os=given),
+    "EnvFromSource": lambda given: pod(
+        container={"envFrom": [{"secretRef": {"name": "a"}, **given}]}
+    ),
     "SecurityContext": lambda given: pod(container={"securityContext": given}),
     "PodSecurityContext": lambda given: pod(securityContext=given),
     "TopologySpreadConstraint": lambda given: pod(
@@ -139,6 +145,10 @@ VALUES: dict[tuple[str, str], list[Any]] = {
     ("Probe", "failureThreshold"): [*NUMBERS],
     ("Probe", "successThreshold"): [*NUMBERS],
     ("Probe", "initialDelaySeconds"): [*NUMBERS],
+    ("GRPCAction", "port"): [*NUMBERS],
+    ("PodSchedulingGate", "name"): [*LABELS],
+    ("PodOS", "name"): ["linux", "windows", "Linux", "${A}", ""],
+    ("EnvFromSource", "prefix"): ["A_", "a.b-", "a b", "A=B", "", "ä", "~"],
     ("SecurityContext", "runAsUser"): [*NUMBERS],
     ("SecurityContext", "runAsGroup"): [*NUMBERS],
     ("PodSecurityContext", "runAsUser"): [*NUMBERS],

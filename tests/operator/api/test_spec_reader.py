@@ -52,3 +52,46 @@ def test_what_the_decoder_cuts_off_is_refused_and_never_taken_for_a_smaller_spec
     job = read_job(bounded_json.decode(deep.encode()), NOW)
     assert isinstance(job, InvalidJob)
     assert "more than 50 objects and lists" in job.problem.message
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("replicas", {"a": None}, "Input should be a valid integer, got {'a': None}"),
+        ("networkPolicy", {}, "Input should be 'Isolated' or 'None', got {}"),
+        ("managedBy", {"": ""}, "Input should be a valid string, got {'': ''}"),
+    ],
+)
+def test_an_object_in_the_wrong_place_is_named_like_any_other_value(
+    field: str, value: Any, message: str
+) -> None:
+    with pytest.raises(InvalidSpecError) as refusal:
+        parse_spec({**SMALLEST, field: value})
+    assert str(refusal.value) == f"spec.{field}: {message}"
+
+
+def test_a_rule_about_several_fields_or_a_missing_one_quotes_no_whole_section() -> None:
+    with pytest.raises(InvalidSpecError) as refusal:
+        parse_spec({**SMALLEST, "replicas": 100_000})
+    assert ", got" not in str(refusal.value)
+
+
+def test_a_problem_of_the_template_stands_under_its_own_path() -> None:
+    with pytest.raises(InvalidSpecError) as refusal:
+        parse_spec({**SMALLEST, "template": {"spec": 7}})
+    assert str(refusal.value) == "spec.template.spec: must be an object, got 7"
+
+
+@pytest.mark.parametrize(
+    ("storage", "given"),
+    [
+        ({}, "none of them"),
+        (
+            {"emptyDir": {}, "persistentVolumeClaim": {"claimName": "a"}},
+            "persistentVolumeClaim and",
+        ),
+    ],
+)
+def test_a_storage_of_two_kinds_or_none_is_told_which_are_there(storage: Any, given: str) -> None:
+    with pytest.raises(InvalidSpecError, match=f"emptyDir, got {given}"):
+        parse_spec({**SMALLEST, "checkpoint": {"storage": storage}})

@@ -71,7 +71,7 @@ def test_a_job_that_ran_before_the_limit_may_have_any_max_replicas(launcher: str
 
 def test_a_running_job_with_more_workers_than_the_limit_keeps_its_pods() -> None:
     simulation = Simulation(make_spec())
-    simulation.settle(4)
+    simulation.run_rounds(4)
     running = simulation.job()
     started = running.status.model_dump(by_alias=True, mode="json", exclude_none=True)
     job = job_with(2, status=started, **make_spec())

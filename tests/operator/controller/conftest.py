@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import yaml
 
 from tests.support.coordinator_stub import CoordinatorStub
-from tests.support.kube_api import ROOT, Api, Namespace
+from tests.support.kube_api import Api, Namespace
 from tests.support.operator_process import (
     NODES,
-    RELEASE,
     Kubelets,
     OperatorProcess,
-    apply,
+    installed_operator,
     make_claim,
     make_node,
     member,
-    run,
 )
 from tests.support.operator_simulation import make_coordinator_status
 from tests.support.specs import SMALLEST
@@ -28,18 +25,7 @@ from tests.support.waiting import wait_until
 @pytest.fixture(scope="module")
 def operator(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
     """The operator under the chart's service account."""
-    folder = tmp_path_factory.mktemp("operator")
-    api.request("POST", "/api/v1/namespaces", {"metadata": {"name": RELEASE}})
-    chart, rbac = str(ROOT / "charts/regroup"), "templates/rbac.yaml"
-    rendered = run(
-        "helm", "template", "regroup", chart, "--namespace", RELEASE, "--show-only", rbac
-    )
-    apply(api, "apply", "-f", "-", stdin=rendered)
-    token = apply(api, "create", "token", "regroup", "--namespace", RELEASE).strip()
-    config = yaml.safe_load(api.kubeconfig.read_text())
-    config["users"][0]["user"] = {"token": token}
-    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
-    process = OperatorProcess(folder / "kubeconfig", folder)
+    process = installed_operator(api, tmp_path_factory.mktemp("operator"))
     process.start()
     yield process
     assert process.stop() == 0

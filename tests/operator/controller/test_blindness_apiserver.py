@@ -36,12 +36,14 @@ def test_a_refused_pod_keeps_no_coordinator_from_being_heard(
     _, stub = running
     limit_pods(namespace, hard=4, used=4)
     namespace.replace_spec(put(SMALLEST, "replicas", 4), dry_run=False)
-    wait_until("the refusal", lambda: condition(namespace, "Ready")["reason"] == "ApiError")
+    wait_until("the refusal", lambda: condition(namespace, "Ready")["reason"] == "QuotaExceeded")
     assert "exceeded quota" in condition(namespace, "Ready")["message"]
     wait_until("the newer spec all the same", lambda: stub.desired)
     operator.stop(signal.SIGKILL)
     operator.start()
-    wait_until("the next refusal", lambda: condition(namespace, "Ready")["reason"] == "ApiError")
+    wait_until(
+        "the next refusal", lambda: condition(namespace, "Ready")["reason"] == "QuotaExceeded"
+    )
     stub.report(phase="completed", outcome=Outcome(result="completed", message="trained 500 steps"))
     wait_until("completion", lambda: condition(namespace, "Complete").get("status") == "True")
 

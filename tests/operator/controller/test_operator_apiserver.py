@@ -334,10 +334,54 @@ def test_a_refused_pod_shows_in_the_status(operator: OperatorProcess, namespace:
     make_claim(namespace)
     first = time.monotonic()
     namespace.create(SMALLEST)
-    wait_until("the refusal", lambda: condition(namespace, "Ready").get("reason") == "ApiError")
+    wait_until(
+        "the refusal", lambda: condition(namespace, "Ready").get("reason") == "QuotaExceeded"
+    )
     assert "exceeded quota" in condition(namespace, "Ready")["message"]
     wait_until("another five attempts", lambda: namespace.read()["status"]["coordinatorTerm"] >= 6)
     assert time.monotonic() - first > 3, "later each time, although each attempt writes the status"
+
+
+def test_a_network_policy_that_differs_from_what_is_wanted_is_put_right_once(
+    operator: OperatorProcess, namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
+) -> None:
+    path = f"/apis/networking.k8s.io/v1/namespaces/{namespace.name}/networkpolicies/gpt-isolated"
+
+    def policy() -> Json:
+        return namespace.api.request("GET", path).body
+
+    wanted = policy()
+    opened: Json = {"spec": {**wanted["spec"], "ingress": [{}]}}
+    answer = namespace.api.request("PATCH", path, opened, "application/merge-patch+json")
+    assert answer.status == 200
+    namespace.replace_spec(put(SMALLEST, "replicas", 2), dry_run=False)
+    wait_until("the policy", lambda: policy()["spec"] == wanted["spec"])
+    assert policy()["metadata"]["uid"] == wanted["metadata"]["uid"]
+    changes = operator.log.read_text().count(f"{namespace.name}/gpt: EnsureAccess")
+    _, stub = running
+    stub.report(phase="recovering", message="a later round")
+    wait_until("a later round", lambda: "a later round" in namespace.read()["status"]["message"])
+    assert operator.log.read_text().count(f"{namespace.name}/gpt: EnsureAccess") == changes
+
+
+def test_a_volume_that_is_not_mounted_is_explained_in_the_words_of_its_kubelet(
+    namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
+) -> None:
+    kubelets, _ = running
+    namespace.api.request("DELETE", namespace.core("pods/gpt-w2-1"), {"gracePeriodSeconds": 0})
+    pod = wait_until("a replacement", lambda: kubelets.pods().get("gpt-w2-2"))
+    why = 'MountVolume.SetUp failed for volume "data" : configmap "data" not found'
+    about = {"kind": "Pod", "namespace": namespace.name, "name": "gpt-w2-2"}
+    event: Json = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "gpt-w2-2.1"}}
+    event |= {"involvedObject": {**about, "uid": pod["metadata"]["uid"]}, "type": "Warning"}
+    event |= {"reason": "FailedMount", "message": why, "lastTimestamp": "2026-01-01T00:00:09Z"}
+    assert namespace.api.request("POST", namespace.core("events"), event).status == 201
+    kubelets.bind("gpt-w2-2", "n3")
+    main: Json = {"name": "trainer", "image": "a", "imageID": "", "ready": False}
+    main |= {"restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}
+    bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    kubelets.write("gpt-w2-2", {"containerStatuses": [main], "conditions": [bound]})
+    wait_until("the message", lambda: why in namespace.read()["status"]["message"])
 
 
 def test_settings_that_are_wrong_are_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 from collections.abc import AsyncIterator
@@ -20,7 +21,7 @@ from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import JobSeries, internal_errors, unreadable
 from regroup_operator.decide.plan import Plan
-from regroup_operator.errors import UnreadableError
+from regroup_operator.errors import ClusterError, UnreadableError
 from regroup_operator.observe.observed import CoordinatorView, Identity, Pod
 from regroup_trainer.protocol.job_status import JobEvent
 from tests.support.operator_simulation import make_coordinator_status, make_spec
@@ -247,3 +248,64 @@ async def test_a_coordinator_gets_no_more_events_made_than_the_limit(
         for _ in range(7):
             await reconciler.reconcile(("a", "gpt"))
     assert BURST <= len(server.events) <= BURST + 5, "some seconds may have passed"
+
+
+class ForgetfulServer(PlainServer):
+    """It refuses the first events."""
+
+    refused = 0
+
+    async def create_event(self, document: Json) -> None:
+        if self.refused:
+            self.refused -= 1
+            raise ClusterError("POST", "/events", 500, "no")
+        await super().create_event(document)
+
+    def reasons(self) -> list[str]:
+        return [event["reason"] for event in self.events]
+
+
+def make_suspended() -> ForgetfulServer:
+    """A job whose first round emits that it is suspended."""
+    metadata = make_document("")["metadata"]
+    return ForgetfulServer({"metadata": metadata, "spec": make_spec(suspend=True)})
+
+
+async def test_an_event_is_made_once_although_the_operator_dies_before_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def dies(*_: Any) -> None:
+        raise asyncio.CancelledError
+
+    server = make_suspended()
+    async with reconciler_of(server) as reconciler:
+        with monkeypatch.context() as patched:
+            patched.setattr(reconcile.Reconciler, "_execute", dies)
+            with pytest.raises(asyncio.CancelledError):
+                await reconciler.reconcile(("a", "gpt"))
+    assert server.reasons() == []
+    async with reconciler_of(server) as successor:
+        for _ in range(3):
+            await successor.reconcile(("a", "gpt"))
+    assert server.reasons() == ["Suspended"]
+
+
+async def test_an_event_that_was_refused_is_made_in_the_next_round() -> None:
+    server = make_suspended()
+    server.refused = 1
+    async with reconciler_of(server) as reconciler:
+        with pytest.raises(ClusterError):
+            await reconciler.reconcile(("a", "gpt"))
+        for _ in range(3):
+            await reconciler.reconcile(("a", "gpt"))
+    assert server.reasons() == ["Suspended"]
+
+
+async def test_an_old_event_is_not_made_again_by_the_next_operator() -> None:
+    server = make_suspended()
+    async with reconciler_of(server) as reconciler:
+        await reconciler.reconcile(("a", "gpt"))
+    server.stored["status"]["recentEvents"][0]["time"] = "2026-01-01T00:00:00Z"
+    async with reconciler_of(server) as successor:
+        await successor.reconcile(("a", "gpt"))
+    assert server.reasons() == ["Suspended"]

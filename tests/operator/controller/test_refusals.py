@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from regroup_operator.controller.refusals import LONGEST_PAUSE_SECONDS, PODS, Refusals, stopped_by
 from regroup_operator.decide.plan import (
     CreateCoordinator,
@@ -54,6 +56,30 @@ def test_it_is_explained_until_it_is_tried_again_with_success() -> None:
     refusals.note_round({CreateWorker}, {}, "scene", 100.0)
     assert refusals.explain() == (WaitingReason.ApiError, "")
     assert refusals.due(100.0) is None
+
+
+FULL = 'pods "gpt-w0-1" is forbidden: exceeded quota: few, requested: pods=1, used: pods=4'
+UNSET = 'pods "gpt-w0-1" is forbidden: failed quota: few: must specify limits.memory for: trainer'
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        (FULL, "raise the quota, free what uses it, or ask for less"),
+        (UNSET, "set what it asks for in spec.template"),
+    ],
+)
+def test_a_quota_has_its_own_reason_and_says_what_to_do(message: str, advice: str) -> None:
+    refusals, error = Refusals(), ClusterError("POST", "/pods", 403, message, "Forbidden")
+    refusals.note_round({CreateWorker}, {CreateWorker: error}, "scene", 0.0)
+    sentence = f"a quota of the namespace refuses an object: {message} ({advice})"
+    assert refusals.explain() == (WaitingReason.QuotaExceeded, sentence)
+
+
+def test_a_quota_in_the_name_of_an_object_is_no_quota() -> None:
+    refusals, error = Refusals(), ClusterError("POST", "/exceeded quota: x", 403, "no right")
+    refusals.note_round({CreateWorker}, {CreateWorker: error}, "scene", 0.0)
+    assert refusals.explain()[0] == WaitingReason.ApiError
 
 
 def test_an_object_of_somebody_else_has_its_own_reason_and_holds_back_pods() -> None:

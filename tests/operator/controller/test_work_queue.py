@@ -10,9 +10,9 @@ from regroup_operator.controller import work_queue
 from regroup_operator.controller.work_queue import WorkQueue
 
 
-def make_queue(most_of_a_group: int = 1000) -> WorkQueue[str]:
-    """Keys are grouped by their first letter."""
-    return WorkQueue(lambda key: key[0], most_of_a_group)
+def make_queue(most: int = 100) -> WorkQueue[str]:
+    """Keys are grouped by their first letter; at most so many of a group are worked on."""
+    return WorkQueue(group_of=lambda key: key[0], most_of_a_group=most)
 
 
 async def test_a_key_that_waits_is_handed_out_once() -> None:
@@ -153,19 +153,38 @@ async def test_a_group_that_comes_back_waits_for_its_turn() -> None:
     assert taken == ["a1", "b1", "a2", "b1"]
 
 
-async def test_a_group_whose_keys_take_long_leaves_workers_to_others() -> None:
-    queue = make_queue(most_of_a_group=3)
-    for number in range(9):
-        queue.add(f"a{number}", routine=number % 2 == 0)
-    taken = [(await queue.take())[0] for _ in range(3)]
+async def test_a_group_whose_keys_take_long_leaves_workers_for_others() -> None:
+    queue = make_queue(most=2)
+    for key in ("a1", "a2", "a3", "b1"):
+        queue.add(key)
+    assert [(await queue.take())[0] for _ in range(3)] == ["a1", "b1", "a2"]
+    waiting = asyncio.create_task(queue.take())
+    queue.add("b2")
+    assert (await waiting)[0] == "b2", "the third of the first group waits for one of its own"
+    waiting = asyncio.create_task(queue.take())
+    queue.done("a1")
+    assert (await waiting)[0] == "a3"
+    assert len(queue) == 0
+
+
+async def test_what_is_looked_at_again_waits_like_all_keys_of_its_group() -> None:
+    queue = make_queue(most=1)
+    queue.add("a1", routine=True)
+    assert (await queue.take())[0] == "a1"
+    queue.add("a2", routine=True)
+    queue.add("b1", routine=True)
+    assert (await queue.take())[0] == "b1"
+    assert len(queue) == 1
+    queue.done("b1")
+    queue.done("a1")
+    assert (await queue.take())[0] == "a2"
+
+
+async def test_a_taker_that_is_cancelled_loses_no_key() -> None:
+    queue = make_queue()
     waiting = asyncio.create_task(queue.take())
     await asyncio.sleep(0)
-    assert not waiting.done()
-    queue.add("b1", routine=True)
-    assert (await waiting)[0] == "b1"
-    another = asyncio.create_task(queue.take())
-    await asyncio.sleep(0)
-    assert not another.done()
-    assert len(queue) == 6
-    queue.done(taken[0])
-    assert (await another)[0].startswith("a")
+    queue.add("a")
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert (await asyncio.wait_for(queue.take(), 1.0))[0] == "a"

@@ -57,7 +57,7 @@ def test_a_single_worker_gets_no_budget_that_would_hold_its_node() -> None:
 
 def test_another_least_changes_the_budget_and_the_same_leaves_it_alone() -> None:
     simulation = Simulation()
-    simulation.settle(4)
+    simulation.run_rounds(4)
     assert budgets(simulation) == []
     simulation.spec = make_spec(elasticPolicy={"minReplicas": 1, "maxReplicas": 4})
     assert budgets(simulation) == [1]
@@ -86,7 +86,7 @@ def evict(simulation: Simulation, name: str) -> None:
 
 def test_an_evicted_worker_is_replaced_at_once_and_left_to_deregister_itself() -> None:
     simulation = Simulation()
-    simulation.settle(4)
+    simulation.run_rounds(4)
     evict(simulation, "gpt-w1-1")
     actions = simulation.round().actions
     assert [action.index for action in actions if isinstance(action, CreateWorker)] == [1]
@@ -98,7 +98,7 @@ def test_an_evicted_worker_is_replaced_at_once_and_left_to_deregister_itself() -
 
 def test_an_evicted_coordinator_leads_until_it_is_gone_and_then_gets_one_successor() -> None:
     simulation = Simulation()
-    simulation.settle(4)
+    simulation.run_rounds(4)
     evict(simulation, "gpt-c1")
     what = simulation.round()
     assert not [action for action in what.actions if isinstance(action, CreateCoordinator)]
@@ -114,7 +114,7 @@ def test_an_evicted_coordinator_leads_until_it_is_gone_and_then_gets_one_success
 
 def test_an_evicted_coordinator_whose_node_dies_meanwhile_gets_a_successor() -> None:
     simulation = Simulation()
-    simulation.settle(4)
+    simulation.run_rounds(4)
     evict(simulation, "gpt-c1")
     simulation.lose_coordinator()
     simulation.tick(UNHEARD_SECONDS)

@@ -93,7 +93,7 @@ def test_planned_resizes_are_no_restarts() -> None:
 
 def test_spares_are_distinguished_from_workers_that_train() -> None:
     simulation = Simulation()
-    simulation.settle(4)
+    simulation.run_rounds(4)
     members = tuple(
         MemberStatus(
             member=pod.uid, index=pod.index, pod=pod.name, node=pod.node, rank=rank, step=1
@@ -186,9 +186,9 @@ def test_a_step_alone_is_no_reason_to_write() -> None:
 
 def test_a_condition_keeps_the_time_of_its_last_change() -> None:
     simulation = Simulation()
-    simulation.settle(4)
+    simulation.run_rounds(4)
     ready = simulation.status.condition("Ready")
-    simulation.settle(4)
+    simulation.run_rounds(4)
     again = simulation.status.condition("Ready")
     assert ready is not None
     assert again is not None
@@ -197,7 +197,7 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
 
 def test_without_an_answer_the_ranks_train_on_as_before() -> None:
     simulation = Simulation()
-    simulation.settle(4)
+    simulation.run_rounds(4)
     observed = replace(simulation.observed(), coordinator=CoordinatorView(failures=1))
     status = project(simulation.job(), observed, simulation.status, PlanContext(), NOW)
     assert (status.phase, status.world_size, status.ready_replicas) == ("Running", 3, 3)
@@ -206,7 +206,7 @@ def test_without_an_answer_the_ranks_train_on_as_before() -> None:
 
 def test_without_an_answer_a_volume_stays_unavailable_and_a_pod_that_ended_does_not_train() -> None:
     simulation = Simulation()
-    simulation.settle(4)
+    simulation.run_rounds(4)
     observed = simulation.observed()
     assert observed.coordinator.status is not None
     problem = VolumeProblem(path="/v", error="read-only", since=0.0, at_risk="No checkpoint.")

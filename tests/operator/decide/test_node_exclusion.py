@@ -35,7 +35,7 @@ def restart(simulation: Simulation, *nodes: str) -> None:
 
 def test_two_outages_of_all_nodes_cost_no_budget_and_leave_nodes_for_min_replicas() -> None:
     simulation = Simulation(spec=make_spec(restartPolicy={"maxRestarts": 2}))
-    simulation.settle(4)
+    simulation.run_rounds(4)
     events: list[Event] = []
     for _ in range(2):
         restart(simulation, *NODES)
@@ -57,7 +57,7 @@ def test_an_excluded_node_stays_excluded_while_min_replicas_workers_have_a_place
     simulation = training()
     exclude(simulation, "n2")
     restart(simulation, "n2")
-    simulation.settle(8)
+    simulation.run_rounds(8)
     assert simulation.status.excluded_nodes == ("n2",)
     assert simulation.status.world_size == 2
 
@@ -66,7 +66,7 @@ def test_why_a_worker_is_missing_is_said_with_the_nodes_that_it_avoids() -> None
     simulation = training()
     exclude(simulation, "n2")
     restart(simulation, "n2")
-    simulation.settle(4)
+    simulation.run_rounds(4)
     degraded = simulation.status.condition("Degraded")
     assert degraded is not None
     assert degraded.message == (
@@ -82,7 +82,7 @@ def test_a_coordinator_without_a_place_gets_an_excluded_node() -> None:
     pod = simulation.coordinator()
     assert pod is not None
     simulation.pods[pod.name] = replace(pod, excluded_nodes=NODES, unschedulable="no node fits")
-    simulation.settle(6)
+    simulation.run_rounds(6)
     assert len(simulation.status.excluded_nodes) < len(NODES)
     assert simulation.status.phase == "Running"
 
@@ -145,10 +145,10 @@ def test_no_series_of_failures_leaves_a_job_without_a_place_on_healthy_nodes(
             restart(simulation, *nodes)
         for node in nodes if kind == "lose" else ():
             simulation.kill_node(node)
-        simulation.settle(6)
+        simulation.run_rounds(6)
         for node in nodes:
             simulation.start_node(node)
         simulation.tick(pause)
-        simulation.settle(6)
-    simulation.settle(20)
+        simulation.run_rounds(6)
+    simulation.run_rounds(20)
     assert simulation.status.world_size >= 2, simulation.status

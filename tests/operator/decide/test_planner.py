@@ -35,7 +35,7 @@ from tests.support.operator_simulation import (
 def job() -> Simulation:
     """A job whose three workers train."""
     simulation = Simulation()
-    simulation.settle(4)
+    simulation.run_rounds(4)
     assert len(simulation.workers()) == 3
     return simulation
 
@@ -122,7 +122,7 @@ def test_an_operator_that_dies_after_writing_counts_a_failure_once(
     job.fail(job.workers()[0], exit_code=137, exit_reason="OOMKilled")
     job.round(crash_after=done)
     handled = job.status.handled_pods
-    job.settle(4)
+    job.run_rounds(4)
     assert len(job.workers()) == 3
     assert job.status.handled_pods == handled
 
@@ -136,7 +136,7 @@ def test_a_deleted_worker_is_replaced_and_not_counted(job: Simulation) -> None:
 
 def test_repeated_failures_wait_longer_each_time() -> None:
     simulation = Simulation(spec=make_spec(restartPolicy={"backoffSeconds": 10}))
-    simulation.settle(4)
+    simulation.run_rounds(4)
     simulation.status = simulation.status.model_copy(update={"pod_failures": 1})
     for pod in simulation.workers():
         simulation.fail(pod, exit_code=1)
@@ -153,22 +153,22 @@ def test_repeated_failures_wait_longer_each_time() -> None:
 
 def test_a_worker_that_keeps_failing_beside_two_that_train_waits_longer_and_fails_nothing() -> None:
     simulation = Simulation(spec=make_spec(restartPolicy={"maxRestarts": 2}))
-    simulation.settle(4)
+    simulation.run_rounds(4)
     for _ in range(6):
         for pod in simulation.workers():
             if pod.index == 2:
                 simulation.fail(pod, exit_code=1)
-        simulation.settle(10)
+        simulation.run_rounds(10)
     assert simulation.status.phase == "Running"
     assert simulation.status.pod_failures >= 3
-    simulation.settle(40)
+    simulation.run_rounds(40)
     assert simulation.status.pod_failures == 0
     assert len(simulation.workers()) == 3
 
 
 def test_workers_that_keep_failing_without_a_step_fail_the_job() -> None:
     simulation = Simulation(spec=make_spec(restartPolicy={"maxRestarts": 2, "backoffSeconds": 0}))
-    simulation.settle(2)
+    simulation.run_rounds(2)
     for _ in range(6):
         for pod in simulation.workers():
             simulation.fail(pod, exit_code=1)
@@ -180,7 +180,7 @@ def test_workers_that_keep_failing_without_a_step_fail_the_job() -> None:
 @pytest.mark.parametrize(("lost", "phase"), [(2, "Running"), (3, "Failed")])
 def test_more_losses_of_pods_and_nodes_than_the_budget_fail_the_job(lost: int, phase: str) -> None:
     simulation = Simulation(spec=make_spec(restartPolicy={"maxInfrastructureRestarts": 2}))
-    simulation.settle(4)
+    simulation.run_rounds(4)
     restarts = simulation.status.restarts.model_copy(update={"infrastructure": lost})
     simulation.status = simulation.status.model_copy(update={"restarts": restarts})
     simulation.round()
@@ -199,7 +199,7 @@ def test_an_exit_code_that_no_retry_mends_fails_the_job(job: Simulation, code: i
 def test_the_logs_of_the_last_failed_worker_of_each_index_are_kept(job: Simulation) -> None:
     for _ in range(3):
         job.fail(next(pod for pod in job.workers() if pod.index == 0), exit_code=143)
-        job.settle(2)
+        job.run_rounds(2)
     ended = [pod for pod in job.pods.values() if pod.phase == "Failed"]
     assert [pod.name for pod in ended] == ["gpt-w0-3"]
 
@@ -222,7 +222,7 @@ def test_an_unreadable_pod_leaves_with_the_others_at_a_suspension(job: Simulatio
     job.pods[edited.name] = edited
     job.spec["suspend"] = True
     job.outcome = Outcome(result="suspended", message="saved")
-    job.settle()
+    job.run_rounds()
     assert not job.pods
     assert job.status.phase == "Suspended"
 
@@ -248,16 +248,16 @@ def test_training_goes_on_with_two_while_no_other_node_fits_and_with_three_when_
     job: Simulation,
 ) -> None:
     job.kill_node("n2")
-    job.settle(6)
+    job.run_rounds(6)
     assert job.status.phase == "Running"
     assert job.status.world_size == 2
     assert job.status.holds("Degraded")
     assert "no node fits" in (job.status.condition("Degraded") or pytest.fail("missing")).message
     made = len(job.created)
-    job.settle(6)
+    job.run_rounds(6)
     assert len(job.created) == made, "a pod that waits for a node is not made again and again"
     job.start_node("n2")
-    job.settle(6)
+    job.run_rounds(6)
     assert job.status.world_size == 3
     assert job.status.suspected_nodes == ()
     assert job.status.node_failures == {"n2": 1}
@@ -268,12 +268,12 @@ def test_a_node_that_failed_twice_is_excluded_and_its_replacement_is_not_made_ag
 ) -> None:
     for _ in range(2):
         job.kill_node("n2")
-        job.settle(4)
+        job.run_rounds(4)
         job.start_node("n2")
-        job.settle(6)
+        job.run_rounds(6)
     assert job.status.excluded_nodes == ("n2",)
     made = len(job.created)
-    job.settle(6)
+    job.run_rounds(6)
     assert len(job.created) == made
     assert job.status.world_size == 2
 
@@ -349,7 +349,7 @@ def test_a_term_is_never_used_twice_even_if_the_operator_dies_before_making_the_
     job.round(crash_after=0)
     pod = job.coordinator()
     assert pod is not None
-    job.settle(4)
+    job.run_rounds(4)
     after = job.coordinator()
     assert after is not None
     assert after.term == job.status.coordinator_term == 3
@@ -367,19 +367,19 @@ def test_a_newer_spec_is_sent_to_the_coordinator(job: Simulation) -> None:
 
 def test_fewer_replicas_remove_the_highest_indexes(job: Simulation) -> None:
     job.spec, job.generation = make_spec(replicas=2), 2
-    job.settle(3)
+    job.run_rounds(3)
     assert names_of(job) == ["gpt-w0-1", "gpt-w1-1"]
 
 
 def test_spares_have_the_indexes_above_the_replicas_and_are_replaced_like_them() -> None:
     simulation = Simulation(spec=make_spec(replicas=2, spares=1))
-    simulation.settle(4)
+    simulation.run_rounds(4)
     assert names_of(simulation) == ["gpt-w0-1", "gpt-w1-1", "gpt-w2-1"]
     simulation.fail(simulation.workers()[2], exit_code=143)
-    simulation.settle(2)
+    simulation.run_rounds(2)
     assert names_of(simulation) == ["gpt-w0-1", "gpt-w1-1", "gpt-w2-2"]
     simulation.spec, simulation.generation = make_spec(replicas=2), 2
-    simulation.settle(3)
+    simulation.run_rounds(3)
     assert names_of(simulation) == ["gpt-w0-1", "gpt-w1-1"]
 
 
@@ -413,7 +413,7 @@ def test_a_claim_that_is_of_no_use_is_named_and_waited_for(
     assert ready.reason == reason
     assert "'shared'" in ready.message
     simulation.claim = Claim("shared")
-    simulation.settle(3)
+    simulation.run_rounds(3)
     assert simulation.status.phase == "Running"
 
 
@@ -426,7 +426,7 @@ def test_suspending_lets_the_coordinator_save_and_then_gives_all_pods_back(job: 
     assert what.actions == (PutDesired(),)
     assert not what.status.holds("Suspended")
     job.outcome = Outcome(result="suspended", message="saved")
-    job.settle(4)
+    job.run_rounds(4)
     assert job.pods == {}
     assert job.status.holds("Suspended")
     assert job.status.phase == "Suspended"
@@ -435,9 +435,9 @@ def test_suspending_lets_the_coordinator_save_and_then_gives_all_pods_back(job: 
 def test_a_suspended_job_resumes_under_a_higher_term_with_new_pods(job: Simulation) -> None:
     job.spec, job.generation = make_spec(suspend=True), 2
     job.outcome = Outcome(result="suspended", message="saved")
-    job.settle(4)
+    job.run_rounds(4)
     job.spec, job.generation = make_spec(), 3
-    job.settle(4)
+    job.run_rounds(4)
     assert names_of(job) == ["gpt-w0-2", "gpt-w1-2", "gpt-w2-2"]
     assert job.status.coordinator_term == 2
     assert job.status.phase == "Running"
@@ -449,21 +449,21 @@ def test_a_job_keeps_its_key_for_life_since_the_secret_with_its_token_stays(
 ) -> None:
     assert job.status.token_key == "0a0a0a0a"
     job.token_key = "0b0b0b0b"
-    job.settle(3)
+    job.run_rounds(3)
     job.spec, job.generation = make_spec(suspend=True), 2
     job.outcome = Outcome(result="suspended", message="saved")
-    job.settle(6)
+    job.run_rounds(6)
     assert job.status.holds("Suspended")
     job.outcome = None
     job.spec, job.generation = make_spec(), 3
-    job.settle(6)
+    job.run_rounds(6)
     assert job.workers()
     assert job.status.token_key == "0a0a0a0a"
 
 
 def test_a_job_that_is_made_suspended_gets_no_pods() -> None:
     simulation = Simulation(spec=make_spec(suspend=True))
-    simulation.settle(2)
+    simulation.run_rounds(2)
     assert simulation.created == []
     assert simulation.status.holds("Suspended")
 
@@ -472,13 +472,13 @@ def test_suspending_does_not_wait_for_a_coordinator_that_is_gone(job: Simulation
     job.lose_coordinator()
     job.tick(UNHEARD_SECONDS)
     job.spec, job.generation = make_spec(suspend=True), 2
-    job.settle(3)
+    job.run_rounds(3)
     assert job.status.holds("Suspended")
 
 
 def test_a_suspension_taken_back_in_the_middle_starts_anew(job: Simulation) -> None:
     job.outcome = Outcome(result="suspended", message="saved")
-    job.settle(6)
+    job.run_rounds(6)
     assert len(job.workers()) == 3
     assert job.status.coordinator_term == 2
 
@@ -494,7 +494,7 @@ def test_completion_is_written_before_the_pods_are_removed(job: Simulation) -> N
     assert what.status.phase == "Succeeded"
     assert what.status.completion_time is not None
     assert [e.reason for e in what.events] == ["Completed"]
-    job.settle(7)
+    job.run_rounds(7)
     assert job.pods == {}
     assert job.status.holds("Complete")
 
@@ -505,7 +505,7 @@ def test_workers_end_by_themselves_and_keep_their_logs(job: Simulation) -> None:
     assert job.round().actions == ()
     for pod in job.workers():
         job.pods[pod.name] = replace(pod, phase="Succeeded", exit_code=0)
-    job.settle(3)
+    job.run_rounds(3)
     assert sorted(job.pods) == ["gpt-w0-1", "gpt-w1-1", "gpt-w2-1"]
 
 
@@ -521,22 +521,22 @@ def test_a_worker_that_ended_well_is_not_replaced_before_the_outcome_is_known(
 
 def test_a_failed_outcome_fails_the_job_with_its_message(job: Simulation) -> None:
     job.outcome = Outcome(result="failed", message="all checkpoints are corrupt", exit_code=1)
-    job.settle(3)
+    job.run_rounds(3)
     assert job.status.holds("Failed")
     assert job.status.message == "all checkpoints are corrupt"
 
 
 def test_clean_pod_policy_none_keeps_the_pods() -> None:
     simulation = Simulation(spec=make_spec(cleanPodPolicy="None"))
-    simulation.settle(4)
+    simulation.run_rounds(4)
     simulation.outcome = Outcome(result="completed", message="done")
-    simulation.settle(3)
+    simulation.run_rounds(3)
     assert len(simulation.pods) == 4
 
 
 def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
     simulation = Simulation(spec=make_spec(ttlSecondsAfterFinished=100))
-    simulation.settle(4)
+    simulation.run_rounds(4)
     simulation.outcome = Outcome(result="completed", message="done")
     simulation.round()
     simulation.tick(20)
@@ -549,7 +549,7 @@ def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
 
 def test_a_job_past_its_deadline_fails() -> None:
     simulation = Simulation(spec=make_spec(activeDeadlineSeconds=60))
-    simulation.settle(4)
+    simulation.run_rounds(4)
     simulation.tick(60)
     simulation.round()
     condition = simulation.status.condition("Failed")
@@ -641,7 +641,7 @@ def test_whatever_happens_names_are_used_once_terms_rise_and_in_the_end_all_trai
         nodeFailurePolicy=policy, restartPolicy={"maxRestarts": -1, "backoffSeconds": 0}
     )
     simulation = Simulation(spec=spec)
-    simulation.settle(3)
+    simulation.run_rounds(3)
     terms = [simulation.status.coordinator_term]
     for kind, value in faults:
         _inject(simulation, kind, value)
@@ -653,7 +653,7 @@ def test_whatever_happens_names_are_used_once_terms_rise_and_in_the_end_all_trai
         simulation.start_node(node)
     simulation.reconnect()
     simulation.silent_since = {}
-    simulation.settle(20)
+    simulation.run_rounds(20)
     assert terms == sorted(terms)
     assert [pod.index for pod in simulation.workers()] == [0, 1, 2]
     assert {pod.phase for pod in simulation.workers()} == {"Running"}
@@ -679,4 +679,4 @@ def _inject(simulation: Simulation, kind: str, value: int | str) -> None:
         case "crash", int(done):
             simulation.round(crash_after=done)
         case "round", int(count):
-            simulation.settle(count)
+            simulation.run_rounds(count)

@@ -127,7 +127,7 @@ def test_a_worker_that_imports_torch_is_shown_as_warming() -> None:
 
 def test_a_job_of_one_worker_keeps_it() -> None:
     simulation = Simulation(spec=make_spec(replicas=1, elasticPolicy={"minReplicas": 1}))
-    simulation.settle(4)
+    simulation.run_rounds(4)
     simulation.unheard_since[simulation.workers()[0].uid] = simulation.now
     simulation.tick(100)
     assert deleted(simulation) == []

@@ -17,7 +17,7 @@ from tests.support.operator_simulation import Simulation, make_spec
 
 def job(action: str = "Replace", **spec: Any) -> Simulation:
     simulation = Simulation(spec=make_spec(failureDetection={"stragglerAction": action}, **spec))
-    simulation.settle(4)
+    simulation.run_rounds(4)
     return simulation
 
 

@@ -101,7 +101,7 @@ def test_silence_after_the_deletion_of_the_service_costs_no_worker() -> None:
 
 def test_torchrun_uses_no_token() -> None:
     simulation = Simulation(spec=make_torchrun_spec())
-    simulation.settle(6)
+    simulation.run_rounds(6)
     assert simulation.workers()
     simulation.fail(simulation.workers()[0], exit_code=137)
     assert EnsureToken() not in simulation.round().actions

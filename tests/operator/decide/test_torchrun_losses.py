@@ -14,7 +14,7 @@ from tests.support.operator_simulation import Simulation, make_torchrun_spec, na
 def job() -> Simulation:
     """A job whose three workers run."""
     simulation = Simulation(spec=make_torchrun_spec())
-    simulation.settle(4)
+    simulation.run_rounds(4)
     return simulation
 
 
@@ -27,7 +27,7 @@ def evict(simulation: Simulation, pod: Pod) -> None:
 
 def test_an_evicted_worker_counts_as_preempted_and_is_reported(job: Simulation) -> None:
     evict(job, job.workers()[1])
-    job.settle(3)
+    job.run_rounds(3)
     assert names_of(job) == ["gpt-w0-1", "gpt-w1-2", "gpt-w2-1"]
     assert job.status.restarts.model_dump() == dict.fromkeys(
         job.status.restarts.model_dump(), 0
@@ -44,14 +44,14 @@ def test_an_evicted_worker_counts_as_preempted_and_is_reported(job: Simulation) 
 
 def test_a_worker_that_the_kubelet_evicted_counts_as_preempted(job: Simulation) -> None:
     job.fail(job.workers()[1], exit_code=1, reason="Evicted")
-    job.settle(2)
+    job.run_rounds(2)
     assert (job.status.restarts.preemption, job.status.restart_count) == (1, 1)
     assert job.status.pod_failures == 0
 
 
 def test_an_evicted_store_takes_its_attempt_along_and_counts_as_preempted(job: Simulation) -> None:
     evict(job, job.pods["gpt-s1"])
-    job.settle(5)
+    job.run_rounds(5)
     assert names_of(job) == ["gpt-w0-2", "gpt-w1-2", "gpt-w2-2"]
     assert (job.status.restarts.preemption, job.status.restart_count) == (1, 1)
     assert [recovery.generation for recovery in job.status.recoveries] == ["2.0"]
@@ -59,7 +59,7 @@ def test_an_evicted_store_takes_its_attempt_along_and_counts_as_preempted(job: S
 
 def test_a_worker_out_of_memory_counts_against_the_program(job: Simulation) -> None:
     job.fail(job.workers()[0], exit_code=137, exit_reason="OOMKilled")
-    job.settle(2)
+    job.run_rounds(2)
     assert (job.status.restarts.application, job.status.pod_failures) == (1, 1)
     assert job.status.recoveries[0].exit_code == 137
 
@@ -68,7 +68,7 @@ def test_a_worker_on_a_node_that_is_not_ready_counts_as_infrastructure(job: Simu
     victim = job.workers()[1]
     job.unready_nodes.add(victim.node)
     job.dead_nodes.add(victim.node)
-    job.settle(4)
+    job.run_rounds(4)
     assert (job.status.restarts.infrastructure, job.status.restart_count) == (1, 1)
     assert job.pods[victim.name].terminating, "its kubelet cannot end it"
     assert [pod.index for pod in job.workers()] == [0, 1, 2]
@@ -81,7 +81,7 @@ def test_two_workers_that_are_lost_at_once_are_counted_one_by_one_and_reported_t
     first, second, _ = job.workers()
     job.fail(first, exit_code=1, exit_message="ValueError: no")
     evict(job, second)
-    job.settle(3)
+    job.run_rounds(3)
     assert (job.status.restarts.application, job.status.restarts.preemption) == (1, 1)
     (recovery,) = job.status.recoveries
     assert recovery.cause == "application"
@@ -93,7 +93,7 @@ def test_two_workers_that_are_lost_at_once_are_counted_one_by_one_and_reported_t
 
 def test_a_worker_whose_pod_is_gone_is_reported_with_its_node(job: Simulation) -> None:
     del job.pods[job.workers()[1].name]
-    job.settle(2)
+    job.run_rounds(2)
     (recovery,) = job.status.recoveries
     assert recovery.message == (
         "worker pod gpt-w1-1 on node n2 is gone (deleted by force, or with its node)"
@@ -104,7 +104,7 @@ def test_a_worker_whose_pod_is_gone_is_reported_with_its_node(job: Simulation) -
 def test_an_operator_that_dies_after_writing_counts_a_loss_once(job: Simulation, done: int) -> None:
     job.fail(job.workers()[0], exit_code=1)
     job.round(crash_after=done)
-    job.settle(4)
+    job.run_rounds(4)
     assert len(job.workers()) == 3
     assert (
         job.status.restarts.application,

@@ -24,7 +24,7 @@ from tests.support.operator_simulation import Simulation, make_torchrun_spec, na
 def job() -> Simulation:
     """A job whose three workers run."""
     simulation = Simulation(spec=make_torchrun_spec())
-    simulation.settle(4)
+    simulation.run_rounds(4)
     assert names_of(simulation) == ["gpt-w0-1", "gpt-w1-1", "gpt-w2-1"]
     return simulation
 
@@ -62,7 +62,7 @@ def test_the_pods_alone_show_that_it_trains(job: Simulation) -> None:
 
 def test_ranks_of_several_processes_a_worker_are_counted() -> None:
     simulation = Simulation(spec=make_torchrun_spec(nprocPerNode=2))
-    simulation.settle(4)
+    simulation.run_rounds(4)
     assert (simulation.status.ready_replicas, simulation.status.world_size) == (3, 6)
 
 
@@ -70,7 +70,7 @@ def test_a_killed_worker_is_replaced_and_counted_once(job: Simulation) -> None:
     del job.pods["gpt-w1-1"]
     what = job.round()
     assert [action.index for action in what.actions if isinstance(action, CreateWorker)] == [1]
-    job.settle(3)
+    job.run_rounds(3)
     assert names_of(job) == ["gpt-w0-1", "gpt-w1-2", "gpt-w2-1"]
     assert (job.status.restarts.infrastructure, job.status.restarts.application) == (1, 0)
     assert job.status.coordinator_term == 1, "the others keep their store"
@@ -80,7 +80,7 @@ def test_a_worker_whose_program_failed_is_replaced_and_counted_against_the_progr
     job: Simulation,
 ) -> None:
     job.fail(job.workers()[0], exit_code=1, exit_message="ModuleNotFoundError")
-    job.settle(2)
+    job.run_rounds(2)
     assert (job.status.restarts.infrastructure, job.status.restarts.application) == (0, 1)
     assert job.status.restart_count == 1
 
@@ -109,7 +109,7 @@ def test_without_its_store_the_next_attempt_begins_with_new_workers(
         "gpt-w1-1",
         "gpt-w2-1",
     }
-    job.settle(5)
+    job.run_rounds(5)
     assert names_of(job) == ["gpt-w0-2", "gpt-w1-2", "gpt-w2-2"]
     assert job.status.phase == "Running"
     assert job.status.pod_failures == (how == "failed"), "another one would have to wait"
@@ -150,7 +150,7 @@ def test_workers_that_all_end_well_complete_the_job_and_the_store_goes(job: Simu
     what = job.round()
     assert what.status.phase == "Succeeded"
     assert what.status.holds("Complete")
-    job.settle(8)
+    job.run_rounds(8)
     assert "gpt-s1" not in job.pods
     assert len(job.pods) == 3, "their logs stay"
 
@@ -176,7 +176,7 @@ def test_too_few_that_ended_well_begin_the_next_attempt(job: Simulation) -> None
     job.fail(third, exit_code=137)
     job.round()
     assert job.status.coordinator_term == 2
-    job.settle(5)
+    job.run_rounds(5)
     assert len(job.workers()) == 3
     assert job.status.phase == "Running"
 
@@ -228,9 +228,9 @@ def test_one_node_proves_nothing_while_others_have_yet_to_start_nor_in_a_later_a
 
 def test_restarts_that_were_spent_on_lost_peers_do_not_fail_the_job(job: Simulation) -> None:
     del job.pods["gpt-w1-1"]
-    job.settle(3)
+    job.run_rounds(3)
     job.fail(job.workers()[0], exit_code=1, exit_message="ChildFailedError")
-    job.settle(3)
+    job.run_rounds(3)
     assert job.status.phase == "Running"
     assert len(job.workers()) == 3
 
@@ -280,7 +280,7 @@ def test_attempts_that_end_so_are_begun_no_more_often_than_the_budget_says() -> 
     budget = {"maxRestarts": 2, "backoffSeconds": 1}
     simulation = Simulation(spec=make_torchrun_spec(restartPolicy=budget))
     for _ in range(3):
-        simulation.settle(6)
+        simulation.run_rounds(6)
         first, second, third = simulation.workers()
         succeed(simulation, first, second)
         simulation.fail(third, exit_code=1, exit_message=FAILED)
@@ -303,7 +303,7 @@ def test_the_message_of_a_failed_job_begins_with_what_the_rank_wrote(job: Simula
 
 def test_a_scaled_job_keeps_its_attempt_within_its_bounds(job: Simulation) -> None:
     job.spec, job.generation = make_torchrun_spec(replicas=2), 2
-    job.settle(4)
+    job.run_rounds(4)
     assert names_of(job) == ["gpt-w0-1", "gpt-w1-1"]
     assert job.status.coordinator_term == 1
     assert job.status.restart_count == 0
@@ -312,9 +312,9 @@ def test_a_scaled_job_keeps_its_attempt_within_its_bounds(job: Simulation) -> No
 def test_other_bounds_begin_the_next_attempt_since_torchrun_cannot_change_them() -> None:
     fixed: dict[str, Any] = {"elasticPolicy": None, "replicas": 2}
     simulation = Simulation(spec=make_torchrun_spec(**fixed))
-    simulation.settle(5)
+    simulation.run_rounds(5)
     simulation.spec, simulation.generation = make_torchrun_spec(**{**fixed, "replicas": 3}), 2
-    simulation.settle(6)
+    simulation.run_rounds(6)
     assert names_of(simulation) == ["gpt-w0-2", "gpt-w1-2", "gpt-w2-2"]
     assert simulation.status.coordinator_term == 2
     assert (simulation.status.restarts.resize, simulation.status.restart_count) == (1, 0)
@@ -324,11 +324,11 @@ def test_suspending_gives_all_pods_back_and_resuming_begins_the_next_attempt(
     job: Simulation,
 ) -> None:
     job.spec, job.generation = make_torchrun_spec(suspend=True), 2
-    job.settle(3)
+    job.run_rounds(3)
     assert job.pods == {}
     assert job.status.holds("Suspended")
     job.spec, job.generation = make_torchrun_spec(), 3
-    job.settle(5)
+    job.run_rounds(5)
     assert job.status.phase == "Running"
     assert job.status.coordinator_term == 2
     assert job.status.restart_count == 0

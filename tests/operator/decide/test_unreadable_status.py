@@ -99,7 +99,7 @@ def test_a_counter_at_its_end_does_not_freeze_the_job(field: str) -> None:
 @pytest.mark.parametrize("field", ["startTime", "lastPodFailureTime"])
 def test_a_time_that_cannot_be_read_does_not_stop_the_job(field: str, time: str) -> None:
     simulation = Simulation(spec=make_spec(activeDeadlineSeconds=60))
-    simulation.settle(4)
+    simulation.run_rounds(4)
     for pod in simulation.workers():
         simulation.fail(pod, exit_code=1)
     simulation.round(crash_after=0)
@@ -111,9 +111,9 @@ def test_a_time_that_cannot_be_read_does_not_stop_the_job(field: str, time: str)
 
 def test_an_end_whose_time_cannot_be_read_gets_another_so_that_the_job_is_still_deleted() -> None:
     simulation = Simulation(spec=make_spec(ttlSecondsAfterFinished=30))
-    simulation.settle(4)
+    simulation.run_rounds(4)
     simulation.outcome = Outcome(result="completed", message="trained 500 steps")
-    simulation.settle(4)
+    simulation.run_rounds(4)
     what = planned_after(simulation, completionTime="yesterday")
     assert what.status.completion_time == format_time(simulation.now)
 
@@ -165,7 +165,7 @@ def test_whatever_is_stored_a_plan_is_made_whose_status_can_be_read(
     stored: dict[str, Any], spec: Any, suspend: bool, failed: int
 ) -> None:
     simulation = Simulation(spec=spec(activeDeadlineSeconds=60, ttlSecondsAfterFinished=60))
-    simulation.settle(2)
+    simulation.run_rounds(2)
     for pod in simulation.workers()[:failed]:
         simulation.fail(pod)
     status, unreadable = read_status(stored, LATER)

@@ -20,7 +20,7 @@ PROBLEM = VolumeProblem(
 def degraded(volume: VolumeProblem | None) -> Condition:
     """The condition of a job that trains, whose coordinator reports this."""
     simulation = Simulation(spec=make_spec())
-    simulation.settle(4)
+    simulation.run_rounds(4)
     observed = simulation.observed()
     answer = observed.coordinator.status
     assert answer is not None

@@ -113,6 +113,35 @@ def with_a_pod_without_containers() -> Plan:
     return planned(simulation)
 
 
+def with_a_pod_whose_volume_is_not_mounted() -> Plan:
+    simulation = started()
+    pod, placed = simulation.workers()[0], simulation.now.isoformat()
+    simulation.pods[pod.name] = replace(
+        pod, node="n2", placed=placed, waiting_reason="ContainerCreating"
+    )
+    simulation.tick(11)
+    failures = {pod.uid: 'MountVolume.SetUp failed for volume "data": no such server'}
+    return planned(simulation, replace(simulation.observed(), mount_failures=failures))
+
+
+def with_a_pod_that_names_a_secret_that_does_not_exist() -> Plan:
+    simulation = started()
+    pod = simulation.workers()[0]
+    simulation.pods[pod.name] = replace(
+        pod,
+        node="n2",
+        waiting_reason="CreateContainerConfigError",
+        waiting_message='secret "wandb" not found',
+    )
+    return planned(simulation)
+
+
+def with_a_full_quota() -> Plan:
+    simulation = training()
+    full = {"apply_error": "exceeded quota: few", "apply_reason": WaitingReason.QuotaExceeded}
+    return planned(simulation, replace(simulation.observed(), **full))  # type: ignore[arg-type]
+
+
 def with_a_worker_of_which_nothing_is_heard() -> Plan:
     simulation = started()
     simulation.run_pods()
@@ -132,7 +161,7 @@ def with_a_pod_that_fits_nowhere() -> Plan:
 
 def with_pods_that_failed_twice() -> Plan:
     simulation = Simulation(spec=make_spec(restartPolicy={"backoffSeconds": 10}))
-    simulation.settle(4)
+    simulation.run_rounds(4)
     for pod in simulation.workers():
         simulation.fail(pod, exit_code=1)
     return simulation.round()
@@ -157,7 +186,7 @@ def while_suspending() -> Plan:
 
 def while_suspended() -> Plan:
     simulation = Simulation(spec=make_spec(suspend=True))
-    simulation.settle(2)
+    simulation.run_rounds(2)
     return simulation.round()
 
 
@@ -174,7 +203,7 @@ def without_a_store() -> Plan:
 
 def with_too_few_workers_of_torchrun() -> Plan:
     simulation = Simulation(spec=make_torchrun_spec())
-    simulation.settle(4)
+    simulation.run_rounds(4)
     for name in ("gpt-w1-1", "gpt-w2-1"):
         simulation.pods[name] = replace(simulation.pods[name], terminating=True)
     return simulation.round()
@@ -188,6 +217,23 @@ GIVEN = [
     (with_an_object_of_somebody_else, "ObjectConflict", "Service gpt-coordinator is not"),
     (with_a_key_that_is_gone, "KeyMissing", "key 1234 is gone"),
     (with_a_refused_request, "ApiError", "403 exceeded quota"),
+    (with_a_full_quota, "QuotaExceeded", "exceeded quota: few"),
+    (
+        with_a_pod_that_names_a_secret_that_does_not_exist,
+        "CreateContainerConfigError",
+        (
+            'cannot make the container of pod gpt-w0-1 on node n2: secret "wandb" not found (make '
+            "what is missing, or correct its name in spec.template)"
+        ),
+    ),
+    (
+        with_a_pod_whose_volume_is_not_mounted,
+        "FailedMount",
+        (
+            'pod gpt-w0-1 on node n2 waits for a volume: MountVolume.SetUp failed for volume "data"'
+            ": no such server (make or repair what it mounts, or correct it in the spec)"
+        ),
+    ),
     (
         with_an_image_that_cannot_be_pulled,
         "ImageError",
@@ -338,7 +384,7 @@ def with_third_worker(**changes: object) -> Simulation:
 
 def failing_third_worker() -> Simulation:
     simulation = Simulation(spec=make_spec(restartPolicy={"backoffSeconds": 60}))
-    simulation.settle(4)
+    simulation.run_rounds(4)
     simulation.status = simulation.status.model_copy(update={"pod_failures": 1})
     simulation.fail(simulation.workers()[2])
     return simulation

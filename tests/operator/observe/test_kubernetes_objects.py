@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from regroup_operator.api import names
-from regroup_operator.observe.kubernetes_objects import read_pod, read_service
+from regroup_operator.observe.kubernetes_objects import read_mount_failure, read_pod, read_service
 
 
 def make_pod(**metadata: Any) -> dict[str, Any]:
@@ -62,6 +62,27 @@ def test_what_somebody_has_written_into_a_pod_is_kept_within_bounds() -> None:
     assert len(read.excluded_nodes) == 512
     assert len(read.nnodes) == 32
     assert len(read.image) == 4096
+
+
+def make_event(reason: str, second: int, message: str = "no such server") -> dict[str, Any]:
+    time = f"2026-01-01T00:00:{second:02}Z"
+    return {"reason": reason, "message": message, "lastTimestamp": time, "eventTime": None}
+
+
+def test_a_mount_fails_as_long_as_nothing_newer_happens_to_the_pod() -> None:
+    events = [
+        make_event("Scheduled", 0),
+        make_event("FailedMount", 5),
+        make_event("FailedMount", 2),
+    ]
+    assert read_mount_failure(events) == "no such server"
+    assert read_mount_failure([*events, make_event("Pulling", 5)]) == ""
+    assert read_mount_failure([make_event("FailedAttachVolume", 1)]) == "no such server"
+    assert read_mount_failure([]) == ""
+
+
+def test_an_event_without_a_time_or_a_message_is_no_mount_failure() -> None:
+    assert read_mount_failure([{"reason": "FailedMount", "lastTimestamp": None}]) == ""
 
 
 def test_a_service_whose_selector_cannot_be_read_selects_no_term() -> None:

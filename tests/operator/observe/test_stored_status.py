@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.observe.stored_status import read_status
 from tests.support.garbled_status import UNREADABLE_TIMES, garbled
 from tests.support.version_one_records import recorded
@@ -110,6 +111,42 @@ def test_a_job_that_has_ended_stays_ended_whatever_else_is_odd_about_the_conditi
     condition = {"type": "Complete", "status": "True", "reason": 7, "message": [], "extra": 1}
     status, _ = read_status({"conditions": [condition]}, NOW)
     assert status.holds("Complete")
+
+
+def test_many_unreadable_entries_cost_no_more_readings_than_a_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The operator reads statuses between two messages of coordinators."""
+    readings: list[Any] = []
+    validate = TrainingJobStatus.model_validate
+
+    def counted(document: Any) -> TrainingJobStatus:
+        readings.append(document)
+        return validate(document)
+
+    monkeypatch.setattr(TrainingJobStatus, "model_validate", counted)
+    stored = {
+        "handledPods": [7, "uid-1", *range(2000), "uid-2"],
+        "nodeFailures": {f"m{number}": "many" for number in range(200)} | {"n1": 3},
+        "startTime": "yesterday",
+    }
+    status, unreadable = read_status(stored, NOW)
+    assert len(readings) <= 4
+    assert (status.handled_pods, status.node_failures) == (("uid-1", "uid-2"), {"n1": 3})
+    assert set(unreadable) == {"handledPods.*", "nodeFailures.*", "startTime"}
+
+
+def test_several_faults_of_one_entry_cost_no_other_entry() -> None:
+    stored = recorded("job_status")
+    stored["recoveries"][1] |= {"time": None, "cause": {}, "down_seconds": "long"}
+    status, _ = read_status(stored, NOW)
+    sources = [recovery.restored_from for recovery in status.recoveries]
+    assert sources == ["Nothing", "Snapshot", "Checkpoint", "Script"]
+
+
+def test_a_name_of_any_length_is_quoted_short() -> None:
+    _, unreadable = read_status({"nodeFailures": {"x y" * 10_000: 1}}, NOW)
+    assert [len(path) for path in unreadable] == [100]
 
 
 def test_a_status_that_is_no_object_is_named() -> None:

@@ -1,8 +1,10 @@
-"""A replacement in a job of release 0.1 starts as its other pods did."""
+"""A replacement in a job of release 0.1 or 0.2.0 starts as its other pods did."""
 
 from __future__ import annotations
 
 from typing import Any, get_args
+
+import pytest
 
 from regroup_operator.render import workload
 from regroup_trainer.protocol.ledger import Cause, Ledger
@@ -51,8 +53,15 @@ def test_a_worker_of_its_own_image_gets_the_agent_of_release_0_1() -> None:
     assert started_by(worker(spec)) == recorded("pods")["worker with its own image"]
 
 
-def test_a_successor_of_the_coordinator_gets_a_spec_that_release_0_1_reads() -> None:
-    job = job_of(make_spec(), STATUS)
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_a_successor_of_the_coordinator_gets_a_spec_that_its_release_reads(protocol: int) -> None:
+    trained = {
+        "protocolVersion": protocol,
+        "rendezvousGeneration": "2.4",
+        "progress": {"step": 7, "updatedTime": "2026-01-01T00:00:00Z"},
+    }
+    job = job_of(make_spec(), {**STATUS, **trained})
     wanted = workload.desired(job, Ledger(restarts=dict.fromkeys(get_args(Cause), 0)))
+    assert wanted.last_known is not None
     pod = workload.coordinator_pod(job, SETTINGS, wanted, 2, ())
     assert started_by(pod) == recorded("pods")["coordinator"]

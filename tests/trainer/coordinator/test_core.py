@@ -451,6 +451,26 @@ def test_a_restarted_coordinator_adopts_the_running_generation() -> None:
     assert len(job.begun) == 1
 
 
+def test_a_generation_counts_the_failures_before_it_also_under_a_new_coordinator() -> None:
+    job, agents = start_job(backoff_seconds=0.0, steps=1000)
+    assert job.record.failures == 0
+    job.fail_rank(agents[1])
+    job.wait(2.0)
+    job.crash(agents[2])
+    job.wait(5.0)
+    assert job.record.failures == 2
+    before = job.record.number
+    job.add_agent(2)  # its new pod makes the job larger: no failure
+    job.wait(5.0)
+    assert job.record.number != before
+    assert job.record.failures == 2
+    job.start_coordinator(term=2)  # it has no ledger, and asks the agents
+    job.wait(1.0)
+    job.fail_rank(agents[0])
+    job.wait(5.0)
+    assert job.record.failures == 3
+
+
 def test_a_restarted_coordinator_knows_what_the_ranks_reported_to_its_predecessor() -> None:
     job, agents = start_job(script=("train.py",), progress_timeout_seconds=5)
     job.start_coordinator(term=2)

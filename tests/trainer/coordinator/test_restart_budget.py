@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure
 from regroup_trainer.coordinator.formation import make_record
-from regroup_trainer.coordinator.restart_budget import TRIES, StartFailures
+from regroup_trainer.coordinator.restart_budget import TRIES, StartFailures, refusal
 from regroup_trainer.protocol.agent_messages import RankExit
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.rank_messages import Progress
@@ -13,6 +13,8 @@ from tests.support.generations import make_hello
 
 KEY = "Traceback ...\nKeyError: 'MODEL_SIZE'\n"
 IMPORT = "Traceback ...\nModuleNotFoundError: No module named 'mine'\n"
+USAGE = "usage: train.py --lr LR\ntrain.py: error: the following arguments are required: --lr\n"
+SCRIPT = make_desired(script=("train.py",))
 
 
 def make_end(rank: int, message: str, **changes: object) -> RankExit:
@@ -21,18 +23,18 @@ def make_end(rank: int, message: str, **changes: object) -> RankExit:
 
 
 def failed(
-    *messages: str, nodes: tuple[str, ...] = ("a",), address: str = "10.0.0.7"
+    *messages: str, nodes: tuple[str, ...] = ("a",), address: str = "10.0.0.7", exit_code: int = 1
 ) -> tuple[CurrentGeneration, Failure]:
-    """A generation of two ranks that began at 0; rank n ended with the n-th message."""
+    """A generation of two ranks of a script that began at 0; rank n ended with the n-th message."""
     hellos = tuple(
         make_hello(rank, node=nodes[rank % len(nodes)], store=f"{address}:3000")
         for rank in range(2)
     )
-    record = make_record(GenerationNumber(1, 1), hellos, make_desired(), ("Nothing", "test"))
+    record = make_record(GenerationNumber(1, 1), hellos, SCRIPT, ("Nothing", "test"))
     current = CurrentGeneration(record, begun=0.0)
     for rank, message in enumerate(messages):
         if message:
-            current.exits[rank] = make_end(rank, message)
+            current.exits[rank] = make_end(rank, message, exit_code=exit_code)
     first = next(iter(current.exits.values()))
     return current, Failure(1.0, "application", "a rank failed", exit=first)
 
@@ -54,6 +56,26 @@ def test_an_error_of_import_or_syntax_on_all_ranks_is_the_end_at_once() -> None:
     assert tries(failed("  x =\nSyntaxError: invalid syntax", "...\nSyntaxError: invalid syntax"))
     assert tries(failed(IMPORT)) == [False]
     assert tries(failed(IMPORT, KEY)) == [False]
+
+
+def test_an_error_of_usage_ends_a_script_at_once_where_all_ranks_show_it() -> None:
+    wrong = failed(USAGE, USAGE, exit_code=2)
+    assert tries(wrong) == [True]
+    assert tries(failed(USAGE, KEY, exit_code=2)) == [False]
+    assert not any(tries(*[failed(USAGE, nodes=("a", "b"), exit_code=2)] * 5))
+    assert not any(tries(*[wrong] * 5, now=61.0))
+    assert StartFailures().awaits_others(*failed(USAGE, exit_code=2), now=2.9)
+    full = "OSError: [Errno 28] No space left on device"
+    assert not any(tries(*[failed(full, full, exit_code=2)] * 5))
+
+
+def test_exit_code_2_says_that_a_rank_is_hopeless_by_an_error_of_ours_alone() -> None:
+    own = make_end(0, USAGE, exit_code=2)
+    assert refusal(own, 0, SCRIPT) is None
+    assert refusal(own, 0, make_desired()) is not None
+    ours = make_end(0, "KeyError: handled\nConfigurationError: rank 0 ...\n", exit_code=2)
+    assert refusal(ours, 0, SCRIPT) is not None
+    assert refusal(make_end(0, "sh: torchrun: not found", exit_code=127), 0, SCRIPT) is not None
 
 
 def test_the_other_ranks_get_two_seconds_to_show_such_an_error() -> None:

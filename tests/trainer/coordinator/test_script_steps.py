@@ -251,16 +251,25 @@ def test_a_script_that_never_reported_cannot_start() -> None:
     assert script.job.outcome.reason == "FailsAtStart"
 
 
-@pytest.mark.parametrize(("steps", "reason"), [(0, "FailsAtStart"), (1, "")])
+@pytest.mark.parametrize(
+    ("steps", "code", "reason"), [(0, 2, "FailsAtStart"), (0, 127, "FailsAtStart"), (1, 127, "")]
+)
 def test_an_error_that_would_come_again_fails_at_start_before_the_first_step(
-    steps: int, reason: str
+    steps: int, code: int, reason: str
 ) -> None:
     script = Script()
     for step in range(1, steps + 1):
         script.step(step)
-    script.fail(exit_code=2)
+    script.fail(exit_code=code)
     assert script.job.outcome is not None
     assert (script.job.outcome.result, script.job.outcome.reason) == ("failed", reason)
+
+
+def test_an_error_of_usage_after_the_first_step_keeps_its_budget() -> None:
+    script = Script()
+    script.step(1)
+    script.fail(exit_code=2)
+    assert script.job.outcome is None
 
 
 def test_it_receives_no_decision_and_is_ended_by_a_signal() -> None:

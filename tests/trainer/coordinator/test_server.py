@@ -30,6 +30,7 @@ from regroup_trainer.protocol.coordinator_messages import Begin, Refused, coordi
 from regroup_trainer.protocol.desired import Lost
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
+from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.rank_messages import Progress
 from regroup_trainer.system.server_connections import SPARE_CONNECTIONS
 from tests.support.coordinator_simulation import make_desired
@@ -134,7 +135,7 @@ async def test_an_agent_of_another_protocol_version_is_refused_with_both_version
     assert refused.kind == "refused"
     assert refused.final
     assert "99" in refused.reason
-    assert "version 2" in refused.reason
+    assert f"version {PROTOCOL_VERSION}:" in refused.reason
 
 
 async def test_a_final_refusal_ends_the_agents_connection(setup: Setup) -> None:
@@ -494,6 +495,26 @@ async def test_a_terminated_coordinator_waits_for_agents_on_its_node_that_are_dr
     await report_lost(setup, "uid-0")
     await asyncio.wait_for(handing_over, 5)
     await socket.close()
+
+
+async def test_a_terminated_coordinator_begins_the_generation_that_follows_one_which_has_ended(
+    tmp_path: Path,
+) -> None:
+    """A successor takes seconds to start, in which nobody would train."""
+    patient = {"heartbeat_milliseconds": 10_000, "timeout_milliseconds": 30_000}
+    async with serving(tmp_path, replicas=2, **patient) as setup:
+        sockets = [await setup.join(make_hello(index)) for index in (0, 1)]
+        first = await asyncio.to_thread(
+            wait_until, "a generation", lambda: setup.core.state.current
+        )
+        await report_lost(setup, "uid-1")
+        assert setup.core.state.current is first, "the rank that is left has not left it yet"
+        await asyncio.wait_for(setup.server.hand_over(0.0, 60), 10)
+        following = setup.core.state.current
+        assert following is not None
+        assert following.number > first.number
+        for socket in sockets:
+            await socket.close()
 
 
 async def test_a_coordinator_that_is_deleted_alone_does_not_wait_for_ever(setup: Setup) -> None:

@@ -49,7 +49,8 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 """World size and parallelism."""
 ALONE: tuple[int, dict[str, Any]] = (1, {})
 CASES = [
-    *(("gpt", layout) for layout in LAYOUTS if layout not in ("ddp2", "fsdp3")),
+    *(("gpt", layout) for layout in LAYOUTS if layout not in ("ddp2", "fsdp3", "hsdp4-tp2")),
+    pytest.param("gpt", "hsdp4-tp2", marks=pytest.mark.long),  # eight processes, as hsdp4-pp2
     ("llama", "tp2-pp2"),
     ("llama", "cp2"),
 ]

@@ -1,4 +1,6 @@
-"""What a coordinator of release 0.1 sends is understood; it is sent what it understands."""
+"""What a coordinator of release 0.1 sends is understood; it is sent what it understands, and so is
+one of release 0.2.0 (protocol 2), which knows the same fields of Desired.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from regroup_trainer.protocol.accelerate_settings import AccelerateLaunch
 from regroup_trainer.protocol.config import PRESETS, ModelConfig, TrainConfig
-from regroup_trainer.protocol.desired import Desired, Lost
+from regroup_trainer.protocol.desired import Desired, LastKnown, Lost
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
@@ -59,8 +62,9 @@ def make_desired() -> Desired:
     )
 
 
-def test_it_is_sent_what_release_0_1_sent() -> None:
-    assert json.loads(make_desired().to_json(1)) == recorded("desired")
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_it_is_sent_what_its_own_release_sent(protocol: int) -> None:
+    assert json.loads(make_desired().to_json(protocol)) == recorded("desired")
     lost = Lost(**recorded("lost"))
     assert lost.model_dump(mode="json") == recorded("lost")
 
@@ -69,9 +73,15 @@ def test_a_coordinator_of_today_is_sent_all_of_it() -> None:
     assert Desired.model_validate_json(make_desired().to_json(PROTOCOL_VERSION)) == make_desired()
 
 
-def test_it_is_sent_no_field_that_it_would_refuse() -> None:
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_it_is_sent_no_field_that_it_would_refuse(protocol: int) -> None:
     """A new field of Desired is left out by its table; one below `train` needs a rule there."""
-    assert not list(unknown(json.loads(make_desired().to_json(1)), recorded("desired_fields")))
+    launch = AccelerateLaunch(config_file="accelerate.yaml")
+    known = LastKnown(step=7, time=1.0, world_size=3)
+    newer = {"progress_pattern": "step", "accelerate": launch, "last_known": known}
+    desired = make_desired().model_copy(update=newer)
+    assert not list(unknown(json.loads(desired.to_json(protocol)), recorded("desired_fields")))
+    assert Desired.model_validate_json(desired.to_json(PROTOCOL_VERSION)) == desired
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS["llama"]))

@@ -23,7 +23,7 @@ DDP: dict[str, Any] = {"strategy": "ddp"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.long)])
 def test_a_job_whose_world_size_changes_trains_as_one_whose_does_not(
     template: Template, tmp_path: Path, strategy: str
 ) -> None:

@@ -82,4 +82,31 @@ def test_the_thread_ends(source: Source) -> None:
     values.at(0)
     assert len(prefetch_threads()) == len(before) + 1
     values.close()
-    assert prefetch_threads() == before
+    wait_until("its end", lambda: prefetch_threads() == before)
+
+
+def test_nobody_waits_for_the_end_of_a_value_that_is_not_needed(source: Source) -> None:
+    values = Prefetch(source.make, stride=1, ahead=2)
+    source.gate.clear()
+    with pytest.raises(LookupError), closing(values):
+        values.at(0, _refuse)
+    assert source.made == [], "the value is still being made"
+
+
+def test_who_waits_is_asked_again_and_again_and_told_since_when(source: Source) -> None:
+    asked = list[float]()
+
+    def note(since: float) -> None:
+        asked.append(since)
+        if len(asked) == 3:
+            source.gate.set()
+
+    source.gate.clear()
+    with closing(Prefetch(source.make, stride=1, ahead=2)) as values:
+        assert values.at(4, note) == 8
+    assert len(asked) >= 3
+    assert len(set(asked)) == 1
+
+
+def _refuse(_since: float) -> None:
+    raise LookupError

@@ -18,6 +18,7 @@ import pytest
 from regroup_trainer.checkpoint.history import audit, committed
 from regroup_trainer.protocol.exit_codes import PEER_LOST_EXIT_CODE
 from regroup_trainer.protocol.generation import Decision, GenerationNumber, GenerationRecord
+from regroup_trainer.system.program_error import end_may_pass, exception_line
 from tests.support.ranks import RankOutcome, Template, generation, succeeded, train_config
 from tests.support.waiting import wait_until
 
@@ -167,7 +168,26 @@ def test_a_script_that_is_not_there_is_named(template: Template, tmp_path: Path)
     )
     (outcome,) = template.run(made)
     assert outcome.exit_code == 2
-    assert "nowhere.py is no file on this worker" in outcome.stderr
+    # An error of usage, and not of ours: it may be missing on one node alone.
+    assert outcome.stderr.startswith("template.spec.containers[trainer].command: nowhere.py is no ")
+
+
+def test_a_port_that_a_script_wants_twice_is_its_error_with_what_to_change(
+    template: Template, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import socket\none = socket.create_server(('127.0.0.1', 0))\n"
+        "socket.create_server(one.getsockname())\n"
+    )
+    made = record(tmp_path, 1)
+    script = {"script": (str(program),)}
+    made = made.model_copy(update={"desired": made.desired.model_copy(update=script)})
+    (outcome,) = template.run(made)
+    assert outcome.exit_code == 1
+    assert "OSError: [Errno 98]" in exception_line(outcome.stderr)
+    assert outcome.stderr.endswith('int(os.environ["RANK"]), or listen in one rank alone\n')
+    assert not end_may_pass(outcome.stderr)
 
 
 def test_a_plain_program_gets_what_torchrun_gives(template: Template, tmp_path: Path) -> None:

@@ -173,8 +173,9 @@ class CoordinatorConnection:
         """Give up after a final refusal. Another coordinator may accept what this one refused."""
         if message.final:
             raise RejectedError(f"the coordinator refused this agent: {message.reason}")
+        if message.reason != self._problem:  # it is tried again within a second
+            log.warning("the coordinator refused this agent for now: %s", message.reason)
         self._problem = message.reason
-        log.warning("the coordinator refused this agent for now: %s", message.reason)
 
     async def _flush(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         while True:

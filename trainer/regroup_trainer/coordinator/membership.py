@@ -2,8 +2,8 @@
 
 An agent shows life by its heartbeats (HTTP) and by its WebSocket. These rules find a loss:
 
-- At once: the operator reports it, a newer pod of the same index says hello, or a rank elsewhere
-  lost a peer while the connection of this member is closed.
+- At once: the operator reports it, another pod of the same index says hello while this member is
+  not heard, or a rank elsewhere lost a peer while the connection of this member is closed.
 - After two heartbeat intervals: the connection closed and no heartbeat came since. A process that
   died leaves a closed connection and silence. One whose connection merely broke goes on with its
   heartbeats and reconnects.
@@ -81,6 +81,11 @@ class Member:
         silent_since = max(self.closed_at, self.last_seen)
         suspect = _suspect_seconds(desired) + self.allowance(desired)
         return min(self.closed_at + timeout, silent_since + suspect)
+
+    def is_heard(self, desired: Desired, now: float) -> bool:
+        """Whether it is certainly alive: it sends heartbeats, also since its connection closed."""
+        came_back = self.closed_at is None or self.last_seen > self.closed_at
+        return came_back and now - self.last_seen <= _suspect_seconds(desired)
 
     def is_suspect(self, desired: Desired, now: float) -> bool:
         """Whether it may be gone."""

@@ -19,8 +19,11 @@ def register(state: State, numbers: ReservedNumbers, hello: Hello, now: float) -
         )
         state.send(hello.member, Refused(reason=reason, final=False))
         return
-    state.send(hello.member, Welcome(term=state.term))
     exit_order = _exit_order(state, hello)
+    if exit_order is None and (why := _why_wait(state, hello, now)):
+        state.send(hello.member, Refused(reason=why, final=False))
+        return
+    state.send(hello.member, Welcome(term=state.term))
     if exit_order is not None:
         state.send(hello.member, exit_order)
         return
@@ -58,16 +61,47 @@ def _exit_order(state: State, hello: Hello) -> Exit | None:
     return None
 
 
-def _enroll(state: State, hello: Hello, now: float) -> None:
-    """Give the index to its newest agent.
+def _why_wait(state: State, hello: Hello, now: float) -> str:
+    """Why a second agent of an index has to wait; empty when it may take the place.
 
-    The operator makes a replacement only for an agent that is gone, or leaving. One that is leaving
-    is still needed for the agreed end of its generation; it is released after that.
+    The operator makes a replacement only for an agent that is gone, or leaving. But a request for a
+    pod that timed out may be executed later, beside the next one. While the first is heard, nothing
+    is gained by the second, and a generation would be lost. The agent tries again until it may.
     """
-    same = [
-        m for m in state.members.values() if m.hello.index == hello.index and m.name != hello.member
+    for first in _rivals(state, hello):
+        displaces = _has_ranks(state, hello) and not _has_ranks(state, first.hello)
+        if first.is_heard(state.desired, now) and not displaces:
+            return (
+                f"{first.hello.pod} on node {first.hello.node} is worker {hello.index} already, "
+                f"and is heard: {hello.pod} takes over when it is not"
+            )
+    return ""
+
+
+def _rivals(state: State, hello: Hello) -> list[Member]:
+    """The other agents of this index that mean to stay."""
+    return [
+        member
+        for member in state.members.values()
+        if member.hello.index == hello.index
+        and member.name != hello.member
+        and member.leaving is None
     ]
-    for rival in [m for m in same if m.leaving is None]:
+
+
+def _has_ranks(state: State, hello: Hello) -> bool:
+    """Whether an agent has a place in the current generation, or in the one that it reports to a
+    coordinator that has just started.
+    """
+    record = state.current.record if state.current else hello.record
+    return record is not None and record.place_of(hello.member) is not None
+
+
+def _enroll(state: State, hello: Hello, now: float) -> None:
+    """Give the index to this agent. A former one that is leaving is still needed for the agreed end
+    of its generation; it is released after that.
+    """
+    for rival in _rivals(state, hello):
         state.replaced.add(rival.name)
         state.lose(rival, f"replaced by {hello.pod}", now)
     known = state.members.get(hello.member)

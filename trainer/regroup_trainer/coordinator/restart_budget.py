@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import re
 from dataclasses import dataclass, field
 
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure
+from regroup_trainer.errors import CheckpointError, ConfigurationError, NonFiniteError
 from regroup_trainer.protocol.agent_messages import RankExit
 from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.desired import Desired
-from regroup_trainer.protocol.exit_codes import HOPELESS_EXIT_CODES
+from regroup_trainer.protocol.exit_codes import HOPELESS_EXIT_CODES, WRONG_USAGE
 from regroup_trainer.protocol.generation import MemberRecord
 from regroup_trainer.system import program_error
 
@@ -23,6 +25,9 @@ _OTHERS_SECONDS = 2.0
 """How long to wait for the other ranks to show the same error."""
 _FROM_OUTSIDE = (9, 15)
 """SIGKILL and SIGTERM: what the program wrote last is not why it ended."""
+_OUR_ERRORS = (ConfigurationError, CheckpointError, NonFiniteError)
+_OURS = re.compile(rf"^(?:{'|'.join(error.__name__ for error in _OUR_ERRORS)}): ", re.MULTILINE)
+"""What a rank writes when it ends with our WRONG_USAGE. One rank may be the only one to see it."""
 _SENTENCE_CHARACTERS = 300
 """Of an exception that are shown in a sentence; the traceback follows it."""
 
@@ -44,7 +49,7 @@ class RestartBackoff:
 
 def refusal(end: RankExit, used: int, desired: Desired) -> str | None:
     """Why the job is not restarted after `used` counted restarts; None when it is."""
-    if end.exit_code in HOPELESS_EXIT_CODES:
+    if end.exit_code in HOPELESS_EXIT_CODES and not _is_usage_of_script(end, desired):
         why = HOPELESS_EXIT_CODES[end.exit_code]
         return f"exit code {end.exit_code} ({why}) is not worth another try"
     if 0 <= desired.max_restarts <= used:
@@ -86,7 +91,7 @@ class StartFailures:
         if (
             end is None
             or self._proves(current, now)
-            or not program_error.is_certain(_error_of(end))
+            or not _is_certain(end, current.record.desired)
         ):
             return False
         missing = current.record.world_size - len(current.exits) - len(current.finished)
@@ -110,7 +115,7 @@ class StartFailures:
         }
         shown = [_error_of(other) == error for other in current.exits.values()]
         if (
-            program_error.is_certain(error)
+            _is_certain(end, current.record.desired)
             and all(shown)
             and len(shown) == current.record.world_size
         ):
@@ -135,6 +140,19 @@ def _machine(place: MemberRecord) -> str:
         if ipaddress.ip_address(place.address).is_loopback:
             return "this machine"
     return place.node
+
+
+def _is_certain(end: RankExit, desired: Desired) -> bool:
+    """Whether every try shows this error, if all ranks show it: one of syntax, import or usage."""
+    error = _error_of(end)
+    return program_error.is_certain(error) or bool(error and _is_usage_of_script(end, desired))
+
+
+def _is_usage_of_script(end: RankExit, desired: Desired) -> bool:
+    """Whether a script says itself that it was called wrongly, as argparse does: one node alone may
+    lack the file that an argument names.
+    """
+    return bool(desired.script) and end.exit_code == WRONG_USAGE and not _OURS.search(end.message)
 
 
 def _error_of(end: RankExit) -> str:

@@ -31,6 +31,7 @@ from regroup_trainer.coordinator.coordinator_status import (
 )
 from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import Close, Effect, ReserveNumber, Send
+from regroup_trainer.coordinator.formation import least_workers
 from regroup_trainer.coordinator.number_files import reserve
 from regroup_trainer.protocol.agent_messages import Hello, agent_message
 from regroup_trainer.protocol.coordinator_messages import Refused
@@ -131,16 +132,17 @@ class Server:
 
         A leaving agent needs a coordinator for its agreed last step. Agents that leave as well
         report it within `seconds`, those on this node within `company_seconds`: a drain evicts them
-        too, perhaps only at its next try. The others find a successor. The grace period of the pod
-        is the limit.
+        too, perhaps only at its next try. The others find a successor. That takes seconds to start,
+        so a generation that has ended is followed by the next one first, within `company_seconds`.
+        The grace period of the pod is the limit.
         """
         await self._pass(seconds)
         await self._pass(company_seconds, lambda: not self._has_company())
         while self._somebody_leaves():
             async with self._news:
                 await self._news.wait_for(lambda: not self._somebody_leaves())
-            # For the next generation to begin, and the operator to read the result.
-            await self._pass(seconds)
+            await self._pass(seconds)  # for the operator to read the result
+        await self._pass(company_seconds, lambda: not self._is_between())
         self._over = True  # whoever asks to leave from now on asks the successor
         for member in list(self._connections):
             self._close(member)
@@ -161,6 +163,14 @@ class Server:
 
     def _somebody_leaves(self) -> bool:
         return any(member.leaving is not None for member in self._core.state.members.values())
+
+    def _is_between(self) -> bool:
+        """Whether a generation has ended, and there are workers enough for the next one."""
+        state = self._core.state
+        if state.current is None or state.current.alive or state.outcome is not None:
+            return False
+        staying = [member for member in state.members.values() if member.leaving is None]
+        return len(staying) >= least_workers(state.desired)
 
     async def run(self) -> None:
         """Tick until cancelled."""

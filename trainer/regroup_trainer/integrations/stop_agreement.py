@@ -20,9 +20,10 @@ import torch
 import torch.distributed as dist
 
 from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.protocol.exit_codes import TERMINATED
 from regroup_trainer.rank.script_report import report
 
-STOPPED = 128 + signal.SIGTERM
+STOPPED = TERMINATED
 """Exit code of a program that saved and ended because it was asked to."""
 
 

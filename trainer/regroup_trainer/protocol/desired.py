@@ -88,8 +88,10 @@ class Desired(Message):
     """
 
     def to_json(self, protocol: int) -> str:
-        """The JSON that a coordinator of this version of the protocol understands."""
-        is_old = protocol == version_one.VERSION
+        """The JSON that a coordinator of this version of the protocol understands. Fields that it
+        does not know are left out, and have no effect in its job.
+        """
+        is_old = protocol in version_one.DESIRED_VERSIONS
         return self.model_dump_json(include=set(version_one.DESIRED_FIELDS) if is_old else None)
 
     @property

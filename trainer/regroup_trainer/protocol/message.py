@@ -2,7 +2,8 @@
 somebody wrote. Torch-free and Kubernetes-free.
 
 Every message is one JSON object, and `kind` names its class. A change that an older peer would
-misread raises PROTOCOL_VERSION. A hello of another version is refused.
+misread or refuse raises PROTOCOL_VERSION, once for a release. A new field of Desired is one, since
+older peers refuse fields that they do not know. A hello of another version is refused.
 
 | from        | over      | to           | messages                                              |
 |-------------|-----------|--------------|-------------------------------------------------------|
@@ -33,7 +34,7 @@ from pydantic import (
     model_validator,
 )
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 TEXT_LIMIT = 4096
 """Characters of the longest text in a message: longer ones are cut by whoever makes it."""
 QUOTE_LIMIT = 100

@@ -1,7 +1,9 @@
-"""Translates for a coordinator of release 0.1 (protocol 1) that still runs in an old pod. Pure.
+"""Translates for a coordinator of release 0.1 (protocol 1) or 0.2.0 (protocol 2) that still runs in
+an old pod. Pure.
 
 The images of a job are fixed when it starts, so that its coordinator and agents stay at the release
-they started with while the operator is upgraded. Protocol 1 refuses fields that it does not know.
+they started with while the operator is upgraded. Both protocols refuse fields that they do not
+know. Protocol 2 differs from 1 in names of the coordinator's answer only.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ DESIRED_FIELDS = frozenset(
         "straggler_percent", "train", "script", "checkpoint", "resume", "directory", "seed",
     }
 )  # fmt: skip
-"""The fields of Desired that protocol 1 knows. It refuses all others."""
+"""The fields of Desired that both protocols know. They refuse all others."""
+DESIRED_VERSIONS = frozenset({VERSION, 2})
+"""The protocols with these fields."""
 
 
 def upgrade_status(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,9 +24,14 @@ class WaitingReason(Enum):
     ObjectConflict = "an object that is not the job's has the name of one of the job's own"
     KeyMissing = "the operator no longer has the key with which the job was started"
     ApiError = "the API server refused a request of the operator"
+    QuotaExceeded = "a quota of the namespace refuses an object of the job"
     InternalError = "the operator met an error that it does not know while it looked at the job"
     ImageError = "the image of a pod cannot be pulled"
+    CreateContainerConfigError = (
+        "a container cannot be made, since a Secret or ConfigMap that it names is missing"
+    )
     CoordinatorCrashing = "the coordinator's container fails each time that it is started"
+    FailedMount = "a volume of a pod cannot be mounted"
     ContainerCreating = "a pod has a node, and its containers are not created for half a minute"
     WorkerSilent = "a worker runs, and the coordinator has not heard of it for ten seconds"
     Suspended = "the job is suspended and holds no pods"

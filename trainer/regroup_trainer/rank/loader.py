@@ -2,6 +2,8 @@
 
 A thread reads the batches of the next steps while a step trains. A resumed run asks for the
 position that was committed, so what was read ahead of it is dropped.
+
+The files may be on a volume that does not answer. So the rank waits in a way that it can leave.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from regroup_trainer.data import Arrays, Dataset, order_arrays
 from regroup_trainer.data.batch import BatchPlanner, MicroBatch, micro_batches
 from regroup_trainer.data.dataset import Array
 from regroup_trainer.parallel.process_group import GenerationGroup
-from regroup_trainer.rank.prefetch import Prefetch
+from regroup_trainer.rank.prefetch import Prefetch, Waiting, result_of, wait_quietly
 from regroup_trainer.step.rank_batch import DeviceBatch, RankBatch
+from regroup_trainer.system.background import Background
 
 _AHEAD = 2
 """Steps that are read ahead: one hides reading behind training, one more evens out slow reads."""
@@ -49,32 +52,33 @@ class Loader:
         self._cut = (slice(None), sequence_slice) if sequence_slice else slice(None)
         self._ahead = Prefetch(self._read, stride=planner.global_batch_size, ahead=_AHEAD)
 
-    def training(self, first: int) -> RankBatch:
-        """The rank's share of the global batch that begins at position `first`. Raises
-        DataError.
+    def training(self, first: int, waiting: Waiting = wait_quietly) -> RankBatch:
+        """The rank's share of the global batch that begins at position `first`. Raises DataError,
+        and what `waiting` raises.
         """
-        batch = self._ahead.at(first)
+        batch = self._ahead.at(first, waiting)
         return RankBatch(
             [self._on_device(part) for part in batch.micro_batches], batch.samples, batch.digest
         )
 
-    def held_out(self, count: int) -> list[DeviceBatch]:
+    def held_out(self, count: int, waiting: Waiting = wait_quietly) -> list[DeviceBatch]:
         """The rank's share of the first `count` held-out samples, or of all where there are fewer.
-        Raises DataError.
+        Raises DataError, and what `waiting` raises.
         """
+        read = Background(lambda: self._read_held_out(count))
+        return [self._on_device(part) for part in result_of(read.future, waiting)]
+
+    def close(self) -> None:
+        """End the thread, some time."""
+        self._ahead.close()
+
+    def _read_held_out(self, count: int) -> list[DeviceBatch]:
         ids = np.arange(min(count, self.data.held_out_samples))
         planner = self.planner
         parts = micro_batches(
             ids, planner.rank, planner.world_size, planner.micro_batch_size, planner.multiple
         )
-        return [
-            self._on_device(self._tensors(part, self.data.read_held_out(part.ids)))
-            for part in parts
-        ]
-
-    def close(self) -> None:
-        """End the thread."""
-        self._ahead.close()
+        return [self._tensors(part, self.data.read_held_out(part.ids)) for part in parts]
 
     def _read(self, first: int) -> _HostBatch:
         plan = self.planner.plan(first)

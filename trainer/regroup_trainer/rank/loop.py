@@ -21,7 +21,9 @@ class Loop:
         self._config = generation.stepper.config
 
     def run(self) -> GenerationOutcome:
-        """Raises CommitError, NonFiniteError, DataError, and c10d's errors when a peer is lost."""
+        """Raises CommitError, NonFiniteError, DataError, GenerationOverError and c10d's errors when
+        a peer is lost.
+        """
         while self._state.position.step < self._config.training.steps:
             decision = self._step()
             self._evaluate_if_due()
@@ -35,7 +37,9 @@ class Loop:
         """Train one step; returns the decision that its commit brought."""
         clock, training = self._generation.clock, self._config.training
         with clock.phase("data_wait"):
-            batch = self._loader.training(self._state.position.samples)
+            batch = self._loader.training(
+                self._state.position.samples, self._generation.report_data_awaited
+            )
         rate = learning_rate(self._state.position.step + 1, training.steps, self._config.optimizer)
         with clock.phase("step"):
             set_learning_rate(self._state.optimizer, rate)
@@ -51,7 +55,9 @@ class Loop:
         with generation.clock.phase("evaluation"):
             found = evaluate(
                 self._state,
-                self._loader.held_out(self._config.evaluation.samples),
+                self._loader.held_out(
+                    self._config.evaluation.samples, self._generation.report_data_awaited
+                ),
                 self._config,
                 generation.group,
                 generation.report_evaluating,

@@ -21,7 +21,14 @@ from regroup_trainer.parallel import process_group
 from regroup_trainer.parallel.mesh import arrange
 from regroup_trainer.parallel.process_group import report_loss
 from regroup_trainer.protocol.generation import Decision
-from regroup_trainer.protocol.rank_messages import Busy, Evaluated, Finished, GenerationOutcome
+from regroup_trainer.protocol.message import TEXT_LIMIT
+from regroup_trainer.protocol.rank_messages import (
+    Busy,
+    Evaluated,
+    Finished,
+    GenerationOutcome,
+    VolumeProblem,
+)
 from regroup_trainer.rank.joining import JoinedGeneration, is_generation_lost, park
 from regroup_trainer.rank.program import Program
 from regroup_trainer.rank.reporting import Reporter
@@ -35,7 +42,9 @@ from regroup_trainer.step.updater import StepResult
 from regroup_trainer.system.phase_clock import PhaseClock
 
 _BUSY_SECONDS = 1.0
-"""Between reports that an evaluation goes on."""
+"""Between reports of what a rank is busy with."""
+_LATE_DATA_SECONDS = 10.0
+"""Training data that takes longer to come is reported as a problem of its volume."""
 _POLL_SECONDS = 0.1
 _GRACE_SECONDS = 2.0
 """How long the last lines of the history may take when the generation ends. All ranks remember
@@ -164,6 +173,18 @@ class RunningGeneration:
 
         Raises GenerationOverError when the generation is over.
         """
+        self._report_busy("evaluation")
+
+    def report_data_awaited(self, since: float) -> None:
+        """Call it again and again while training data does not come since this time (wall clock).
+        A long wait is reported, so that it does not look like a hang.
+
+        Raises GenerationOverError when the generation is over.
+        """
+        late = time.time() - since > _LATE_DATA_SECONDS
+        self._report_busy("waiting for data", self._late_data(since) if late else None)
+
+    def _report_busy(self, doing: str, volume: VolumeProblem | None = None) -> None:
         if self._channel.is_over():
             raise GenerationOverError(f"generation {self.number} is over")
         now = time.monotonic()
@@ -171,7 +192,20 @@ class RunningGeneration:
             return
         self._busy_at = now
         number, rank, step = self.number, self.group.rank, self.state.position.step
-        self.reporter.send(Busy(generation=number, rank=rank, doing="evaluation", step=step))
+        self.reporter.send(
+            Busy(generation=number, rank=rank, doing=doing, step=step, volume=volume)
+        )
+
+    def _late_data(self, since: float) -> VolumeProblem:
+        desired = self._joined.assignment.record.desired
+        where = ", ".join(map(str, desired.train.data.paths)) or desired.directory
+        return VolumeProblem(
+            path=where[:TEXT_LIMIT],
+            error=f"the training data does not come to rank {self.group.rank}: its volume may not "
+            "answer",
+            since=since,
+            at_risk="The state stays in memory, and training goes on when the data comes.",
+        )
 
     def report_evaluation(self, loss: float, accuracy: float | None = None) -> None:
         """Report the loss on held-out samples after the present step, and the share of images that

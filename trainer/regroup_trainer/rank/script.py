@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import sys
 from collections.abc import Mapping
 
 from regroup_trainer.errors import ConfigurationError, PortTakenError, TrainingError
@@ -16,6 +17,7 @@ from regroup_trainer.parallel.process_group import interface_towards
 from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.desired import UNLIMITED_RESTARTS
+from regroup_trainer.protocol.exit_codes import WRONG_USAGE
 from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.protocol.progress_pattern import NEEDS_RE2, has_re2
 from regroup_trainer.rank import accelerate_config, launch, script_report
@@ -52,7 +54,8 @@ def run(assignment: Assignment, channel: Channel) -> int:
         if code == 0 and here.finish is not None and _is_rank(here):
             here.finish()
     except command_line.NoScriptError as error:
-        raise ConfigurationError(str(error)) from None
+        print(error, file=sys.stderr, flush=True)  # of usage: other nodes may have the script
+        return WRONG_USAGE
     except BaseException as error:
         if _is_rank(here) and isinstance(error, TrainingError):
             raise
@@ -60,6 +63,7 @@ def run(assignment: Assignment, channel: Channel) -> int:
             command_line.show(error)
         if _is_rank(here):
             _raise_loss(error, channel, place)
+        _advise(error)
         code = 1
     if not _is_rank(here):  # a process that the program has forked ends as any other
         command_line.wait_for_threads()
@@ -107,6 +111,12 @@ def _raise_loss(error: BaseException, channel: Channel, place: RankPlace) -> Non
             f"port {place.port}, chosen for this program's own store, was taken by another process "
             "before the program listened there; it is started again with another port"
         )
+
+
+def _advise(error: BaseException) -> None:
+    """Write what to change, below the traceback of a listener of the program's own."""
+    if isinstance(error, Exception) and rendezvous_check.is_address_in_use(error):
+        print(rendezvous_check.OF_TAKEN_ADDRESS, file=sys.stderr, flush=True)
 
 
 def environment(assignment: Assignment, given: Mapping[str, str], port: int) -> dict[str, str]:

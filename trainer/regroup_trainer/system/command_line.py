@@ -17,6 +17,7 @@ import types
 from collections.abc import Iterator, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from typing import Any
 
 _INTERRUPTED = 143
 """128 + SIGTERM."""
@@ -78,9 +79,16 @@ _HERE = frozenset({__file__, runpy.__file__, "<frozen runpy>"})
 
 
 def _run_module(name: str, arguments: Sequence[str]) -> None:
-    sys.argv = [name, *arguments]
+    """`runpy.run_module` would take `__main__` away after the last line, when threads and `atexit`
+    of the program still pickle its classes.
+    """
+    sys.argv = ["-m", *arguments]
     sys.path.insert(0, str(Path.cwd()))
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
+    _, spec, code = runpy._get_module_details(name)  # type: ignore[attr-defined]
+    sys.argv[0] = spec.origin
+    main = _new_main(spec.origin, spec.loader)
+    main.update(__spec__=spec, __package__=spec.parent, __cached__=spec.cached)
+    exec(code, main)
 
 
 def _run_file(name: str, arguments: Sequence[str]) -> None:
@@ -92,11 +100,16 @@ def _run_file(name: str, arguments: Sequence[str]) -> None:
         )
     sys.argv = [name, *arguments]
     sys.path.insert(0, str(path.resolve().parent))
-    loader = SourceFileLoader("__main__", str(path))
+    main = _new_main(str(path), SourceFileLoader("__main__", str(path)))
+    exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), main)
+
+
+def _new_main(file: str, loader: object) -> dict[str, Any]:
+    """The names of a new `__main__`, which stays until the process ends."""
     main = types.ModuleType("__main__")
-    vars(main).update(__file__=str(path), __loader__=loader, __builtins__=builtins, __cached__=None)
+    vars(main).update(__file__=file, __loader__=loader, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = main
-    exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(main))
+    return vars(main)
 
 
 @contextlib.contextmanager

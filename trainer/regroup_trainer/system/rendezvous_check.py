@@ -232,6 +232,14 @@ def is_address_in_use(error: Exception) -> bool:
     return "address already in use" in str(error).lower()
 
 
+OF_TAKEN_ADDRESS = (
+    "an address is in use, and the ranks of one machine cannot listen at the same port: take port "
+    '0 (any that is free), or one for each rank, such as 29600 + int(os.environ["RANK"]), or '
+    "listen in one rank alone"
+)
+"""What to change in a program whose own listener fails."""
+
+
 def is_taken(error: Exception, port: int) -> bool:
     """Whether an address in use is that of this port, and another process listens there."""
     return f"port: {port}," in str(error) and not listens(port)

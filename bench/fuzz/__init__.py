@@ -1,0 +1,1 @@
+"""Jobs that no reasonable user writes, at a real API server and a real operator."""

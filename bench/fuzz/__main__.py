@@ -1,0 +1,66 @@
+"""Hostile jobs at a real API server and a real operator.
+
+    make fuzz SEED=1 JOBS=2000 TEMPLATES=6000
+
+The jobs are drawn along the schema of the definition (tests/support/hostile_specs.py), with
+extremes and what lies beyond. Those that the API server refuses do not count. An ordinary tenant
+beside them shows how soon the operator acts. Ends with 1 when the operator dies or logs an error
+that it does not know, when a refusal does not name field and value, when a job shows nothing, or
+when the ordinary tenant waits more than twice as long (p99) as in the pauses of the same run.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from bench import harness
+from bench.fuzz.course import EVERY_SECONDS, MOST_RATIO, UNITS, WAVE, Size, run
+from devcluster.apiserver import ApiServer
+from tests.support.kube_api import Api, install_definition
+
+NAME = "fuzz"
+SAMPLES = 10
+"""Before each wave, and beside it."""
+SETTINGS = (
+    f"etcd, kube-apiserver and operator on this machine; waves of {WAVE} jobs, one each "
+    f"{EVERY_SECONDS} s or later and a rest as long as each request took; "
+    "templates rendered in this process"
+)
+
+
+@click.command()
+@click.option("--seed", type=int, default=1, help="Equal seeds draw equal jobs.")
+@click.option("--jobs", type=click.IntRange(1), default=2000, help="That the API server takes.")
+@click.option("--templates", type=click.IntRange(0), default=6000)
+@click.option("--minutes", type=click.FloatRange(0), default=60.0, help="No wave begins later.")
+@click.option("--output", type=click.Path(path_type=Path), default=harness.RESULTS)
+def main(seed: int, jobs: int, templates: int, minutes: float, output: Path) -> None:
+    """Draw jobs and templates; exits with 1 when something is found."""
+    case, folder = f"seed-{seed}", Path(tempfile.mkdtemp(prefix="regroup-fuzz-"))
+    size = Size(seed, jobs, templates, SAMPLES, minutes * 60)
+    with ApiServer() as server:
+        api = Api(server.kubeconfig)
+        install_definition(api)
+        outcome = run(api, folder, size, click.echo)
+    figures = outcome.metrics()
+    plan = harness.Plan(NAME, (case,), ("regroup",), UNITS, 1, lambda _case, _subject: SETTINGS)
+    rows = harness.rows(plan, case, "regroup", [figures])
+    found = [*harness.kept(output / f"{NAME}.json", case), *rows]
+    file = harness.write(output, NAME, found, quick=False)
+    Console(highlight=False, width=harness.TABLE_WIDTH).print(harness.table(NAME, rows))
+    click.echo(f"written to {file}; the operator's log is in {folder}")
+    problems = outcome.problems()
+    if (ratio := figures["p99_ratio"] or 0.0) > MOST_RATIO:
+        problems.append(f"p99_ratio is {ratio:.2f}, and {MOST_RATIO} is allowed")
+    for problem in problems:
+        click.echo(problem, err=True)
+    sys.exit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m bench.fuzz")

@@ -1,0 +1,101 @@
+"""Enforcement of NetworkPolicies on the nodes of a cluster that asks for it.
+
+Each node gets a kube-router, with its firewall only. It is built from a Go module of its own, when
+a cluster first asks for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from devcluster import binaries, caches, network, packages, versions
+from devcluster.node import Node
+from devcluster.processes import Launch, Processes, run
+from devcluster.progress import Report, step
+from devcluster.waiting import wait_until
+from tools.locks import locked
+
+MODULE = versions.GO_MODULE / "kube-router"
+PACKAGE = "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"
+NEEDED = {"iptables": "iptables", "ipset": "ipset"}
+"""The programs that kube-router calls, and their Debian packages. The kernel needs ip_set."""
+CHAIN = "KUBE-ROUTER-FORWARD"
+"""The chain that all packets to and from pods of a node pass through, once policies hold there."""
+
+
+def program() -> Path:
+    """The file of kube-router after `build`."""
+    inputs = b"".join((MODULE / name).read_bytes() for name in ("go.mod", "go.sum"))
+    return caches.devcluster() / f"kube-router-{hashlib.sha256(inputs).hexdigest()[:12]}"
+
+
+def build(report: Report) -> Path:
+    """Build kube-router unless it is there, and return its file. The first time takes minutes."""
+    target = program()
+    caches.devcluster().mkdir(parents=True, exist_ok=True)
+    with locked(target.parent / "binaries.lock", "the programs", report):
+        if not target.exists():
+            report("building kube-router from Go source (2 to 5 minutes on 2 cores)")
+            with step(report, "built kube-router"):
+                _compile(target)
+                binaries.clean()
+    return target
+
+
+def _compile(target: Path) -> None:
+    binaries.check_go((MODULE / "go.mod").read_text())
+    partial = target.with_suffix(".tmp")
+    command: list[str | Path] = ["go", "-C", MODULE, "build", "-trimpath", "-buildvcs=false"]
+    run(
+        [*command, "-ldflags", "-s -w", "-o", partial, PACKAGE],
+        environment=binaries.go_environment(),
+    )
+    partial.rename(target)
+
+
+def enforce(nodes: tuple[Node, ...], processes: Processes, report: Report) -> None:
+    """Enforce NetworkPolicies on `nodes` from now on. Returns when they hold.
+
+    A node that lost its power enforces none until this is called again.
+    """
+    packages.ensure(NEEDED, report)
+    kube_router = build(report)
+    for node in nodes:
+        processes.start(_launch(node, kube_router))
+    for node in nodes:
+        _wait(node, processes)
+
+
+def _launch(node: Node, kube_router: Path) -> Launch:
+    return Launch(
+        _component(node),
+        (
+            kube_router,
+            "--run-firewall=true",
+            "--run-router=false",
+            "--run-service-proxy=false",
+            "--enable-cni=false",
+            "--health-port=0",
+            f"--hostname-override={node.name}",
+            f"--kubeconfig={node.plane.state / 'admin.kubeconfig'}",
+            f"--service-cluster-ip-range={node.plane.block.services}",
+        ),
+        network.node_namespace(node.plane.cluster, node.index),
+        f"{node.group}/system",
+    )
+
+
+def _component(node: Node) -> str:
+    return f"kube-router-{node.name}"
+
+
+def _wait(node: Node, processes: Processes) -> None:
+    namespace = network.NAMESPACES / network.node_namespace(node.plane.cluster, node.index)
+
+    def holds() -> bool:
+        processes.require_running(_component(node))
+        return CHAIN in run(["nsenter", f"--net={namespace}", "iptables", "-S", "FORWARD"])
+
+    hint = f"See {processes.log(_component(node))}."
+    wait_until(holds, 60, f"The enforcement of NetworkPolicies on {node.name}", hint)

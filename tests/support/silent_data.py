@@ -1,0 +1,29 @@
+"""A rank whose training data does not come for a while, as from an NFS server that hangs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from regroup_trainer.data.dataset import Arrays
+from regroup_trainer.data.order_arrays import Ids
+from regroup_trainer.data.sequences import Sequences
+from regroup_trainer.protocol.channel import Channel
+from regroup_trainer.protocol.generation import Assignment
+from regroup_trainer.rank import rank_process
+from tests.support.waiting import wait_until
+
+SILENT = "silent"
+"""While this file is in the job's directory, no sample can be read."""
+
+
+def run(assignment: Assignment, channel: Channel) -> int:
+    """Train; who reads a sample waits as long as the file is there."""
+    plain = Sequences.read_training
+    silent = Path(assignment.record.desired.directory, SILENT)
+
+    def read(self: Sequences, ids: Ids) -> Arrays:
+        wait_until("the data", lambda: not silent.exists(), 250.0, every=0.05)
+        return plain(self, ids)
+
+    Sequences.read_training = read  # type: ignore[method-assign]
+    return rank_process.run(assignment, channel)
