@@ -28,7 +28,8 @@ class WaitingReason(Enum):
     InternalError = "the operator met an error that it does not know while it looked at the job"
     ImageError = "the image of a pod cannot be pulled"
     CreateContainerConfigError = (
-        "a container cannot be made, since a Secret or ConfigMap that it names is missing"
+        "a container cannot be made, since a Secret or ConfigMap that it names is missing, or "
+        "lacks the key"
     )
     CoordinatorCrashing = "the coordinator's container fails each time that it is started"
     FailedMount = "a volume of a pod cannot be mounted"
