@@ -46,7 +46,7 @@ def ready(job: Json) -> Json:
 
 
 def unnamed_refusal(job: Json) -> str:
-    """What a job is told that is refused without a word of field or value; empty: no such thing."""
+    """The message of a refusal that names neither field nor value; empty: there is none."""
     found = ready(job)
     message = str(found.get("message", ""))
     refused = found.get("status") == "False" and found.get("reason") in REFUSALS

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from asyncio import Server
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -37,7 +36,7 @@ from regroup_operator.controller.work_queue import WorkQueue
 from regroup_operator.errors import OperatorError
 from regroup_operator.observe.kubernetes_objects import read_ready
 from regroup_operator.render.keyring import Keyring
-from regroup_trainer.system.server_connections import Connections
+from regroup_trainer.system.server_connections import Connections, Listening
 
 WORKERS = 10
 """Jobs that are reconciled at a time."""
@@ -66,7 +65,7 @@ class Operator:
         )
         self.nodes: NodeWatch | None = None
         self._closers: list[Any] = []
-        self._health: tuple[web.AppRunner, Server] | None = None
+        self._health: Listening | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, *, may_watch_nodes: bool) -> None:
@@ -91,9 +90,7 @@ class Operator:
     async def stop(self) -> None:
         """End the workers and close the clients. The jobs train on."""
         if self._health is not None:
-            runner, listener = self._health
-            listener.close()
-            await runner.cleanup()
+            await self._health.cleanup()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -141,10 +138,10 @@ class Operator:
         return False
 
 
-async def serve_health(port: int, waiting: Callable[[], int]) -> tuple[web.AppRunner, Server]:
-    """Serve /healthz, which answers how many jobs wait, on all addresses. The caller closes the
-    listener and cleans up the runner. Silent connections are bounded: whoever reaches the port can
-    open them, and a probe must get through. Raises OSError.
+async def serve_health(port: int, waiting: Callable[[], int]) -> Listening:
+    """Serve /healthz, which answers how many jobs wait, on all addresses. The caller cleans up.
+    Silent connections are bounded: whoever reaches the port can open them, and a probe must get
+    through. Raises OSError.
     """
     connections = Connections(lambda: PROBES_AT_ONCE)
 
@@ -155,8 +152,7 @@ async def serve_health(port: int, waiting: Callable[[], int]) -> tuple[web.AppRu
     application = web.Application()
     application.router.add_get("/healthz", answer)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
-    await runner.setup()
-    return runner, await connections.listen(runner, None, port)
+    return await connections.listen(runner, None, port)
 
 
 def _job_of(pod: Object) -> Key:

@@ -272,7 +272,7 @@ class Reconciler:
 
     async def _mount_failures(self, job: JobObject, pods: tuple[Pod, ...]) -> dict[str, str]:
         """Why the pod that waits the longest waits for a volume. An installation may lack the right
-        to list events: its jobs are told so in the log, and do without.
+        to list events: the log says so, and its jobs do without.
         """
         failures: dict[str, str] = {}
         for pod in waits_for_volumes(pods, _now())[:1]:

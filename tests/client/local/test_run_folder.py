@@ -7,21 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from regroup.cli.command_line import main
 from regroup.local.run_folder import explain
-from tests.support.disks import mounted
+from tests.support.disks import fill, mounted
+from tests.support.run_command import run_script_job
 
 FOLDER = Path("/runs/gpt")
-JOB = """\
-apiVersion: regroup.dev/v1alpha1
-kind: TrainingJob
-metadata: {{name: gpt}}
-spec:
-  launcher: {launcher}
-  template: {{spec: {{containers: [{{name: trainer, command: [python, train.py]}}]}}}}
-"""
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
 
 
@@ -50,13 +41,10 @@ def test_an_error_names_the_folder_and_what_to_do(error: OSError, message: str) 
 @root_only
 @pytest.mark.parametrize("launcher", ["regroup", "torchrun"])
 def test_a_full_folder_is_named_with_what_to_do(tmp_path: Path, launcher: str) -> None:
-    job = tmp_path / "job.yaml"
-    job.write_text(JOB.format(launcher=launcher))
     with mounted(tmp_path / "disk", "64k") as disk:
         (disk / "run").mkdir()
-        with pytest.raises(OSError, match="No space"):
-            (disk / "hog").write_bytes(bytes(100_000))
-        done = CliRunner().invoke(main, ["run", str(job), "--directory", str(disk / "run")])
+        fill(disk / "hog")
+        done = run_script_job(tmp_path / "job.yaml", disk / "run", launcher)
     assert done.exit_code == 1
     assert f"{tmp_path}/disk/run" in done.output
     assert "No space left on device: make room, or give this run another folder" in done.output
@@ -66,8 +54,6 @@ def test_a_full_folder_is_named_with_what_to_do(tmp_path: Path, launcher: str) -
 def test_a_folder_that_cannot_be_made_is_named_with_what_to_do(
     tmp_path: Path, launcher: str
 ) -> None:
-    job = tmp_path / "job.yaml"
-    job.write_text(JOB.format(launcher=launcher))
-    done = CliRunner().invoke(main, ["run", str(job), "--directory", "/proc/nowhere"])
+    done = run_script_job(tmp_path / "job.yaml", Path("/proc/nowhere"), launcher)
     assert done.exit_code == 1
     assert "/proc/nowhere: No such file or directory: give this run a folder" in done.output

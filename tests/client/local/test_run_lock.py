@@ -8,20 +8,10 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from regroup.cli.command_line import main
 from regroup.local.run_lock import FolderError, locked
 from tests.support.disks import fill, mounted, remount
-
-JOB = """\
-apiVersion: regroup.dev/v1alpha1
-kind: TrainingJob
-metadata: {{name: gpt}}
-spec:
-  launcher: {launcher}
-  template: {{spec: {{containers: [{{name: trainer, command: [python, train.py]}}]}}}}
-"""
+from tests.support.run_command import run_script_job
 
 
 def test_a_second_run_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
@@ -37,11 +27,10 @@ def test_a_second_run_is_refused_until_the_first_has_ended(tmp_path: Path) -> No
 def test_the_command_says_who_has_the_folder_and_starts_nothing(
     tmp_path: Path, launcher: str
 ) -> None:
-    job, folder = tmp_path / "job.yaml", tmp_path / "run"
-    job.write_text(JOB.format(launcher=launcher))
+    folder = tmp_path / "run"
     folder.mkdir()
     with locked(folder):
-        result = CliRunner().invoke(main, ["run", str(job), "--directory", str(folder)])
+        result = run_script_job(tmp_path / "job.yaml", folder, launcher)
     assert result.exit_code == 1
     assert f"{folder} is in use by another `regroup run`" in result.output
     assert "--directory" in result.output
@@ -81,9 +70,8 @@ def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(
 
 
 def test_the_command_says_that_a_folder_lies_below_a_file(tmp_path: Path) -> None:
-    job, folder = tmp_path / "job.yaml", tmp_path / "job.yaml" / "run"
-    job.write_text(JOB.format(launcher="regroup"))
-    result = CliRunner().invoke(main, ["run", str(job), "--directory", str(folder)])
+    folder = tmp_path / "job.yaml" / "run"
+    result = run_script_job(tmp_path / "job.yaml", folder)
     assert result.exit_code == 1
     assert f"Error: {folder}" in result.output
     assert "Not a directory: give this run a folder that can be written" in result.output

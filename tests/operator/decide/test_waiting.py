@@ -103,24 +103,25 @@ def with_a_coordinator_that_crashes() -> Plan:
     return planned(simulation)
 
 
-def with_a_pod_without_containers() -> Plan:
+def whose_first_pod_has_no_containers_for(seconds: float) -> Simulation:
     simulation = started()
     pod, placed = simulation.workers()[0], simulation.now.isoformat()
     simulation.pods[pod.name] = replace(
         pod, node="n2", placed=placed, waiting_reason="ContainerCreating"
     )
-    simulation.tick(30)
-    return planned(simulation)
+    simulation.tick(seconds)
+    return simulation
+
+
+def with_a_pod_without_containers() -> Plan:
+    return planned(whose_first_pod_has_no_containers_for(30))
 
 
 def with_a_pod_whose_volume_is_not_mounted() -> Plan:
-    simulation = started()
-    pod, placed = simulation.workers()[0], simulation.now.isoformat()
-    simulation.pods[pod.name] = replace(
-        pod, node="n2", placed=placed, waiting_reason="ContainerCreating"
-    )
-    simulation.tick(11)
-    failures = {pod.uid: 'MountVolume.SetUp failed for volume "data": no such server'}
+    simulation = whose_first_pod_has_no_containers_for(11)
+    failures = {
+        simulation.workers()[0].uid: 'MountVolume.SetUp failed for volume "data": no such server'
+    }
     return planned(simulation, replace(simulation.observed(), mount_failures=failures))
 
 

@@ -89,14 +89,12 @@ async def site() -> AsyncIterator[Site]:
         return web.Response(text="ok")
 
     runner = web.AppRunner(web.Application(middlewares=[note]))
-    await runner.setup()
-    listener = await connections.listen(runner, "127.0.0.1", 0)
-    made = Site(connections, listener.sockets[0].getsockname()[1])
+    listening = await connections.listen(runner, "127.0.0.1", 0)
+    made = Site(connections, listening.addresses[0][1])
     yield made
     for peer in made.peers:
         await peer.close()
-    listener.close()
-    await runner.cleanup()
+    await listening.cleanup()
 
 
 async def test_a_flood_of_silent_connections_pushes_itself_out(site: Site) -> None:

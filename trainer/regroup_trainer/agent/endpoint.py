@@ -4,10 +4,7 @@ the operator sends the coordinator's new address, and asks when the coordinator 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -19,30 +16,12 @@ from regroup_trainer.agent.agent_metrics import AgentMetrics
 from regroup_trainer.agent.replication import SnapshotServer
 from regroup_trainer.protocol.desired import CoordinatorAddress, CoordinatorContact
 from regroup_trainer.protocol.message import describe_invalid
-from regroup_trainer.system.server_connections import Connections
+from regroup_trainer.system.server_connections import Connections, Listening
 
 UNPROVEN_CONNECTIONS = 64
 """The most connections over which no request with the job's token has come: of probes, scrapers,
 newcomers, and of whoever else reaches the port. Those of the job's own pods have no bound.
 """
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """What `start_endpoint` has started."""
-
-    _runner: web.AppRunner
-    _listener: asyncio.Server
-
-    @property
-    def addresses(self) -> list[Any]:
-        """Where it listens: host, port, and more for IPv6."""
-        return [listening.getsockname() for listening in self._listener.sockets]
-
-    async def cleanup(self) -> None:
-        """Serve no more."""
-        self._listener.close()
-        await self._runner.cleanup()
 
 
 async def start_endpoint(
@@ -51,7 +30,7 @@ async def start_endpoint(
     on_address: Callable[[str], None],
     contact: Callable[[], CoordinatorContact],
     port: int,
-) -> Endpoint:
+) -> Listening:
     """Serve on `port` of all addresses (0: any free one). The caller cleans up.
 
     `on_address` gets the coordinator's URL from whoever has the job's token, who may ask for
@@ -87,8 +66,7 @@ async def start_endpoint(
     application.router.add_get("/healthz", healthy)
     snapshot_server.add_to(application.router)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
-    await runner.setup()
-    return Endpoint(runner, await connections.listen(runner, None, port))
+    return await connections.listen(runner, None, port)
 
 
 def _counting(connections: Connections, server: SnapshotServer) -> Middleware:
@@ -104,7 +82,7 @@ def _counting(connections: Connections, server: SnapshotServer) -> Middleware:
     return count
 
 
-def port_of(endpoint: Endpoint, address: str) -> int:
+def port_of(endpoint: Listening, address: str) -> int:
     """The port for clients that use `address`: a free port differs between IPv4 and IPv6."""
     mine = [port for host, port, *_ in endpoint.addresses if (":" in host) == (":" in address)]
     return int(mine[0])

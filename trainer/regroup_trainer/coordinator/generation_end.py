@@ -224,10 +224,12 @@ def leaving_holders(state: State) -> frozenset[str]:
     if current is None or not current.over or not current.retained:
         return frozenset()
     staying = {name for name, member in state.members.items() if member.leaving is None}
-    fitting = {
-        name for name, member in state.members.items() if member.hello.index < state.desired.workers
+    leaving = {
+        name
+        for name, member in state.members.items()
+        if member.leaving is not None and member.hello.index < state.desired.workers
     }
-    if fitting <= staying:
+    if not leaving:
         return frozenset()
     retained = [
         current.retained[rank]
@@ -238,7 +240,7 @@ def leaving_holders(state: State) -> frozenset[str]:
     ]
     if not is_whole(retained):
         return frozenset()
-    return last_holders(current.record, staying) & fitting
+    return last_holders(current.record, staying) & leaving
 
 
 def release(state: State, now: float) -> None:

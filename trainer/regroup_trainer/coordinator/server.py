@@ -112,13 +112,11 @@ class Server:
             shutdown_timeout=1.0,
             keepalive_timeout=IDLE_SECONDS,
         )
-        await runner.setup()
-        listener = await self.connections.listen(runner, address, port)
+        listening = await self.connections.listen(runner, address, port)
         try:
-            yield listener.sockets[0].getsockname()[1]
+            yield listening.addresses[0][1]
         finally:
-            listener.close()
-            await runner.cleanup()
+            await listening.cleanup()
 
     def _most_connections(self) -> int:
         """Two for each worker: its WebSocket and its heartbeats. Workers that have to go still have

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from aiohttp import web
 
@@ -22,6 +24,24 @@ NEWCOMERS = 16
 """Places of a limit that only connections which have not proven themselves may have."""
 SPARE_CONNECTIONS = 32
 """Beyond those of the workers: for the operator, probes, metrics, and agents that reconnect."""
+
+
+@dataclass(frozen=True)
+class Listening:
+    """A server that listens until `cleanup`."""
+
+    _runner: web.AppRunner
+    _listener: asyncio.Server
+
+    @property
+    def addresses(self) -> list[Any]:
+        """Where it listens: host, port, and more for IPv6."""
+        return [listening.getsockname() for listening in self._listener.sockets]
+
+    async def cleanup(self) -> None:
+        """Serve no more."""
+        self._listener.close()
+        await self._runner.cleanup()
 
 
 class Connections:
@@ -47,16 +67,15 @@ class Connections:
         """How many have proven themselves."""
         return len(self._proven) + len(self._held)
 
-    async def listen(self, runner: web.AppRunner, address: str | None, port: int) -> asyncio.Server:
-        """Serve the application of a runner that is set up. Raises OSError.
-
-        The listener is closed by its caller.
-        """
+    async def listen(self, runner: web.AppRunner, address: str | None, port: int) -> Listening:
+        """Set up a runner and serve its application. Raises OSError."""
+        await runner.setup()
         make, loop = runner.server, asyncio.get_running_loop()
         assert make is not None, "the runner is set up"
-        return await loop.create_server(
+        listener = await loop.create_server(
             lambda: _Counted(self, make()), address, port, reuse_address=True, backlog=1024
         )
+        return Listening(runner, listener)
 
     def open(self, transport: asyncio.BaseTransport) -> None:
         """A connection was accepted. One is closed if there are too many: the oldest that has not
