@@ -43,6 +43,7 @@ from regroup_trainer.protocol.desired import (
     Desired,
     Lost,
 )
+from regroup_trainer.protocol.message import printable
 from regroup_trainer.system.connection_errors import why_no_answer
 
 TIMEOUT_SECONDS = 2.0
@@ -235,7 +236,8 @@ class Coordinators:
             where = url.partition("?")[0]
             raise NoAnswerError(f"{where}: {why_no_answer(error)}") from error
         if answer.status >= 300:
-            raise CoordinatorError(f"{method} {url}: {answer.status} {_one_line(text)}")
+            # A tenant's program wrote it: in a log it must look like no other line.
+            raise CoordinatorError(f"{method} {url}: {answer.status} {printable(text[:300])}")
         return text
 
 
@@ -247,14 +249,6 @@ def poll_pause(least: float, polls: int, cost: float, workers: int) -> float:
     """
     fair = _COST[0] + _COST[1] * workers
     return max(least, polls / POLLS_A_SECOND) * max(1.0, cost / fair)
-
-
-def _one_line(text: str) -> str:
-    """The beginning of what a tenant's program answered. In a log it must look like no other line,
-    and on a terminal like nothing but text.
-    """
-    beginning = text[:300]
-    return beginning if beginning.isprintable() else repr(beginning)[1:-1]
 
 
 async def _read(answer: aiohttp.ClientResponse) -> bytes:

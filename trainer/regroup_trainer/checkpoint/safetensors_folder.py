@@ -17,7 +17,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from regroup_trainer.errors import DataError
-from regroup_trainer.protocol.message import listed, quote, shorten
+from regroup_trainer.protocol.message import listed, printable, quote, shorten
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -174,12 +174,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _unreadable(path: Path, problem: object) -> DataError:
     return DataError(
-        f"model.initializeFrom: {_printable(str(path))} cannot be read "
-        f"({_printable(str(problem)[:_MOST_SHOWN])}): copy it there again, or name a folder in "
+        f"model.initializeFrom: {printable(str(path))} cannot be read "
+        f"({printable(str(problem)[:_MOST_SHOWN])}): copy it there again, or name a folder in "
         "Hugging Face's layout"
     )
-
-
-def _printable(text: str) -> str:
-    """The text, with escapes for what a terminal would obey."""
-    return text if text.isprintable() else repr(text)[1:-1]

@@ -95,10 +95,14 @@ class _ShortRepr(reprlib.Repr):
 _REPR = _ShortRepr()
 
 
+def printable(text: str) -> str:
+    """The text in one line, with escapes for what a log or a terminal would obey."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
 def shorten(text: str) -> str:
     """The beginning of a text, with escapes for what cannot be printed."""
-    beginning = text[: QUOTE_LIMIT + 1]
-    shown = beginning if beginning.isprintable() else repr(beginning)[1:-1]
+    shown = printable(text[: QUOTE_LIMIT + 1])
     return shown if len(shown) <= QUOTE_LIMIT else f"{shown[:QUOTE_LIMIT]}..."
 
 
