@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import textwrap
+from pathlib import Path
 
 import pytest
 import torch
@@ -30,6 +32,23 @@ def test_both_precisions_and_the_links_between_ranks_are_measured(ranks: int) ->
     found = Calibration.model_validate_json(ended.stdout)
     assert set(found.rates) == {"bf16", "fp32"}
     assert (found.ranks, found.links is not None) == (ranks, ranks > 1)
+
+
+@pytest.mark.slow
+def test_the_end_of_a_rank_that_has_measured_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By chance gloo aborts a process at the end of Python; here each rank is aborted."""
+    ends = """
+        import atexit, os, sys
+        if "--multiprocessing-fork" in sys.argv:
+            atexit.register(os.abort)
+    """
+    tmp_path.joinpath("sitecustomize.py").write_text(textwrap.dedent(ends))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    ended = calibration(TINY, ranks=2)
+    assert ended.returncode == 0, ended.stderr
+    assert Calibration.model_validate_json(ended.stdout).ranks == 2
 
 
 @pytest.mark.slow
