@@ -1,13 +1,13 @@
 """What the operator asks of the API server, one method a request.
 
-Reads are consistent (no resourceVersion), so that a plan never rests on stale pods.
+Reads are consistent (no resourceVersion).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from regroup_operator.api import names
 from regroup_operator.api.resource import API_VERSION, PLURAL, Object
@@ -19,9 +19,10 @@ from regroup_operator.errors import (
 )
 from regroup_operator.informer.api_connection import JSON_PATCH, ApiConnection, Login
 from regroup_operator.informer.collection import Collection, pages
-from regroup_operator.observe.observed import Identity, Pod
+from regroup_operator.observe.observed import Identity
 from regroup_trainer.protocol.message import quote
 
+T = TypeVar("T")
 ALREADY_EXISTS = "AlreadyExists"
 """Reason of a 409 that means that the name is taken. Others pass, such as that of a quota."""
 EVENTS_READ = 50
@@ -95,19 +96,21 @@ class Cluster:
         return await self._get(jobs_path(namespace), name)
 
     async def pods(
-        self, namespace: str, selector: str, read: Callable[[Object], Pod | None]
-    ) -> list[Pod]:
-        """All pods that a label selector matches, as `read` has them, without those of which it
-        makes None. Pods may have a megabyte each: one page of them is held at a time. A pod that
-        cannot be read is an error: it would be taken for missing.
+        self, namespace: str, selector: str, read: Callable[[Object], T]
+    ) -> tuple[list[T], str]:
+        """All pods that a label selector matches, as `read` has them, and the version of the list.
+        Pods may have a megabyte each: one page of them is held at a time. A pod that cannot be read
+        is an error: it would be taken for missing.
         """
         folder = _core(namespace, "pods")
-        found: list[Pod] = []
+        found: list[T] = []
+        version = ""
         async for page in pages(Collection(self.connection, folder, selector=selector)):
             if page.unreadable:
                 raise ClusterError("GET", folder, 0, f"cannot read pod {page.unreadable}")
-            found += filter(None, map(read, page.objects))
-        return found
+            found += map(read, page.objects)
+            version = page.version
+        return found, version
 
     async def service(self, namespace: str, name: str) -> Object | None:
         """A Service, such as the one in front of a job's coordinator."""
@@ -169,9 +172,9 @@ class Cluster:
         path = _job_path(namespace, name) + "/status"
         await self.connection.request("PATCH", path, body, content=JSON_PATCH)
 
-    async def create_pod(self, document: Object) -> None:
-        """Create a pod."""
-        await self._create_own(_core(document["metadata"]["namespace"], "pods"), document)
+    async def create_pod(self, document: Object) -> Object:
+        """Create a pod. Returns it."""
+        return await self._create_own(_core(document["metadata"]["namespace"], "pods"), document)
 
     async def create_secret(self, document: Object) -> None:
         """Create a Secret unless it exists. The name of a job's contains the job's UID."""
@@ -216,12 +219,16 @@ class Cluster:
         folder = _folder(_POLICY, document["metadata"]["namespace"], "poddisruptionbudgets")
         await self._change(folder, document, present, ())
 
-    async def delete_pod(self, namespace: str, name: str, uid: str, *, force: bool = False) -> None:
-        """Delete exactly this pod; one that is gone, or another of its name, is left alone."""
+    async def delete_pod(
+        self, namespace: str, name: str, uid: str, *, force: bool = False
+    ) -> Object:
+        """Delete exactly this pod; one that is gone, or another of its name, is left alone. Returns
+        the pod as it was deleted or will be; nothing of one that was left alone.
+        """
         options: Object = {"preconditions": {"uid": uid}}
         if force:
             options["gracePeriodSeconds"] = 0
-        await self._delete(f"{_core(namespace, 'pods')}/{_segment(name)}", options)
+        return await self._delete(f"{_core(namespace, 'pods')}/{_segment(name)}", options)
 
     async def delete_job(self, namespace: str, name: str, uid: str) -> None:
         """Delete exactly this TrainingJob and all that it owns."""
@@ -245,9 +252,9 @@ class Cluster:
             if error.reason != ALREADY_EXISTS:
                 raise
 
-    async def _create_own(self, path: str, document: Object) -> None:
+    async def _create_own(self, path: str, document: Object) -> Object:
         try:
-            await self.connection.request("POST", path, document)
+            return await self.connection.request("POST", path, document)
         except ConflictError as error:
             if error.reason != ALREADY_EXISTS:
                 raise
@@ -268,13 +275,13 @@ class Cluster:
         body = [*_checks(present), *replaced]
         await self.connection.request("PATCH", path, body, content=JSON_PATCH)
 
-    async def _delete(self, path: str, options: Object) -> None:
+    async def _delete(self, path: str, options: Object) -> Object:
         try:
-            await self.connection.request(
+            return await self.connection.request(
                 "DELETE", path, {"apiVersion": "v1", "kind": "DeleteOptions", **options}
             )
         except (NotFoundError, ConflictError):
-            return
+            return {}
 
 
 def _checks(present: Identity) -> list[Object]:

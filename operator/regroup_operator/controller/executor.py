@@ -33,6 +33,7 @@ from regroup_operator.decide.plan import (
     SendAddress,
 )
 from regroup_operator.errors import ClusterError, CoordinatorError
+from regroup_operator.informer.job_pods import JobPods
 from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
 from regroup_operator.render import torchrun_workload, workload
 from regroup_operator.render.keyring import Keyring
@@ -49,9 +50,15 @@ class Executor:
     """Sends what actions stand for to the API server and to coordinators."""
 
     def __init__(
-        self, cluster: Cluster, coordinators: Coordinators, settings: Settings, keys: Keyring
+        self,
+        cluster: Cluster,
+        pods: JobPods,
+        coordinators: Coordinators,
+        settings: Settings,
+        keys: Keyring,
     ) -> None:
         self._cluster = cluster
+        self.pods = pods
         self._coordinators = coordinators
         self._settings = settings
         self._keys = keys
@@ -114,7 +121,10 @@ class Executor:
             case EnsureDisruptionBudget(fewest):
                 await self._ensure_budget(fewest, job, observed)
             case DeletePod(pod):
-                await self._cluster.delete_pod(job.namespace, pod.name, pod.uid, force=action.force)
+                answer = await self._cluster.delete_pod(
+                    job.namespace, pod.name, pod.uid, force=action.force
+                )
+                self._note(answer)
             case DeleteJob():
                 await self._cluster.delete_job(job.namespace, job.name, job.uid)
             case PostLost(members, reason):
@@ -128,9 +138,14 @@ class Executor:
             case CreateClaim():
                 await self._cluster.create_claim(self._rendered(action, job, observed))
             case CreateCoordinator() | CreateStore() | CreateWorker():
-                await self._cluster.create_pod(self._rendered(action, job, observed))
+                self._note(await self._cluster.create_pod(self._rendered(action, job, observed)))
             case PutDesired():
                 await self._put_desired(job, observed)
+
+    def _note(self, answer: Object) -> None:
+        """Let the next round see a pod as this write has left it."""
+        if answer:
+            self.pods.note(answer)
 
     def target(self, job: AnyJob, pods: tuple[Pod, ...]) -> Target | None:
         """The coordinator of the current term, also while it is being deleted; None while it has no

@@ -19,7 +19,7 @@ import kopf
 from aiohttp import web
 
 from regroup_operator.api import names
-from regroup_operator.api.resource import Key, Object
+from regroup_operator.api.resource import Key
 from regroup_operator.api.settings import Settings
 from regroup_operator.controller.cluster import Cluster, jobs_path, pods_path
 from regroup_operator.controller.coordination import Coordinators, open_session
@@ -33,7 +33,15 @@ from regroup_operator.controller.work_queue import WorkQueue
 from regroup_operator.errors import OperatorError
 from regroup_operator.informer.api_connection import ApiConnection
 from regroup_operator.informer.collection import Collection
-from regroup_operator.informer.list_watch import ListWatch, OnChange, SubjectOf, nothing, own_key
+from regroup_operator.informer.job_pods import (
+    MOST_BYTES,
+    MOST_BYTES_OF_ONE,
+    JobPods,
+    OwnedPod,
+    job_of,
+    keep_pod,
+)
+from regroup_operator.informer.list_watch import ListWatch, nothing
 from regroup_operator.informer.object_cache import ObjectCache
 from regroup_operator.observe.kubernetes_objects import read_ready
 from regroup_operator.render.keyring import Keyring
@@ -77,13 +85,16 @@ class Operator:
         session = open_session()
         coordinators = Coordinators(session, self.queue.add)
         self.nodes = NodeWatch(cluster, allowed=may_watch_nodes)
-        executor = Executor(cluster, coordinators, self._settings, self._keys)
+        watches = self._pod_watches(cluster.connection)
+        pods = JobPods(watches)
+        executor = Executor(cluster, pods, coordinators, self._settings, self._keys)
         reconciler = Reconciler(
             cluster, coordinators, executor, self.nodes, self._settings, job_series
         )
         self._tasks = [
             *(asyncio.create_task(self._work(reconciler)) for _ in range(WORKERS)),
-            *(asyncio.create_task(watch.run()) for watch in self._watches(cluster.connection)),
+            *(asyncio.create_task(w.run()) for w in self._job_watches(cluster.connection)),
+            *(asyncio.create_task(w.run()) for w in watches.values()),
         ]
         self._health = await serve_health(self._settings.health_port, lambda: len(self.queue))
         self._closers = [coordinators, session, cluster]
@@ -101,12 +112,23 @@ class Operator:
         await session.close()
         await cluster.__aexit__(None, None, None)
 
-    def _watches(self, connection: ApiConnection) -> Iterator[ListWatch[None]]:
+    def _job_watches(self, connection: ApiConnection) -> Iterator[ListWatch[None]]:
         for namespace in self._settings.namespaces or (None,):
             jobs = Collection(connection, jobs_path(namespace), only_metadata=True)
-            yield _changes_of(jobs, self._changed)
-            pods = Collection(connection, pods_path(namespace), names.JOB, only_metadata=True)
-            yield _changes_of(pods, self._pod_changed, _job_of)
+            yield ListWatch(jobs, ObjectCache(0, 0), self._changed, nothing)
+
+    def _pod_watches(self, connection: ApiConnection) -> dict[str | None, ListWatch[OwnedPod]]:
+        namespaces = self._settings.namespaces or (None,)
+        return {
+            namespace: ListWatch(
+                Collection(connection, pods_path(namespace), names.JOB),
+                ObjectCache(MOST_BYTES // len(namespaces), MOST_BYTES_OF_ONE),
+                self._pod_changed,
+                keep_pod,
+                job_of,
+            )
+            for namespace in namespaces
+        }
 
     def _pod_changed(self, job: Key, _same_spec: bool) -> None:
         self.queue.add(job)
@@ -154,17 +176,6 @@ async def serve_health(port: int, waiting: Callable[[], int]) -> Listening:
     application.router.add_get("/healthz", answer)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
     return await connections.listen(runner, None, port)
-
-
-def _changes_of(
-    collection: Collection, on_change: OnChange, subject_of: SubjectOf = own_key
-) -> ListWatch[None]:
-    return ListWatch(collection, ObjectCache(0, 0), on_change, nothing, subject_of)
-
-
-def _job_of(pod: Object) -> Key:
-    """The job that a pod's label names."""
-    return str(pod["namespace"]), str(pod["labels"][names.JOB])
 
 
 def register(registry: kopf.OperatorRegistry, operator: Operator, *, may_watch_nodes: bool) -> None:

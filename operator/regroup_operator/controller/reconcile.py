@@ -44,6 +44,7 @@ from regroup_operator.errors import (
     OperatorError,
     UnreadableError,
 )
+from regroup_operator.informer.job_pods import own_pods
 from regroup_operator.informer.request_metrics import count_unreadable
 from regroup_operator.observe.kubernetes_objects import (
     read_claim,
@@ -51,7 +52,6 @@ from regroup_operator.observe.kubernetes_objects import (
     read_identity,
     read_job,
     read_mount_failure,
-    read_pod,
     read_service,
 )
 from regroup_operator.observe.observed import AnyJob, Job, JobObject, Observed, Pod
@@ -96,8 +96,11 @@ class Reconciler:
         self._settings = settings
         self._series = series
         self._executor = executor
+        self._memory = executor.pods
         self._refusals: dict[Key, Refusals] = {}
         """Jobs with actions that were refused."""
+        self._doubtful: set[Key] = set()
+        """Jobs with a request whose outcome is not known for sure: memory may lack a pod."""
         self._progress = ProgressSchedule()
         self._hindrances: dict[Key, str | None] = {}
         """What the message of each job says beside its progress, as this process wrote it."""
@@ -134,10 +137,17 @@ class Reconciler:
         job = self._checked(read_job(document, _now(), self._settings.max_workers))
         for path in job.unreadable_status:
             log.error("%s/%s: cannot read status.%s: a default is used", *key, path)
-        observed = await self._observe(job)
+        known = self._known_pods(job)
+        pods = await self._listed_pods(job) if known is None else known
+        observed = await self._observe(job, pods)
         if self._has_yet_to_ask(job, observed):
             return UNASKED_SECONDS
         decided = plan(job, observed, _now())
+        if known is not None and decided.needs_fresh_pods:
+            pods = await self._listed_pods(job)
+            if pods != known:
+                observed = await self._observe(job, pods)
+                decided = plan(job, observed, _now())
         # What cannot be rendered must not use up a term or an incarnation.
         self._executor.rehearse(decided.actions, replace(job, status=decided.status), observed)
         written = await self._write_status(document, job, decided)
@@ -178,6 +188,7 @@ class Reconciler:
         self._series.forget(key)
         self._nodes.forget(key)
         self._refusals.pop(key, None)
+        self._doubtful.discard(key)
         self._progress.forget(key)
         self._planned.discard(key)
         self._up_to_date.discard(key)
@@ -214,8 +225,7 @@ class Reconciler:
 
     # --- observe ----------------------------------------------------------------------------------
 
-    async def _observe(self, job: AnyJob) -> Observed:
-        pods = await self._pods(job)
+    async def _observe(self, job: AnyJob, pods: tuple[Pod, ...]) -> Observed:
         running = [
             p.uid for p in pods if p.role == names.WORKER and p.alive and p.phase == "Running"
         ]
@@ -264,11 +274,22 @@ class Reconciler:
             return WaitingReason.KeyMissing, missing
         return refusals.explain()
 
-    async def _pods(self, job: JobObject) -> tuple[Pod, ...]:
-        def read(document: Object) -> Pod | None:
-            return read_pod(document) if _is_ours(document, job) else None
+    def _known_pods(self, job: JobObject) -> tuple[Pod, ...] | None:
+        """The job's pods from memory; None where that does not suffice, or after a request that
+        failed: it may have been carried out all the same.
+        """
+        return None if job.key in self._doubtful else self._memory.of(job)
 
-        return tuple(await self._cluster.pods(job.namespace, names.selector(job.name), read))
+    async def _listed_pods(self, job: JobObject) -> tuple[Pod, ...]:
+        """The job's pods by a consistent list."""
+        label = names.selector(job.name)
+        listed, version = await self._cluster.pods(job.namespace, label, self._memory.read)
+        for seen in listed:
+            if seen.value is None:
+                raise ClusterError("GET", "pods", 0, f"cannot read pod {seen.key[1]}")
+        self._memory.note_list(job.key, listed, version)
+        self._doubtful.discard(job.key)
+        return own_pods(job, [seen.value for seen in listed])
 
     async def _mount_failures(self, job: JobObject, pods: tuple[Pod, ...]) -> dict[str, str]:
         """Why the pod that waits the longest waits for a volume. An installation may lack the right
@@ -351,6 +372,7 @@ class Reconciler:
             except OperatorError as error:
                 log.warning("%s/%s: %s", job.namespace, job.name, error)
                 stopped |= stopped_by(kind)
+                self._doubtful.add(job.key)
                 if not isinstance(error, CoordinatorError):
                     refused[kind] = error
         planned = {type(action) for action in decided.actions}

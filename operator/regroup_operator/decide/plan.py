@@ -192,3 +192,20 @@ class Plan:
     """Why the job is not ready. None while it trains, and after its end."""
     hindrance: str | None = None
     """Reason of what is wrong although the job trains: the message says it from then on."""
+
+    @property
+    def needs_fresh_pods(self) -> bool:
+        """Whether it must not rest on pods from memory alone, which may lack one that lives."""
+        return any(map(_rests_on_absence, self.actions))
+
+
+def _rests_on_absence(action: Action) -> bool:
+    """Whether a pod that was overlooked would make this action wrong. Nothing was made of a job
+    before its first term and the first incarnations of its workers.
+    """
+    match action:
+        case CreateCoordinator(number, _) | CreateStore(number, _) | CreateWorker(_, number, _):
+            return number > 1
+        case DeletePod():
+            return action.force
+    return isinstance(action, PostLost)

@@ -19,7 +19,10 @@ from regroup_operator.decide.plan import (
 )
 from regroup_operator.errors import ClusterError
 from regroup_operator.observe.observed import Observed
+from tests.support.job_pods import UNWATCHED
 from tests.support.rendering import KEYS, SETTINGS, make_valid_job
+
+Json = dict[str, Any]
 
 
 class Full:
@@ -30,7 +33,7 @@ class Full:
 
 
 async def test_a_token_that_cannot_be_sent_again_stops_nothing_else() -> None:
-    executor = Executor(cast(Cluster, Full()), cast(Coordinators, None), SETTINGS, KEYS)
+    executor = Executor(cast(Cluster, Full()), UNWATCHED, cast(Coordinators, None), SETTINGS, KEYS)
     await executor.execute(EnsureToken(), make_valid_job(), Observed())
     with pytest.raises(ClusterError, match="exceeded quota"):
         await executor.execute(EnsureAccess(), make_valid_job(), Observed())
@@ -51,17 +54,18 @@ class SmallQuota:
         self.left = pods
         self.requests = 0
 
-    async def create_pod(self, _document: Any) -> None:
+    async def create_pod(self, _document: Any) -> Json:
         self.requests += 1
         await asyncio.sleep(0)
         self.left -= 1
         if self.left < 0:
             raise ClusterError("POST", "/api/v1/pods", 403, "exceeded quota", "Forbidden")
+        return {}
 
 
 async def test_a_batch_ends_wholly_before_its_refusal_counts() -> None:
     server = SmallQuota(2)
-    executor = Executor(cast(Cluster, server), cast(Coordinators, None), SETTINGS, KEYS)
+    executor = Executor(cast(Cluster, server), UNWATCHED, cast(Coordinators, None), SETTINGS, KEYS)
     batch = tuple(CreateWorker(index, 1, ()) for index in range(8))
     with pytest.raises(ClusterError, match="exceeded quota"):
         await executor.execute_all(batch, make_valid_job(), Observed())

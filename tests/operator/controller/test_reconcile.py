@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,9 +22,11 @@ from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import JobSeries, internal_errors
 from regroup_operator.decide.plan import Plan
 from regroup_operator.errors import ClusterError, UnreadableError
+from regroup_operator.informer.job_pods import JobPods, SeenPod
 from regroup_operator.informer.request_metrics import unreadable
-from regroup_operator.observe.observed import CoordinatorView, Identity, Pod
+from regroup_operator.observe.observed import CoordinatorView, Identity
 from regroup_trainer.protocol.job_status import JobEvent
+from tests.support.job_pods import UNWATCHED, make_pod_watch
 from tests.support.operator_simulation import make_coordinator_status, make_spec
 from tests.support.rendering import KEYS, SETTINGS
 
@@ -44,8 +46,8 @@ class Server(Cluster):
             raise self.document
         return self.document
 
-    async def pods(self, *_: Any) -> list[Pod]:
-        return []
+    async def pods(self, *_: Any) -> tuple[list[Any], str]:
+        return [], "1"
 
     async def service(self, *_: Any) -> None:
         return None
@@ -68,12 +70,14 @@ def make_document(field: str) -> Json:
 
 
 @asynccontextmanager
-async def reconciler_of(server: Server) -> AsyncIterator[reconcile.Reconciler]:
+async def reconciler_of(
+    server: Server, pods: JobPods = UNWATCHED
+) -> AsyncIterator[reconcile.Reconciler]:
     """A reconciler beside this server."""
     async with aiohttp.ClientSession() as session:
         coordinators = Coordinators(session, lambda _key: None)
         nodes = NodeWatch(server, allowed=False)
-        executor = Executor(server, coordinators, SETTINGS, KEYS)
+        executor = Executor(server, pods, coordinators, SETTINGS, KEYS)
         yield reconcile.Reconciler(server, coordinators, executor, nodes, SETTINGS, JobSeries())
 
 
@@ -122,8 +126,9 @@ class PlainServer(Server):
         await super().change_status(_ns, _name, status, present)
         self.stored = {**self.stored, "status": status}
 
-    async def create_pod(self, document: Json) -> None:
+    async def create_pod(self, document: Json) -> Json:
         self.made.append(document["metadata"]["name"])
+        return {}
 
     async def create_secret(self, document: Json) -> None:
         """The Secret with the token is of no interest here."""
@@ -310,3 +315,86 @@ async def test_an_old_event_is_not_made_again_by_the_next_operator() -> None:
     async with reconciler_of(server) as successor:
         await successor.reconcile(("a", "gpt"))
     assert server.reasons() == ["Suspended"]
+
+
+class PodServer(PlainServer):
+    """It keeps the pods that are made, and may lose the answers."""
+
+    def __init__(self) -> None:
+        metadata = make_document("")["metadata"]
+        super().__init__({"metadata": metadata, "spec": make_spec(networkPolicy="None")})
+        self.exists: list[Json] = []
+        self.lists = 0
+        self.loses_answers = False
+
+    async def pods(self, *given: Any) -> tuple[list[Any], str]:
+        read: Callable[[Json], SeenPod] = given[-1]
+        self.lists += 1
+        return [read(pod) for pod in self.exists], str(100 + len(self.exists))
+
+    async def service(self, namespace: str, name: str) -> Any:
+        owner = {"kind": "TrainingJob", "name": "gpt", "uid": "uid-1", "controller": True}
+        metadata = {"name": name, "namespace": namespace, "ownerReferences": [owner]}
+        metadata |= {"uid": "uid-s", "resourceVersion": "9"}
+        spec = {"clusterIP": "198.19.0.1", "selector": {"regroup.dev/term": "1"}}
+        return {"kind": "Service", "metadata": metadata, "spec": spec}
+
+    async def change_service(self, *_: Any) -> None:
+        """The Service is of no interest here."""
+
+    async def create_disruption_budget(self, *_: Any) -> None:
+        """Nor is the budget."""
+
+    async def create_pod(self, document: Json) -> Json:
+        await super().create_pod(document)
+        identity = {"uid": f"uid-{len(self.made)}", "resourceVersion": str(100 + len(self.made))}
+        pod = {**document, "metadata": {**document["metadata"], **identity}}
+        self.exists.append(pod)
+        if self.loses_answers:
+            raise ClusterError("POST", "/pods", 0, "no answer")
+        return pod
+
+
+def make_memory() -> JobPods:
+    """Memory of the pods at version 50, when there were none. The watch shows nothing later."""
+    watch = make_pod_watch()
+    watch.cache.replace({}, 50, watch.cache.begin_list())
+    return JobPods({None: watch})
+
+
+async def test_a_start_asks_for_no_pods_and_the_next_round_sees_those_that_were_made() -> None:
+    server = PodServer()
+    async with reconciler_of(server, make_memory()) as reconciler:
+        for _ in range(4):
+            await reconciler.reconcile(("a", "gpt"))
+    assert len(set(server.made)) == len(server.made) == 4
+    assert server.lists == 0
+
+
+async def test_memory_that_lacks_the_pods_of_a_job_makes_no_second_ones() -> None:
+    """As after a change of the operator: the status is ahead of the pods that memory knows."""
+    server = PodServer()
+    async with reconciler_of(server) as former:
+        for _ in range(3):
+            await former.reconcile(("a", "gpt"))
+    assert len(server.made) == 4
+    server.lists = 0
+    async with reconciler_of(server, make_memory()) as successor:
+        for _ in range(3):
+            await successor.reconcile(("a", "gpt"))
+    assert len(server.made) == 4
+    assert server.lists == 1, "what the list has shown is known from then on"
+
+
+async def test_after_a_write_without_an_answer_the_pods_are_asked_for() -> None:
+    server = PodServer()
+    server.loses_answers = True
+    async with reconciler_of(server, make_memory()) as reconciler:
+        await reconciler.reconcile(("a", "gpt"))
+        assert server.made
+        assert server.lists == 0
+        server.loses_answers = False
+        for _ in range(2):
+            await reconciler.reconcile(("a", "gpt"))
+    assert len(set(server.made)) == len(server.made)
+    assert server.lists == 1

@@ -1,0 +1,79 @@
+"""The pods of jobs, from memory where it knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from regroup_operator.api import names
+from regroup_operator.api.resource import Key, Object
+from regroup_operator.informer.list_watch import ListWatch
+from regroup_operator.informer.object_cache import Seen
+from regroup_operator.informer.resource_version import NEVER, parse_version
+from regroup_operator.observe.kubernetes_objects import read_pod
+from regroup_operator.observe.observed import JobObject, Pod
+
+MOST_BYTES = 128 * 1024 * 1024
+"""Of all pods in memory, about."""
+MOST_BYTES_OF_ONE = 64 * 1024
+_OVERHEAD_BYTES = 512
+
+
+@dataclass(frozen=True)
+class OwnedPod:
+    """A pod, and the UID of the object that controls it; empty: none does."""
+
+    owner: str
+    pod: Pod
+
+
+SeenPod = Seen[OwnedPod]
+
+
+def keep_pod(document: Object) -> tuple[OwnedPod, int]:
+    """What memory keeps of a pod, and about how many bytes it takes."""
+    owners = document["metadata"].get("ownerReferences", [])
+    owner = next((str(each["uid"]) for each in owners if each.get("controller")), "")
+    kept = OwnedPod(owner, read_pod(document))
+    return kept, _OVERHEAD_BYTES + len(repr(kept))
+
+
+def job_of(metadata: Object) -> Key:
+    """The job that a pod's label names. Raises KeyError for a pod without it."""
+    return str(metadata["namespace"]), str(metadata["labels"][names.JOB])
+
+
+class JobPods:
+    """The watched pods of each namespace; of all, under None."""
+
+    def __init__(self, watches: Mapping[str | None, ListWatch[OwnedPod]]) -> None:
+        self._watches = watches
+
+    def of(self, job: JobObject) -> tuple[Pod, ...] | None:
+        """A job's own pods. None: memory does not know them all, and the API server does."""
+        cache = self._watch(job.namespace).cache
+        if cache.version == NEVER:
+            return None
+        found = [seen.value for seen in cache.of(job.key)]
+        return own_pods(job, found) if all(found) else None
+
+    def read(self, document: Object) -> SeenPod:
+        """A pod from an answer. Raises UnreadableError."""
+        return self._watch(document["metadata"]["namespace"]).read(document)
+
+    def note(self, answer: Object) -> None:
+        """Take a pod from the answer to a write. Raises UnreadableError."""
+        seen = self.read(answer)
+        self._watch(seen.key[0]).cache.note(seen)
+
+    def note_list(self, job: Key, listed: list[SeenPod], version: str) -> None:
+        """Take a consistent list of all pods with the job's label. Raises ValueError."""
+        self._watch(job[0]).cache.note_list(job, listed, parse_version(version))
+
+    def _watch(self, namespace: str) -> ListWatch[OwnedPod]:
+        return self._watches.get(namespace) or self._watches[None]
+
+
+def own_pods(job: JobObject, found: list[OwnedPod | None]) -> tuple[Pod, ...]:
+    """Those of these pods that the job controls."""
+    return tuple(each.pod for each in found if each is not None and each.owner == job.uid)

@@ -1,0 +1,82 @@
+"""Pods from memory: whose they are, and when memory does not suffice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from regroup_operator.api import names
+from regroup_operator.informer.job_pods import JobPods
+from regroup_operator.observe.kubernetes_objects import read_pod
+from regroup_operator.observe.observed import Job
+from tests.support.job_pods import make_pod_watch
+from tests.support.rendering import make_valid_job
+
+Json = dict[str, Any]
+
+
+def make_pod(job: Job, name: str = "gpt-w0-1", version: int = 5, **metadata: Any) -> Json:
+    """A worker pod that the job owns."""
+    labels = names.labels(job.name, names.WORKER, index=0)
+    owner = {"kind": "TrainingJob", "name": job.name, "uid": job.uid, "controller": True}
+    known: Json = {"name": name, "namespace": job.namespace, "uid": f"uid-{name}", "labels": labels}
+    known |= {"resourceVersion": str(version), "ownerReferences": [owner], **metadata}
+    return {"metadata": known, "spec": {"containers": [{"name": "trainer", "image": "a"}]}}
+
+
+def listed(*pods: Json, version: int = 10) -> JobPods:
+    """Memory after a list of these pods."""
+    watch = make_pod_watch()
+    found = {seen.key: seen for seen in map(watch.read, pods)}
+    watch.cache.replace(found, version, watch.cache.begin_list())
+    return JobPods({None: watch})
+
+
+def test_before_the_first_list_memory_knows_nothing() -> None:
+    assert JobPods({None: make_pod_watch()}).of(make_valid_job()) is None
+
+
+def test_a_job_has_the_pods_that_it_controls_whatever_their_labels_say() -> None:
+    job = make_valid_job()
+    own = make_pod(job)
+    foreign = make_pod(job, "mallory", ownerReferences=[])
+    assert listed(own, foreign).of(job) == (read_pod(own),)
+
+
+def test_a_pod_is_seen_once_its_making_was_answered() -> None:
+    job, pods = make_valid_job(), listed()
+    pods.note(make_pod(job, version=12))
+    assert [pod.name for pod in pods.of(job) or ()] == ["gpt-w0-1"]
+    pods.note(make_pod(job, version=13, deletionTimestamp="2026-01-01T00:00:00Z"))
+    assert [pod.terminating for pod in pods.of(job) or ()] == [True]
+
+
+def test_a_pod_that_is_too_large_to_keep_makes_the_api_server_asked() -> None:
+    job = make_valid_job()
+    large = make_pod(job)
+    large["status"] = {"message": "x" * 200_000}
+    pods = listed(large)
+    assert pods.of(job) is None
+    pods.note_list(job.key, [pods.read(make_pod(job, version=11))], "12")
+    assert len(pods.of(job) or ()) == 1
+
+
+def test_a_list_shows_what_memory_lacked_and_what_is_gone() -> None:
+    job = make_valid_job()
+    pods = listed(make_pod(job))
+    pods.note_list(job.key, [pods.read(make_pod(job, "gpt-w0-2", 15))], "20")
+    assert [pod.name for pod in pods.of(job) or ()] == ["gpt-w0-2"]
+    with pytest.raises(ValueError, match="a positive number"):
+        pods.note_list(job.key, [], "")
+
+
+def test_each_namespace_has_a_memory_of_its_own() -> None:
+    job = make_valid_job()
+    watch, other = make_pod_watch(), make_pod_watch()
+    for each in (watch, other):
+        each.cache.replace({}, 10, each.cache.begin_list())
+    pods = JobPods({job.namespace: watch, "other": other})
+    pods.note(make_pod(job, version=12))
+    assert len(pods.of(job) or ()) == 1
+    assert (watch.cache.size > 0, other.cache.size) == (True, 0)
