@@ -136,6 +136,25 @@ def test_a_program_whose_ranks_would_wait_in_vain_fails_with_what_to_change(
     assert words in outcome.message
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_ranks_that_a_script_starts_itself_end_the_job_with_what_to_change(
+    tmp_path: Path, method: str
+) -> None:
+    script = (str(PROGRAMS / "own_ranks.py"), method)
+    outcome = play(make_run(tmp_path, 1, script=script, replicas=2))
+    assert (outcome.result, outcome.reason) == ("failed", "FailsAtStart")
+    assert "in a process that the script has started: the job starts the ranks" in outcome.message
+
+
+@pytest.mark.slow
+def test_processes_that_a_script_starts_for_other_work_are_left_alone(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 1, script=(str(PROGRAMS / "helpers.py"),), replicas=2)
+    seen: list[str] = []
+    run.on_line = seen.append
+    assert play(run).result == "completed", seen
+    assert sorted(seen) == [f"rank {rank}: the helpers have ended with 0" for rank in range(2)]
+
+
 def test_a_program_that_cannot_start_fails_at_once_with_its_traceback(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import a_module_that_is_nowhere\n")
