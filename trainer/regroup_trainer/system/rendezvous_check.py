@@ -39,7 +39,9 @@ class RankPlace:
 
 
 def watch_rendezvous(
-    place: RankPlace, error: Callable[[str], Exception], meet: Callable[[int], None] = lambda _port: None
+    place: RankPlace,
+    error: Callable[[str], Exception],
+    meet: Callable[[int], None] = lambda _port: None,
 ) -> None:
     """From now on a rendezvous of this process that cannot succeed raises `error`. The process has
     imported torch.distributed.rendezvous.
