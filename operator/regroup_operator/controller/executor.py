@@ -243,7 +243,9 @@ class Executor:
             await self._coordinators.post_lost(target, lost)
 
     def _desired(self, job: Job, observed: Observed) -> Desired:
-        return workload.desired(job, merge_ledgers(job.status, observed.coordinator.status))
+        report = observed.coordinator.status
+        wanted = workload.desired(job, merge_ledgers(job.status, report))
+        return wanted.model_copy(update={"failed_starts": report and report.failed_starts})
 
 
 Making = CreateClaim | CreateCoordinator | CreateStore | CreateWorker
