@@ -168,6 +168,18 @@ def test_a_program_that_cannot_start_fails_at_once_with_its_traceback(tmp_path: 
     assert run.status.ledger.restarts == {"application": 1}
 
 
+def test_a_new_coordinator_goes_on_counting_the_tries_of_a_program_that_cannot_start(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("{}['MODEL_SIZE']\n")
+    run = make_run(tmp_path / "job", 1, script=(str(program),), replicas=2, max_restarts=6)
+    failed_once = lambda status: status.ledger.restarts.get("application", 0) > 0  # noqa: E731
+    outcome = play(run, [(failed_once, lambda run: run.kill_coordinator())])
+    assert (outcome.result, outcome.reason) == ("failed", "FailsAtStart")
+    assert "3 tries in a row ended with this error before the first step" in outcome.message
+
+
 def test_a_process_that_a_rank_has_forked_does_not_end_for_it(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import os, sys\nos.fork() or sys.exit(0)\nos.wait()\nsys.exit(5)\n")
