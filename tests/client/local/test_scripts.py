@@ -148,7 +148,7 @@ def test_ranks_that_a_script_starts_itself_end_the_job_with_what_to_change(
 
 @pytest.mark.slow
 def test_processes_that_a_script_starts_for_other_work_are_left_alone(tmp_path: Path) -> None:
-    run = make_run(tmp_path, 1, script=(str(PROGRAMS / "helpers.py"),), replicas=2)
+    run = make_run(tmp_path, 1, script=(str(PROGRAMS / "other_work.py"),), replicas=2)
     seen: list[str] = []
     run.on_line = seen.append
     assert play(run).result == "completed", seen

@@ -22,7 +22,7 @@ from regroup_trainer.protocol.torchrun_programs import (
 from regroup_trainer.system.rendezvous_check import RankPlace
 
 PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
-PROBE, HELPERS = PROGRAMS / "probe.py", PROGRAMS / "helpers.py"
+PROBE, OTHER_WORK = PROGRAMS / "probe.py", PROGRAMS / "other_work.py"
 
 
 def start(
@@ -238,7 +238,7 @@ def test_the_process_is_the_one_that_python_would_make(
 def test_processes_that_a_script_starts_for_other_work_are_left_alone(tmp_path: Path) -> None:
     sizes = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "4"}
     there = {"MASTER_ADDR": "198.18.0.7", "MASTER_PORT": "29500"}
-    out, error = start(tmp_path, HELPERS, **sizes, **there).communicate(timeout=200)
+    out, error = start(tmp_path, OTHER_WORK, **sizes, **there).communicate(timeout=200)
     assert out.splitlines() == ["rank 3: the helpers have ended with 0"], error
 
 

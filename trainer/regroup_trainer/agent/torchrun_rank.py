@@ -36,7 +36,7 @@ from regroup_trainer.system.command_line import (
 from regroup_trainer.system.machine_address import is_loopback
 from regroup_trainer.system.program_error import excerpt
 from regroup_trainer.system.rendezvous_check import RankPlace
-from regroup_trainer.system.script_children import OWN_PART, REFUSED_EXIT_CODE, watch_script
+from regroup_trainer.system.script_children import REFUSED_EXIT_CODE, watch_script
 
 _START = (
     "-cimport os, sys; sys.path[:] = filter(None, sys.path); "
@@ -44,6 +44,8 @@ _START = (
     'exec(compile(program, "<regroup>", "exec")); start(sys.argv[1:], program)'
 )
 _MESSAGE_VARIABLE = "REGROUP_TERMINATION_LOG"
+OWN_PART = "\n# what only the rank's own process runs\n"
+"""In the text of this program: what stands above it is for processes that the script spawns."""
 _DIRECTORY_VARIABLE = "REGROUP_DIRECTORY"
 _PR_SET_PDEATHSIG = 1
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)

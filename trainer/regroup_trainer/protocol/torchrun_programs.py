@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from regroup_trainer.system.script_children import OWN_PART
-
 PROGRAM_VARIABLE = "REGROUP_RANK_PROGRAM"
 """Environment variable with the program of a rank under torchrun."""
 MESSAGE_VARIABLE = "REGROUP_TERMINATION_LOG"
@@ -24,6 +22,8 @@ RUN_RANK = (
 """What Python gets to run the program: without modules of the working directory, and in one word.
 So torchrun calls the rank by its script.
 """
+OWN_PART = "\n# what only the rank's own process runs\n"
+"""As `agent/torchrun_rank.py` has it, which brings no module of this room."""
 _HEADER = "from __future__ import annotations\n"
 _OWN_PATH = "import sys; sys.path[:] = filter(None, sys.path)"
 """Without modules of the working directory, which may be named as those of Python are."""

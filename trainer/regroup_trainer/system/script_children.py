@@ -26,8 +26,6 @@ from regroup_trainer.system.rendezvous_check import (
     watch_rendezvous,
 )
 
-OWN_PART = "\n# what only the rank's own process runs\n"
-"""Follows this module in the text of a rank's program."""
 REFUSED_EXIT_CODE = 2
 _SIGNAL = signal.SIGRTMAX - 1
 """Sent by a refused child. SIGRTMAX asks for stacks."""
