@@ -104,7 +104,10 @@ class StartFailures:
         """What the next coordinator is to know; `since` is the wall clock of the newest begin."""
         machines = tuple(sorted(self._machines)[:2])
         return FailedStarts(
-            error=self._error[:TEXT_LIMIT], tries=self._tries, machines=machines, since=since
+            error=self._error[:TEXT_LIMIT],
+            tries=min(self._tries, TRIES),
+            machines=machines,
+            since=since,
         )
 
     def awaits_others(self, current: CurrentGeneration, failure: Failure, now: float) -> bool:

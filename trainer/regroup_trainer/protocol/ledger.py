@@ -43,7 +43,7 @@ class FailedStarts(Message):
 
     error: Text = ""
     """What they have in common."""
-    tries: Annotated[int, Field(ge=0, le=100)] = 0
+    tries: Annotated[int, Field(ge=0, le=3)] = 0
     machines: Annotated[tuple[Name, ...], Field(max_length=2)] = ()
     """Those that have shown it; of several, two."""
     since: WallClock
