@@ -21,8 +21,8 @@ def train(rank: int) -> None:
 
 
 if __name__ == "__main__":
-    multiprocessing.set_start_method(sys.argv[1])
-    ranks = [multiprocessing.Process(target=train, args=(rank,)) for rank in range(2)]
+    process = multiprocessing.get_context(sys.argv[1]).Process  # type: ignore[attr-defined]
+    ranks = [process(target=train, args=(rank,)) for rank in range(2)]
     for each in ranks:
         each.start()
     for each in ranks:
