@@ -4,21 +4,20 @@ product.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from soak.allowed_losses import a_copy_lived, over_allowed
+from soak.evidence import Evidence
 from soak.records import Line, Number, Records
 from soak.replay import Loss, Replay, replay
 
 LOSS_DIFFERENCE = 3e-5
 """Relative. The order of sums differs with the number of ranks; the differences found are 6e-6."""
-STUCK_SECONDS = 60.0
-STUCK_SECONDS_TORCHRUN = 300.0
-HIT_SECONDS = 30.0
-"""A fault explains what a generation that begins so soon after it has lost."""
 IGNORED_FAULTS = 20
 """Memory may grow during the first ones."""
 NEW_FAULTS = 3
@@ -36,57 +35,6 @@ class Memory(NamedTuple):
     fault: int
     size: float
     """MB."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A job at one moment."""
-
-    time: float
-    """Seconds since the epoch."""
-    step: int | None
-    """The newest step that was seen; None before the first."""
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A fault, and the ranks that lost their state by it or could not be reached."""
-
-    time: float
-    """Seconds since the epoch."""
-    ranks: frozenset[int]
-    size: int
-    """Ranks of the job at that time."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """All that is known of a job."""
-
-    job: str
-    kind: str
-    copy_size: int | None
-    """So many ranks in a row hold a whole copy of the state; None: only all ranks together do."""
-    snapshot_steps: int
-    checkpoint_steps: int
-    records: Records
-    status: Json
-    """At its end."""
-    recoveries: Sequence[Json]
-    """Each that the status ever showed, once."""
-    reference: Mapping[int, Line]
-    """The steps of an undisturbed run."""
-    samples: Sequence[Sample] = ()
-    excused: Sequence[tuple[float, float]] = ()
-    """From when to when the job could not train."""
-    hits: Sequence[Hit] = ()
-    duplicates: Sequence[str] = ()
-    """A sentence for each moment with two pods of one worker."""
-    stuck_seconds: float = STUCK_SECONDS
-    was_suspended: bool = True
-    """Whether it gave its pods back in time when it was asked to, at its end."""
-    status_shows_steps: bool = True
-    """False under torchrun, where nobody but the script knows them."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +60,18 @@ class Verdict:
         counts = self.lost_whole_copies + self.lost_over_interval
         return not (counts or self.stuck or self.mismatches or self.duplicates)
 
+    @property
+    def findings(self) -> Json:
+        """The fields that say something."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+    def __str__(self) -> str:
+        words = "clean" if self.is_clean else json.dumps(self.findings)[:2000]
+        return (
+            f"{self.job}: {self.steps} steps, {self.compared} compared with the undisturbed run: "
+            f"{words}"
+        )
+
 
 def judge(evidence: Evidence) -> Verdict:
     """The verdict on a job."""
@@ -124,33 +84,28 @@ def judge(evidence: Evidence) -> Verdict:
         steps=max(found.steps, default=0),
         compared=len(common),
         lost_whole_copies=sum(loss.steps for loss in needless),
-        lost_over_interval=sum(_over_interval(evidence, loss) for loss in others),
+        lost_over_interval=sum(over_allowed(evidence, loss) for loss in others),
         stuck=tuple(stuck(evidence)),
         mismatches=(
             *found.mismatches,
+            *uncompared(found.steps, evidence.reference),
             *different_steps(found.steps, evidence.reference),
-            *(status_lies(evidence, found) if evidence.status_shows_steps else ()),
+            *(status_lies(evidence, found) if not evidence.is_torchrun else ()),
         ),
         duplicates=tuple(evidence.duplicates),
         lost=found.lost,
     )
 
 
-def a_copy_lived(evidence: Evidence, loss: Loss) -> bool:
-    """Whether some ranks that hold the whole state together were not hit shortly before a loss.
-
-    False where only all ranks together hold it. Ranks keep their numbers meanwhile, since a fault
-    waits for the end of the recovery from the one before.
-    """
-    size = evidence.copy_size
-    if size is None:
-        return False
-    since = loss.time - HIT_SECONDS
-    recent = [hit for hit in evidence.hits if since <= hit.time <= loss.time]
-    dead = frozenset[int]().union(*(hit.ranks for hit in recent))
-    world = max((hit.size for hit in recent), default=size)
-    copies = [range(first, first + size) for first in range(0, world - size + 1, size)]
-    return not copies or any(dead.isdisjoint(copy) for copy in copies)
+def uncompared(steps: Mapping[int, Line], reference: Mapping[int, Line]) -> Iterator[str]:
+    """That there is nothing to compare, or not with all steps."""
+    if not steps:
+        yield "nothing was compared: the history has no step"
+    elif missing := sorted(steps.keys() - reference.keys()):
+        yield (
+            f"{len(missing)} of {len(steps)} steps were not compared, from step {missing[0]} on: "
+            f"the undisturbed run ends at step {max(reference, default=0)}"
+        )
 
 
 def different_steps(steps: Mapping[int, Line], reference: Mapping[int, Line]) -> Iterator[str]:
@@ -195,18 +150,31 @@ def _recovery_lies(recovery: Json, records: Records) -> Iterator[str]:
 def stuck(evidence: Evidence) -> Iterator[str]:
     """The times without progress that are longer than allowed, as far as they are not excused; and
     an end that does not come.
+
+    Only a step beyond all before it is progress. A job that makes the same steps again and again,
+    or forms generations without a step, is stuck.
     """
     if not evidence.was_suspended:
         yield "it was not suspended in time"
-    samples = evidence.samples
-    since, step = None, None
-    for before, sample in zip((None, *samples), samples, strict=False):
-        if since is None or sample.step != step or _is_excused(evidence, before, sample):
-            if since is not None and before and before.time - since > evidence.stuck_seconds:
-                yield f"no progress at step {step} for {before.time - since:.0f} s"
-            since, step = sample.time, sample.step
-    if since is not None and samples[-1].time - since > evidence.stuck_seconds:
-        yield f"no progress at step {step} for {samples[-1].time - since:.0f} s, until its end"
+    if not evidence.samples:
+        yield "nobody looked at its steps while it trained"
+    for since, last, highest in _waits(evidence):
+        if last - since > evidence.stuck_seconds:
+            yield f"no progress beyond step {highest} for {last - since:.0f} s"
+
+
+def _waits(evidence: Evidence) -> Iterator[tuple[float, float, int]]:
+    """From when to when the highest step was seen unchanged, and that step; 0 before the first."""
+    since, last, highest = None, 0.0, 0
+    for sample in evidence.samples:
+        step = sample.step or 0
+        if since is None or step > highest or _is_excused(evidence, last, sample.time):
+            if since is not None:
+                yield since, last, highest
+            since = sample.time
+        last, highest = sample.time, max(highest, step)
+    if since is not None:
+        yield since, last, highest
 
 
 def memory_growth(samples: Sequence[Memory]) -> Mapping[str, float]:
@@ -242,17 +210,8 @@ def _slope(lives: Sequence[Sequence[tuple[int, float]]]) -> float:
     return rise / spread
 
 
-def _over_interval(evidence: Evidence, loss: Loss) -> int:
-    """Steps lost beyond what the newest complete snapshot, or checkpoint, allows: one interval
-    since it was decided, and one more while it is copied.
-    """
-    interval = evidence.checkpoint_steps if loss.checkpoint else evidence.snapshot_steps
-    return max(0, loss.steps - 2 * interval)
-
-
-def _is_excused(evidence: Evidence, before: Sample | None, sample: Sample) -> bool:
-    since = before.time if before else sample.time
-    return any(start <= sample.time and since <= end for start, end in evidence.excused)
+def _is_excused(evidence: Evidence, since: float, until: float) -> bool:
+    return any(start <= until and since <= end for start, end in evidence.excused)
 
 
 def _is_close(loss: float | None, expected: float | None) -> bool:
