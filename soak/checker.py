@@ -18,6 +18,15 @@ from soak.replay import Loss, Replay, replay
 
 LOSS_DIFFERENCE = 3e-5
 """Relative. The order of sums differs with the number of ranks; the differences found are 6e-6."""
+LOSS_STEPS = {"gpt": 6_000}
+"""Program -> the last step whose loss is compared; without a limit where none stands here.
+
+Training enlarges the differences of rounding. Two undisturbed runs of the soak's GPT by one and by
+three workers, no fault in either, had the same samples at all steps and these relative differences
+of their losses (median, largest): 1e-6, 6e-6 in steps 5,501 to 6,000; 2e-6, 2e-5 in the 500 steps
+after that; 2e-5, 9e-5 in steps 7,001 to 7,500; 2e-5, 3e-4 at 9,000. The first above 3e-5 was step
+6,644. Nothing else is less strict after this step.
+"""
 IGNORED_FAULTS = 20
 """Memory may grow during the first ones."""
 NEW_FAULTS = 3
@@ -44,7 +53,7 @@ class Verdict:
     job: str
     steps: int
     compared: int
-    """Steps whose loss and samples were compared with those of the undisturbed run."""
+    """Steps whose loss and samples were both compared with those of the undisturbed run."""
     lost_whole_copies: int
     """Steps lost though a whole copy of the state lived."""
     lost_over_interval: int
@@ -76,20 +85,22 @@ class Verdict:
 def judge(evidence: Evidence) -> Verdict:
     """The verdict on a job."""
     found = replay(evidence.records)
-    common = found.steps.keys() & evidence.reference.keys()
+    last = LOSS_STEPS.get(evidence.program)
     needless = [loss for loss in found.lost if a_copy_lived(evidence, loss)]
     others = [loss for loss in found.lost if loss not in needless]
     return Verdict(
         job=evidence.job,
         steps=max(found.steps, default=0),
-        compared=len(common),
+        compared=sum(
+            _in_full(step, last) for step in found.steps.keys() & evidence.reference.keys()
+        ),
         lost_whole_copies=sum(loss.steps for loss in needless),
         lost_over_interval=sum(over_allowed(evidence, loss) for loss in others),
         stuck=tuple(stuck(evidence)),
         mismatches=(
             *found.mismatches,
             *uncompared(found.steps, evidence.reference),
-            *different_steps(found.steps, evidence.reference),
+            *different_steps(found.steps, evidence.reference, last),
             *(status_lies(evidence, found) if not evidence.is_torchrun else ()),
         ),
         duplicates=tuple(evidence.duplicates),
@@ -108,13 +119,17 @@ def uncompared(steps: Mapping[int, Line], reference: Mapping[int, Line]) -> Iter
         )
 
 
-def different_steps(steps: Mapping[int, Line], reference: Mapping[int, Line]) -> Iterator[str]:
-    """Steps with other samples or another loss than in the undisturbed run."""
+def different_steps(
+    steps: Mapping[int, Line], reference: Mapping[int, Line], last: int | None = None
+) -> Iterator[str]:
+    """Steps with other samples than in the undisturbed run, and up to step `last` with another
+    loss.
+    """
     for step in sorted(steps.keys() & reference.keys()):
         line, expected = steps[step], reference[step]
         if (line.first, line.count, line.hash) != (expected.first, expected.count, expected.hash):
             yield f"step {step} trained on other samples than in the undisturbed run"
-        if not _is_close(line.loss, expected.loss):
+        if _in_full(step, last) and not _is_close(line.loss, expected.loss):
             yield f"step {step} has the loss {line.loss}, undisturbed {expected.loss}"
 
 
@@ -212,6 +227,10 @@ def _slope(lives: Sequence[Sequence[tuple[int, float]]]) -> float:
 
 def _is_excused(evidence: Evidence, since: float, until: float) -> bool:
     return any(start <= until and since <= end for start, end in evidence.excused)
+
+
+def _in_full(step: int, last: int | None) -> bool:
+    return last is None or step <= last
 
 
 def _is_close(loss: float | None, expected: float | None) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from soak.allowed_losses import a_copy_lived, newest_left
 from soak.evidence import Hit, Kept, Sample, WholeSnapshot
-from soak.records import Stored
+from soak.records import Number, Stored
 from soak.replay import Loss
 from tests.support.soak_job import FIRST, SECOND, Written
 
@@ -24,10 +24,10 @@ def written(tmp_path: Path) -> Written:
 
 
 def kept(
-    *snapshots: int, checkpoints: tuple[int, ...] = (), ended: float = 9.5, made_by: object = FIRST
+    *snapshots: int, checkpoints: tuple[int, ...] = (), ended: float = 9.5, made_by: Number = FIRST
 ) -> Kept:
     """What was seen of whole snapshots and of checkpoints, of these steps."""
-    stored = {step: Stored(step, made_by) for step in (*snapshots, *checkpoints)}  # type: ignore[arg-type]
+    stored = {step: Stored(step, made_by) for step in (*snapshots, *checkpoints)}
     whole = tuple(WholeSnapshot(stored[step], HOLDERS) for step in snapshots)
     return Kept(ended - 0.1, ended, whole, tuple(stored[step] for step in checkpoints))
 

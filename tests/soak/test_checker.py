@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from soak import records
+from soak import checker, records
 from soak.checker import Memory, memory_growth
 from soak.evidence import Sample
 from soak.records import Line
@@ -116,6 +116,19 @@ def test_a_planted_fault_is_found(
     verdict = written.verdict()
     assert [one for one in verdict.mismatches if sentence in one], verdict.mismatches
     assert not verdict.is_clean
+
+
+def test_losses_are_compared_up_to_the_step_where_rounding_grows(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(checker.LOSS_STEPS, "gpt", 12)
+    written.second[4]["loss"] *= 1.002  # step 13
+    verdict = written.verdict()
+    assert (verdict.is_clean, verdict.steps, verdict.compared) == (True, 14, 12)
+    written.second[4]["hash"] += 1
+    assert "step 13 trained on other samples" in written.verdict().mismatches[0]
+    written.second[3]["loss"] *= 1.002
+    assert "step 12 has the loss" in written.verdict().mismatches[0]
 
 
 def test_a_job_that_was_compared_with_nothing_is_not_clean(written: Written) -> None:
