@@ -30,7 +30,7 @@ WHOLE_SECONDS = 120.0
 """So long a fault waits for the end of the recovery from the one before."""
 SETTLED_SECONDS = 4.0
 """Longer than a lost member, and the status of it, take."""
-LAST_SECONDS = 20.0
+LAST_SECONDS = 10.0
 """A job trains so long after its last fault."""
 AWAY = {"volume-silent"}
 """Kinds of faults during which nobody can expect steps."""
@@ -84,8 +84,7 @@ class Campaign:
         self.unjudged = []
 
     def _fault(self, jobs: tuple[Job, ...], fault: Fault) -> None:
-        self._wait_until_whole(jobs)
-        time.sleep(fault.pause)
+        time.sleep(rest_of_pause(fault.pause, self._wait_until_whole(jobs)))
         job = jobs[fault.job]
         entry = {"entry": "fault", **asdict(fault), "job": job.name, "time": time.time()}
         places = {one.name: _places(one) for one in jobs}
@@ -114,9 +113,11 @@ class Campaign:
         self._write({"entry": "memory", "samples": memory})
         self.memory += memory
 
-    def _wait_until_whole(self, jobs: tuple[Job, ...], seconds: float = WHOLE_SECONDS) -> None:
-        if not until(lambda: are_whole(jobs), seconds, 0.5):
+    def _wait_until_whole(self, jobs: tuple[Job, ...], seconds: float = WHOLE_SECONDS) -> bool:
+        found = until(lambda: are_whole(jobs), seconds, 0.5)
+        if not found:
             self.report(f"not whole after {seconds:.0f} s: {self._messages(jobs)}")
+        return found
 
     def _messages(self, jobs: tuple[Job, ...]) -> str:
         found = []
@@ -182,6 +183,11 @@ class Campaign:
     def _write(self, entry: dict[str, Any]) -> None:
         with self.log.open("a") as file:
             file.write(json.dumps(entry) + "\n")
+
+
+def rest_of_pause(pause: float, whole: bool) -> float:
+    """What is left of the pause before a fault: jobs that are whole have been so for a while."""
+    return max(0.0, pause - SETTLED_SECONDS) if whole else pause
 
 
 def are_whole(jobs: tuple[Job, ...]) -> bool:

@@ -1,5 +1,5 @@
-"""A rank whose training data does not come for a while: as from an NFS server that hangs, or that is
-away from a soft mount.
+"""A rank whose training data does not come for a while, as from an NFS server that hangs, or gives
+errors on a soft mount.
 """
 
 from __future__ import annotations
