@@ -101,7 +101,7 @@ def judge(evidence: Evidence) -> Verdict:
             *found.mismatches,
             *uncompared(found.steps, evidence.reference),
             *different_steps(found.steps, evidence.reference, last),
-            *(status_lies(evidence, found) if not evidence.is_torchrun else ()),
+            *(_of_our_launcher(evidence, found) if not evidence.is_torchrun else ()),
         ),
         duplicates=tuple(evidence.duplicates),
         lost=found.lost,
@@ -131,6 +131,13 @@ def different_steps(
             yield f"step {step} trained on other samples than in the undisturbed run"
         if _in_full(step, last) and not _is_close(line.loss, expected.loss):
             yield f"step {step} has the loss {line.loss}, undisturbed {expected.loss}"
+
+
+def _of_our_launcher(evidence: Evidence, found: Replay) -> Iterator[str]:
+    yield from status_lies(evidence, found)
+    copied = any(kept.snapshots for kept in evidence.kept)
+    if not copied and max(found.steps, default=0) > 2 * evidence.checkpoint_steps:
+        yield "no memory snapshot was ever seen to be whole"
 
 
 def status_lies(evidence: Evidence, found: Replay) -> Iterator[str]:

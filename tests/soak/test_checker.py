@@ -9,8 +9,8 @@ import pytest
 
 from soak import checker, records
 from soak.checker import Memory, memory_growth
-from soak.evidence import Sample
-from soak.records import Line
+from soak.evidence import Kept, Sample, WholeSnapshot
+from soak.records import Line, Stored
 from soak.replay import replay
 from soak.watch import twice
 from tests.support.soak_job import BATCH, FIRST, SECOND, Json, Written, line
@@ -144,6 +144,14 @@ def test_an_undisturbed_run_that_ends_before_the_job_is_no_comparison(written: W
     assert written.verdict().mismatches == (
         "2 of 14 steps were not compared, from step 13 on: the undisturbed run ends at step 12",
     )
+
+
+def test_snapshots_that_nobody_ever_saw_are_a_finding(written: Written) -> None:
+    written.change(checkpoint_steps=6)
+    assert written.verdict().mismatches == ("no memory snapshot was ever seen to be whole",)
+    snapshot = WholeSnapshot(Stored(5, FIRST), (frozenset({"w0", "w1"}),))
+    written.change(kept=(Kept(6.0, 6.1, (snapshot,), ()),))
+    assert written.verdict().is_clean, written.verdict()
 
 
 def test_a_job_without_a_step_is_not_clean(written: Written) -> None:

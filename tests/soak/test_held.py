@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from regroup_trainer.protocol.generation import GenerationNumber, SnapshotNumber
+from regroup_trainer.snapshots.places import held_file
 from soak.evidence import WholeSnapshot
 from soak.held import whole
 from soak.records import Stored
@@ -38,3 +42,13 @@ def test_on_a_single_node_one_worker_is_enough() -> None:
 def test_other_files_and_shards_of_other_generations_do_not_count() -> None:
     other = {"w0": ["held-40-1-2-2-0.json", "slot-0-0.rest"], "w1": ["held-40-1-3-2-1.json"]}
     assert whole(other, NODES) == ()
+
+
+def test_the_names_are_those_that_agents_give() -> None:
+    number = SnapshotNumber(40, GenerationNumber(1, 2), 3)
+    names = {
+        pod: [held_file(Path(), number, shard, "json").name for shard in range(3)]
+        for pod in ("w0", "w1")
+    }
+    (found,) = whole(names, NODES)
+    assert found.stored == STORED
