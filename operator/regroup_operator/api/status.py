@@ -37,6 +37,8 @@ EVENTS_KEPT = 10
 """Events that a job remembers, in case that they are still to be made."""
 IMAGE_LIMIT = 1024
 """Characters of an image that a job remembers."""
+STRAGGLERS_KEPT = 64
+"""The slowest ranks, that a job shows."""
 LEDGER_PHASES = 16
 """Names of phases that an account may have, those of other releases included."""
 PHASE_LIMIT = 32
@@ -329,7 +331,7 @@ class TrainingJobStatus(StatusSection):
     """How the time was spent."""
     ledger: LedgerStatus = LedgerStatus()
     """The account behind goodput."""
-    stragglers: Annotated[tuple[StragglerStatus, ...], Field(max_length=64)] = ()
+    stragglers: Annotated[tuple[StragglerStatus, ...], Field(max_length=STRAGGLERS_KEPT)] = ()
     """Ranks that compute much longer than the median."""
     workers: Annotated[tuple[WorkerStatus, ...], Field(max_length=64)] = ()
     """The first 64 workers."""
