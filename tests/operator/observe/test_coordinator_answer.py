@@ -117,6 +117,8 @@ def changed(path: tuple[Any, ...], value: Any) -> bytes:
         (("ledger", "restarts"), {"hang": 2**31 - 1}, ".ledger.restarts.hang: must lie between"),
         (("generation",), [1, 2**70], ".generation: must lie between"),
         (("a" * 9999,), 1, "aaa..."),
+        (("protocol",), "a\x1b[2J", "protocol 'a\\x1b[2J': protocol: "),
+        (("protocol",), "a" * 9999, "aaa..."),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_with_its_field(
@@ -126,6 +128,7 @@ def test_a_value_that_cannot_be_is_refused_with_its_field(
         read_answer(changed(path, value), 1)
     assert message in str(caught.value)
     assert len(str(caught.value)) < 500
+    assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize(
