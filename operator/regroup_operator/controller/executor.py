@@ -153,13 +153,20 @@ class Executor:
 
     async def _ensure_access(self, job: AnyJob, observed: Observed) -> None:
         await self._ensure_token(job)
-        if not isinstance(job, Job) or job.spec.network_policy != "Isolated":
-            return
+        if isinstance(job, Job):
+            await self._ensure_policy(job, observed)
+
+    async def _ensure_policy(self, job: Job, observed: Observed) -> None:
         policy = workload.network_policy(job, self._settings)
-        if present := observed.own.get(policy["kind"]):
-            await self._cluster.change_network_policy(policy, present)
-        else:
-            await self._cluster.create_network_policy(policy)
+        present = observed.own.get(policy["kind"])
+        if job.spec.network_policy == "Isolated":
+            if present:
+                await self._cluster.change_network_policy(policy, present)
+            else:
+                await self._cluster.create_network_policy(policy)
+        elif present:
+            name = policy["metadata"]["name"]
+            await self._cluster.delete_network_policy(job.namespace, name, present)
 
     async def _ensure_budget(self, fewest: int, job: AnyJob, observed: Observed) -> None:
         budget = workload.disruption_budget(job, fewest)

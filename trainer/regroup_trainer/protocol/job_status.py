@@ -16,6 +16,7 @@ from regroup_trainer.protocol.message import (
     Message,
     Name,
     Text,
+    quote,
     shorten,
 )
 from regroup_trainer.protocol.rank_messages import (
@@ -195,4 +196,4 @@ class CoordinatorStatus(Message):
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             where = shorten(".".join(map(str, problem["loc"])))
-            raise ValueError(f"protocol {version}: {where}: {problem['msg']}") from error
+            raise ValueError(f"protocol {quote(version)}: {where}: {problem['msg']}") from error
