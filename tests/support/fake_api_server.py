@@ -12,7 +12,7 @@ from typing import Any, Self
 import kopf
 from aiohttp import web
 
-from regroup_operator.controller.api_connection import ApiConnection
+from regroup_operator.informer.api_connection import ApiConnection
 
 Json = dict[str, Any]
 GARBAGE = b'{"kind": "garbage"'

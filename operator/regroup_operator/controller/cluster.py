@@ -11,14 +11,14 @@ from typing import Self
 
 from regroup_operator.api import names
 from regroup_operator.api.resource import API_VERSION, PLURAL, Object
-from regroup_operator.controller.api_connection import JSON_PATCH, ApiConnection, Login
-from regroup_operator.controller.collection import Collection, pages
 from regroup_operator.errors import (
     ClusterError,
     ConflictError,
     NotFoundError,
     ObjectConflictError,
 )
+from regroup_operator.informer.api_connection import JSON_PATCH, ApiConnection, Login
+from regroup_operator.informer.collection import Collection, pages
 from regroup_operator.observe.observed import Identity, Pod
 from regroup_trainer.protocol.message import quote
 

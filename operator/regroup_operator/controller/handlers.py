@@ -21,19 +21,20 @@ from aiohttp import web
 from regroup_operator.api import names
 from regroup_operator.api.resource import Key, Object
 from regroup_operator.api.settings import Settings
-from regroup_operator.controller.api_connection import ApiConnection
 from regroup_operator.controller.cluster import Cluster, jobs_path, pods_path
-from regroup_operator.controller.collection import Collection
 from regroup_operator.controller.coordination import Coordinators, open_session
 from regroup_operator.controller.credentials import login
 from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.kopf_storage import NoDiffBase, NoProgress
-from regroup_operator.controller.list_watch import ListWatch
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import count_reconcile, count_taken, job_series
 from regroup_operator.controller.reconcile import Reconciler
 from regroup_operator.controller.work_queue import WorkQueue
 from regroup_operator.errors import OperatorError
+from regroup_operator.informer.api_connection import ApiConnection
+from regroup_operator.informer.collection import Collection
+from regroup_operator.informer.list_watch import ListWatch, OnChange, SubjectOf, nothing, own_key
+from regroup_operator.informer.object_cache import ObjectCache
 from regroup_operator.observe.kubernetes_objects import read_ready
 from regroup_operator.render.keyring import Keyring
 from regroup_trainer.system.server_connections import Connections, Listening
@@ -100,12 +101,12 @@ class Operator:
         await session.close()
         await cluster.__aexit__(None, None, None)
 
-    def _watches(self, connection: ApiConnection) -> Iterator[ListWatch]:
+    def _watches(self, connection: ApiConnection) -> Iterator[ListWatch[None]]:
         for namespace in self._settings.namespaces or (None,):
             jobs = Collection(connection, jobs_path(namespace), only_metadata=True)
-            yield ListWatch(jobs, self._changed)
+            yield _changes_of(jobs, self._changed)
             pods = Collection(connection, pods_path(namespace), names.JOB, only_metadata=True)
-            yield ListWatch(pods, self._pod_changed, subject_of=_job_of)
+            yield _changes_of(pods, self._pod_changed, _job_of)
 
     def _pod_changed(self, job: Key, _same_spec: bool) -> None:
         self.queue.add(job)
@@ -153,6 +154,12 @@ async def serve_health(port: int, waiting: Callable[[], int]) -> Listening:
     application.router.add_get("/healthz", answer)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
     return await connections.listen(runner, None, port)
+
+
+def _changes_of(
+    collection: Collection, on_change: OnChange, subject_of: SubjectOf = own_key
+) -> ListWatch[None]:
+    return ListWatch(collection, ObjectCache(0, 0), on_change, nothing, subject_of)
 
 
 def _job_of(pod: Object) -> Key:

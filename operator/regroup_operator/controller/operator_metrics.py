@@ -47,40 +47,12 @@ internal_errors = Counter(
     "trainingjob_internal_errors",
     "Rounds that ended in an error that the operator does not know; its log has each.",
 )
-requests = Counter(
-    "rest_client_requests", "Requests to the API server; code 0: no answer.", ["method", "code"]
-)
-lists = Counter(
-    "reflector_lists",
-    "Lists of all objects: the first one, and those after a watch that could not go on.",
-    ["name"],
-)
-unreadable = Counter(
-    "reflector_unreadable_objects",
-    "Times that an object could not be read and was skipped; the log names it.",
-    ["name"],
-)
 recovery_seconds = Histogram(
     "trainingjob_recovery_seconds",
     "From the last step before a loss to the first after it.",
     ["namespace", "trainingjob", "cause", "restored_from"],
     buckets=(0.25, 0.5, 1, 2, 3, 5, 10, 20, 40, 80, 160, 320, 640),
 )
-
-
-def count_request(method: str, code: int) -> None:
-    """A request to the API server was answered; 0 stands for none."""
-    requests.labels(method=method, code=str(code)).inc()
-
-
-def count_list(resource: str) -> None:
-    """All objects of a resource, such as `trainingjobs`, are listed."""
-    lists.labels(name=resource).inc()
-
-
-def count_unreadable(resource: str) -> None:
-    """An object is skipped."""
-    unreadable.labels(name=resource).inc()
 
 
 def count_reconcile(seconds: float, *, failed: bool) -> None:

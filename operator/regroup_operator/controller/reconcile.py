@@ -28,7 +28,6 @@ from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import (
     JobSeries,
     count_internal_error,
-    count_unreadable,
 )
 from regroup_operator.controller.progress_schedule import ProgressSchedule
 from regroup_operator.controller.recent_names import RecentNames
@@ -45,6 +44,7 @@ from regroup_operator.errors import (
     OperatorError,
     UnreadableError,
 )
+from regroup_operator.informer.request_metrics import count_unreadable
 from regroup_operator.observe.kubernetes_objects import (
     read_claim,
     read_disruption_budget,

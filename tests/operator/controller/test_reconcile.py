@@ -19,9 +19,10 @@ from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.event_limit import BURST
 from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.node_watch import NodeWatch
-from regroup_operator.controller.operator_metrics import JobSeries, internal_errors, unreadable
+from regroup_operator.controller.operator_metrics import JobSeries, internal_errors
 from regroup_operator.decide.plan import Plan
 from regroup_operator.errors import ClusterError, UnreadableError
+from regroup_operator.informer.request_metrics import unreadable
 from regroup_operator.observe.observed import CoordinatorView, Identity, Pod
 from regroup_trainer.protocol.job_status import JobEvent
 from tests.support.operator_simulation import make_coordinator_status, make_spec

@@ -8,15 +8,24 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from regroup_operator.api.resource import Key
-from regroup_operator.controller import list_watch
-from regroup_operator.controller.api_connection import REQUESTS_AT_ONCE, split_lines
-from regroup_operator.controller.collection import Collection, pages
-from regroup_operator.controller.list_watch import ListWatch, SubjectOf, own_key
+from regroup_operator.api.resource import Key, Object
 from regroup_operator.errors import ClusterError, UnreadableError
+from regroup_operator.informer import list_watch
+from regroup_operator.informer.api_connection import REQUESTS_AT_ONCE, split_lines
+from regroup_operator.informer.collection import Collection, pages
+from regroup_operator.informer.list_watch import ListWatch, SubjectOf, own_key
+from regroup_operator.informer.object_cache import ObjectCache
 from regroup_operator.observe.bounded_json import MOST_BYTES
 from tests.support.fake_api_server import GARBAGE, FakeApiServer, make_object
 from tests.support.waiting import wait_until
+
+
+def _read_name(document: Object) -> tuple[str, int]:
+    """Keep the name of an object; `bad` is one that this code fails on."""
+    name = str(document["metadata"]["name"])
+    if name == "bad":
+        raise RecursionError("too deep")
+    return name, 1
 
 
 class Watched:
@@ -28,12 +37,15 @@ class Watched:
         self.changes: list[tuple[str, bool]] = []
         """Names, and whether the spec is what it was."""
         self.pauses: list[float] = []
+        self.cache: ObjectCache[str] = ObjectCache(10**6, 10**6)
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Watched:
         self._connection = await self.server.connect().__aenter__()
         collection = Collection(self._connection, "/things", only_metadata=True)
-        watch = ListWatch(collection, self._take, self._sleep, self._subject_of)
+        watch = ListWatch(
+            collection, self.cache, self._take, _read_name, self._subject_of, self._sleep
+        )
         self._task = asyncio.create_task(watch.run())
         return self
 
@@ -190,6 +202,106 @@ async def test_watches_that_end_at_once_are_not_begun_without_pause(watched: Wat
         watched.server.lines.put_nowait(None)
     await watched.until(lambda: len(watched.pauses) == 4)
     assert watched.pauses[-1] >= list_watch.FIRST_BACKOFF_SECONDS
+
+
+# --- the cache ------------------------------------------------------------------------------------
+
+
+def _kept(watched: Watched) -> list[str | None]:
+    """The values that the cache has of `one`, `two` and `three`."""
+    found = (watched.cache.get(("a", name)) for name in ("one", "two", "three"))
+    return [seen.value if seen else None for seen in found]
+
+
+async def test_the_cache_holds_what_list_and_watch_have_shown(watched: Watched) -> None:
+    assert _kept(watched) == ["one", "two", None]
+    watched.server.send("ADDED", make_object("three", 8))
+    watched.server.send("DELETED", make_object("one", 9))
+    watched.server.send("BOOKMARK", {"metadata": {"resourceVersion": "20"}})
+    await watched.until(lambda: watched.cache.version == 20)
+    assert _kept(watched) == [None, "two", "three"]
+
+
+async def test_a_list_after_410_leaves_no_ghost(watched: Watched) -> None:
+    watched.server.objects = [make_object("two", 1)]
+    watched.server.version = 40
+    watched.server.send("ERROR", {"code": 410})
+    await watched.until(lambda: watched.cache.version == 40)
+    assert _kept(watched) == [None, "two", None]
+
+
+async def test_a_list_that_fails_in_its_midst_leaves_the_cache_as_it_was(watched: Watched) -> None:
+    server = watched.server
+    server.objects = [make_object(f"n{number}", 1) for number in range(150)]
+    server.version, server.expired_tokens = 40, 1
+    server.send("ERROR", {"code": 410})
+    await watched.until(lambda: server.lists == 3)
+    assert watched.cache.version in (7, 40)
+    await watched.until(lambda: watched.cache.version == 40)
+    assert _kept(watched) == [None, None, None]
+
+
+async def test_a_silent_watch_is_not_trusted(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its connection is open, and nothing comes: a list finds what it did not say."""
+    watched.server.objects = [make_object("two", 1)]
+    watched.server.version = 40
+    monkeypatch.setattr(list_watch, "SILENT_SECONDS", 0.2)
+    watched.server.send("MODIFIED", make_object("two", 8))
+    await watched.until(lambda: watched.cache.version == 40)
+    assert _kept(watched) == [None, "two", None]
+    assert "neither an event nor a bookmark" in caplog.text
+
+
+async def test_bookmarks_alone_keep_a_watch_trusted(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_watch, "SILENT_SECONDS", 5.0)
+    watched.server.send("BOOKMARK", {"metadata": {"resourceVersion": "20"}})
+    await watched.until(lambda: watched.cache.version == 20)
+    assert watched.server.lists == 1
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "MODIFIED", "object": make_object("new", 3)},
+        {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "3"}}},
+        {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "x"}}},
+        {"type": "ADDED", "object": make_object("new", 0)},
+    ],
+)
+async def test_a_version_that_goes_back_or_is_no_number_ends_in_a_list(
+    watched: Watched, event: Object
+) -> None:
+    watched.server.version = 40
+    watched.server.send(event["type"], event["object"])
+    await watched.until(lambda: watched.cache.version == 40)
+    assert _kept(watched) == ["one", "two", None]
+
+
+async def test_an_object_that_its_reader_fails_on_is_known_and_hides_no_other(
+    server: FakeApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.objects[0]["metadata"]["name"] = "bad"
+    async with Watched(server) as watched:
+        await watched.expect(("bad", False), ("two", False))
+        bad = watched.cache.get(("a", "bad"))
+    assert bad is not None
+    assert bad.value is None
+    assert _kept(watched) == [None, "two", None]
+    assert "/things: a/bad cannot be kept: RecursionError" in caplog.text
+
+
+async def test_objects_that_a_list_shows_as_they_were_are_not_read_again(
+    watched: Watched,
+) -> None:
+    before = watched.cache.get(("a", "two"))
+    watched.server.version = 40
+    watched.server.send("ERROR", {"code": 410})
+    await watched.until(lambda: watched.cache.version == 40)
+    assert watched.cache.get(("a", "two")) is before
 
 
 # --- pages ----------------------------------------------------------------------------------------

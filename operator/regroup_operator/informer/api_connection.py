@@ -20,8 +20,8 @@ import kopf
 from yarl import URL
 
 from regroup_operator.api.resource import Object
-from regroup_operator.controller.operator_metrics import count_request
 from regroup_operator.errors import ClusterError, ConflictError, NotFoundError, UnreadableError
+from regroup_operator.informer.request_metrics import count_request
 from regroup_operator.observe.bounded_json import MOST_BYTES, UndecodableError, decode
 from regroup_trainer.system.connection_errors import why_no_answer
 

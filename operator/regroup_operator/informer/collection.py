@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from regroup_operator.api.resource import Object
-from regroup_operator.controller.api_connection import JSON, ApiConnection
 from regroup_operator.errors import UnreadableError
+from regroup_operator.informer.api_connection import JSON, ApiConnection
 
 PAGE_OBJECTS = 100
 """Objects of a page. With managedFields, pods and jobs have 5 to 20 kB."""

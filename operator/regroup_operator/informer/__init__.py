@@ -1,0 +1,1 @@
+"""What the API server holds, in memory: read by list and watch, and by requests of our own."""

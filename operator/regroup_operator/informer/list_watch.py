@@ -1,0 +1,258 @@
+"""Keeps the cache of a collection up to date, and reports each change: list, then watch.
+
+The rules are those of client-go's reflector. A list is read in pages. A watch goes on from the
+version of the list, or of the last event or bookmark. It is begun again after its time, after a
+lost connection and after an outage. When its version is too old (410 Gone), or when neither an
+event nor a bookmark has come for long, there is another list. What it shows otherwise than before
+is reported, deletions too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import Any, Generic, TypeVar
+
+from regroup_operator.api.resource import Key, Object
+from regroup_operator.errors import ClusterError, UnreadableError
+from regroup_operator.informer.collection import Collection, pages
+from regroup_operator.informer.object_cache import Change, ObjectCache, Seen
+from regroup_operator.informer.request_metrics import count_list, count_unreadable
+from regroup_operator.informer.resource_version import parse_version
+from regroup_trainer.protocol.backoff import backoff_seconds
+
+WATCH_SECONDS = (60, 120)
+"""A watch takes a random time between these."""
+SHORTEST_WATCH_SECONDS = 1.0
+"""A watch that ends sooner, without an event, has failed."""
+SILENT_SECONDS = 150.0
+"""Without an event or a bookmark for so long, the watch is not trusted: its connection is dead, or
+the API server's own cache stands still. The API server sends a bookmark about once a minute.
+"""
+FIRST_BACKOFF_SECONDS = 0.2
+LONGEST_BACKOFF_SECONDS = 10.0
+FAILURES_UNTIL_LIST = 5
+"""After so many failures in a row the version may be what is wrong."""
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+OnChange = Callable[[Key, bool], None]
+"""Gets the subject, and whether the spec is what it was: only labels or status have changed."""
+SubjectOf = Callable[[Object], Key]
+"""Metadata of an object -> the key that its changes are reported with."""
+Read = Callable[[Object], tuple[T, int]]
+"""An object -> what is kept of it, and about how many bytes that takes."""
+
+
+def own_key(metadata: Object) -> Key:
+    """Namespace and name of an object; the namespace of a node is empty. Raises KeyError for what
+    has no name.
+    """
+    return str(metadata.get("namespace") or ""), str(metadata["name"])
+
+
+def nothing(_: Object) -> tuple[None, int]:
+    """Keeps no value: its reader wants the changes alone."""
+    return None, 0
+
+
+class ListWatch(Generic[T]):
+    """Lists and watches one collection into `cache`. `run` never ends by itself. A change is
+    reported with the key of the object itself, or of the one that `subject_of` names.
+    """
+
+    def __init__(
+        self,
+        collection: Collection,
+        cache: ObjectCache[T],
+        on_change: OnChange,
+        read: Read[T],
+        subject_of: SubjectOf = own_key,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._collection = collection
+        self.cache = cache
+        self._on_change = on_change
+        self._read_value = read
+        self._subject_of = subject_of
+        self._sleep = sleep
+        self._needs_list = True
+        self._heard = 0.0
+        """When the API server last sent something; monotonic time."""
+        self._failures = 0
+        """In a row."""
+        self.listed = asyncio.Event()
+        """There was a list: the cache can be read."""
+
+    async def run(self) -> None:
+        """List and watch until cancelled, whatever the API server answers."""
+        while True:
+            try:
+                await self._list_and_watch()
+            except ClusterError as error:
+                self._failed(error)
+                log.warning("watch: %s", error)
+            except Exception:
+                self._failed(None)
+                log.exception("watch of %s failed", self._collection.path)
+            else:
+                self._failures = 0
+            await self._sleep(self._pause())
+
+    async def _list_and_watch(self) -> None:
+        if self._needs_list:
+            count_list(self._collection.resource)
+            await self._list()
+        await self._watch()
+
+    def _failed(self, error: ClusterError | None) -> None:
+        self._failures += 1
+        too_old = isinstance(error, UnreadableError) or (error and error.status == HTTPStatus.GONE)
+        if error is None or too_old or self._failures % FAILURES_UNTIL_LIST == 0:
+            self._needs_list = True
+
+    def _pause(self) -> float:
+        """Seconds; operators that lost one API server do not all come back at once."""
+        pause = backoff_seconds(self._failures, FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS)
+        return pause * random.uniform(0.5, 1.0)
+
+    # --- list -------------------------------------------------------------------------------------
+
+    async def _list(self) -> None:
+        began, listed = self.cache.begin_list(), {}
+        unreadable: set[str] = set()
+        version = ""
+        async for page in pages(self._collection):
+            version = page.version
+            if page.unreadable:
+                unreadable.add(page.unreadable)
+                _skip(self._collection, page.unreadable)
+            for document in page.objects:
+                seen = self._read(document, self._known(document))
+                listed[seen.key] = seen
+        changes = self.cache.replace(listed, self._version(version), began, unreadable)
+        self._needs_list, self._heard = False, time.monotonic()
+        self.listed.set()
+        self._report(changes)
+
+    def _known(self, document: Any) -> Seen[T] | None:
+        """What the cache has of a listed object in the same version: it is not read again."""
+        metadata = _metadata(document)
+        key = str(metadata.get("namespace") or ""), str(metadata.get("name"))
+        known = self.cache.watched(key)
+        now = metadata.get("uid"), metadata.get("resourceVersion")
+        return known if known and (known.uid, str(known.version)) == now else None
+
+    # --- watch ------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Watch until the API server ends it. Raises ClusterError when it ends otherwise."""
+        began, events = time.monotonic(), 0
+        seconds = random.randint(*WATCH_SECONDS)
+        async with aclosing(self._collection.watch(str(self.cache.version), seconds)) as stream:
+            while (event := await self._next(stream)) is not None:
+                self._take(event)
+                self._failures = 0
+                events += 1
+        if not events and time.monotonic() - began < SHORTEST_WATCH_SECONDS:
+            raise ClusterError("GET", self._collection.path, 0, "a watch ended as it had begun")
+
+    async def _next(self, stream: AsyncGenerator[Object, None]) -> Object | None:
+        """The next line; None at the end. Raises UnreadableError after a long silence."""
+        left = self._heard + SILENT_SECONDS - time.monotonic()
+        try:
+            async with asyncio.timeout(left):
+                event = await anext(stream, None)
+        except TimeoutError:
+            raise self._unreadable("neither an event nor a bookmark for too long") from None
+        if event is not None:
+            self._heard = time.monotonic()
+        return event
+
+    def _take(self, event: Object) -> None:
+        kind, document = event.get("type"), event.get("object")
+        if not isinstance(document, dict):
+            raise self._unreadable("an event without an object")
+        if kind == "ERROR":
+            code, message = document.get("code"), document.get("message")
+            status = code if isinstance(code, int) else 0
+            raise ClusterError("GET", self._collection.path, status, str(message))
+        try:
+            self._report(self._apply(str(kind), document))
+        except ValueError as error:
+            raise self._unreadable(str(error)) from error
+
+    def _apply(self, kind: str, document: Object) -> list[Change]:
+        """Raises ValueError for what cannot be compared, or comes too late."""
+        if kind == "BOOKMARK":
+            self.cache.bookmark(parse_version(_metadata(document).get("resourceVersion")))
+            return []
+        return self.cache.apply(self._read(document), deleted=kind == "DELETED")
+
+    def _report(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            self._on_change(change.subject, change.same_spec)
+
+    # --- objects ----------------------------------------------------------------------------------
+
+    def read(self, document: Object) -> Seen[T]:
+        """An object of the collection from another answer, to be noted in the cache. Raises
+        UnreadableError.
+        """
+        return self._read(document)
+
+    def _read(self, document: Any, known: Seen[T] | None = None) -> Seen[T]:
+        metadata = _metadata(document)
+        try:
+            key, subject = own_key(metadata), self._subject_of(metadata)
+            if known is not None and known.subject == subject and known.value is not None:
+                return known
+            value, size = self._value(key, document)
+            return Seen(
+                key,
+                str(metadata["uid"]),
+                parse_version(metadata["resourceVersion"]),
+                int(metadata.get("generation") or 0),
+                subject,
+                value,
+                size,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._unreadable(f"an object without {error}") from error
+
+    def _value(self, key: Key, document: Object) -> tuple[T | None, int]:
+        """What is kept of an object. What somebody wrote into one must not hide all others."""
+        try:
+            return self._read_value(document)
+        except Exception as error:
+            log.warning("%s: %s/%s cannot be kept: %r", self._collection.path, *key, error)
+            return None, 0
+
+    def _version(self, text: str) -> int:
+        try:
+            return parse_version(text)
+        except ValueError as error:
+            raise self._unreadable(f"a list without {error}") from error
+
+    def _unreadable(self, what: str) -> UnreadableError:
+        return UnreadableError("GET", self._collection.path, 0, f"cannot read the answer: {what}")
+
+
+def _metadata(document: Any) -> Object:
+    metadata = document.get("metadata") if isinstance(document, dict) else None
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _skip(collection: Collection, name: str) -> None:
+    count_unreadable(collection.resource)
+    log.error(
+        "%s: %s cannot be read and is skipped: its metadata is larger than 4 MiB or no JSON "
+        "(delete it)",
+        collection.path,
+        name,
+    )

@@ -1,0 +1,245 @@
+"""The objects of one collection in memory, with what is known of them beyond the watch. Pure.
+
+The cache has two layers. The lower one is the collection at one version: that of the list, or of
+the last event or bookmark. The upper one holds what requests of this process have shown of single
+objects at a later version. An entry of the upper layer counts until the lower one has reached its
+version. So a read shows each write of this process that was answered, and no answer that comes
+late brings back what the watch has shown to be gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
+
+from regroup_operator.api.resource import Key
+from regroup_operator.informer.resource_version import NEVER
+
+T = TypeVar("T")
+
+
+class OutOfOrderError(ValueError):
+    """An event that should have come earlier: something may be missing, and a list is needed."""
+
+
+@dataclass(frozen=True)
+class Seen(Generic[T]):
+    """What is remembered of an object."""
+
+    key: Key
+    uid: str
+    version: int
+    generation: int
+    """metadata.generation: the API server raises it with every change of the spec."""
+    subject: Key
+    """What its changes are reported with, and what it is found by: the job that it belongs to."""
+    value: T | None = None
+    """None: it is not kept, and whoever wants it asks the API server."""
+    size: int = 0
+    """Bytes of the value, about."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something has happened to an object of this subject."""
+
+    subject: Key
+    same_spec: bool
+    """Whether the spec is what it was: at most labels or status have changed."""
+
+
+@dataclass(frozen=True)
+class _Ahead(Generic[T]):
+    """What an answer has shown of one object."""
+
+    seen: Seen[T] | None
+    """None: it is gone."""
+    version: int
+    """Of the collection, in which this was so."""
+    subject: Key
+    number: int
+    """Of the answer."""
+
+    @property
+    def size(self) -> int:
+        return self.seen.size if self.seen else 0
+
+
+class _Entry(Protocol):
+    @property
+    def subject(self) -> Key: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+E = TypeVar("E", bound=_Entry)
+
+
+class _Layer(Generic[E]):
+    """Entries by key and by subject, and their size."""
+
+    def __init__(self) -> None:
+        self.entries: dict[Key, E] = {}
+        self.size = 0
+        self._keys: dict[Key, dict[Key, None]] = {}
+
+    def put(self, key: Key, entry: E) -> None:
+        self.pop(key)
+        self.entries[key] = entry
+        self.size += entry.size
+        self._keys.setdefault(entry.subject, {})[key] = None
+
+    def pop(self, key: Key) -> E | None:
+        entry = self.entries.pop(key, None)
+        if entry is not None:
+            self.size -= entry.size
+            keys = self._keys[entry.subject]
+            del keys[key]
+            if not keys:
+                del self._keys[entry.subject]
+        return entry
+
+    def keys_of(self, subject: Key) -> Iterable[Key]:
+        return self._keys.get(subject, ())
+
+
+class ObjectCache(Generic[T]):
+    """One collection. It keeps at most `most_bytes` of values, and none above `most_of_one`; of
+    other objects it knows all but the value.
+    """
+
+    def __init__(self, most_bytes: int, most_of_one: int) -> None:
+        self._most_bytes = most_bytes
+        self._most_of_one = most_of_one
+        self._watched: _Layer[Seen[T]] = _Layer()
+        self._ahead: _Layer[_Ahead[T]] = _Layer()
+        self._answers = 0
+        self.version = NEVER
+        """What the watch has shown; NEVER: there was no list yet."""
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def get(self, key: Key) -> Seen[T] | None:
+        """An object; None when there is none."""
+        watched, ahead = self._watched.entries.get(key), self._ahead.entries.get(key)
+        if ahead is None or ahead.version <= self.version:
+            return watched
+        if ahead.seen is None and watched is not None and watched.subject != ahead.subject:
+            return watched  # a list of its former subject lacked it
+        return ahead.seen
+
+    def of(self, subject: Key) -> list[Seen[T]]:
+        """The objects of a subject, by name."""
+        keys = {*self._watched.keys_of(subject), *self._ahead.keys_of(subject)}
+        found = (self.get(key) for key in sorted(keys))
+        return [seen for seen in found if seen is not None and seen.subject == subject]
+
+    def watched(self, key: Key) -> Seen[T] | None:
+        """An object as the watch has shown it."""
+        return self._watched.entries.get(key)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all values."""
+        return self._watched.size + self._ahead.size
+
+    # --- list and watch ---------------------------------------------------------------------------
+
+    def begin_list(self) -> int:
+        """What `replace` needs to know: how many answers there were before the list was asked for.
+        It contains what they have shown.
+        """
+        return self._answers
+
+    def replace(
+        self,
+        listed: Mapping[Key, Seen[T]],
+        version: int,
+        began: int,
+        unreadable: Collection[str] = (),
+    ) -> list[Change]:
+        """Take a whole list, also one of an older version: the API server may have been restored
+        from a backup. Objects with an `unreadable` name stay, without their value. Returns what
+        differs from what was known.
+        """
+        gone = self._watched.entries.keys() - listed.keys()
+        kept = {key for key in gone if key[1] in unreadable}
+        removed = [change for key in gone - kept for change in self._remove(key)]
+        for key in kept:
+            self._watched.put(key, replace(self._watched.entries[key], value=None, size=0))
+        changes = [change for seen in listed.values() for change in self._put(seen)]
+        self.version = version
+        self._drop(lambda ahead: ahead.number <= began or ahead.version <= version)
+        return changes + removed
+
+    def apply(self, seen: Seen[T], *, deleted: bool = False) -> list[Change]:
+        """Take an event. Returns what it changes; nothing when it is repeated. Raises
+        OutOfOrderError.
+        """
+        if seen.version <= self.version:
+            self._check_repeated(seen, deleted=deleted)
+            return []
+        self.version = seen.version
+        return self._remove(seen.key) if deleted else self._put(seen)
+
+    def bookmark(self, version: int) -> None:
+        """Nothing else has happened up to this version. Raises OutOfOrderError."""
+        if version < self.version:
+            raise OutOfOrderError(f"a bookmark of version {version} after {self.version}")
+        self.version = version
+        self._drop(lambda ahead: ahead.version <= version)
+
+    # --- answers to requests ----------------------------------------------------------------------
+
+    def note(self, seen: Seen[T]) -> None:
+        """Take an object from the answer to a write."""
+        self._answers += 1
+        self._note(seen.key, seen.subject, seen, seen.version)
+
+    def note_list(self, subject: Key, listed: Iterable[Seen[T]], version: int) -> None:
+        """Take a consistent list of the objects of one subject."""
+        self._answers += 1
+        found = {seen.key: seen for seen in listed}
+        for key in {*found, *(seen.key for seen in self.of(subject))}:
+            self._note(key, subject, found.get(key), version)
+
+    def _note(self, key: Key, subject: Key, seen: Seen[T] | None, version: int) -> None:
+        known = self._ahead.entries.get(key)
+        if version > max(self.version, known.version if known else NEVER):
+            self._ahead.pop(key)
+            kept = self._bounded(seen) if seen else None
+            self._ahead.put(key, _Ahead(kept, version, subject, self._answers))
+
+    # --- layers -----------------------------------------------------------------------------------
+
+    def _put(self, seen: Seen[T]) -> list[Change]:
+        former = self._watched.pop(seen.key)
+        self._watched.put(seen.key, self._bounded(seen))
+        if former is None:
+            return [Change(seen.subject, same_spec=False)]
+        if former.subject != seen.subject:
+            return [Change(subject, same_spec=False) for subject in (former.subject, seen.subject)]
+        same_spec = (former.uid, former.generation) == (seen.uid, seen.generation)
+        is_same = same_spec and former.version == seen.version
+        return [] if is_same else [Change(seen.subject, same_spec)]
+
+    def _remove(self, key: Key) -> list[Change]:
+        former = self._watched.pop(key)
+        return [Change(former.subject, same_spec=False)] if former else []
+
+    def _drop(self, is_past: Callable[[_Ahead[T]], bool]) -> None:
+        for key in [key for key, ahead in self._ahead.entries.items() if is_past(ahead)]:
+            self._ahead.pop(key)
+
+    def _bounded(self, seen: Seen[T]) -> Seen[T]:
+        if seen.size > self._most_of_one or self.size + seen.size > self._most_bytes:
+            return replace(seen, value=None, size=0)
+        return seen
+
+    def _check_repeated(self, seen: Seen[T], *, deleted: bool) -> None:
+        known = self._watched.entries.get(seen.key)
+        if (known is None and deleted) or (known is not None and known.version >= seen.version):
+            return
+        raise OutOfOrderError(f"an event of version {seen.version} after {self.version}")

@@ -1,0 +1,366 @@
+"""The cache beside a model of an API server: whatever comes late, twice or not at all, a read is
+the newest state that this process was told, and never an older one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from regroup_operator.api.resource import Key
+from regroup_operator.informer.object_cache import Change, ObjectCache, OutOfOrderError, Seen
+
+SUBJECTS = (("a", "one"), ("a", "two"))
+KEYS = [("a", f"pod{number}") for number in range(3)]
+
+
+def make_seen(name: str = "pod0", version: int = 1, **fields: Any) -> Seen[str]:
+    """An object of subject `one`."""
+    given: dict[str, Any] = {
+        "key": ("a", name),
+        "uid": f"uid-{name}",
+        "version": version,
+        "generation": 1,
+        "subject": SUBJECTS[0],
+        "value": f"{name}@{version}",
+        "size": 10,
+    }
+    return Seen(**{**given, **fields})
+
+
+def make_cache(*listed: Seen[str], version: int = 10, **bounds: int) -> ObjectCache[str]:
+    """A cache that has listed these objects."""
+    cache: ObjectCache[str] = ObjectCache(**{"most_bytes": 1000, "most_of_one": 100, **bounds})
+    cache.replace({seen.key: seen for seen in listed}, version, cache.begin_list())
+    return cache
+
+
+# --- what a read shows ----------------------------------------------------------------------------
+
+
+def test_an_answer_counts_at_once_and_until_the_watch_has_passed_it() -> None:
+    cache = make_cache(make_seen(version=5))
+    cache.note(make_seen(version=12))
+    assert cache.get(("a", "pod0")) == make_seen(version=12)
+    cache.apply(make_seen(version=11))
+    assert cache.get(("a", "pod0")) == make_seen(version=12)
+    cache.apply(make_seen(version=12))
+    cache.apply(make_seen(version=13), deleted=True)
+    assert cache.get(("a", "pod0")) is None
+
+
+def test_an_answer_that_comes_after_the_deletion_brings_back_no_ghost() -> None:
+    cache = make_cache()
+    cache.apply(make_seen(version=11))
+    cache.apply(make_seen(version=12), deleted=True)
+    cache.note(make_seen(version=11))
+    assert cache.of(SUBJECTS[0]) == []
+
+
+def test_a_list_after_410_finds_what_was_deleted_meanwhile() -> None:
+    cache = make_cache(make_seen("pod0"), make_seen("pod1"))
+    began = cache.begin_list()
+    changes = cache.replace({("a", "pod1"): make_seen("pod1")}, 20, began)
+    assert changes == [Change(SUBJECTS[0], same_spec=False)]
+    assert [seen.key for seen in cache.of(SUBJECTS[0])] == [("a", "pod1")]
+
+
+def test_a_list_contains_what_was_answered_before_it_began_and_no_more() -> None:
+    cache = make_cache()
+    cache.note(make_seen("pod0", 12))
+    began = cache.begin_list()
+    cache.note(make_seen("pod1", 15))
+    cache.replace({}, 14, began)
+    assert [seen.key for seen in cache.of(SUBJECTS[0])] == [("a", "pod1")]
+
+
+def test_a_list_of_an_older_version_replaces_everything() -> None:
+    """An etcd that was restored from a backup goes back."""
+    cache = make_cache(make_seen("pod0", 90), version=100)
+    cache.note(make_seen("pod1", 110))
+    cache.replace({("a", "pod2"): make_seen("pod2", 30)}, 40, cache.begin_list())
+    assert [seen.key[1] for seen in cache.of(SUBJECTS[0])] == ["pod2"]
+    cache.apply(make_seen("pod2", 41))
+    assert cache.version == 41
+
+
+def test_a_consistent_list_of_one_subject_shows_what_is_gone() -> None:
+    cache = make_cache(make_seen("pod0"), make_seen("pod1"), make_seen("x", subject=SUBJECTS[1]))
+    cache.note_list(SUBJECTS[0], [make_seen("pod2", 15)], 20)
+    assert [seen.key[1] for seen in cache.of(SUBJECTS[0])] == ["pod2"]
+    assert len(cache.of(SUBJECTS[1])) == 1
+    cache.note(make_seen("pod1", 19))
+    assert cache.get(("a", "pod1")) is None, "the list is newer"
+    cache.note(make_seen("pod1", 21))
+    assert cache.get(("a", "pod1")) is not None
+
+
+def test_an_object_that_changes_its_subject_is_news_for_both() -> None:
+    cache = make_cache(make_seen())
+    changes = cache.apply(make_seen(version=11, subject=SUBJECTS[1]))
+    assert {change.subject for change in changes} == set(SUBJECTS)
+    assert cache.of(SUBJECTS[0]) == []
+    assert len(cache.of(SUBJECTS[1])) == 1
+
+
+def test_a_list_that_lacks_an_object_of_another_subject_does_not_hide_it() -> None:
+    cache = make_cache(make_seen())
+    cache.note_list(SUBJECTS[0], [], 20)
+    cache.apply(make_seen(version=11, subject=SUBJECTS[1]))
+    assert cache.of(SUBJECTS[0]) == []
+    assert len(cache.of(SUBJECTS[1])) == 1
+
+
+def test_events_that_are_repeated_change_nothing_and_late_ones_ask_for_a_list() -> None:
+    cache = make_cache(make_seen(version=5))
+    assert cache.apply(make_seen(version=5)) == []
+    assert cache.apply(make_seen("pod1", 7), deleted=True) == []
+    with pytest.raises(OutOfOrderError, match="version 7 after 10"):
+        cache.apply(make_seen("pod1", 7))
+    with pytest.raises(OutOfOrderError):
+        cache.apply(make_seen(version=7), deleted=True)
+    with pytest.raises(OutOfOrderError):
+        cache.bookmark(9)
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+
+def test_a_value_that_is_too_large_is_not_kept_and_the_object_is_known() -> None:
+    cache = make_cache(make_seen(size=101), most_of_one=100)
+    (seen,) = cache.of(SUBJECTS[0])
+    assert (seen.value, seen.size, seen.version) == (None, 0, 1)
+
+
+def test_all_values_together_have_a_bound_and_what_goes_makes_room() -> None:
+    cache = make_cache(make_seen("pod0"), make_seen("pod1"), most_bytes=25)
+    cache.apply(make_seen("pod2", 11))
+    cache.note(make_seen("pod3", 12))
+    assert [seen.value is None for seen in cache.of(SUBJECTS[0])] == [False, False, True, True]
+    assert cache.size == 20
+    cache.apply(make_seen("pod0", 13), deleted=True)
+    cache.apply(make_seen("pod2", 14))
+    assert [seen.value for seen in cache.of(SUBJECTS[0])] == ["pod1@1", "pod2@14"]
+
+
+def test_an_object_that_becomes_unreadable_is_known_without_its_value() -> None:
+    cache = make_cache(make_seen())
+    assert cache.replace({}, 20, cache.begin_list(), unreadable={"pod0"}) == []
+    (seen,) = cache.of(SUBJECTS[0])
+    assert seen.value is None
+
+
+# --- beside a model of an API server --------------------------------------------------------------
+
+
+@dataclass
+class Model:
+    """All states that a collection ever had."""
+
+    revision: int = 0
+    states: dict[Key, list[tuple[int, Seen[str] | None]]] = field(default_factory=dict)
+    events: list[tuple[int, Seen[str], bool]] = field(default_factory=list)
+
+    def write(self, key: Key, subject: Key | None) -> Seen[str]:
+        """Create or change an object; without a subject, delete it. Returns what a write
+        answers.
+        """
+        self.revision += 1
+        former = self.at(key, self.revision)
+        is_new = former is None or subject is None
+        seen = Seen(
+            key,
+            f"uid{self.revision}" if former is None else former.uid,
+            self.revision,
+            1,
+            subject or (former.subject if former else SUBJECTS[0]),
+            f"{key[1]}@{self.revision}",
+            1,
+        )
+        assert is_new or former is not None
+        self.states.setdefault(key, []).append((self.revision, seen if subject else None))
+        self.events.append((self.revision, seen, subject is None))
+        return seen
+
+    def at(self, key: Key, version: int) -> Seen[str] | None:
+        """An object as it was at this version."""
+        past = [seen for revision, seen in self.states.get(key, []) if revision <= version]
+        return past[-1] if past else None
+
+    def all_at(self, version: int) -> dict[Key, Seen[str]]:
+        """The whole collection as it was."""
+        found = ((key, self.at(key, version)) for key in KEYS)
+        return {key: seen for key, seen in found if seen}
+
+
+class Beside(RuleBasedStateMachine):
+    """Answers, events and lists are on their way for as long as hypothesis likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model()
+        self.cache: ObjectCache[str] = ObjectCache(10**6, 10**6)
+        self.shown = 0
+        """What the watch has delivered."""
+        self.known: dict[Key, tuple[int, Key | None]] = {}
+        """Key -> the version that an answer has shown, and of which subject's list."""
+        self.answers: list[Seen[str]] = []
+        self.lists: list[tuple[Key, int]] = []
+        self.whole_list: tuple[int, int] | None = None
+
+    @initialize(before=st.lists(st.sampled_from(KEYS), max_size=3))
+    def first_list(self, before: list[Key]) -> None:
+        for key in before:
+            self.model.write(key, SUBJECTS[0])
+        self.model.revision += 1
+        self._take_list(self.model.revision, self.cache.begin_list())
+
+    def _take_list(self, version: int, began: int) -> None:
+        self.cache.replace(self.model.all_at(version), version, began)
+        self.shown = version
+
+    # --- what happens at the server ---------------------------------------------------------------
+
+    @rule(key=st.sampled_from(KEYS), subject=st.sampled_from(SUBJECTS))
+    def others_write(self, key: Key, subject: Key) -> None:
+        self.model.write(key, subject)
+
+    @rule(key=st.sampled_from(KEYS))
+    def others_delete(self, key: Key) -> None:
+        if self.model.at(key, self.model.revision):
+            self.model.write(key, None)
+
+    @rule()
+    def something_else_happens_in_the_cluster(self) -> None:
+        self.model.revision += 1
+
+    @rule(key=st.sampled_from(KEYS), subject=st.sampled_from(SUBJECTS), is_lost=st.booleans())
+    def this_process_writes(self, key: Key, subject: Key, is_lost: bool) -> None:
+        former = self.model.at(key, self.model.revision)
+        seen = self.model.write(key, former.subject if former else subject)
+        if not is_lost:
+            self.answers.append(seen)
+
+    @rule(subject=st.sampled_from(SUBJECTS))
+    def this_process_asks_for_a_list_of_one_subject(self, subject: Key) -> None:
+        self.lists.append((subject, max(self.model.revision, 1)))
+
+    @rule()
+    @precondition(lambda self: self.whole_list is None)
+    def this_process_asks_for_a_whole_list(self) -> None:
+        self.whole_list = (self.model.revision, self.cache.begin_list())
+
+    # --- what arrives -----------------------------------------------------------------------------
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.answers)
+    def an_answer_arrives(self, data: st.DataObject) -> None:
+        seen = self.answers.pop(data.draw(st.integers(0, len(self.answers) - 1)))
+        self.cache.note(seen)
+        self._learn(seen.key, seen.version, None)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.lists)
+    def a_list_of_one_subject_arrives(self, data: st.DataObject) -> None:
+        subject, version = self.lists.pop(data.draw(st.integers(0, len(self.lists) - 1)))
+        listed = [s for s in self.model.all_at(version).values() if s.subject == subject]
+        known = {seen.key for seen in self.cache.of(subject)}
+        self.cache.note_list(subject, listed, version)
+        for key in known | {seen.key for seen in listed}:
+            self._learn(key, version, subject)
+
+    def _learn(self, key: Key, version: int, subject: Key | None) -> None:
+        if version > max(self.shown, self.known.get(key, (0, None))[0]):
+            self.known[key] = (version, subject)
+
+    @rule()
+    @precondition(lambda self: self.whole_list is not None)
+    def the_whole_list_arrives(self) -> None:
+        assert self.whole_list is not None
+        version, began = self.whole_list
+        self.whole_list = None
+        if version >= self.shown:
+            self._take_list(version, began)
+
+    @rule()
+    def the_next_event_arrives(self) -> None:
+        for version, seen, deleted in self.model.events:
+            if version > self.shown:
+                self.cache.apply(seen, deleted=deleted)
+                self.shown = version
+                return
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.model.events)
+    def an_event_is_repeated(self, data: st.DataObject) -> None:
+        version, seen, deleted = data.draw(st.sampled_from(self.model.events))
+        if version <= self.shown:
+            before = self._reads()
+            try:
+                assert self.cache.apply(seen, deleted=deleted) == []
+            except OutOfOrderError:
+                assert (self.model.at(seen.key, self.shown) is None) != deleted
+            assert self._reads() == before
+
+    @rule()
+    def an_event_is_late(self) -> None:
+        coming = [event for event in self.model.events if event[0] > self.shown]
+        if len(coming) < 2 or self.whole_list:
+            return
+        (_, late, was_deleted), (version, sooner, deleted), *_ = coming
+        self.cache.apply(sooner, deleted=deleted)
+        try:
+            assert self.cache.apply(late, deleted=was_deleted) == []
+        except OutOfOrderError:
+            self._take_list(self.model.revision, self.cache.begin_list())
+            return
+        self.shown = version
+
+    @rule()
+    def a_bookmark_arrives(self) -> None:
+        coming = [version for version, *_ in self.model.events if version > self.shown]
+        self.shown = min(coming) - 1 if coming else self.model.revision
+        self.cache.bookmark(self.shown)
+
+    # --- what must hold ---------------------------------------------------------------------------
+
+    def _reads(self) -> dict[Key, Seen[str] | None]:
+        return {key: self.cache.get(key) for key in KEYS}
+
+    @invariant()
+    def a_read_is_the_newest_state_that_was_shown(self) -> None:
+        for key, seen in self._reads().items():
+            version, subject = self.known.get(key, (0, None))
+            expected = self.model.at(key, max(version, self.shown))
+            lacked = subject is not None and (expected is None or expected.subject != subject)
+            if version > self.shown and lacked and seen is not None:
+                # The list of one subject says nothing of an object that has another by now.
+                assert seen.subject != subject
+                assert seen == self.model.at(key, self.shown)
+            elif not (version > self.shown and lacked):
+                assert seen == expected, (key, self.shown, version)
+
+    @invariant()
+    def a_subject_has_exactly_its_objects(self) -> None:
+        reads = [seen for seen in self._reads().values() if seen]
+        for subject in SUBJECTS:
+            assert self.cache.of(subject) == [seen for seen in reads if seen.subject == subject]
+
+    @invariant()
+    def all_sizes_add_up(self) -> None:
+        assert self.cache.size >= len([seen for seen in self._reads().values() if seen])
+
+    def teardown(self) -> None:
+        """After one more list the cache is the collection."""
+        self._take_list(self.model.revision, self.cache.begin_list())
+        assert {k: s for k, s in self._reads().items() if s} == self.model.all_at(self.shown)
+        assert self.cache.size == len(self.model.all_at(self.shown))
+
+
+TestBeside = Beside.TestCase
+TestBeside.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
