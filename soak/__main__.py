@@ -1,4 +1,6 @@
-"""`python -m soak run` injects seeded faults, `python -m soak merge` joins their results."""
+"""`python -m soak run` injects seeded faults, `judge` judges an earlier run anew, and `merge` joins
+the results of runs.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -15,9 +19,9 @@ from bench import harness
 from demo.errors import DemoError
 from demo.screen import Screen
 from devcluster.errors import DevclusterError
-from soak import draw, results
+from soak import draw, evidence, reference, results
 from soak.campaign import Campaign
-from soak.checker import memory_growth
+from soak.checker import Verdict, judge, memory_growth
 from soak.kinds import FAULTS, JOBS
 from soak.reference import Reference
 from soak.site import Site
@@ -90,11 +94,42 @@ def _finish(seed: int, commit: str, campaign: Campaign) -> None:
     }
     file = campaign.log.with_suffix(".json")
     results.write_part(file, part)
+    _print(part)
+    click.echo(f"written to {file}; the log is {campaign.log}")
+
+
+def _print(part: Mapping[str, Any]) -> None:
     plan = harness.Plan(results.NAME, (), ("regroup",), results.UNITS, 1)
-    rows = harness.rows(plan, f"seed-{seed}", "regroup", [figures])
+    rows = harness.rows(plan, f"seed-{part['seed']}", "regroup", [part["metrics"]])
     width = max(Console().width, harness.TABLE_WIDTH)
     Console(highlight=False, width=width).print(harness.table(results.NAME, rows))
-    click.echo(f"written to {file}; the log is {campaign.log}")
+
+
+@main.command("judge")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def judge_anew(folder: Path) -> None:
+    """Judge what a run has kept in FOLDER, build/soak/seed-N, by the checker of today, and write
+    the figures to the part of results beside it; exits with 1 when the checker finds something.
+    """
+    try:
+        verdicts = _verdicts(folder)
+        part = results.judged_anew(folder.with_suffix(".json"), verdicts, _commit())
+    except (OSError, ValueError, KeyError) as error:
+        raise click.ClickException(f"cannot judge {folder}: {error!r}") from error
+    _print(part)
+    if not all(verdict.is_clean for verdict in verdicts):
+        sys.exit(1)
+
+
+def _verdicts(folder: Path) -> list[Verdict]:
+    """Raises ValueError where no job was kept."""
+    references, verdicts = reference.load_kept(folder), []
+    for job in evidence.kept_jobs(folder):
+        verdicts.append(judge(evidence.read(job, references)))
+        click.echo(verdicts[-1])
+    if not verdicts:
+        raise ValueError(f"no job has a file {evidence.FILE}")
+    return verdicts
 
 
 @main.command()

@@ -6,23 +6,16 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from soak import records, watch
-from soak.aim import Aim, Missed
-from soak.checker import (
-    STUCK_SECONDS,
-    STUCK_SECONDS_TORCHRUN,
-    Evidence,
-    Hit,
-    Memory,
-    Verdict,
-    judge,
-)
+from soak import records, reference, watch
+from soak.aim import Aim, Missed, Struck
+from soak.checker import Memory, Verdict, judge
 from soak.draw import Episode, Fault
+from soak.evidence import STUCK_SECONDS, STUCK_SECONDS_TORCHRUN, Evidence, Hit, Seen, keep
 from soak.faults import strike
 from soak.jobs import CHECKPOINT_STEPS, SHAPES, SNAPSHOT_STEPS, TORCHRUN_STEPS, manifest
 from soak.kinds import JOBS
@@ -37,7 +30,7 @@ WHOLE_SECONDS = 120.0
 """So long a fault waits for the end of the recovery from the one before."""
 SETTLED_SECONDS = 4.0
 """Longer than a lost member, and the status of it, take."""
-LAST_SECONDS = 20.0
+LAST_SECONDS = 10.0
 """A job trains so long after its last fault."""
 AWAY = {"volume-silent"}
 """Kinds of faults during which nobody can expect steps."""
@@ -91,8 +84,7 @@ class Campaign:
         self.unjudged = []
 
     def _fault(self, jobs: tuple[Job, ...], fault: Fault) -> None:
-        self._wait_until_whole(jobs)
-        time.sleep(fault.pause)
+        time.sleep(rest_of_pause(fault.pause, self._wait_until_whole(jobs)))
         job = jobs[fault.job]
         entry = {"entry": "fault", **asdict(fault), "job": job.name, "time": time.time()}
         places = {one.name: _places(one) for one in jobs}
@@ -108,10 +100,7 @@ class Campaign:
         self.report(f"fault {fault.number} {fault.kind} on {job.name}: {struck.proof}")
         self.unjudged.append(entry)
         for name, found in places.items():
-            ranks = [
-                r for r, (pod, node) in found.items() if pod in struck.pods or node == struck.node
-            ]
-            self.hits.append((name, Hit(entry["time"], frozenset(ranks), len(found))))
+            self.hits.append((name, _hit(entry["time"], struck, found)))
         time.sleep(fault.seconds)
         try:
             struck.undo()
@@ -124,9 +113,11 @@ class Campaign:
         self._write({"entry": "memory", "samples": memory})
         self.memory += memory
 
-    def _wait_until_whole(self, jobs: tuple[Job, ...], seconds: float = WHOLE_SECONDS) -> None:
-        if not until(lambda: are_whole(jobs), seconds, 0.5):
+    def _wait_until_whole(self, jobs: tuple[Job, ...], seconds: float = WHOLE_SECONDS) -> bool:
+        found = until(lambda: are_whole(jobs), seconds, 0.5)
+        if not found:
             self.report(f"not whole after {seconds:.0f} s: {self._messages(jobs)}")
+        return found
 
     def _messages(self, jobs: tuple[Job, ...]) -> str:
         found = []
@@ -137,36 +128,48 @@ class Campaign:
     def _judge(self, jobs: tuple[Job, ...], kinds: Sequence[str], seen: Watch) -> None:
         suspended = {job.name: job.suspend() for job in jobs}  # the undisturbed run takes long
         for job, kind in zip(jobs, kinds, strict=True):
-            status = job.status()
-            seen.note(job, status)
-            folder = job.folder()
-            found = records.read(folder) if folder else records.Records({}, {})
-            shape, newest = SHAPES[kind], max(replay(found).steps, default=0)
-            evidence = Evidence(
-                job=job.name,
-                kind=kind,
-                copy_size=COPY_SIZES[kind],
-                hits=[hit for name, hit in self.hits if name == job.name],
-                snapshot_steps=SNAPSHOT_STEPS,
-                checkpoint_steps=TORCHRUN_STEPS if job.is_torchrun else CHECKPOINT_STEPS,
-                records=found,
-                status=status,
-                was_suspended=suspended[job.name],
-                recoveries=tuple(seen.recoveries[job.name].values()),
-                reference=self.reference.steps(shape.program, newest),
-                samples=seen.samples[job.name],
-                excused=[(a, b) for name, a, b in self.excused if name == job.name],
-                duplicates=seen.duplicates[job.name],
-                stuck_seconds=STUCK_SECONDS_TORCHRUN if job.is_torchrun else STUCK_SECONDS,
-                status_shows_steps=not job.is_torchrun,
-            )
+            noted = self._noted(job, kind, seen, suspended[job.name])
+            folder, kept = job.folder(), self.log.with_suffix("") / job.name
+            keep(noted, kept)
+            for part in ("lineage", "history"):
+                if folder and (folder / part).is_dir():
+                    shutil.copytree(folder / part, kept / part, dirs_exist_ok=True)
+            evidence = self._evidence(noted, records.read(kept))
             self._note(judge(evidence), evidence)
-            self._keep(folder, job.name)
             job.delete()
+
+    def _noted(self, job: Job, kind: str, seen: Watch, suspended: bool) -> Seen:
+        status = job.status()
+        seen.note(job, status)
+        return Seen(
+            job=job.name,
+            kind=kind,
+            program=SHAPES[kind].program,
+            copy_size=COPY_SIZES[kind],
+            snapshot_steps=SNAPSHOT_STEPS,
+            checkpoint_steps=TORCHRUN_STEPS if job.is_torchrun else CHECKPOINT_STEPS,
+            status=status,
+            recoveries=tuple(seen.recoveries[job.name].values()),
+            samples=tuple(seen.samples[job.name]),
+            kept=tuple(seen.kept[job.name]),
+            excused=tuple((a, b) for name, a, b in self.excused if name == job.name),
+            hits=tuple(hit for name, hit in self.hits if name == job.name),
+            duplicates=tuple(seen.duplicates[job.name]),
+            stuck_seconds=STUCK_SECONDS_TORCHRUN if job.is_torchrun else STUCK_SECONDS,
+            was_suspended=suspended,
+            is_torchrun=job.is_torchrun,
+        )
+
+    def _evidence(self, seen: Seen, found: records.Records) -> Evidence:
+        """With the undisturbed run, which is kept beside the jobs."""
+        newest = max(replay(found).steps, default=0)
+        steps = self.reference.steps(seen.program, newest)
+        reference.save(reference.kept_file(self.log.with_suffix(""), seen.program), steps)
+        return Evidence(**vars(seen), records=found, reference=steps)
 
     def _note(self, verdict: Verdict, evidence: Evidence) -> None:
         self.verdicts.append(verdict)
-        said = {name: value for name, value in asdict(verdict).items() if value}
+        said = verdict.findings
         self._write(
             {
                 "entry": "verdict",
@@ -175,22 +178,16 @@ class Campaign:
                 "recoveries": list(evidence.recoveries),
             }
         )
-        words = "clean" if verdict.is_clean else json.dumps(said)[:2000]
-        self.report(
-            f"{verdict.job}: {verdict.steps} steps, {verdict.compared} compared with the "
-            f"undisturbed run, {len(evidence.recoveries)} recoveries: {words}"
-        )
-
-    def _keep(self, folder: Path | None, name: str) -> None:
-        """The lineage and history of a job, beside the log."""
-        for part in ("lineage", "history"):
-            if folder and (folder / part).is_dir():
-                target = self.log.parent / self.log.stem / name / part
-                shutil.copytree(folder / part, target, dirs_exist_ok=True)
+        self.report(f"{verdict}; {len(evidence.recoveries)} recoveries")
 
     def _write(self, entry: dict[str, Any]) -> None:
         with self.log.open("a") as file:
             file.write(json.dumps(entry) + "\n")
+
+
+def rest_of_pause(pause: float, whole: bool) -> float:
+    """What is left of the pause before a fault: jobs that are whole have been so for a while."""
+    return max(0.0, pause - SETTLED_SECONDS) if whole else pause
 
 
 def are_whole(jobs: tuple[Job, ...]) -> bool:
@@ -203,6 +200,16 @@ def are_whole(jobs: tuple[Job, ...]) -> bool:
     time.sleep(SETTLED_SECONDS)
     pairs = zip(before, [job.training() for job in jobs], strict=True)
     return all(a and b and a[0] == b[0] and a[1] < b[1] for a, b in pairs)
+
+
+def _hit(moment: float, struck: Struck, places: Mapping[int, tuple[str, str]]) -> Hit:
+    """Who of those that trained, by rank with pod and node, was struck."""
+    hit = {
+        rank: pod
+        for rank, (pod, node) in places.items()
+        if pod in struck.pods or node == struck.node
+    }
+    return Hit(moment, frozenset(hit), len(places), frozenset(hit.values()))
 
 
 def _places(job: Job) -> dict[int, tuple[str, str]]:

@@ -4,21 +4,29 @@ product.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from soak.allowed_losses import a_copy_lived, over_allowed
+from soak.evidence import Evidence
 from soak.records import Line, Number, Records
 from soak.replay import Loss, Replay, replay
 
 LOSS_DIFFERENCE = 3e-5
 """Relative. The order of sums differs with the number of ranks; the differences found are 6e-6."""
-STUCK_SECONDS = 60.0
-STUCK_SECONDS_TORCHRUN = 300.0
-HIT_SECONDS = 30.0
-"""A fault explains what a generation that begins so soon after it has lost."""
+LOSS_STEPS = {"gpt": 6_000}
+"""Program -> the last step whose loss is compared; without a limit where none stands here.
+
+Training enlarges the differences of rounding. Two undisturbed runs of the soak's GPT by one and by
+three workers, no fault in either, had the same samples at all steps and these relative differences
+of their losses (median, largest): 1e-6, 6e-6 in steps 5,501 to 6,000; 2e-6, 2e-5 in the 500 steps
+after that; 2e-5, 9e-5 in steps 7,001 to 7,500; 2e-5, 3e-4 at 9,000. The first above 3e-5 was step
+6,644. Nothing else is less strict after this step.
+"""
 IGNORED_FAULTS = 20
 """Memory may grow during the first ones."""
 NEW_FAULTS = 3
@@ -39,64 +47,13 @@ class Memory(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sample:
-    """A job at one moment."""
-
-    time: float
-    """Seconds since the epoch."""
-    step: int | None
-    """The newest step that was seen; None before the first."""
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A fault, and the ranks that lost their state by it or could not be reached."""
-
-    time: float
-    """Seconds since the epoch."""
-    ranks: frozenset[int]
-    size: int
-    """Ranks of the job at that time."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """All that is known of a job."""
-
-    job: str
-    kind: str
-    copy_size: int | None
-    """So many ranks in a row hold a whole copy of the state; None: only all ranks together do."""
-    snapshot_steps: int
-    checkpoint_steps: int
-    records: Records
-    status: Json
-    """At its end."""
-    recoveries: Sequence[Json]
-    """Each that the status ever showed, once."""
-    reference: Mapping[int, Line]
-    """The steps of an undisturbed run."""
-    samples: Sequence[Sample] = ()
-    excused: Sequence[tuple[float, float]] = ()
-    """From when to when the job could not train."""
-    hits: Sequence[Hit] = ()
-    duplicates: Sequence[str] = ()
-    """A sentence for each moment with two pods of one worker."""
-    stuck_seconds: float = STUCK_SECONDS
-    was_suspended: bool = True
-    """Whether it gave its pods back in time when it was asked to, at its end."""
-    status_shows_steps: bool = True
-    """False under torchrun, where nobody but the script knows them."""
-
-
-@dataclass(frozen=True)
 class Verdict:
     """What was found about a job."""
 
     job: str
     steps: int
     compared: int
-    """Steps whose loss and samples were compared with those of the undisturbed run."""
+    """Steps whose loss and samples were both compared with those of the undisturbed run."""
     lost_whole_copies: int
     """Steps lost though a whole copy of the state lived."""
     lost_over_interval: int
@@ -112,55 +69,75 @@ class Verdict:
         counts = self.lost_whole_copies + self.lost_over_interval
         return not (counts or self.stuck or self.mismatches or self.duplicates)
 
+    @property
+    def findings(self) -> Json:
+        """The fields that say something."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+    def __str__(self) -> str:
+        words = "clean" if self.is_clean else json.dumps(self.findings)[:2000]
+        return (
+            f"{self.job}: {self.steps} steps, {self.compared} compared with the undisturbed run: "
+            f"{words}"
+        )
+
 
 def judge(evidence: Evidence) -> Verdict:
     """The verdict on a job."""
     found = replay(evidence.records)
-    common = found.steps.keys() & evidence.reference.keys()
+    last = LOSS_STEPS.get(evidence.program)
     needless = [loss for loss in found.lost if a_copy_lived(evidence, loss)]
     others = [loss for loss in found.lost if loss not in needless]
     return Verdict(
         job=evidence.job,
         steps=max(found.steps, default=0),
-        compared=len(common),
+        compared=sum(
+            _in_full(step, last) for step in found.steps.keys() & evidence.reference.keys()
+        ),
         lost_whole_copies=sum(loss.steps for loss in needless),
-        lost_over_interval=sum(_over_interval(evidence, loss) for loss in others),
+        lost_over_interval=sum(over_allowed(evidence, loss) for loss in others),
         stuck=tuple(stuck(evidence)),
         mismatches=(
             *found.mismatches,
-            *different_steps(found.steps, evidence.reference),
-            *(status_lies(evidence, found) if evidence.status_shows_steps else ()),
+            *uncompared(found.steps, evidence.reference),
+            *different_steps(found.steps, evidence.reference, last),
+            *(_of_our_launcher(evidence, found) if not evidence.is_torchrun else ()),
         ),
         duplicates=tuple(evidence.duplicates),
         lost=found.lost,
     )
 
 
-def a_copy_lived(evidence: Evidence, loss: Loss) -> bool:
-    """Whether some ranks that hold the whole state together were not hit shortly before a loss.
+def uncompared(steps: Mapping[int, Line], reference: Mapping[int, Line]) -> Iterator[str]:
+    """That there is nothing to compare, or not with all steps."""
+    if not steps:
+        yield "nothing was compared: the history has no step"
+    elif missing := sorted(steps.keys() - reference.keys()):
+        yield (
+            f"{len(missing)} of {len(steps)} steps were not compared, from step {missing[0]} on: "
+            f"the undisturbed run ends at step {max(reference, default=0)}"
+        )
 
-    False where only all ranks together hold it. Ranks keep their numbers meanwhile, since a fault
-    waits for the end of the recovery from the one before.
+
+def different_steps(
+    steps: Mapping[int, Line], reference: Mapping[int, Line], last: int | None = None
+) -> Iterator[str]:
+    """Steps with other samples than in the undisturbed run, and up to step `last` with another
+    loss.
     """
-    size = evidence.copy_size
-    if size is None:
-        return False
-    since = loss.time - HIT_SECONDS
-    recent = [hit for hit in evidence.hits if since <= hit.time <= loss.time]
-    dead = frozenset[int]().union(*(hit.ranks for hit in recent))
-    world = max((hit.size for hit in recent), default=size)
-    copies = [range(first, first + size) for first in range(0, world - size + 1, size)]
-    return not copies or any(dead.isdisjoint(copy) for copy in copies)
-
-
-def different_steps(steps: Mapping[int, Line], reference: Mapping[int, Line]) -> Iterator[str]:
-    """Steps with other samples or another loss than in the undisturbed run."""
     for step in sorted(steps.keys() & reference.keys()):
         line, expected = steps[step], reference[step]
         if (line.first, line.count, line.hash) != (expected.first, expected.count, expected.hash):
             yield f"step {step} trained on other samples than in the undisturbed run"
-        if not _is_close(line.loss, expected.loss):
+        if _in_full(step, last) and not _is_close(line.loss, expected.loss):
             yield f"step {step} has the loss {line.loss}, undisturbed {expected.loss}"
+
+
+def _of_our_launcher(evidence: Evidence, found: Replay) -> Iterator[str]:
+    yield from status_lies(evidence, found)
+    copied = any(kept.snapshots for kept in evidence.kept)
+    if not copied and max(found.steps, default=0) > 2 * evidence.checkpoint_steps:
+        yield "no memory snapshot was ever seen to be whole"
 
 
 def status_lies(evidence: Evidence, found: Replay) -> Iterator[str]:
@@ -195,18 +172,31 @@ def _recovery_lies(recovery: Json, records: Records) -> Iterator[str]:
 def stuck(evidence: Evidence) -> Iterator[str]:
     """The times without progress that are longer than allowed, as far as they are not excused; and
     an end that does not come.
+
+    Only a step beyond all before it is progress. A job that makes the same steps again and again,
+    or forms generations without a step, is stuck.
     """
     if not evidence.was_suspended:
         yield "it was not suspended in time"
-    samples = evidence.samples
-    since, step = None, None
-    for before, sample in zip((None, *samples), samples, strict=False):
-        if since is None or sample.step != step or _is_excused(evidence, before, sample):
-            if since is not None and before and before.time - since > evidence.stuck_seconds:
-                yield f"no progress at step {step} for {before.time - since:.0f} s"
-            since, step = sample.time, sample.step
-    if since is not None and samples[-1].time - since > evidence.stuck_seconds:
-        yield f"no progress at step {step} for {samples[-1].time - since:.0f} s, until its end"
+    if not evidence.samples:
+        yield "nobody looked at its steps while it trained"
+    for since, last, highest in _waits(evidence):
+        if last - since > evidence.stuck_seconds:
+            yield f"no progress beyond step {highest} for {last - since:.0f} s"
+
+
+def _waits(evidence: Evidence) -> Iterator[tuple[float, float, int]]:
+    """From when to when the highest step was seen unchanged, and that step; 0 before the first."""
+    since, last, highest = None, 0.0, 0
+    for sample in evidence.samples:
+        step = sample.step or 0
+        if since is None or step > highest or _is_excused(evidence, last, sample.time):
+            if since is not None:
+                yield since, last, highest
+            since = sample.time
+        last, highest = sample.time, max(highest, step)
+    if since is not None:
+        yield since, last, highest
 
 
 def memory_growth(samples: Sequence[Memory]) -> Mapping[str, float]:
@@ -242,17 +232,12 @@ def _slope(lives: Sequence[Sequence[tuple[int, float]]]) -> float:
     return rise / spread
 
 
-def _over_interval(evidence: Evidence, loss: Loss) -> int:
-    """Steps lost beyond what the newest complete snapshot, or checkpoint, allows: one interval
-    since it was decided, and one more while it is copied.
-    """
-    interval = evidence.checkpoint_steps if loss.checkpoint else evidence.snapshot_steps
-    return max(0, loss.steps - 2 * interval)
+def _is_excused(evidence: Evidence, since: float, until: float) -> bool:
+    return any(start <= until and since <= end for start, end in evidence.excused)
 
 
-def _is_excused(evidence: Evidence, before: Sample | None, sample: Sample) -> bool:
-    since = before.time if before else sample.time
-    return any(start <= sample.time and since <= end for start, end in evidence.excused)
+def _in_full(step: int, last: int | None) -> bool:
+    return last is None or step <= last
 
 
 def _is_close(loss: float | None, expected: float | None) -> bool:

@@ -7,6 +7,7 @@ says what a generation resumed from, `history/<t>-<n>.jsonl` has a line for each
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -43,6 +44,15 @@ class Line:
     count: int
     hash: int
     loss: float | None
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A copy of the state: a checkpoint, or a memory snapshot."""
+
+    step: int
+    generation: Number
+    """The one that made it."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,18 @@ def newest_step(folder: Path) -> int | None:
             except (ValueError, KeyError, TypeError):
                 continue
     return None
+
+
+def checkpoints(folder: Path) -> tuple[Stored, ...]:
+    """The published ones. Some may belong to a line that was abandoned."""
+    found: list[Stored] = []
+    for path in folder.glob("checkpoints/step-*/manifest.json"):
+        with contextlib.suppress(
+            OSError, ValueError, KeyError, TypeError
+        ):  # being written, deleted
+            step = int(path.parent.name.removeprefix("step-"))  # not one with ".tmp-..."
+            found.append(Stored(step, _pair(json.loads(path.read_text())["generation"])))
+    return tuple(found)
 
 
 def _number(path: Path) -> Number:

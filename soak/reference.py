@@ -73,6 +73,17 @@ def cache_file(program: str) -> Path:
     return cache_folder() / "soak" / f"{NAME}-{program}-{key}.json"
 
 
+def kept_file(folder: Path, program: str) -> Path:
+    """Where a seed keeps the run with this program."""
+    return folder / f"{NAME}-{program}.json"
+
+
+def load_kept(folder: Path) -> Mapping[str, Mapping[int, Line]]:
+    """Program -> steps, of all that a seed has kept."""
+    paths = folder.glob(f"{NAME}-*.json")
+    return {path.stem.removeprefix(f"{NAME}-"): load(path) for path in paths}
+
+
 def load(file: Path) -> Mapping[int, Line]:
     """The cached steps; empty when there are none."""
     found = json.loads(file.read_text()) if file.exists() else []

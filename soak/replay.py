@@ -42,10 +42,11 @@ class Replay:
 
 def replay(records: Records) -> Replay:
     """The steps that led to the newest generation's state, and what contradicts them."""
+    links, contradictions = chain(records)
     mismatches = [f"unreadable history: {sentence}" for sentence in records.damaged]
+    mismatches += contradictions
     steps: dict[int, Line] = {}
     lost: list[Loss] = []
-    links = _chain(records, mismatches)
     for link in links:
         known = max(steps, default=0)
         if link.resumed_from < known:
@@ -58,9 +59,10 @@ def replay(records: Records) -> Replay:
     return Replay(steps, tuple(lost), tuple(mismatches))
 
 
-def _chain(records: Records, mismatches: list[str]) -> list[Link]:
-    """The lineage of the newest generation, oldest first."""
+def chain(records: Records) -> tuple[list[Link], list[str]]:
+    """The lineage of the newest generation, oldest first; and a sentence for each contradiction."""
     found: list[Link] = []
+    mismatches: list[str] = []
     number = max(records.links, default=None)
     while number is not None:
         link = records.links.get(number)
@@ -72,7 +74,7 @@ def _chain(records: Records, mismatches: list[str]) -> list[Link]:
             break
         found.append(link)
         number = link.parent
-    return found[::-1]
+    return found[::-1], mismatches
 
 
 def _add(

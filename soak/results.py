@@ -47,12 +47,30 @@ def metrics(
 def write_part(file: Path, part: Mapping[str, Any]) -> None:
     """One seed's result: seed, commit, date, metrics and faults."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({**part, "date": harness.now()}, indent=2) + "\n")
+    file.write_text(json.dumps({"date": harness.now(), **part}, indent=2) + "\n")
+
+
+def read_part(file: Path) -> Json:
+    """What `write_part` wrote."""
+    return dict(json.loads(file.read_text()))
+
+
+def judged_anew(file: Path, verdicts: Sequence[Verdict], checker: str) -> Json:
+    """A part whose jobs were judged again, by the checker of that commit. What the memory grew by
+    stays as it was.
+    """
+    part = read_part(file)
+    before = part["metrics"]
+    figures = metrics(before["faults"], verdicts, ())
+    part["metrics"] = {**figures, "memory_growth_mb": before["memory_growth_mb"]}
+    part["checker"] = checker
+    write_part(file, part)
+    return part
 
 
 def merge(parts: Sequence[Path], folder: Path) -> Path:
     """All parts as one file of results. Raises ValueError for two parts of a seed."""
-    read = [json.loads(path.read_text()) for path in parts]
+    read = [read_part(path) for path in parts]
     seeds = [one["seed"] for one in read]
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"a seed occurs twice among {sorted(seeds)}: give each part its own seed")

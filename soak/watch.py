@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from soak import records
-from soak.checker import Memory, Sample
+from soak import held, records
+from soak.checker import Memory
+from soak.evidence import Kept, Sample
 from soak.process import mebibytes
 from soak.site import UNREACHABLE, Job, Site, watched
 
@@ -29,6 +30,7 @@ class Watch:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="soak-watch", daemon=True)
         self.samples: dict[str, list[Sample]] = defaultdict(list)
+        self.kept: dict[str, list[Kept]] = defaultdict(list)
         self.recoveries: dict[str, dict[tuple[str, str], Json]] = defaultdict(dict)
         """By job; each by its time and generation, as it was seen last."""
         self.duplicates: dict[str, list[str]] = defaultdict(list)
@@ -57,13 +59,34 @@ class Watch:
             step = records.newest_step(folder) if folder else None
             self.samples[job.name].append(Sample(time.time(), step))
         with contextlib.suppress(*UNREACHABLE):
-            self.note(job, job.status())
-            self.duplicates[job.name] += twice([*job.pods("worker")])
+            began, status = time.time(), job.status()
+            self.note(job, status)
+            pods = job.pods("worker")
+            self.duplicates[job.name] += twice(pods)
+            self.kept[job.name].append(self._kept(job, began, members(status, pods)))
+
+    def _kept(self, job: Job, began: float, pods: Sequence[Json]) -> Kept:
+        nodes = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods}
+        names = {
+            pod["metadata"]["name"]: [
+                path.name for path in self._site.scratch(pod).glob(held.PATTERN)
+            ]
+            for pod in pods
+        }
+        folder = job.folder()
+        checkpoints = records.checkpoints(folder) if folder else ()
+        return Kept(began, time.time(), held.whole(names, nodes), checkpoints)
 
     def note(self, job: Job, status: Json) -> None:
         """Keep the recoveries that a status shows; it shows only the last ten."""
         for one in status.get("recoveries", ()):
             self.recoveries[job.name][one["time"], one.get("generation", "")] = one
+
+
+def members(status: Json, pods: Sequence[Json]) -> list[Json]:
+    """The pods of the workers that train."""
+    ranks = {one["pod"]: one.get("rank") for one in status.get("workers", ())}
+    return [pod for pod in pods if ranks.get(pod["metadata"]["name"]) is not None]
 
 
 def twice(pods: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -177,6 +177,7 @@ USED = {
     ("networkpolicies", "get"): "network_policy",
     ("networkpolicies", "create"): "create_network_policy",
     ("networkpolicies", "patch"): "change_network_policy",
+    ("networkpolicies", "delete"): "delete_network_policy",
     ("poddisruptionbudgets", "get"): "disruption_budget",
     ("poddisruptionbudgets", "create"): "create_disruption_budget",
     ("poddisruptionbudgets", "patch"): "change_disruption_budget",

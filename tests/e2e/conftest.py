@@ -64,12 +64,30 @@ class Installation:
         node = str(worker["node"])
         coordinator = job.coordinator()["spec"]["nodeName"]
         assert node != coordinator, f"rank 0 shares the node {coordinator} with the coordinator"
-        self.stage.kill(node, self.namespace, str(worker["pod"]))
-        try:
+        with self.lost_node(node, str(worker["pod"])):
             yield node
+
+    @contextlib.contextmanager
+    def lost_node(self, node: str, pod: str = "") -> Iterator[None]:
+        """Cut the power of a node, on which `pod` runs, and power it on again at the end."""
+        self.stage.kill(node, self.namespace, pod)
+        try:
+            yield
         finally:
             self.stage.start(node)
             wait_until(f"{node} to be Ready", lambda: self.node_is_ready(node), seconds=120)
+
+    @contextlib.contextmanager
+    def cordoned_node_of_operator(self) -> Iterator[None]:
+        """Inside, no pod comes to the node on which the operator runs."""
+        ours = ("-n", installing.SYSTEM, "-l", "app.kubernetes.io/part-of=regroup")
+        (pod,) = self.kubectl.read("pods", *ours)["items"]
+        node = pod["spec"]["nodeName"]
+        self.kubectl("cordon", node)
+        try:
+            yield
+        finally:
+            self.kubectl("uncordon", node)
 
     def node_is_ready(self, name: str) -> bool:
         """What Kubernetes thinks of the node."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.e2e.conftest import Installation
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(600)]
+DOWN_SECONDS = 10.0
 
 
 @contextlib.contextmanager
@@ -54,9 +55,16 @@ def account(job: Job) -> dict[str, Any]:
     return {"lost": status["goodput"]["lostSteps"], **status["restarts"]}
 
 
+def stops(job: Job) -> list[float]:
+    """How long training stopped from a generation to the next: seconds, the longest first."""
+    found = (recovery.get("downSeconds") for recovery in job.status()["recoveries"])
+    return sorted((seconds for seconds in found if seconds is not None), reverse=True)
+
+
 def require_one_preemption_that_cost_nothing(installation: Installation, job: Job) -> None:
     """Once the job is whole again: by its account and by its history."""
     job.wait_for_ranks(3, seconds=180)
+    assert stops(job)[0] < DOWN_SECONDS, stops(job)
     spent = account(job)
     assert (spent["lost"], spent["infrastructure"], spent["application"]) == (0, 0, 0)
     assert spent["preemption"] == 1

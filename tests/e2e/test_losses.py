@@ -72,6 +72,38 @@ def test_training_does_not_notice_that_the_coordinator_died(installation: Instal
     assert installation.audit(job) == []
 
 
+NEXT_STEP_SECONDS = 12.0
+"""From the loss of the node that holds the coordinator and a worker to the next committed step."""
+
+
+def test_the_loss_of_the_node_of_coordinator_and_a_worker_costs_twelve_seconds_at_most(
+    installation: Installation,
+) -> None:
+    with installation.cordoned_node_of_operator():
+        job = installation.start(make_job("leader-kill", steps=50_000))
+        leader = wait_until("the coordinator's node", lambda: _placed(job), seconds=60)
+    job.wait_until_whole_and_saved()
+    volume, node = installation.volume(job), str(leader["spec"]["nodeName"])
+    former = max(volume.announced())
+    with installation.lost_node(node, str(leader["metadata"]["name"])):
+        cut = time.monotonic()
+        wait_until("the next step", lambda: volume.first_step_after(former), seconds=90, every=0.1)
+        seconds = time.monotonic() - cut
+        print(f"the next step was on the volume {seconds:.1f} s after the power cut")
+        assert installation.node_is_ready(node), "Kubernetes noticed first: the test proves nothing"
+        assert seconds <= NEXT_STEP_SECONDS
+    job.wait_for_ranks(3, seconds=180)
+    assert job.status()["coordinatorTerm"] == 2
+    job.suspend()
+    assert installation.audit(job) == []
+
+
+def _placed(job: Job) -> dict[str, Any] | None:
+    """The coordinator's pod once it has a node."""
+    leader = next(iter(job.pods("coordinator")), None)
+    return leader if leader and leader["spec"].get("nodeName") else None
+
+
 def test_recovery_from_a_node_loss_needs_no_operator(installation: Installation) -> None:
     job = installation.start(make_job("no-operator", steps=50_000))
     job.wait_until_whole_and_saved()

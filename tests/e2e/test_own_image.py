@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from demo import installation as installing
+from regroup_operator.render.exact_image import with_digest
 from tests.support.jobs import Job, make_job
 from tests.support.waiting import wait_until
 
@@ -74,6 +75,12 @@ def test_a_script_in_an_image_of_ones_own_survives_its_rank_and_its_pod(
     )
     wait_until("the loss to be counted", lambda: _lost_pods(job) == 1, seconds=60)
     job.wait_for_ranks(2, seconds=120)
+    pod = job.workers()[1]
+    (state,) = pod["status"]["containerStatuses"]
+    # Nobody can pull an image that was loaded into the nodes by its digest.
+    named = with_digest(installing.images()["trainer"].name, state["imageID"])
+    assert pod["spec"]["containers"][0]["image"] == job.status()["images"]["trainer"] == named
+    print(f"the kubelet reports {state['imageID']} for {named}")
     count = wait_until("it to go on once more", lambda: counted_beyond(count + 20), seconds=60)
     (saved.parent / "enough").touch()
     job.wait_for_condition("Complete", seconds=120)

@@ -26,8 +26,13 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(900)]
 EPOCHS, KILL_RANK_AT, KILL_POD_AT = 100, 3, 20
-QUICK_EPOCHS = 8000
-"""Of a script that takes a millisecond for one: it still runs when the kill comes."""
+QUICK = {
+    "first_ddp.py": (8000, {"replicas": 1, "nprocPerNode": 2}),
+    "elastic_variables.py": (3000, {"replicas": 2}),
+}
+"""Script that takes milliseconds for an epoch -> how many, so that it still runs when the kill
+comes, and its job: the first takes LOCAL_RANK for its rank.
+"""
 COMMANDS = {
     "ddp": ("torchrun", "--nproc-per-node=1", "ddp_snapshots.py"),
     "fsdp2": ("python", "-m", "fsdp_checkpoints"),
@@ -43,7 +48,12 @@ RESTARTS = {"regroup": (1, 2), "torchrun": (0, 1)}
 infrastructure: it may or may not get its SIGTERM. torchrun counts the restarts of its ranks itself.
 """
 PROGRAMS = ROOT / "tests/support/programs"
-WRONG = ("first_ddp.py", "meets_at_localhost.py")
+WRONG = {
+    "first_ddp.py": ((), ": leave "),  # rank and world_size, or MASTER_ADDR
+    "meets_at_localhost.py": ((), ": leave MASTER_ADDR"),
+    "own_ranks.py": (("spawn",), "so call the function itself once"),
+}
+"""Script -> its arguments, and what to change."""
 FAILS_SECONDS = 120
 LIBRARIES = ("accelerate", "lightning", "transformers")
 WITHOUT = "torch; sys_platform == 'never'"  # the image has it
@@ -81,27 +91,27 @@ def test_a_script_ends_as_if_neither_a_rank_nor_a_pod_had_been_killed(
         assert difference(final, read(undisturbed)) == 0
 
 
-def test_a_script_that_takes_local_rank_trains_as_one_worker_with_two_ranks(
-    installation: Installation, tmp_path: Path
+@pytest.mark.parametrize("name", QUICK)
+def test_a_script_ends_as_if_a_rank_of_it_had_not_been_killed(
+    name: str, installation: Installation, tmp_path: Path
 ) -> None:
-    script = PROGRAMS / WRONG[0]
+    script, (epochs, size) = PROGRAMS / name, QUICK[name]
     volume = installation.stage.volume(installation.namespace)
     installation.kubectl(
         "create", "configmap", "scripts", "-n", installation.namespace, f"--from-file={script}"
     )
-    undisturbed = run_undisturbed([str(script)], tmp_path, QUICK_EPOCHS, "spawn")
-    command = ("python", script.name, "$REGROUP_DIRECTORY", str(QUICK_EPOCHS))
+    undisturbed = run_undisturbed([*TORCHRUN, str(script)], tmp_path, epochs)
+    command = ("python", name, "$REGROUP_DIRECTORY", str(epochs))
+    stem = script.stem.replace("_", "-")
     jobs = {
-        launcher: installation.start(
-            manifest(f"one-worker-{launcher}", launcher, *command, replicas=1, nprocPerNode=2)
-        )
+        launcher: installation.start(manifest(f"{stem}-{launcher}", launcher, *command, **size))
         for launcher in LAUNCHERS
     }
     for launcher, job in jobs.items():
         wait_for_line(installation, job, f"epoch {KILL_RANK_AT} on rank 1.")
         kill_rank(installation, job, launcher, 1)
     for job in jobs.values():
-        job.wait_for_condition("Complete", seconds=200)
+        job.wait_for_condition("Complete", seconds=300)
         (final,) = volume.glob(f"**/{job.name}-*/final.pt")
         assert difference(final, read(undisturbed)) == 0
 
@@ -114,15 +124,19 @@ def test_a_script_that_was_only_tried_on_one_machine_fails_with_what_to_change(
     installation.kubectl("create", "configmap", "scripts", "-n", installation.namespace, *files)
     jobs = [
         installation.start(
-            manifest(f"{Path(name).stem.replace('_', '-')}-{launcher}", launcher, "python", name)
+            manifest(
+                f"{Path(name).stem.replace('_', '-')}-{launcher}",
+                launcher,
+                *("python", name, *arguments),
+            )
         )
-        for name in WRONG
+        for name, (arguments, _) in WRONG.items()
     ]
-    for job in jobs:
+    for job, (_, advice) in zip(jobs, WRONG.values(), strict=True):
         job.wait_for_condition("Failed", seconds=FAILS_SECONDS)
         message = job.status()["message"]
         assert "ConfigurationError: " in message
-        assert ": leave " in message  # rank and world_size, or MASTER_ADDR
+        assert advice in message
         reasons = {c["type"]: c["reason"] for c in job.status()["conditions"]}
         assert reasons["Failed"] == "FailsAtStart"
 
@@ -181,11 +195,11 @@ def install_libraries(target: Path, scratch: Path) -> None:
     )
 
 
-def run_undisturbed(script: list[str], folder: Path, epochs: int, *arguments: str) -> Path:
+def run_undisturbed(script: list[str], folder: Path, epochs: int) -> Path:
     """Run two ranks of a script on this machine; returns their final parameters."""
     # Its end does not count: gloo aborts at times when all is done.
     subprocess.run(
-        [sys.executable, *script, str(folder), str(epochs), *arguments],
+        [sys.executable, *script, str(folder), str(epochs)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=False,
         timeout=300,

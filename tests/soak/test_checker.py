@@ -2,102 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from soak import records
-from soak.checker import (
-    Evidence,
-    Hit,
-    Memory,
-    Sample,
-    Verdict,
-    a_copy_lived,
-    judge,
-    memory_growth,
-)
-from soak.records import Line, Number
-from soak.replay import Loss, replay
+from soak import checker, records
+from soak.checker import Memory, memory_growth
+from soak.evidence import Kept, Sample, WholeSnapshot
+from soak.records import Line, Stored
+from soak.replay import replay
 from soak.watch import twice
-
-BATCH = 6
-FIRST, SECOND = (1, 1), (1, 2)
-Json = dict[str, Any]
-
-
-def line(step: int, generation: Number = FIRST, **changed: Any) -> Json:
-    """A step as the history has it, with the fields that the checker does not read."""
-    made = {
-        "generation": list(generation),
-        "step": step,
-        "world": 3,
-        "epoch": 0,
-        "first": (step - 1) * BATCH,
-        "count": BATCH,
-        "hash": 1000 + step,
-        "loss": 5 / step,
-    }
-    return {**made, **changed}
-
-
-def link(generation: Number, parent: Number | None, step: int, **changed: Any) -> Json:
-    """A generation's lineage record."""
-    return {
-        "generation": list(generation),
-        "parent": list(parent) if parent else None,
-        "resumed_from_step": step,
-        "from_checkpoint": False,
-        "data": {"samples": 100, "seed": 0, "global_batch_size": BATCH},
-        **changed,
-    }
-
-
-class Written:
-    """What a sound job wrote: steps 1 to 10 by one generation, 9 to 14 by the next, which resumed
-    from step 8 and so made two steps again. A test changes it before it is judged.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.links = [link(FIRST, None, 0), link(SECOND, FIRST, 8)]
-        self.first = [line(step) for step in range(1, 11)]
-        self.second = [line(step, SECOND) for step in range(9, 15)]
-        self.gaps: list[Json] = []
-        self.evidence = Evidence(
-            job="gpt",
-            kind="fsdp",
-            copy_size=None,
-            snapshot_steps=5,
-            checkpoint_steps=50,
-            records=records.Records({}, {}),
-            status={"goodput": {"lostSteps": 2}, "progress": {"step": 14}},
-            recoveries=({"generation": "1.2", "resumedFromStep": 8, "lostSteps": 2},),
-            reference={step: records._line(line(step)) for step in range(1, 15)},
-            samples=[Sample(float(step), step) for step in range(1, 15)],
-        )
-
-    def change(self, **fields: Any) -> None:
-        """Change fields of the evidence."""
-        self.evidence = replace(self.evidence, **fields)
-
-    def verdict(self) -> Verdict:
-        """Write the files, read them and judge."""
-        for part in ("lineage", "history"):
-            (self.folder / part).mkdir(exist_ok=True)
-        for one in self.links:
-            term, n = one["generation"]
-            (self.folder / "lineage" / f"{term}-{n}.json").write_text(json.dumps(one))
-        history = self.folder / "history"
-        for name, lines in (("1-1", self.first), ("1-2", self.second)):
-            text = "".join(json.dumps(one) + "\n" for one in lines)
-            (history / f"{name}.jsonl").write_text(text)
-        (history / "1-2.gaps").write_text("".join(json.dumps(one) + "\n" for one in self.gaps))
-        return judge(replace(self.evidence, records=records.read(self.folder)))
+from tests.support.soak_job import BATCH, FIRST, SECOND, Json, Written, line
 
 
 @pytest.fixture
@@ -202,6 +118,48 @@ def test_a_planted_fault_is_found(
     assert not verdict.is_clean
 
 
+def test_losses_are_compared_up_to_the_step_where_rounding_grows(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(checker.LOSS_STEPS, "gpt", 12)
+    written.second[4]["loss"] *= 1.002  # step 13
+    verdict = written.verdict()
+    assert (verdict.is_clean, verdict.steps, verdict.compared) == (True, 14, 12)
+    written.second[4]["hash"] += 1
+    assert "step 13 trained on other samples" in written.verdict().mismatches[0]
+    written.second[3]["loss"] *= 1.002
+    assert "step 12 has the loss" in written.verdict().mismatches[0]
+
+
+def test_a_job_that_was_compared_with_nothing_is_not_clean(written: Written) -> None:
+    written.change(reference={})
+    verdict = written.verdict()
+    assert verdict.compared == 0
+    assert not verdict.is_clean
+    assert "14 of 14 steps were not compared, from step 1 on" in verdict.mismatches[0]
+
+
+def test_an_undisturbed_run_that_ends_before_the_job_is_no_comparison(written: Written) -> None:
+    written.change(reference={step: records._line(line(step)) for step in range(1, 13)})
+    assert written.verdict().mismatches == (
+        "2 of 14 steps were not compared, from step 13 on: the undisturbed run ends at step 12",
+    )
+
+
+def test_snapshots_that_nobody_ever_saw_are_a_finding(written: Written) -> None:
+    written.change(checkpoint_steps=6)
+    assert written.verdict().mismatches == ("no memory snapshot was ever seen to be whole",)
+    snapshot = WholeSnapshot(Stored(5, FIRST), (frozenset({"w0", "w1"}),))
+    written.change(kept=(Kept(6.0, 6.1, (snapshot,), ()),))
+    assert written.verdict().is_clean, written.verdict()
+
+
+def test_a_job_without_a_step_is_not_clean(written: Written) -> None:
+    written.first, written.second = [], []
+    written.change(status={}, recoveries=())
+    assert "nothing was compared: the history has no step" in written.verdict().mismatches
+
+
 def test_a_gap_that_was_recorded_and_a_repeated_line_are_no_faults(written: Written) -> None:
     del written.second[2:4]
     written.gaps.append({"first": 11, "last": 12})
@@ -226,40 +184,51 @@ def test_a_half_written_last_line_is_no_fault(written: Written) -> None:
     assert not replay(records.read(written.folder)).mismatches
 
 
-def test_a_lost_step_of_whole_copies_counts_and_one_of_shards_beyond_its_snapshots(
-    written: Written,
-) -> None:
-    written.change(copy_size=1)
-    assert written.verdict().lost_whole_copies == 2
-    written.change(copy_size=None, snapshot_steps=1)
-    assert written.verdict().lost_over_interval == 0
-    written.change(snapshot_steps=0)
-    assert written.verdict().lost_over_interval == 2
-
-
-@pytest.mark.parametrize(
-    ("copy_size", "dead", "lived"),
-    [(1, {0, 1}, True), (1, {0, 1, 2, 3}, False), (2, {0, 1}, True), (2, {0, 3}, False)],
-)
-def test_a_copy_lived_if_all_its_ranks_were_spared_shortly_before(
-    copy_size: int, dead: set[int], lived: bool, written: Written
-) -> None:
-    loss = Loss(SECOND, 10, 8, False, time=1000.0)
-    hits = [Hit(1000.0 - 5 * place, frozenset({rank}), 4) for place, rank in enumerate(dead)]
-    evidence = replace(written.evidence, copy_size=copy_size, hits=hits)
-    assert a_copy_lived(evidence, loss) == lived
-    long_ago = [replace(hit, time=900.0) for hit in hits]
-    assert a_copy_lived(replace(evidence, hits=long_ago), loss)
-
-
 def test_a_job_is_stuck_when_it_makes_no_step_for_longer_than_allowed(written: Written) -> None:
     still = [Sample(14.0 + second, 14) for second in range(70)]
-    written.change(samples=[*written.evidence.samples, *still])
-    assert written.verdict().stuck == ("no progress at step 14 for 69 s, until its end",)
-    written.change(samples=[*written.evidence.samples, Sample(84.0, 15)])
-    assert written.verdict().stuck == ("no progress at step 14 for 69 s",)
-    written.change(excused=[(20.0, 50.0)])
+    written.change(
+        samples=(
+            *written.evidence.samples,
+            *still,
+        )
+    )
+    assert written.verdict().stuck == ("no progress beyond step 14 for 69 s",)
+    written.change(
+        samples=(
+            *written.evidence.samples,
+            Sample(84.0, 15),
+        )
+    )
+    assert written.verdict().stuck == ("no progress beyond step 14 for 69 s",)
+    written.change(excused=((20.0, 50.0),))
     assert not written.verdict().stuck
+
+
+def test_steps_that_are_made_again_are_no_progress(written: Written) -> None:
+    loop = [Sample(14.0 + second, 10 + second % 5) for second in range(70)]
+    written.change(
+        samples=(
+            *written.evidence.samples,
+            *loop,
+        )
+    )
+    assert written.verdict().stuck == ("no progress beyond step 14 for 69 s",)
+
+
+def test_generations_that_form_without_a_step_are_no_progress(written: Written) -> None:
+    forming = [Sample(14.0 + second, 14 if second % 9 else None) for second in range(70)]
+    written.change(
+        samples=(
+            *written.evidence.samples,
+            *forming,
+        )
+    )
+    assert written.verdict().stuck == ("no progress beyond step 14 for 69 s",)
+
+
+def test_a_job_that_nobody_looked_at_is_not_clean(written: Written) -> None:
+    written.change(samples=())
+    assert written.verdict().stuck == ("nobody looked at its steps while it trained",)
 
 
 def test_a_job_that_cannot_be_suspended_is_stuck(written: Written) -> None:
@@ -268,8 +237,8 @@ def test_a_job_that_cannot_be_suspended_is_stuck(written: Written) -> None:
 
 
 def test_a_job_that_never_makes_a_step_is_stuck(written: Written) -> None:
-    written.change(samples=[Sample(float(second), None) for second in range(70)])
-    assert written.verdict().stuck == ("no progress at step None for 69 s, until its end",)
+    written.change(samples=tuple(Sample(float(second), None) for second in range(70)))
+    assert written.verdict().stuck == ("no progress beyond step 0 for 69 s",)
 
 
 def test_two_pods_of_a_worker_are_found_unless_one_has_ended(written: Written) -> None:

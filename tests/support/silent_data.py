@@ -1,7 +1,11 @@
-"""A rank whose training data does not come for a while, as from an NFS server that hangs."""
+"""A rank whose training data does not come for a while, as from an NFS server that hangs, or gives
+errors on a soft mount.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 from regroup_trainer.data.dataset import Arrays
@@ -14,15 +18,20 @@ from tests.support.waiting import wait_until
 
 SILENT = "silent"
 """While this file is in the job's directory, no sample can be read."""
+FAILING = "failing"
+"""While this file is there, reading gives an error."""
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
-    """Train; who reads a sample waits as long as the file is there."""
+    """Train; who reads a sample waits, or fails, as long as one of the files is there."""
     plain = Sequences.read_training
-    silent = Path(assignment.record.desired.directory, SILENT)
+    directory = Path(assignment.record.desired.directory)
+    silent, failing = directory / SILENT, directory / FAILING
 
     def read(self: Sequences, ids: Ids) -> Arrays:
         wait_until("the data", lambda: not silent.exists(), 250.0, every=0.05)
+        if failing.exists():
+            raise OSError(errno.EIO, os.strerror(errno.EIO), "/data/train.bin")
         return plain(self, ids)
 
     Sequences.read_training = read  # type: ignore[method-assign]

@@ -12,6 +12,7 @@
 - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, create]}
 # list: those of a pod that waits for its volumes.
 - {apiGroups: [""], resources: [events], verbs: [list, create]}
-- {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [get, create, patch]}
+# delete: networkPolicy None
+- {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [get, create, patch, delete]}
 - {apiGroups: [policy], resources: [poddisruptionbudgets], verbs: [get, create, patch]}
 {{- end }}

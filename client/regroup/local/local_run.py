@@ -147,7 +147,11 @@ class LocalRun:
             self.on_note(f"the coordinator is gone; starting one for term {self._term + 1}")
         self._term += 1
         if self.status is not None:
-            known = {"seed": self.status.ledger, "last_known": _last_known(self.status)}
+            known = {
+                "seed": self.status.ledger,
+                "last_known": _last_known(self.status),
+                "failed_starts": self.status.failed_starts,
+            }
             self.desired = self.desired.model_copy(update=known)
         self.coordinator = start_coordinator(place, self._term, self.desired)
 

@@ -51,7 +51,6 @@ FIXED_UNLESS_SUSPENDED = (
     "resume",
     "cleanPodPolicy",
     "scheduling",
-    "networkPolicy",
 )
 """Fields of spec that only change while the job is suspended."""
 

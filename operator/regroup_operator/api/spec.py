@@ -100,7 +100,7 @@ class TrainingJobSpec(Section):
     """Queueing and placement."""
     network_policy: Literal["Isolated", "None"] = "Isolated"
     """Isolated: only the job's own pods, the operator and the metrics scraper may reach its pods.
-    Default Isolated.
+    None: no policy of the job's own. Default Isolated.
     """
     metrics: Metrics = Metrics()
     """What is exported."""

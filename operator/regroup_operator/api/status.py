@@ -35,6 +35,10 @@ kept until its successor has ended too.
 """
 EVENTS_KEPT = 10
 """Events that a job remembers, in case that they are still to be made."""
+IMAGE_LIMIT = 1024
+"""Characters of an image that a job remembers."""
+STRAGGLERS_KEPT = 64
+"""The slowest ranks, that a job shows."""
 LEDGER_PHASES = 16
 """Names of phases that an account may have, those of other releases included."""
 PHASE_LIMIT = 32
@@ -276,10 +280,12 @@ class TrainingJobStatus(StatusSection):
     """Cluster IP of the Service that workers connect to. A new Service asks for it."""
     next_incarnation: PositiveInt = 1
     """Number of the next worker pods. Raised before they are made."""
-    images: Annotated[dict[Word, Annotated[str, Field(max_length=1024)]], Field(max_length=8)] = (
-        Field(default_factory=dict)
-    )
-    """Images of `trainer` and `coordinator`, from the start until the job is suspended."""
+    images: Annotated[
+        dict[Word, Annotated[str, Field(max_length=IMAGE_LIMIT)]], Field(max_length=8)
+    ] = Field(default_factory=dict)
+    """Images of `trainer` and `coordinator`, from the start until the job is suspended. They are
+    named by digest as soon as a kubelet reports one of the same repository.
+    """
     protocol_version: NonNegativeInt | None = None
     """Version of the protocol of coordinator and agents, from the start until the job is suspended.
     """
@@ -325,7 +331,7 @@ class TrainingJobStatus(StatusSection):
     """How the time was spent."""
     ledger: LedgerStatus = LedgerStatus()
     """The account behind goodput."""
-    stragglers: Annotated[tuple[StragglerStatus, ...], Field(max_length=64)] = ()
+    stragglers: Annotated[tuple[StragglerStatus, ...], Field(max_length=STRAGGLERS_KEPT)] = ()
     """Ranks that compute much longer than the median."""
     workers: Annotated[tuple[WorkerStatus, ...], Field(max_length=64)] = ()
     """The first 64 workers."""

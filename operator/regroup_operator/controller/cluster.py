@@ -209,6 +209,12 @@ class Cluster:
         folder = _folder(_NETWORKING, document["metadata"]["namespace"], "networkpolicies")
         await self._change(folder, document, present, ("podSelector", "policyTypes", "ingress"))
 
+    async def delete_network_policy(self, namespace: str, name: str, present: Identity) -> None:
+        """Delete exactly the NetworkPolicy that was read, unless it has changed since."""
+        folder = _folder(_NETWORKING, namespace, "networkpolicies")
+        known = {"uid": present.uid, "resourceVersion": present.version}
+        await self._delete(f"{folder}/{_segment(name)}", {"preconditions": known})
+
     async def create_disruption_budget(self, document: Object) -> None:
         """Create a PodDisruptionBudget."""
         folder = _folder(_POLICY, document["metadata"]["namespace"], "poddisruptionbudgets")

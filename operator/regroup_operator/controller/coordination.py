@@ -6,7 +6,7 @@ time limit and a size limit. The answer is validated. An answer with news puts t
 queue; a new step alone is not news.
 
 Each poll has its own connection, so that none waits for another. How often all of them together ask
-is limited: with more than 80 jobs the pauses grow.
+is limited: with more than 80 jobs the pauses grow. Large answers of a namespace are read in turn.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from weakref import WeakValueDictionary
 
 import aiohttp
 
@@ -34,7 +36,7 @@ from regroup_operator.controller.hearing_clock import HearingClock
 from regroup_operator.controller.outage_breaker import OutageBreaker
 from regroup_operator.decide.coordinator_evidence import is_evidence
 from regroup_operator.errors import CoordinatorError, NoAnswerError
-from regroup_operator.observe.coordinator_answer import MOST_BYTES, read_answer
+from regroup_operator.observe.coordinator_answer import most_bytes, read_answer
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT
 from regroup_trainer.protocol.desired import (
@@ -59,6 +61,10 @@ FAILURE_PAUSE_SECONDS = 1.0
 """The least pause after a request without an answer."""
 POLLS_A_SECOND = 400.0
 """Of all jobs together. An answer costs about a millisecond of the operator's one thread."""
+LARGE_BYTES = 256 * 1024
+"""Of an answer. What is longer is read when no other such answer of its namespace is."""
+TURN_PATIENCE_SECONDS = 1.0
+"""How long it waits for that. A coordinator whose answer is put off is there all the same."""
 _COST = (1e-3, 20e-6)
 """Seconds of that thread that an answer may take, and for each worker of its job."""
 
@@ -84,6 +90,8 @@ class Coordinators:
         """Of answers, and of silence."""
         self._ticking: asyncio.Task[None] | None = None
         self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Namespace -> held while a large answer of it is read. Those that somebody uses."""
 
     def follow(
         self,
@@ -157,7 +165,7 @@ class Coordinators:
         while True:
             pause = PAUSE_SECONDS
             try:
-                news = self._answered(follower, await self._status(follower))
+                news = self._answered(follower, await self._status(key, follower))
             except CoordinatorError as error:
                 news, pause = self._failed(key, follower, error), FAILURE_PAUSE_SECONDS
             if news:
@@ -166,13 +174,13 @@ class Coordinators:
                 poll_pause(pause, len(self._followers), follower.cost, follower.workers)
             )
 
-    def _answered(self, follower: FollowedCoordinator, text: str) -> bool:
+    def _answered(self, follower: FollowedCoordinator, answer: bytearray) -> bool:
         """Take over an answer, and what it costs. Returns whether it is news. Raises
         CoordinatorError for what is no answer.
         """
         begun = time.thread_time()
         try:
-            status = read_answer(text.encode(), follower.target.term, follower.workers)
+            status = read_answer(answer, follower.target.term, follower.workers)
             return follower.answered(status, self._clock.now())
         except ValueError as error:
             raise CoordinatorError(
@@ -209,15 +217,19 @@ class Coordinators:
         except ValueError as error:
             raise CoordinatorError(f"{url}: not what an agent answers: {error}") from error
 
-    async def _status(self, follower: FollowedCoordinator) -> str:
+    async def _status(self, key: Key, follower: FollowedCoordinator) -> bytearray:
         after = follower.status.sequence if follower.status and not follower.failures else 0
-        path = f"/v1/status?after={after}&wait={WAIT_SECONDS}"
-        return await self._send("GET", follower.target, path, None)
+        url = f"{follower.target.url}/v1/status?after={after}&wait={WAIT_SECONDS}"
+        turn = self._turns.setdefault(key[0], asyncio.Lock())
+        read = functools.partial(_read, most=most_bytes(follower.workers), turn=turn)
+        return await self._request("GET", url, follower.target.token, None, read)
 
-    async def _send(self, method: str, target: Target, path: str, body: str | None) -> str:
-        return await self._request(method, target.url + path, target.token, body)
+    async def _send(self, method: str, target: Target, path: str, body: str) -> None:
+        await self._request(method, target.url + path, target.token, body)
 
-    async def _request(self, method: str, url: str, token: str, body: str | None) -> str:
+    async def _request(
+        self, method: str, url: str, token: str, body: str | None, read: _Reader | None = None
+    ) -> bytearray:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         timeout = aiohttp.ClientTimeout(
             total=TIMEOUT_SECONDS + WAIT_SECONDS, sock_connect=TIMEOUT_SECONDS
@@ -231,14 +243,15 @@ class Coordinators:
                 timeout=timeout,
                 allow_redirects=False,
             ) as answer:
-                text = (await _read(answer)).decode(errors="replace")
+                content = await (read or _read)(answer)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             where = url.partition("?")[0]
             raise NoAnswerError(f"{where}: {why_no_answer(error)}") from error
         if answer.status >= 300:
             # A tenant's program wrote it: in a log it must look like no other line.
-            raise CoordinatorError(f"{method} {url}: {answer.status} {printable(text[:300])}")
-        return text
+            said = content[:300].decode(errors="replace")
+            raise CoordinatorError(f"{method} {url}: {answer.status} {printable(said)}")
+        return content
 
 
 def poll_pause(least: float, polls: int, cost: float, workers: int) -> float:
@@ -251,11 +264,30 @@ def poll_pause(least: float, polls: int, cost: float, workers: int) -> float:
     return max(least, polls / POLLS_A_SECOND) * max(1.0, cost / fair)
 
 
-async def _read(answer: aiohttp.ClientResponse) -> bytes:
-    """The body, up to the limit. Raises CoordinatorError above it."""
-    body = b""
-    async for chunk in answer.content.iter_chunked(65536):
-        body += chunk
-        if len(body) > MOST_BYTES:
-            raise CoordinatorError(f"{answer.url}: an answer above {MOST_BYTES} bytes")
+_Reader = Callable[[aiohttp.ClientResponse], Awaitable[bytearray]]
+
+
+async def _read(
+    answer: aiohttp.ClientResponse, most: int = LARGE_BYTES, turn: asyncio.Lock | None = None
+) -> bytearray:
+    """The body. Raises CoordinatorError above `most` bytes, and where it is not its turn."""
+    body = bytearray()
+    async with AsyncExitStack() as held:
+        async for chunk in answer.content.iter_chunked(65536):
+            if turn and len(body) <= LARGE_BYTES < len(body) + len(chunk):
+                await _take(turn, answer)
+                held.callback(turn.release)
+            body += chunk
+            if len(body) > most:
+                raise CoordinatorError(f"{answer.url}: an answer above {most} bytes")
     return body
+
+
+async def _take(turn: asyncio.Lock, answer: aiohttp.ClientResponse) -> None:
+    try:
+        async with asyncio.timeout(TURN_PATIENCE_SECONDS):
+            await turn.acquire()
+    except TimeoutError as error:
+        raise CoordinatorError(
+            f"{answer.url}: its large answer is put off: another of its namespace is being read"
+        ) from error

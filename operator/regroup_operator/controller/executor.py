@@ -168,13 +168,20 @@ class Executor:
 
     async def _ensure_access(self, job: AnyJob, observed: Observed) -> None:
         await self._ensure_token(job)
-        if not isinstance(job, Job) or job.spec.network_policy != "Isolated":
-            return
+        if isinstance(job, Job):
+            await self._ensure_policy(job, observed)
+
+    async def _ensure_policy(self, job: Job, observed: Observed) -> None:
         policy = workload.network_policy(job, self._settings)
-        if present := observed.own.get(policy["kind"]):
-            await self._cluster.change_network_policy(policy, present)
-        else:
-            await self._cluster.create_network_policy(policy)
+        present = observed.own.get(policy["kind"])
+        if job.spec.network_policy == "Isolated":
+            if present:
+                await self._cluster.change_network_policy(policy, present)
+            else:
+                await self._cluster.create_network_policy(policy)
+        elif present:
+            name = policy["metadata"]["name"]
+            await self._cluster.delete_network_policy(job.namespace, name, present)
 
     async def _ensure_budget(self, fewest: int, job: AnyJob, observed: Observed) -> None:
         budget = workload.disruption_budget(job, fewest)
@@ -258,7 +265,9 @@ class Executor:
             await self._coordinators.post_lost(target, lost)
 
     def _desired(self, job: Job, observed: Observed) -> Desired:
-        return workload.desired(job, merge_ledgers(job.status, observed.coordinator.status))
+        report = observed.coordinator.status
+        wanted = workload.desired(job, merge_ledgers(job.status, report))
+        return wanted.model_copy(update={"failed_starts": report and report.failed_starts})
 
 
 Making = CreateClaim | CreateCoordinator | CreateStore | CreateWorker

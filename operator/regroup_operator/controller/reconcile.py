@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from regroup_operator.api import names
 from regroup_operator.api.resource import API_VERSION, KIND, MANAGED_BY, PLURAL, Key, Object
 from regroup_operator.api.settings import Settings
-from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.status import IMAGE_LIMIT, TrainingJobStatus
 from regroup_operator.api.timestamps import format_time, parse_time
 from regroup_operator.controller.agent_survey import Agent
 from regroup_operator.controller.cluster import Cluster, foreign
@@ -57,7 +57,7 @@ from regroup_operator.observe.kubernetes_objects import (
 from regroup_operator.observe.observed import AnyJob, Job, JobObject, Observed, Pod
 from regroup_operator.render import workload
 from regroup_operator.render.pod_check import find_problem, invalid
-from regroup_operator.render.pods import LAUNCHER_OBJECTS, claim_name
+from regroup_operator.render.pods import LAUNCHER_OBJECTS, claim_name, user_image
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 UNASKED_SECONDS = 5.0
@@ -311,24 +311,31 @@ class Reconciler:
 
     def _has_its_policy(self, job: AnyJob, policy: Object | None) -> bool:
         """Whether the job's policy is as it is to be. Another one lets in former peers of the
-        chart's, or was edited.
+        chart's, was edited, or is no longer wanted.
         """
-        if not isinstance(job, Job) or not _is_isolated(job):
+        if not isinstance(job, Job):
             return True
+        if job.spec.network_policy == "None":
+            return policy is None
         wanted = workload.network_policy(job, self._settings)
         return policy is not None and policy["spec"] == wanted["spec"]
 
     async def _network_policy(self, job: AnyJob) -> Object | None:
-        if not _is_isolated(job):
+        """The object with the name of the job's policy. A job that wants none has no conflict with
+        that of somebody else.
+        """
+        if not isinstance(job, Job):
             return None
-        return await self._cluster.network_policy(job.namespace, names.network_policy(job.name))
+        found = await self._cluster.network_policy(job.namespace, names.network_policy(job.name))
+        return found if job.spec.network_policy == "Isolated" else _own(found, job)
 
     def _images(self, job: AnyJob) -> dict[str, str]:
         """What would run if the job started now; nothing while the spec is invalid."""
         if not isinstance(job, Job):
             return {}
-        trainer = job.spec.image or self._settings.trainer_image
-        return {"trainer": trainer, "coordinator": self._settings.coordinator_image}
+        trainer = user_image(job.spec) or self._settings.trainer_image
+        images = {"trainer": trainer, "coordinator": self._settings.coordinator_image}
+        return {name: image for name, image in images.items() if len(image) <= IMAGE_LIMIT}
 
     # --- status -----------------------------------------------------------------------------------
 
@@ -453,11 +460,6 @@ def _is_ours(document: Object, job: JobObject) -> bool:
 
 def _own(document: Object | None, job: JobObject) -> Object | None:
     return document if document and _is_ours(document, job) else None
-
-
-def _is_isolated(job: AnyJob) -> bool:
-    """Whether the job is to have a NetworkPolicy. Unknown while the spec is invalid: no."""
-    return isinstance(job, Job) and job.spec.network_policy == "Isolated"
 
 
 def _conflict(job: AnyJob, found: Sequence[Object | None]) -> str:

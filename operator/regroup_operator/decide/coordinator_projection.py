@@ -6,6 +6,7 @@ import math
 from datetime import UTC, datetime
 
 from regroup_operator.api.status import (
+    STRAGGLERS_KEPT,
     CheckpointStatus,
     ProgressStatus,
     RecoveryStatus,
@@ -16,8 +17,6 @@ from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.job_account import MOST_STORED, storable
 from regroup_operator.decide.plan import MESSAGE_LIMIT, RECOVERIES_KEPT
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Recovery
-
-STRAGGLERS_SHOWN = 64
 
 
 def report_fields(status: TrainingJobStatus, report: CoordinatorStatus | None) -> dict[str, object]:
@@ -30,7 +29,7 @@ def report_fields(status: TrainingJobStatus, report: CoordinatorStatus | None) -
         "progress": _progress(report) or status.progress,
         "stragglers": tuple(
             StragglerStatus(rank=slow.rank, node=slow.node, percent=slow.percent)
-            for slow in report.stragglers[:STRAGGLERS_SHOWN]
+            for slow in report.stragglers[:STRAGGLERS_KEPT]
         ),
     }
 

@@ -18,6 +18,7 @@ from regroup_trainer.protocol.exit_codes import (
     WRONG_USAGE,
 )
 from regroup_trainer.protocol.ledger import Cause
+from regroup_trainer.protocol.message import printable
 
 FailureAction = Literal["FailJob", "Restart", "RestartIgnoreBudget"]
 
@@ -125,7 +126,7 @@ def _why(pod: Pod) -> str:
         text = str(failure.get("message") or f"exit code {failure.get('exitCode')}")
     lines = [line.strip() for line in text.splitlines()]
     shown = next((line for line in reversed(lines) if line and not _PROGRESS.match(line)), "")
-    return f"rank {failure['rank']}: {shown}" if failure and shown else shown
+    return printable(f"rank {failure['rank']}: {shown}" if failure and shown else shown)
 
 
 def _rank_failure(pod: Pod) -> dict[str, object] | None:

@@ -19,7 +19,7 @@ RECOVERIES_KEPT = 10
 
 @dataclass(frozen=True)
 class EnsureAccess:
-    """Make the token's Secret, and the NetworkPolicy."""
+    """Make the token's Secret, and make the NetworkPolicy or remove it."""
 
 
 @dataclass(frozen=True)

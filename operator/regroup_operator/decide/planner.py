@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from regroup_operator.api import names
-from regroup_operator.api.status import EVENTS_KEPT, EventStatus, TrainingJobStatus
+from regroup_operator.api.status import EVENTS_KEPT, IMAGE_LIMIT, EventStatus, TrainingJobStatus
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.coordinator_evidence import explain_silence, outage_due
 from regroup_operator.decide.job_projection import project
@@ -66,6 +66,7 @@ from regroup_operator.decide.waiting import (
     waiting_events,
 )
 from regroup_operator.observe.observed import AnyJob, InvalidJob, Job, Observed, Pod
+from regroup_operator.render.exact_image import with_digest
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
@@ -241,7 +242,8 @@ def _with_events(
 
 def _with_shown_release(status: TrainingJobStatus, observed: Observed) -> TrainingJobStatus:
     """The status with images and protocol as the job's pods show them, where it lacks them: a part
-    of it was unreadable or removed. A pod that replaces one of them is then of their release.
+    of it was unreadable or removed. A pod that replaces one of them is then of their release, and
+    runs the very image that they run, if a kubelet says which that is.
     """
     if not observed.pods:
         return status
@@ -249,11 +251,25 @@ def _with_shown_release(status: TrainingJobStatus, observed: Observed) -> Traini
         "trainer": (*observed.stores, *observed.workers),
         "coordinator": observed.coordinators,
     }
-    shown = {name: pod.image for name, of_role in pods.items() for pod in of_role if pod.image}
+    shown = {
+        name: pod.image
+        for name, of_role in pods.items()
+        for pod in of_role
+        if 0 < len(pod.image) <= IMAGE_LIMIT
+    }
     report = observed.coordinator.status
     protocol = status.protocol_version or (report.protocol if report else None)
-    update = {"images": {**shown, **status.images}, "protocol_version": protocol}
-    return status.model_copy(update=update)
+    images = {
+        name: _exact(image, pods.get(name, ()))
+        for name, image in {**shown, **status.images}.items()
+    }
+    return status.model_copy(update={"images": images, "protocol_version": protocol})
+
+
+def _exact(image: str, pods: Iterable[Pod]) -> str:
+    """The image by the digest that the first of these pods shows to which it belongs."""
+    shown = (with_digest(image, pod.image_id) for pod in pods if pod.image == image)
+    return next((exact for exact in shown if exact != image), image)
 
 
 def _with_address(status: TrainingJobStatus, observed: Observed) -> TrainingJobStatus:

@@ -29,6 +29,7 @@ from regroup_operator.decide.plan import (
 from regroup_operator.decide.staffing import nodes_to_avoid
 from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
 from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.protocol.message import printable
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 UNCREATED_SECONDS = 5.0
@@ -151,7 +152,8 @@ def uncreated(observed: Observed, now: datetime) -> Waiting | None:
     """The pod that waits for its containers for too long."""
     pod = next(iter(waits_for_volumes(observed.pods, now)), None)
     if pod is not None and (why := observed.mount_failures.get(pod.uid)):
-        what = f"pod {pod.name} on node {pod.node} waits for a volume: {why[:MOUNT_CHARACTERS]}"
+        shown = printable(why[:MOUNT_CHARACTERS])
+        what = f"pod {pod.name} on node {pod.node} waits for a volume: {shown}"
         advice = "make or repair what it mounts, or correct it in the spec"
         return Waiting.of(WaitingReason.FailedMount, f"{what} ({advice})")
     if pod is None or _waited(pod, now) < NAMED_SECONDS:

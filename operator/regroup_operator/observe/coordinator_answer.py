@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from regroup_operator.api.status import LEDGER_PHASES, PHASE_LIMIT
+from regroup_operator.api.status import LEDGER_PHASES, PHASE_LIMIT, STRAGGLERS_KEPT
 from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.message import quote, shorten
@@ -24,6 +24,14 @@ _BYTES = (256 * 1024, 1024)
 """Of an answer about no workers, and for each one: it is kept, some ten times as large."""
 _VALUES = (10_000, 32)
 """Commas, likewise. An answer has 9 for each worker, texts have some. Each costs about 1 us."""
+_ENTRIES: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(("members", "heard"), (1024, 1)),
+    "events": (200, 0),
+    "recoveries": (40, 0),
+}
+"""Name of a list -> entries, likewise. Coordinators list 50 events and 10 recoveries. A member that
+is kept takes more than a kilobyte.
+"""
 _COUNT = (0, 2**31 - 1)
 """Range of a whole number where `_RANGES` has no other: the status holds no larger one."""
 _WIDE = (0, 2**53 - 1)
@@ -52,7 +60,9 @@ def most_bytes(workers: int) -> int:
     return min(base + each * workers, MOST_BYTES)
 
 
-def read_answer(data: bytes, term: int, workers: int = DEFAULT_MAX_WORKERS) -> CoordinatorStatus:
+def read_answer(
+    data: bytes | bytearray, term: int, workers: int = DEFAULT_MAX_WORKERS
+) -> CoordinatorStatus:
     """The status that a coordinator of this term, of a job with so many workers, answered. Raises
     ValueError with a sentence that names the field and the value.
 
@@ -71,7 +81,18 @@ def read_answer(data: bytes, term: int, workers: int = DEFAULT_MAX_WORKERS) -> C
         raise ValueError(
             f"a coordinator of term {status.term} answers, and that of term {term} is asked"
         )
-    return status
+    if problem := _too_many(status, workers):
+        raise ValueError(problem)
+    return status.model_copy(update={"stragglers": status.stragglers[:STRAGGLERS_KEPT]})
+
+
+def _too_many(status: CoordinatorStatus, workers: int) -> str:
+    """The first list that has more entries than the job has workers; empty when there is none."""
+    for name, (base, each) in _ENTRIES.items():
+        count, most = len(getattr(status, name) or ()), base + each * workers
+        if count > most:
+            return f"{name}: has {count} entries, and at most {most} are possible"
+    return ""
 
 
 def _out_of_bounds(document: Any) -> str:

@@ -109,6 +109,7 @@ def read_pod(document: Object) -> Pod:
         exit_reason=ended.get("reason", ""),
         exit_message=ended.get("message", ""),
         image=_main_of(spec["containers"], role).get("image", "")[:_LONGEST_IMAGE],
+        image_id=main.get("imageID", "")[:_LONGEST_IMAGE],
         claims=tuple(
             v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v
         ),

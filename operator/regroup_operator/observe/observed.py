@@ -121,6 +121,9 @@ class Pod:
     exit_reason: str = ""
     exit_message: str = ""
     image: str = ""
+    """Of the main container, as the pod names it."""
+    image_id: str = ""
+    """What the kubelet runs for it; empty until it does."""
     claims: tuple[str, ...] = ()
     only_shared_volumes: bool = True
     """Whether its volumes are only claims, ephemeral ones and configuration."""

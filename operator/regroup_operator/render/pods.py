@@ -16,6 +16,7 @@ from regroup_operator.api.template_merge import strategic_merge
 from regroup_operator.api.user_script import main_container
 from regroup_operator.errors import TemplateError
 from regroup_operator.observe.observed import Job, JobObject
+from regroup_operator.render.exact_image import as_recorded
 from regroup_operator.render.torchrun_commands import STORE_PORT
 from regroup_trainer.protocol.addresses import COORDINATOR_PORT, TOKEN_FILE, VOLUME_MOUNT
 
@@ -199,6 +200,7 @@ def worker(job: Job, settings: Settings, place: tuple[int, int], main: Object) -
     rendered = strategic_merge(base, job.spec.template or {})
     container = main_of(rendered)
     container["command"] = main["command"]
+    container["image"] = as_recorded(container["image"], trainer_image(job, settings))
     container.pop("args", None)
     extra = rendered["metadata"]
     described = metadata(job, names.worker(job.name, index, incarnation))
@@ -231,8 +233,10 @@ def user_image(spec: TrainingJobSpec) -> str | None:
 
 
 def trainer_image(job: Job, settings: Settings) -> str:
-    """The image of workers, fixed at the start."""
-    return job.status.images.get("trainer", job.spec.image or settings.trainer_image)
+    """The image of workers, fixed at the start. A template's is fixed once its digest is known."""
+    image = job.status.images.get("trainer", job.spec.image or settings.trainer_image)
+    named = main_container(job.spec.template).get("image")
+    return as_recorded(named, image) if named else image
 
 
 def _worker_spec(job: Job, settings: Settings, main: Object) -> Object:

@@ -10,7 +10,7 @@ from regroup_operator.api import names
 from regroup_operator.api.resource import Object
 from regroup_operator.api.settings import Settings
 from regroup_operator.api.spec import TrainingJobSpec
-from regroup_operator.api.user_script import COMMAND_FIELD, Script, main_container, user_script
+from regroup_operator.api.user_script import COMMAND_FIELD, Script, user_script
 from regroup_operator.observe.observed import Job
 from regroup_operator.render.pods import (
     avoiding,
@@ -49,7 +49,7 @@ def store_pod(job: Job, settings: Settings, term: int, excluded: Iterable[str]) 
     spec = job.spec
     container = {
         "name": names.STORE,
-        "image": main_container(spec.template).get("image") or trainer_image(job, settings),
+        "image": trainer_image(job, settings),
         "imagePullPolicy": settings.image_pull_policy,
         "command": store_command(_script(spec).interpreter, _identity(job, term)),
         "env": environment({}, {}),

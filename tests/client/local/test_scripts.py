@@ -136,6 +136,25 @@ def test_a_program_whose_ranks_would_wait_in_vain_fails_with_what_to_change(
     assert words in outcome.message
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_ranks_that_a_script_starts_itself_end_the_job_with_what_to_change(
+    tmp_path: Path, method: str
+) -> None:
+    script = (str(PROGRAMS / "own_ranks.py"), method)
+    outcome = play(make_run(tmp_path, 1, script=script, replicas=2))
+    assert (outcome.result, outcome.reason) == ("failed", "FailsAtStart")
+    assert "in a process that the script has started: the job starts the ranks" in outcome.message
+
+
+@pytest.mark.slow
+def test_processes_that_a_script_starts_for_other_work_are_left_alone(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 1, script=(str(PROGRAMS / "other_work.py"),), replicas=2)
+    seen: list[str] = []
+    run.on_line = seen.append
+    assert play(run).result == "completed", seen
+    assert sorted(seen) == [f"rank {rank}: the helpers have ended with 0" for rank in range(2)]
+
+
 def test_a_program_that_cannot_start_fails_at_once_with_its_traceback(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import a_module_that_is_nowhere\n")
@@ -147,6 +166,18 @@ def test_a_program_that_cannot_start_fails_at_once_with_its_traceback(tmp_path: 
     assert "regroup_trainer" not in outcome.message
     assert run.status is not None
     assert run.status.ledger.restarts == {"application": 1}
+
+
+def test_a_new_coordinator_goes_on_counting_the_tries_of_a_program_that_cannot_start(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("{}['MODEL_SIZE']\n")
+    run = make_run(tmp_path / "job", 1, script=(str(program),), replicas=2, max_restarts=6)
+    failed_once = lambda status: status.ledger.restarts.get("application", 0) > 0  # noqa: E731
+    outcome = play(run, [(failed_once, lambda run: run.kill_coordinator())])
+    assert (outcome.result, outcome.reason) == ("failed", "FailsAtStart")
+    assert "3 tries in a row ended with this error before the first step" in outcome.message
 
 
 def test_a_process_that_a_rank_has_forked_does_not_end_for_it(tmp_path: Path) -> None:

@@ -191,19 +191,24 @@ mp.spawn(print, nprocs=2)
 """
 
 
+OWN_RANKS = (Path(__file__).parents[2] / "support/programs/own_ranks.py").read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("program", "words"),
+    ("program", "arguments", "words"),
     [
-        (TAKES_LOCAL_RANK, "init_process_group got rank 0, which is LOCAL_RANK"),
-        (SPAWNS, "torch.multiprocessing.spawn starts ranks"),
+        (TAKES_LOCAL_RANK, (), "init_process_group got rank 0, which is LOCAL_RANK"),
+        (SPAWNS, (), "torch.multiprocessing.spawn starts ranks"),
+        (OWN_RANKS, ("fork",), "in a process that the script has started"),
+        (OWN_RANKS, ("spawn",), "in a process that the script has started"),
     ],
-    ids=["LOCAL_RANK", "spawn"],
+    ids=["LOCAL_RANK", "torch's spawn", "fork", "spawn"],
 )
 def test_ranks_that_would_wait_in_vain_end_the_job_at_the_first_try(
-    tmp_path: Path, program: str, words: str
+    tmp_path: Path, program: str, arguments: tuple[str, ...], words: str
 ) -> None:
-    run = make_run(tmp_path, program)
+    run = make_run(tmp_path, program, arguments=arguments)
     outcome, _ = play(run, [])
     assert (outcome.result, outcome.reason) == ("failed", "FailsAtStart")
     assert words in outcome.message

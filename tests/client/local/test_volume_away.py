@@ -12,7 +12,7 @@ from regroup_trainer.protocol.config import CheckpointPolicy
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Recovery
 from tests.support.disks import fill, freeze_disk, thaw_disk
 from tests.support.local_job import at_step, make_run, play, require_whole_history
-from tests.support.silent_data import SILENT
+from tests.support.silent_data import FAILING, SILENT
 
 pytestmark = [
     pytest.mark.slow,
@@ -93,6 +93,29 @@ def test_a_dead_rank_costs_no_step_while_the_training_data_does_not_come(tmp_pat
 
     assert play(run, [(at_step(25), strike), (ranks_wait, go_on)]).result == "completed"
     assert "the training data does not come" in waiting[0]
+    recovery = only_recovery(run)
+    assert (recovery.restored_from, recovery.lost_steps) == ("Peers", 0)
+    assert require_whole_history(tmp_path) == STEPS
+
+
+def test_errors_from_the_volume_of_the_training_data_end_no_rank(tmp_path: Path) -> None:
+    """As on a soft NFS mount. A rank that dies meanwhile costs no step either."""
+    run = make_run(tmp_path, STEPS, checkpoint=CheckpointPolicy(interval_steps=ENDLESS))
+    run.entry = "tests.support.silent_data"
+    failing, waiting = tmp_path / FAILING, list[str]()
+
+    def strike(run: LocalRun) -> None:
+        failing.touch()
+        assert run.kill_rank(1)
+
+    def go_on(run: LocalRun) -> None:
+        assert run.status is not None
+        assert run.status.waiting is not None
+        waiting.append(run.status.waiting.message)
+        failing.unlink()
+
+    assert play(run, [(at_step(25), strike), (ranks_wait, go_on)]).result == "completed"
+    assert "/data/train.bin: Input/output error" in waiting[0]
     recovery = only_recovery(run)
     assert (recovery.restored_from, recovery.lost_steps) == ("Peers", 0)
     assert require_whole_history(tmp_path) == STEPS

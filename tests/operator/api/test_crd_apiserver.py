@@ -57,12 +57,12 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "resume": ({"policy": "Never"}, {"policy": "Step", "step": 5}),
     "cleanPodPolicy": ("Running", "All"),
     "scheduling": ({"priorityClassName": "a"}, {"priorityClassName": "b"}),
-    "networkPolicy": ("Isolated", "None"),
 }
 """Each field that only changes while suspended -> two valid values."""
 
 FREE: dict[str, tuple[Any, Any]] = {
     "spares": (0, 1),
+    "networkPolicy": ("Isolated", "None"),
     "replicas": (3, 2),
     "elasticPolicy": ({"minReplicas": 2, "maxReplicas": 4}, {"minReplicas": 1, "maxReplicas": 8}),
     "failureDetection": ({"timeoutMilliseconds": 2000}, {"timeoutMilliseconds": 3000}),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import threading
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
+from http.server import BaseHTTPRequestHandler
 
 import aiohttp
 import pytest
@@ -15,12 +19,18 @@ import pytest
 from regroup_operator.api.resource import Key
 from regroup_operator.controller import coordination
 from regroup_operator.controller.agent_survey import Agent
-from regroup_operator.controller.coordination import Coordinators, open_session, poll_pause
+from regroup_operator.controller.coordination import (
+    LARGE_BYTES,
+    Coordinators,
+    open_session,
+    poll_pause,
+)
 from regroup_operator.controller.followed_coordinator import Target
 from regroup_operator.decide.coordinator_evidence import UNHEARD_SECONDS
 from regroup_operator.errors import CoordinatorError
 from regroup_operator.observe.coordinator_answer import MOST_BYTES
 from regroup_operator.observe.observed import CoordinatorView
+from regroup_trainer.protocol.addresses import COORDINATOR_PORT
 from regroup_trainer.protocol.config import TrainConfig
 from regroup_trainer.protocol.desired import CoordinatorContact, Desired, Lost
 from regroup_trainer.protocol.generation import GenerationNumber
@@ -29,10 +39,13 @@ from regroup_trainer.protocol.rank_messages import Progress
 from tests.support.agent_stub import AgentStub
 from tests.support.coordinator_fleet import CoordinatorFleet
 from tests.support.coordinator_stub import CoordinatorStub, VersionOneStub
+from tests.support.loopback_server import LoopbackServer, QuietHandler
 from tests.support.operator_simulation import make_coordinator_status
+from tests.support.own_addresses import own_addresses
 from tests.support.waiting import wait_until
 
 KEY: Key = ("default", "gpt")
+_addresses = own_addresses(91)
 
 
 class Line:
@@ -286,6 +299,83 @@ async def test_the_pause_follows_from_what_the_last_answer_took(
         cost, workers = pauses[0]
         assert cost > 1e-3
         assert workers == 1
+
+
+class LargeAnswer(LoopbackServer):
+    """A coordinator that answers the same bytes at once, or stops after so many of them until its
+    `rest` may follow. A context manager.
+    """
+
+    def __init__(self, answer: bytes, first: int | None = None) -> None:
+        self.address = next(_addresses)
+        self.rest = threading.Event()
+        self._answer, self._first = answer, first
+        super().__init__(self.address, COORDINATOR_PORT)
+
+    def _handler(server) -> type[BaseHTTPRequestHandler]:  # noqa: N805
+        class Handler(QuietHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(server._answer)))
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    self.wfile.write(memoryview(server._answer)[: server._first])
+                    if server._first is not None and server.rest.wait(30):
+                        self.wfile.write(memoryview(server._answer)[server._first :])
+
+        return Handler
+
+
+def large_answer(members: int, lost: str) -> bytes:
+    """The answer of a coordinator with so many members, each with a reason of that length."""
+    given = {"member": "m" * 36, "index": 1, "pod": "p" * 57, "node": "n", "rank": None, "step": 0}
+    status = json.loads(make_coordinator_status().model_dump_json())
+    return json.dumps({**status, "members": [{**given, "lost": lost}] * members}).encode()
+
+
+PEAK_MIB = 128
+"""Of ten answers of 4 MiB at once. The chart allows the operator 512 MiB."""
+
+
+@pytest.mark.parametrize("members", [4_800, 12_000])
+async def test_ten_answers_of_4_mib_at_once_take_little_memory(line: Line, members: int) -> None:
+    answer = large_answer(members, "x" * ((MOST_BYTES - 200_000) // members - 170))
+    assert 0.85 * MOST_BYTES < len(answer) < MOST_BYTES
+    with contextlib.ExitStack() as started:
+        fleet = [started.enter_context(LargeAnswer(answer)) for _ in range(10)]
+        tracemalloc.start()
+        started.callback(tracemalloc.stop)
+        keys = [(f"ns{number}", "gpt") for number in range(10)]
+        for key, each in zip(keys, fleet, strict=True):
+            line.coordinators.follow(key, Target("uid", each.address, 1, "secret"))
+        await until("all answers", lambda: all(map(line.coordinators.has_asked, keys)), 120)
+        _, peak = tracemalloc.get_traced_memory()
+        assert peak < PEAK_MIB * 2**20, f"{peak >> 20} MiB"
+
+
+async def test_a_large_answer_that_does_not_end_puts_off_others_of_its_namespace_alone(
+    line: Line,
+) -> None:
+    answer = large_answer(500, "x" * 800)
+    half = 2 * len(answer) // 3
+    assert half > LARGE_BYTES
+    with LargeAnswer(answer, half) as slow, LargeAnswer(answer) as near, LargeAnswer(answer) as far:
+        line.coordinators.follow(("a", "slow"), Target("uid", slow.address, 1, "secret"))
+        await until("a turn that is taken", lambda: is_reading(line, "a"), 60)
+        line.coordinators.follow(("a", "near"), Target("uid", near.address, 1, "secret"))
+        line.coordinators.follow(("b", "far"), Target("uid", far.address, 1, "secret"))
+        await until("the other", lambda: line.coordinators.view(("b", "far"), 1, ()).status, 60)
+        await until(
+            "a put off", lambda: "put off" in line.coordinators.view(("a", "near"), 1, ()).error, 60
+        )
+        assert line.coordinators.view(("a", "near"), 1, ()).unanswered_seconds == 0.0
+        slow.rest.set()
+        await until("its turn", lambda: line.coordinators.view(("a", "near"), 1, ()).status, 60)
+
+
+def is_reading(line: Line, namespace: str) -> bool:
+    turn = line.coordinators._turns.get(namespace)
+    return turn is not None and turn.locked()
 
 
 async def test_a_coordinator_of_another_term_is_not_believed(line: Line) -> None:

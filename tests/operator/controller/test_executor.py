@@ -12,15 +12,19 @@ from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.executor import MOST_AT_ONCE, Executor, in_batches
 from regroup_operator.decide.plan import (
     Action,
+    CreateCoordinator,
     CreateWorker,
     EnsureAccess,
     EnsureDisruptionBudget,
     EnsureToken,
 )
 from regroup_operator.errors import ClusterError
-from regroup_operator.observe.observed import Observed
+from regroup_operator.observe.observed import CoordinatorView, Observed
+from regroup_trainer.protocol.environment import CoordinatorEnvironment
+from regroup_trainer.protocol.ledger import FailedStarts
 from tests.support.job_pods import UNWATCHED
-from tests.support.rendering import KEYS, SETTINGS, make_valid_job
+from tests.support.operator_simulation import make_coordinator_status
+from tests.support.rendering import KEYS, SETTINGS, make_valid_job, values_of
 
 Json = dict[str, Any]
 
@@ -70,3 +74,26 @@ async def test_a_batch_ends_wholly_before_its_refusal_counts() -> None:
     with pytest.raises(ClusterError, match="exceeded quota"):
         await executor.execute_all(batch, make_valid_job(), Observed())
     assert (server.requests, server.left) == (8, -6)
+
+
+class Pods:
+    """Takes every pod."""
+
+    def __init__(self) -> None:
+        self.made: list[Any] = []
+
+    async def create_pod(self, document: Any) -> None:
+        self.made.append(document)
+
+
+async def test_a_new_coordinator_is_told_of_the_tries_that_the_last_one_has_counted() -> None:
+    server = Pods()
+    executor = Executor(cast(Cluster, server), UNWATCHED, cast(Coordinators, None), SETTINGS, KEYS)
+    tries = FailedStarts(error="KeyError: 'SIZE'", tries=2, machines=("a", "b"), since=1.0)
+    for known in (tries, None):
+        view = CoordinatorView(status=make_coordinator_status(failed_starts=known))
+        observed = Observed(coordinator=view)
+        await executor.execute(CreateCoordinator(2, ()), make_valid_job(), observed)
+        container = server.made[-1]["spec"]["containers"][0]
+        environment = CoordinatorEnvironment.read(values_of(container))
+        assert environment.first_desired().failed_starts == known

@@ -364,6 +364,72 @@ def test_a_network_policy_that_differs_from_what_is_wanted_is_put_right_once(
     assert operator.log.read_text().count(f"{namespace.name}/gpt: EnsureAccess") == changes
 
 
+def test_a_running_job_loses_its_network_policy_when_it_wants_none_and_gets_it_again(
+    operator: OperatorProcess, namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
+) -> None:
+    policies = f"/apis/networking.k8s.io/v1/namespaces/{namespace.name}/networkpolicies"
+
+    def kept() -> dict[str, Json]:
+        found = namespace.api.request("GET", policies).body["items"]
+        return {policy["metadata"]["name"]: policy for policy in found}
+
+    own = kept()["gpt-isolated"]
+    other: Json = {"metadata": {"name": "bank-isolated", "labels": own["metadata"]["labels"]}}
+    assert namespace.api.request("POST", policies, {**other, "spec": own["spec"]}).status == 201
+    answer = namespace.replace_spec({**SMALLEST, "networkPolicy": "None"}, dry_run=False)
+    assert answer.status == 200, answer.message
+    wait_until("the policy to go", lambda: set(kept()) == {"bank-isolated"}, seconds=60)
+    namespace.replace_spec(SMALLEST, dry_run=False)
+    wait_until("a policy again", lambda: "gpt-isolated" in kept(), seconds=60)
+    assert kept()["gpt-isolated"]["spec"] == own["spec"]
+    assert len(running[0].pods()) == 4
+
+
+def test_a_policy_of_somebody_else_is_no_matter_of_a_job_that_wants_none(
+    operator: OperatorProcess, namespace: Namespace
+) -> None:
+    path = f"/apis/networking.k8s.io/v1/namespaces/{namespace.name}/networkpolicies"
+    foreign: Json = {"metadata": {"name": "gpt-isolated"}, "spec": {"podSelector": {}}}
+    made = namespace.api.request("POST", path, foreign).body
+    make_claim(namespace)
+    namespace.create({**SMALLEST, "networkPolicy": "None"})
+    wait_until("pods", lambda: Kubelets(namespace).pods("worker"), seconds=60)
+    (kept,) = namespace.api.request("GET", path).body["items"]
+    assert kept["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+
+
+DIGEST = f"sha256:{'0af5' * 16}"
+
+
+def test_replacements_run_the_very_image_that_a_kubelet_has_pulled(
+    namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
+) -> None:
+    kubelets, _ = running
+
+    def runs(name: str, container: str, image: str, image_id: str) -> None:
+        state: Json = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+        of_container = {"name": container, "image": image, "imageID": image_id, "state": state}
+        kubelets.write(
+            name, {"containerStatuses": [{**of_container, "ready": True, "restartCount": 0}]}
+        )
+
+    def image_of(name: str) -> str:
+        pod = wait_until(name, lambda: kubelets.pods().get(name), seconds=60)
+        return str(pod["spec"]["containers"][0]["image"])
+
+    runs("gpt-c1", "coordinator", "example/operator:1", DIGEST)
+    runs("gpt-w0-1", "trainer", "example/trainer:1", f"docker.io/example/trainer@{DIGEST}")
+    images = {"trainer": f"example/trainer@{DIGEST}", "coordinator": "example/operator:1"}
+    wait_until("the digest", lambda: namespace.read()["status"]["images"] == images, seconds=60)
+    namespace.api.request("DELETE", namespace.core("pods/gpt-w2-1"), {"gracePeriodSeconds": 0})
+    assert image_of("gpt-w2-2") == images["trainer"]
+    runs("gpt-c1", "coordinator", "example/operator:1", f"docker.io/example/operator@{DIGEST}")
+    images["coordinator"] = f"example/operator@{DIGEST}"
+    wait_until("the digest", lambda: namespace.read()["status"]["images"] == images, seconds=60)
+    namespace.api.request("DELETE", namespace.core("pods/gpt-c1"), {"gracePeriodSeconds": 0})
+    assert image_of("gpt-c2") == images["coordinator"]
+
+
 def test_a_volume_that_is_not_mounted_is_explained_in_the_words_of_its_kubelet(
     namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from regroup_operator.decide.failures import FailureAction, classify, describe
@@ -114,6 +116,17 @@ def test_a_line_of_progress_is_no_reason(text: str) -> None:
 def test_the_message_of_an_agent_is_read_as_rank_and_last_line() -> None:
     pod = make_pod(1, exit_message=OF_AGENT)
     assert describe(pod, classify(pod)).endswith("(program failed): rank 1: ValueError: no data")
+
+
+@pytest.mark.parametrize("written", ["a\ud800b", "a\x1b[2Jb", "a\tb"])
+def test_last_words_are_shown_in_one_printable_line(written: str) -> None:
+    of_agent = json.dumps({"rank": 1, "exitCode": 1, "message": written})
+    of_forger = json.dumps({"rank": f"1\n{written}", "exitCode": 1})
+    for text in (written, of_agent, of_forger):
+        pod = make_pod(1, exit_message=text)
+        shown = describe(pod, classify(pod))
+        assert shown.isprintable()
+        assert repr(written)[1:-1] in shown
 
 
 @pytest.mark.parametrize("text", ["[" * 5000, '{"rank": 1}', "[1]", "nul"])

@@ -96,6 +96,22 @@ def test_images_and_protocol_are_fixed_at_the_start(job: Simulation) -> None:
     assert job.status.protocol_version == PROTOCOL_VERSION
 
 
+def test_the_digests_that_kubelets_report_hold_until_the_job_is_suspended(job: Simulation) -> None:
+    digest, other = f"sha256:{'0' * 64}", f"sha256:{'1' * 64}"
+    pulled = [f"docker.io/library/trainer@{digest}", f"docker.io/library/trainer@{other}", ""]
+    for pod, image_id in zip(job.workers(), pulled, strict=True):
+        job.pods[pod.name] = replace(pod, image_id=image_id)
+    job.round()
+    assert job.status.images == {"trainer": f"trainer@{digest}", "coordinator": "operator:1"}
+    job.fail(job.workers()[1], exit_code=1)
+    job.run_rounds(2)
+    assert [pod.image for pod in job.workers()][1] == f"trainer@{digest}"
+    job.spec = make_spec(suspend=True)
+    job.outcome = Outcome(result="suspended", message="saved")
+    job.run_rounds(4)
+    assert job.status.images == {}
+
+
 # --- losses ---------------------------------------------------------------------------------------
 
 

@@ -137,6 +137,14 @@ def test_the_image_that_no_pod_shows_is_the_one_of_today() -> None:
     assert shown == {"trainer": "trainer:2", "coordinator": "operator:1"}
 
 
+def test_an_image_that_the_status_cannot_hold_is_not_remembered() -> None:
+    simulation = training()
+    simulation.images = {}
+    for pod in simulation.workers():
+        simulation.pods[pod.name] = replace(pod, image="a" * 1025)
+    assert planned_after(simulation, images=7).status.images == {"coordinator": "operator:1"}
+
+
 def test_a_job_whose_spec_became_invalid_stays_at_its_images_too() -> None:
     simulation = training()
     started_with, simulation.images = simulation.images, {}

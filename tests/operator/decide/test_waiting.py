@@ -278,6 +278,14 @@ GIVEN = [
 """The reasons that the operator itself gives: when, which one, and words of its message."""
 
 
+def test_an_event_that_somebody_else_wrote_is_shown_in_one_printable_line() -> None:
+    simulation = whose_first_pod_has_no_containers_for(11)
+    failures = {simulation.workers()[0].uid: "lost\n\x1b[2Jall is well"}
+    what = planned(simulation, replace(simulation.observed(), mount_failures=failures))
+    assert what.waiting is not None
+    assert r"waits for a volume: lost\n\x1b[2Jall is well (make" in what.waiting.message
+
+
 @pytest.mark.parametrize(("make", "reason", "words"), GIVEN)
 def test_the_reason_stands_in_the_message_the_condition_and_the_plan(
     make: Callable[[], Plan], reason: str, words: str

@@ -117,6 +117,8 @@ def changed(path: tuple[Any, ...], value: Any) -> bytes:
         (("ledger", "restarts"), {"hang": 2**31 - 1}, ".ledger.restarts.hang: must lie between"),
         (("generation",), [1, 2**70], ".generation: must lie between"),
         (("a" * 9999,), 1, "aaa..."),
+        (("protocol",), "a\x1b[2J", "protocol 'a\\x1b[2J': protocol: "),
+        (("protocol",), "a" * 9999, "aaa..."),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_with_its_field(
@@ -126,6 +128,7 @@ def test_a_value_that_cannot_be_is_refused_with_its_field(
         read_answer(changed(path, value), 1)
     assert message in str(caught.value)
     assert len(str(caught.value)) < 500
+    assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize(
@@ -155,6 +158,33 @@ def test_an_answer_with_more_values_than_its_job_has_is_refused_before_it_is_dec
         read_answer(b'{"heard":[' + b",".join([part] * 20_000) + b"]}", 1, workers=1)
     with pytest.raises(ValueError, match="more than 263168 bytes, and the job 1 workers"):
         read_answer(b'{"message":"' + b"a" * 300_000 + b'"}', 1, workers=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("members", 1123), ("heard", 1123), ("events", 200), ("recoveries", 40)]
+)
+def test_a_list_that_is_longer_than_its_job_can_make_it_is_refused(name: str, most: int) -> None:
+    entries = {
+        "members": {"member": "m", "index": 1, "pod": "p", "node": "n", "rank": 1, "step": 1},
+        "heard": "m",
+        "events": {"sequence": 1, "time": 1, "type": "Normal", "reason": "A", "message": "b"},
+        "recoveries": ANSWER["recoveries"][0],
+    }
+    for count in (most, most + 1):
+        answer = json.dumps({**ANSWER, name: [entries[name]] * count}).encode()
+        if count == most:
+            assert len(getattr(read_answer(answer, 1, workers=99), name)) == most
+        else:
+            with pytest.raises(
+                ValueError, match=f"{name}: has {count} entries, and at most {most}"
+            ):
+                read_answer(answer, 1, workers=99)
+
+
+def test_of_the_stragglers_those_that_a_status_shows_are_kept() -> None:
+    slow = {"member": "m", "pod": "p", "node": "n", "percent": 50}
+    answer = changed(("stragglers",), [{**slow, "rank": rank} for rank in range(200)])
+    assert [each.rank for each in read_answer(answer, 1).stragglers] == list(range(64))
 
 
 def test_a_whole_number_is_bounded_however_it_is_written() -> None:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-FOLDER, EPOCHS = Path(sys.argv[1]), int(sys.argv[2])
+FOLDER, EPOCHS = Path(os.path.expandvars(sys.argv[1])), int(sys.argv[2])
 SAVED = FOLDER / "saved.pt"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from regroup_trainer.agent.torchrun_rank import AfterImport, failure, place_in
+from regroup_trainer.agent.torchrun_rank import failure, place_in
 from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.torchrun_programs import (
     MESSAGE_VARIABLE,
@@ -22,7 +21,8 @@ from regroup_trainer.protocol.torchrun_programs import (
 )
 from regroup_trainer.system.rendezvous_check import RankPlace
 
-PROBE = Path(__file__).parents[2] / "support" / "programs" / "probe.py"
+PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
+PROBE, OTHER_WORK = PROGRAMS / "probe.py", PROGRAMS / "other_work.py"
 
 
 def start(
@@ -234,27 +234,19 @@ def test_the_process_is_the_one_that_python_would_make(
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
+def test_processes_that_a_script_starts_for_other_work_are_left_alone(tmp_path: Path) -> None:
+    sizes = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "4"}
+    there = {"MASTER_ADDR": "198.18.0.7", "MASTER_PORT": "29500"}
+    out, error = start(tmp_path, OTHER_WORK, **sizes, **there).communicate(timeout=200)
+    assert out.splitlines() == ["rank 3: the helpers have ended with 0"], error
+
+
 def test_workers_at_one_address_of_their_own_are_one_host() -> None:
     given = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     there = {**given, "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "198.18.0.7"}
     assert place_in(there) == RankPlace(3, 4, 1, 2, hosts=2)
     assert place_in({**there, "MASTER_ADDR": "127.0.0.1"}).hosts == 1
-
-
-def test_what_waits_for_an_import_outlives_a_question_for_the_module(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
-    calls: list[bool] = []
-    finder = AfterImport("colorsys", lambda: calls.append("colorsys" in sys.modules))
-    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
-    assert importlib.util.find_spec("colorsys") is not None
-    assert importlib.util.find_spec("colorsys") is not None
-    assert calls == []
-    importlib.import_module("colorsys")
-    importlib.reload(sys.modules["colorsys"])
-    assert calls == [True]
-    assert finder not in sys.meta_path
 
 
 def test_nothing_is_written_where_the_script_has_opened_something_else(tmp_path: Path) -> None:

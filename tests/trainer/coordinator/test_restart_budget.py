@@ -126,3 +126,15 @@ def test_signals_and_lost_peers_are_no_errors_of_the_program() -> None:
         end = make_end(0, KEY, cause=cause)
         current.exits[0], failure = end, Failure(1.0, "application", "it ended", exit=end)
         assert not any(tries(*[(current, failure)] * 5))
+
+
+def test_what_the_next_coordinator_is_told_of_the_tries_stays_small() -> None:
+    failures = StartFailures()
+    for _ in range(5):
+        failures.count(*failed(KEY, nodes=("a", "b")), 2.0)
+    assert (failures.record(1.0).tries, failures.record(1.0).machines) == (TRIES, ("a",))
+    for node in "abc":
+        failures.count(*failed(KEY, nodes=(node,)), 2.0)
+    known = failures.record(1.0)
+    assert known.machines == ("a", "b")
+    assert StartFailures.resume(2, known, 0.0).count(*failed(KEY, nodes=("c",)), 2.0) is not None

@@ -57,6 +57,14 @@ class Script:
         if self.job.outcome is None:
             self.begin()
 
+    def change_coordinator(self, *, is_told: bool = True) -> None:
+        """A new one starts, and is told what its predecessor reported last."""
+        told = {"failed_starts": self.status.failed_starts if is_told else None}
+        self.job.desired = self.job.desired.model_copy(update=told)
+        self.job.start_coordinator(self.job.term + 1)
+        self.job.wait(3.0)
+        self.begin()
+
     def of(self, rank: int) -> SimulatedAgent:
         """The worker of a rank."""
         place = self.job.record.place_of_rank(rank)
@@ -249,6 +257,44 @@ def test_a_script_that_never_reported_cannot_start() -> None:
         script.fail()
     assert script.job.outcome is not None
     assert script.job.outcome.reason == "FailsAtStart"
+
+
+@pytest.mark.parametrize("before", range(3))
+def test_a_new_coordinator_goes_on_counting_the_tries(before: int) -> None:
+    script = Script(max_restarts=-1)
+    for _ in range(before):
+        script.fail()
+    script.change_coordinator()
+    script.change_coordinator()
+    for _ in range(before, 3):
+        assert script.job.outcome is None
+        script.fail()
+    assert script.job.outcome is not None
+    assert script.job.outcome.reason == "FailsAtStart"
+
+
+@pytest.mark.parametrize("evidence", ["a minute", "a minute under two", "a step", "not told"])
+def test_after_a_change_of_the_coordinator_a_script_that_has_lived_can_start(evidence: str) -> None:
+    script = Script(max_restarts=-1)
+    if evidence == "a step":
+        script.step(1)
+    script.job.wait({"a minute": 61.0, "a minute under two": 31.0}.get(evidence, 1.0))
+    script.change_coordinator(is_told=evidence != "not told")
+    script.job.wait(31.0 if evidence == "a minute under two" else 0.1)
+    for _ in range(4):
+        script.fail()
+    assert script.job.outcome is None
+
+
+@pytest.mark.parametrize(("max_restarts", "tries"), [(0, 1), (1, 2), (5, 3)])
+def test_a_smaller_max_restarts_wins_over_three_tries(max_restarts: int, tries: int) -> None:
+    script = Script(max_restarts=max_restarts)
+    for _ in range(tries):
+        assert script.job.outcome is None
+        script.fail()
+    assert script.job.outcome is not None
+    by_budget = f"the budget of {max_restarts} restarts is used up" in script.job.outcome.message
+    assert by_budget == (script.job.outcome.reason == "") == (tries < 3)
 
 
 @pytest.mark.parametrize(

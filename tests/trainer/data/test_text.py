@@ -73,7 +73,7 @@ def test_files_of_their_own_may_be_held_out(tmp_path: Path) -> None:
     assert text_of(data.read_held_out(np.array([1])).inputs) == [b"yyyy"]
 
 
-def test_large_text_is_mapped_and_reads_the_same(
+def test_large_text_is_read_in_place_and_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = folder_with(tmp_path, a="abc", b="", c="defgh", d="ij", e="klmnopq")

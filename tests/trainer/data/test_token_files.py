@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +124,36 @@ def test_a_large_file_is_recognised_by_its_blocks(tmp_path: Path) -> None:
         if index is not None:
             changed[index] = 1
         (tmp_path / "a.bin").write_bytes(changed.tobytes())
-        token_run._mapped.cache_clear()
+        token_run._opened.cache_clear()
         prints.add(dataset(config("tokens", tmp_path / "a.bin"), 2, tmp_path).fingerprint)
     assert len(prints) >= 3  # first, last, and what a block happens to hit
+
+
+def test_a_file_that_has_become_shorter_is_an_error_and_not_the_end_of_the_process(
+    tmp_path: Path,
+) -> None:
+    path = nano_gpt(tmp_path / "a.bin", list(range(2**14)))
+    data = dataset(config("tokens", path), 2, tmp_path)
+    os.truncate(path, 2**13)
+    assert inputs(data, 0) == [[0, 1]]
+    with pytest.raises(DataError, match=r"a\.bin has become shorter than 32\d+ bytes"):
+        data.read_training(np.array([data.samples - 1]))
+
+
+def test_a_read_that_fails_names_its_file_and_the_next_one_opens_it_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = nano_gpt(tmp_path / "a.bin", [1, 2, 3])
+    data = dataset(config("tokens", path), 2, tmp_path)
+
+    def fail(_file: int, _size: int, _offset: int) -> bytes:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", fail)
+        with pytest.raises(OSError, match="Stale file handle") as caught:
+            inputs(data, 0)
+    assert caught.value.filename == str(path)
+    path.unlink()
+    nano_gpt(path, [4, 5, 6])
+    assert inputs(data, 0) == [[4, 5]]

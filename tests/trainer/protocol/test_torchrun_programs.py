@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from regroup_trainer.protocol.torchrun_programs import rank_program, store_program
+from regroup_trainer.agent import torchrun_rank
+from regroup_trainer.protocol.torchrun_programs import OWN_PART, rank_program, store_program
 
 each_program = pytest.mark.parametrize("program", [rank_program, store_program])
 OF_MODULES = {"__annotations__", "__file__", "__name__"}
@@ -61,3 +62,11 @@ def test_python_39_reads_it_and_nothing_of_ours_is_imported(program: Callable[[]
     text = program()
     ast.parse(text, feature_version=(3, 9))
     assert not re.search(r"\b(from|import) regroup", text)
+
+
+def test_a_spawned_process_of_a_script_gets_the_part_above_the_ranks_own() -> None:
+    assert torchrun_rank.OWN_PART == OWN_PART
+    of_children, mark, own = rank_program().partition(OWN_PART)
+    assert mark
+    assert "def watch_child(" in of_children
+    assert "def start(" in own

@@ -4,6 +4,9 @@ position.
 
 from __future__ import annotations
 
+import errno
+import os
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -25,6 +28,7 @@ from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.rank.loader import Loader
 from regroup_trainer.step.rank_batch import RankBatch
 from tests.support.samples import config, dataset
+from tests.support.waiting import wait_until
 
 BATCH, SAMPLES = 7, 23
 
@@ -36,12 +40,20 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     )
 
 
-def loader(data: Dataset, rank: int, world_size: int, order: SampleOrder | None = None) -> Loader:
+def loader(
+    data: Dataset,
+    rank: int,
+    world_size: int,
+    order: SampleOrder | None = None,
+    *,
+    is_patient: bool = False,
+) -> Loader:
     planner = BatchPlanner(order or SampleOrder(data.samples, seed=3), BATCH, 2, rank, world_size)
     return Loader(
         data,
         planner,
         GenerationGroup(rank=rank, size=world_size, local_rank=0, device=torch.device("cpu")),
+        is_patient=is_patient,
     )
 
 
@@ -126,3 +138,66 @@ def test_what_goes_wrong_in_the_thread_is_raised_where_the_batch_is_needed() -> 
         pytest.raises(DataError, match="the disk is gone"),
     ):
         reader.training(0)
+
+
+class Away(Broken):
+    """Is on a volume that gives an error."""
+
+    held_out_samples = 2
+
+    def __init__(self, code: int) -> None:
+        self.code: int | None = code
+        self.attempts = 0
+
+    def read_training(self, ids: Ids) -> Arrays:
+        self.attempts += 1
+        if self.code is not None:
+            raise OSError(self.code, os.strerror(self.code), "/data/train.bin")
+        return Arrays(np.zeros((len(ids), 1)), np.zeros((len(ids), 1), dtype=np.int64))
+
+    def read_held_out(self, ids: Ids) -> Arrays:
+        return self.read_training(ids)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
+def test_an_error_of_a_volume_that_is_away_is_waited_for_and_named(code: int) -> None:
+    data, named = Away(code), set[str]()
+
+    def come_back(_since: float, met: str) -> None:
+        named.add(met)
+        if data.attempts > 1:
+            data.code = None
+
+    with closing(loader(data, 0, 1, is_patient=True)) as reader:
+        assert reader.training(0, come_back).samples == BATCH
+        data.code, data.attempts = code, 0
+        assert reader.held_out(2, come_back)
+    assert f"/data/train.bin: {os.strerror(code)}" in named
+
+
+def test_an_error_that_does_not_pass_ends_the_rank_and_says_what_to_do() -> None:
+    with (
+        closing(loader(Away(errno.EACCES), 0, 1, is_patient=True)) as reader,
+        pytest.raises(DataError, match=r"/data/train\.bin cannot be read \(Permission denied\)"),
+    ):
+        reader.training(0)
+
+
+def test_where_nobody_could_report_an_error_it_ends_the_rank() -> None:
+    with (
+        closing(loader(Away(errno.EIO), 0, 1)) as reader,
+        pytest.raises(DataError, match="Input/output error"),
+    ):
+        reader.training(0)
+
+
+def test_who_leaves_a_loader_leaves_no_thread_that_tries_again() -> None:
+    data = Away(errno.EIO)
+
+    def leave(_since: float, met: str) -> None:
+        if met:
+            raise LookupError
+
+    with pytest.raises(LookupError), closing(loader(data, 0, 1, is_patient=True)) as reader:
+        reader.training(0, leave)
+    wait_until("its end", lambda: not [t for t in threading.enumerate() if t.name == "prefetch"])

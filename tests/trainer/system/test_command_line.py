@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +83,14 @@ def run(folder: Path, *command: str) -> tuple[int, str, str]:
 )
 def test_a_program_finds_what_python_would_give_it(folder: Path, command: tuple[str, ...]) -> None:
     assert run(folder, "-c", EXECUTE, *command) == run(folder, *command)
+
+
+def test_runpy_still_has_the_private_function_that_finds_the_module_to_run() -> None:
+    name, spec, code = runpy._get_module_details("tabnanny")  # type: ignore[attr-defined]
+    assert (name, spec) == ("tabnanny", importlib.util.find_spec("tabnanny"))
+    assert code == spec.loader.get_code("tabnanny")
+    with pytest.raises(ImportError, match="No module named nowhere"):
+        runpy._get_module_details("nowhere")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", ["nowhere", "mine.nowhere", "os.path.nowhere"])

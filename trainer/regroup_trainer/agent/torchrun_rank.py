@@ -19,11 +19,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from regroup_trainer.agent.rank_output import IDLE_SECONDS, Lines, Stream, write
 from regroup_trainer.agent.start_tries import ScriptEnd, cannot_start, tries_file
@@ -36,19 +35,17 @@ from regroup_trainer.system.command_line import (
 )
 from regroup_trainer.system.machine_address import is_loopback
 from regroup_trainer.system.program_error import excerpt
-from regroup_trainer.system.rendezvous_check import (
-    RankPlace,
-    refuse_spawn,
-    watch_groups,
-    watch_rendezvous,
-)
+from regroup_trainer.system.rendezvous_check import RankPlace
+from regroup_trainer.system.script_children import REFUSED_EXIT_CODE, watch_script
 
 _START = (
     "-cimport os, sys; sys.path[:] = filter(None, sys.path); "
-    'exec(compile(os.environ.pop("REGROUP_RANK_PROGRAM"), "<regroup>", "exec")); '
-    "start(sys.argv[1:])"
+    'program = os.environ.pop("REGROUP_RANK_PROGRAM"); '
+    'exec(compile(program, "<regroup>", "exec")); start(sys.argv[1:], program)'
 )
 _MESSAGE_VARIABLE = "REGROUP_TERMINATION_LOG"
+OWN_PART = "\n# what only the rank's own process runs\n"
+"""In the text of this program: what stands above it is for processes that the script spawns."""
 _DIRECTORY_VARIABLE = "REGROUP_DIRECTORY"
 _PR_SET_PDEATHSIG = 1
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -230,27 +227,22 @@ def _end_with(code: int) -> NoReturn:
 # --- the process of the script --------------------------------------------------------------------
 
 
-def start(arguments: Sequence[str]) -> NoReturn:
+def start(arguments: Sequence[str], program: str) -> NoReturn:
     """Be the script: `arguments` are the descriptor for the news of its last line, the parent, and
-    what follows `python`.
+    what follows `python`. `program` is the text of this program.
     """
     says_end, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
     _die_with(parent)
     pipe = NewsPipe(says_end)
-    place = place_in(os.environ)
-    checks = {
-        "torch.distributed.rendezvous": watch_rendezvous,
-        "torch.distributed.distributed_c10d": watch_groups,
-        "torch.multiprocessing": refuse_spawn,
-    }
-    for name, check in checks.items():
-        sys.meta_path.insert(0, AfterImport(name, partial(check, place, HopelessError)))
+    of_children = program.partition(OWN_PART)[0]
+    say_hopeless = partial(pipe.send, _HOPELESS)
+    watch_script(place_in(os.environ), HopelessError, of_children, before_end=say_hopeless)
     try:
         code = execute(command)
     except HopelessError as error:
         print(f"ConfigurationError: {error}", file=sys.stderr)
         pipe.send(_HOPELESS)
-        os._exit(2)
+        os._exit(REFUSED_EXIT_CODE)
     except NoScriptError as error:
         print(error, file=sys.stderr)
         os._exit(2)
@@ -292,32 +284,6 @@ def place_in(environment: Mapping[str, str]) -> RankPlace:
 
 class HopelessError(Exception):
     """The ranks would wait for each other in vain, and in another try again."""
-
-
-class AfterImport:
-    """A finder of modules that calls `then` once, after the import of a module."""
-
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self._name, self._then = name, then
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        """What importlib asks: None, except for the module that is waited for. A program may ask,
-        too, without an import.
-        """
-        if name != self._name:
-            return None
-        finders: list[Any] = [f for f in sys.meta_path if f is not self and hasattr(f, "find_spec")]
-        spec = next(filter(None, (f.find_spec(name, path, target) for f in finders)), None)
-        if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = partial(self._import, spec.loader.exec_module)
-        return spec
-
-    def _import(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
-        load(module)
-        with contextlib.suppress(ValueError):  # another thread was quicker
-            sys.meta_path.remove(self)
-        with contextlib.suppress(Exception):  # another version of torch
-            self._then()
 
 
 def _die_with(parent: int) -> None:

@@ -65,6 +65,11 @@ class VolumeHealth:
         self._failing: tuple[float, str] | None = None
         """Wall clock of the first failure in a row, and the last error."""
 
+    @property
+    def failure(self) -> str:
+        """What the last attempt met; empty where it has not failed."""
+        return self._failing[1] if self._failing else ""
+
     def problem(self, at_risk: str) -> VolumeProblem | None:
         """What is wrong now, if anything is; `at_risk` says what is lost if this goes on."""
         called, failing = self._called, self._failing

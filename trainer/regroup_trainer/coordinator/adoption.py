@@ -91,6 +91,7 @@ def _adopt(state: State, record: GenerationRecord, back: Mapping[str, Hello], no
     progresses = [hello.progress for hello in back.values() if hello.progress is not None]
     newest = max(progresses, key=lambda progress: progress.step, default=None)
     if newest is not None:
+        state.start_failures.can_start = True
         state.current.report_seconds = newest.report_seconds
         state.committed = LastCommit(newest.step, newest.time)
         state.started = not state.current.unmanaged

@@ -90,7 +90,7 @@ class State:
         self.evaluation: Evaluated | None = None
         self.detections: list[tuple[Cause, float]] = []
         """Cause and seconds to detection of every unplanned loss."""
-        self.start_failures = StartFailures(can_start=term > 1)
+        self.start_failures = StartFailures.resume(term, desired.failed_starts, wall_offset)
         self.account = Account(desired.seed, now)
         self.recoveries = Recoveries()
         self.journal = Journal(self.wall(now))

@@ -13,6 +13,7 @@ from regroup_trainer.coordinator.waiting import PODS_NAMED, count_of_workers, en
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.generation import Decision, GenerationRecord
 from regroup_trainer.protocol.job_status import CoordinatorPhase, CoordinatorStatus, MemberStatus
+from regroup_trainer.protocol.ledger import FailedStarts
 
 HEARD_SECONDS = 5.0
 """How recent a sign of life must be."""
@@ -43,9 +44,17 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
         stragglers=stragglers_of(current) if current and current.alive else (),
         recoveries=state.recoveries.records(),
         events=state.journal.events(),
+        failed_starts=_failed_starts(state),
         volume=state.volume.problem,
         outcome=state.outcome,
     )
+
+
+def _failed_starts(state: State) -> FailedStarts | None:
+    failures, current = state.start_failures, state.current
+    if current is None or failures.can_start or current.first_commit is not None:
+        return None
+    return failures.record(state.wall(min(current.begun, failures.since)))
 
 
 def heard_of(state: State, now: float) -> tuple[str, ...] | None:

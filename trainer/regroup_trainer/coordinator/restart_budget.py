@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import math
 import re
 from dataclasses import dataclass, field
+from typing import Self
 
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure
 from regroup_trainer.errors import CheckpointError, ConfigurationError, NonFiniteError
@@ -16,6 +18,8 @@ from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.exit_codes import HOPELESS_EXIT_CODES, WRONG_USAGE
 from regroup_trainer.protocol.generation import MemberRecord
+from regroup_trainer.protocol.ledger import FailedStarts
+from regroup_trainer.protocol.message import TEXT_LIMIT
 from regroup_trainer.system import program_error
 
 TRIES = 3
@@ -78,12 +82,33 @@ class StartFailures:
 
     can_start: bool = False
     """Whether a rank has reported a step or lived for PROVEN_SECONDS."""
+    since: float = math.inf
+    """When the generation began that a former coordinator saw last, until the first failure here.
+    """
     port_races: int = 0
     """How often another process took the port that was chosen for the program."""
     _error: str = ""
     _tries: int = 0
     _machines: set[str] = field(default_factory=set)
     """The machines that have shown the error."""
+
+    @classmethod
+    def resume(cls, term: int, known: FailedStarts | None, wall_offset: float) -> Self:
+        """Those of a coordinator's start: after another one, what is known of its tries."""
+        if known is None:
+            return cls(can_start=term > 1)
+        since = known.since - wall_offset
+        return cls(since=since, _error=known.error, _tries=known.tries, _machines={*known.machines})
+
+    def record(self, since: float) -> FailedStarts:
+        """What the next coordinator is to know; `since` is the wall clock of the newest begin."""
+        machines = tuple(sorted(self._machines)[:2])
+        return FailedStarts(
+            error=self._error[:TEXT_LIMIT],
+            tries=min(self._tries, TRIES),
+            machines=machines,
+            since=since,
+        )
 
     def awaits_others(self, current: CurrentGeneration, failure: Failure, now: float) -> bool:
         """Whether to give the other ranks time to show the error of a rank that cannot start."""
@@ -101,6 +126,7 @@ class StartFailures:
         """Count the end of a generation; returns why the job must not be started again."""
         end = failure.exit
         self.can_start = self._proves(current, now)
+        self.since = math.inf
         error = _error_of(end) if end is not None else ""
         if self.can_start or end is None or not error or program_error.end_may_pass(end.message):
             self._tries = 0
@@ -130,7 +156,7 @@ class StartFailures:
         return (
             self.can_start
             or current.first_commit is not None
-            or now >= current.begun + PROVEN_SECONDS
+            or now >= min(current.begun, self.since) + PROVEN_SECONDS
         )
 
 

@@ -50,7 +50,7 @@ class Dataset(Protocol):
         """
 
     def read_training(self, ids: Ids) -> Arrays:
-        """Training samples. Raises DataError."""
+        """Training samples. Raises DataError; OSError where a volume does not give them now."""
 
     def read_held_out(self, ids: Ids) -> Arrays:
-        """Samples for evaluation. Raises DataError."""
+        """Samples for evaluation. Raises as `read_training` does."""

@@ -1,11 +1,16 @@
 """The files that the configuration names, in an order that is the same on every worker, and their
 fingerprint.
+
+Whoever can write to a claim could put a link there in place of a file, and have a job read what is
+in its pods alone, such as a token, and keep it on the claim as tokens of text. So a link on a
+volume leads nowhere but to that volume. Links of the root file system are the image's own.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +34,16 @@ class File:
     path: Path
     size: int
     """Bytes."""
+    device: int | None = None
+    """Number of the file system on which it was found; None where that is of no interest."""
 
     def read(self) -> bytes:
         """Its content. Raises DataError."""
         try:
-            return self.path.read_bytes()
+            with self.path.open("rb") as stream:
+                if self.device not in (None, os.fstat(stream.fileno()).st_dev):
+                    raise _elsewhere(self.path)
+                return stream.read()
         except OSError as error:
             raise unreadable(error) from error
 
@@ -68,6 +78,29 @@ def unreadable(error: OSError) -> DataError:
     return DataError(f"data.paths: {problem}: make it readable for user {os.getuid()}")
 
 
+def _elsewhere(path: Path) -> DataError:
+    return DataError(
+        f"data.paths: {path} is a link to another file system, which links on a volume must not "
+        "be: name the file or folder itself"
+    )
+
+
+def _require_own_links(path: Path) -> None:
+    """Raises DataError where a link on a volume leads off it. Any part of the path may be one."""
+    image = os.stat("/").st_dev  # noqa: PTH116
+    for part in (path, *path.parents):
+        if part.is_symlink() and part.parent.stat().st_dev not in (image, part.stat().st_dev):
+            raise _elsewhere(part)
+
+
+def _found(name: str, path: Path) -> File:
+    """Raises DataError for a pipe or a device, and OSError."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise DataError(f"data.paths: {path} is no file: remove it, or name another path")
+    return File(name, path, about.st_size, about.st_dev)
+
+
 def _hash_content(digest: xxhash.xxh3_128, file: File) -> None:
     with file.path.open("rb", buffering=0) as stream:
         if file.size <= _BLOCK * _BLOCKS:
@@ -79,6 +112,8 @@ def _hash_content(digest: xxhash.xxh3_128, file: File) -> None:
 
 
 def _at(path: Path, pattern: str, field: str) -> list[File]:
+    if path.exists():
+        _require_own_links(path)
     if path.is_dir():
         found = _below(path, pattern)
         if not found:
@@ -91,7 +126,7 @@ def _at(path: Path, pattern: str, field: str) -> list[File]:
         raise DataError(
             f"{field}: {path} does not exist on this worker: mount it, or name another path"
         )
-    return [File(path.name, path, path.stat().st_size)]
+    return [_found(path.name, path)]
 
 
 def _below(root: Path, pattern: str) -> list[File]:
@@ -102,8 +137,12 @@ def _below(root: Path, pattern: str) -> list[File]:
         found += [os.path.join(folder, name) for name in matching]  # noqa: PTH118
     start = len(str(root)) + 1
     try:
-        sizes = [(name, os.stat(name).st_size) for name in sorted(found)]  # noqa: PTH116
-        return [File(name[start:], Path(name), size) for name, size in sizes]
+        described = [_found(name[start:], Path(name)) for name in sorted(found)]
+        device = root.stat().st_dev
+        for file in described:
+            if file.device != device:  # a link, or another volume below this one
+                _require_own_links(file.path)
+        return described
     except OSError as error:
         raise unreadable(error) from error
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from regroup_trainer.data.dataset import Arrays
 from regroup_trainer.data.order_arrays import Ids
-from regroup_trainer.data.token_run import Indices, MappedTokens, TokenRun
+from regroup_trainer.data.token_run import Indices, TokenRun, TokensInFile
 from regroup_trainer.errors import DataError
 from regroup_trainer.protocol.config import DataConfig
 
@@ -35,7 +35,7 @@ class TokenSpan:
         return max(0, (self.length - 1) // sequence_length)
 
     def read(self, ids: Ids, sequence_length: int) -> Indices:
-        """[B, T + 1]. Raises DataError."""
+        """[B, T + 1]. Raises DataError, OSError."""
         starts = self.first + ids * sequence_length
         return self.run.windows(starts, sequence_length + 1)
 
@@ -95,11 +95,11 @@ class Sequences:
         return self.corpus.classes
 
     def read_training(self, ids: Ids) -> Arrays:
-        """Training samples, [B, T]. Raises DataError."""
+        """Training samples, [B, T]. Raises DataError, OSError."""
         return self._read(self.corpus.training, ids)
 
     def read_held_out(self, ids: Ids) -> Arrays:
-        """Held-out samples, [B, T]. Raises DataError."""
+        """Held-out samples, [B, T]. Raises DataError, OSError."""
         return self._read(self.corpus.held_out, ids)
 
     def _read(self, span: TokenSpan, ids: Ids) -> Arrays:
@@ -113,7 +113,7 @@ class Sequences:
     def _foreign_token(self, span: TokenSpan, ids: Ids, tokens: Indices) -> DataError:
         row, column = (int(index) for index in np.argwhere(tokens >= self.classes)[0])
         part = span.run.part_at(span.first + int(ids[row]) * self.sequence_length + column)
-        place = f"in {part.path}" if isinstance(part, MappedTokens) else f"in sample {ids[row]}"
+        place = f"in {part.path}" if isinstance(part, TokensInFile) else f"in sample {ids[row]}"
         problem = f"token {tokens[row, column]} {place} is outside the vocabulary of {self.classes}"
         return DataError(
             f"data.classes: {problem}: give the size of the vocabulary that the tokens were made "

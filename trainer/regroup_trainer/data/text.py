@@ -1,7 +1,7 @@
 """Text as tokens: files in a fixed order, read as one run.
 
-With the byte vocabulary, a few files are joined in memory and many are mapped. Any other vocabulary
-is applied once per job; see `token_cache`.
+With the byte vocabulary, a few files are joined in memory and many are read in place. Any other
+vocabulary is applied once per job; see `token_cache`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from regroup_trainer.data.default_text import default_text
 from regroup_trainer.data.files import File
 from regroup_trainer.data.sequences import Corpus, split, whole
 from regroup_trainer.data.token_cache import tokens_of
-from regroup_trainer.data.token_run import MappedTokens, TokenPart, TokenRun, Tokens, TokensInMemory
+from regroup_trainer.data.token_run import TokenPart, TokenRun, Tokens, TokensInFile, TokensInMemory
 from regroup_trainer.data.tokenizer import BYTE_VALUES, Tokenizer, tokenizer_of
 from regroup_trainer.errors import DataError
 from regroup_trainer.protocol.config import DataConfig
@@ -51,7 +51,7 @@ def load_text(config: DataConfig, directory: Path) -> Corpus:
 def _bytes_of(files: Sequence[File]) -> TokenRun:
     if sum(file.size for file in files) > _IN_MEMORY:
         return TokenRun(
-            [MappedTokens(file.path, "u1", 0, file.size) for file in files if file.size]
+            [TokensInFile(file.path, "u1", 0, file.size) for file in files if file.size]
         )
     text = b"".join(file.read() for file in files)
     parts: list[TokenPart] = [TokensInMemory(np.frombuffer(text, dtype=np.uint8))]

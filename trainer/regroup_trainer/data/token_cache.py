@@ -1,4 +1,4 @@
-"""Tokens that were computed once and are kept in the job's directory, where a restarted rank maps
+"""Tokens that were computed once and are kept in the job's directory, where a restarted rank reads
 them.
 
 Ranks that need them at the same time all compute them, and the last rename wins. The results are
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from regroup_trainer.data.token_run import MappedTokens, TokenPart, Tokens, TokensInMemory
+from regroup_trainer.data.token_run import TokenPart, Tokens, TokensInFile, TokensInMemory
 from regroup_trainer.errors import StorageError
 
 
@@ -36,7 +36,7 @@ def tokens_of(
             raise StorageError(f"{problem}: free or repair the volume") from error
     length = path.stat().st_size // dtype.itemsize
     return (
-        MappedTokens(path, dtype.str, 0, length) if length else TokensInMemory(np.empty(0, dtype))
+        TokensInFile(path, dtype.str, 0, length) if length else TokensInMemory(np.empty(0, dtype))
     )
 
 

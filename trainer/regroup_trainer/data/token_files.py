@@ -15,7 +15,7 @@ import numpy as np
 from regroup_trainer.data import files as found_files
 from regroup_trainer.data.files import File, unreadable
 from regroup_trainer.data.sequences import Corpus, split, whole
-from regroup_trainer.data.token_run import MappedTokens, TokenRun
+from regroup_trainer.data.token_run import TokenRun, TokensInFile
 from regroup_trainer.errors import DataError
 from regroup_trainer.protocol.config import DataConfig
 
@@ -39,7 +39,7 @@ _NANO_GPT = Format(None, "<u2", 50257)
 
 
 def load_tokens(config: DataConfig) -> Corpus:
-    """Map the files that the configuration names. Raises DataError."""
+    """Open the files that the configuration names. Raises DataError."""
     if not config.paths:
         raise DataError("data.paths: is empty: name .bin files, or folders of them")
     pattern = config.pattern or "*.bin"
@@ -55,7 +55,7 @@ def load_tokens(config: DataConfig) -> Corpus:
     return Corpus(training, held_out, classes, found_files.fingerprint([*files, *apart]))
 
 
-def _open(file: File) -> tuple[MappedTokens, Format]:
+def _open(file: File) -> tuple[TokensInFile, Format]:
     try:
         with file.path.open("rb") as stream:
             header = np.frombuffer(
@@ -79,13 +79,13 @@ def _open(file: File) -> tuple[MappedTokens, Format]:
             f"{width} bytes"
         )
         raise DataError(f"data.paths: {problem} after {_HEADER_BYTES} bytes: copy or make it again")
-    return MappedTokens(file.path, format_.dtype, _HEADER_BYTES, count), format_
+    return TokensInFile(file.path, format_.dtype, _HEADER_BYTES, count), format_
 
 
-def _raw(file: File) -> MappedTokens:
+def _raw(file: File) -> TokensInFile:
     if file.size == 0 or file.size % 2:
         problem = f"{file.path} has {file.size} bytes, which is no whole number of 16-bit tokens"
         raise DataError(
             f"data.paths: {problem}: it is neither a nanoGPT nor an llm.c file, or half of one"
         )
-    return MappedTokens(file.path, _NANO_GPT.dtype, 0, file.size // 2)
+    return TokensInFile(file.path, _NANO_GPT.dtype, 0, file.size // 2)

@@ -1,7 +1,12 @@
-"""A run of tokens: several files, or pieces of memory, read as if they were one array."""
+"""A run of tokens: several files, or pieces of memory, read as if they were one array.
+
+Files are read, not mapped. Where their volume does not answer in time, a read gives an error, which
+may be waited for; access to a map would end the process (SIGBUS).
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,19 +17,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from regroup_trainer.data.files import unreadable
+from regroup_trainer.errors import DataError
 
 Tokens = npt.NDArray[Any]
 """[N] of any unsigned integer type."""
 Indices = npt.NDArray[np.int64]
 
 _OPEN_FILES = 128
-"""Files that are mapped at a time; a map keeps a file descriptor."""
+"""Files that are open at a time."""
 
 
 @dataclass(frozen=True)
-class MappedTokens:
-    """Tokens in a file, mapped when they are read."""
+class TokensInFile:
+    """Tokens in a file, read when they are needed."""
 
     path: Path
     dtype: str
@@ -33,9 +38,18 @@ class MappedTokens:
     length: int
     """The number of tokens."""
 
-    def read(self, indices: Indices) -> Tokens:
-        """The tokens at these indices, in the shape of the indices. Raises DataError."""
-        return _mapped(self)[indices]
+    def read(self, first: int, count: int) -> Tokens:
+        """`count` tokens from the one of index `first` on. Raises OSError; DataError where the file
+        has become shorter.
+        """
+        width = np.dtype(self.dtype).itemsize
+        try:
+            content = _opened(self.path).read(count * width, self.offset + first * width)
+        except OSError as error:
+            _opened.cache_clear()  # a file handle may be stale for good
+            error.filename = error.filename or str(self.path)
+            raise
+        return np.frombuffer(content, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -49,12 +63,12 @@ class TokensInMemory:
         """The number of tokens."""
         return len(self.tokens)
 
-    def read(self, indices: Indices) -> Tokens:
-        """The tokens at these indices, in the shape of the indices."""
-        return self.tokens[indices]
+    def read(self, first: int, count: int) -> Tokens:
+        """`count` tokens from the one of index `first` on."""
+        return self.tokens[first : first + count]
 
 
-TokenPart = MappedTokens | TokensInMemory
+TokenPart = TokensInFile | TokensInMemory
 
 
 class TokenRun:
@@ -68,9 +82,7 @@ class TokenRun:
         return int(self._ends[-1]) if self._parts else 0
 
     def windows(self, starts: Indices, length: int) -> Indices:
-        """`length` tokens from each of the `starts` [B] on: [B, length]. Raises DataError."""
-        if len(self._parts) == 1:  # one gather for the whole batch, without a search
-            return self._parts[0].read(starts[:, None] + np.arange(length)).astype(np.int64)
+        """`length` tokens from each of the `starts` [B] on: [B, length]. Raises as `read` does."""
         return np.stack([self._window(int(start), length) for start in starts])
 
     def part_at(self, index: int) -> TokenPart:
@@ -84,14 +96,34 @@ class TokenRun:
             part = self._parts[number]
             first = start - (int(self._ends[number]) - part.length)
             count = min(length, part.length - first)
-            pieces.append(part.read(np.arange(first, first + count)))
+            pieces.append(part.read(first, count))
             start, length, number = start + count, length - count, number + 1
         return np.concatenate(pieces).astype(np.int64)
 
 
+class _OpenFile:
+    """A file that is closed when nobody has it any more."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Exactly so many bytes. Raises OSError, DataError."""
+        content = os.pread(self._descriptor, size, offset)
+        while len(content) < size:
+            more = os.pread(self._descriptor, size - len(content), offset + len(content))
+            if not more:
+                problem = f"{self._path} has become shorter than {offset + size} bytes"
+                raise DataError(f"data.paths: {problem} since the job began: copy it again")
+            content += more
+        return content
+
+
 @lru_cache(maxsize=_OPEN_FILES)
-def _mapped(part: MappedTokens) -> Tokens:
-    try:
-        return np.memmap(part.path, part.dtype, mode="r", offset=part.offset, shape=(part.length,))
-    except OSError as error:
-        raise unreadable(error) from error
+def _opened(path: Path) -> _OpenFile:
+    return _OpenFile(path)

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 from regroup_trainer.protocol import version_one
 from regroup_trainer.protocol.accelerate_settings import AccelerateLaunch
 from regroup_trainer.protocol.config import CheckpointPolicy, ResumePolicy, TrainConfig
-from regroup_trainer.protocol.ledger import Ledger
+from regroup_trainer.protocol.ledger import FailedStarts, Ledger
 from regroup_trainer.protocol.message import HIGHEST_NUMBER, Message, Name, Text, WallClock
 
 UNLIMITED_RESTARTS = 1_000_000
@@ -86,6 +86,8 @@ class Desired(Message):
     """Set where a generation trained when the operator last heard of the job. A coordinator that
     finds none of its members knows by it that training was interrupted.
     """
+    failed_starts: FailedStarts | None = None
+    """Of a program that may be unable to start, for a coordinator that takes over."""
 
     def to_json(self, protocol: int) -> str:
         """The JSON that a coordinator of this version of the protocol understands. Fields that it

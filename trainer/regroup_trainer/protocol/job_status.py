@@ -9,13 +9,14 @@ from pydantic_core import from_json
 
 from regroup_trainer.protocol import version_one
 from regroup_trainer.protocol.generation import GenerationNumber, RestoredFrom
-from regroup_trainer.protocol.ledger import Cause, Ledger
+from regroup_trainer.protocol.ledger import Cause, FailedStarts, Ledger
 from regroup_trainer.protocol.message import (
     PROTOCOL_VERSION,
     TEXT_LIMIT,
     Message,
     Name,
     Text,
+    quote,
     shorten,
 )
 from regroup_trainer.protocol.rank_messages import (
@@ -170,6 +171,8 @@ class CoordinatorStatus(Message):
     """The stragglers of the current generation, the slowest first."""
     events: tuple[JobEvent, ...] = ()
     """The newest fifty."""
+    failed_starts: FailedStarts | None = None
+    """None where the program can start, and from a coordinator that does not say."""
     volume: VolumeProblem | None = None
     """What is wrong with the volume, for ranks or for the coordinator; None while nothing is."""
     outcome: Outcome | None = None
@@ -193,4 +196,4 @@ class CoordinatorStatus(Message):
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             where = shorten(".".join(map(str, problem["loc"])))
-            raise ValueError(f"protocol {version}: {where}: {problem['msg']}") from error
+            raise ValueError(f"protocol {quote(version)}: {where}: {problem['msg']}") from error

@@ -1,12 +1,12 @@
-"""The ledger: a job's time and losses."""
+"""The ledger: a job's time and losses, and the tries of a program that may be unable to start."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from regroup_trainer.protocol.message import Message
+from regroup_trainer.protocol.message import Message, Name, Text, WallClock
 
 Cause = Literal["application", "infrastructure", "hang", "preemption", "resize"]
 """Which budget a restart counts against."""
@@ -34,3 +34,17 @@ class Ledger(Message):
         total = sum(self.seconds.values())
         kept = self.seconds.get("step", 0.0) - self.lost_work_seconds
         return min(1.0, max(0.0, kept) / total) if total > 0 else 0.0
+
+
+class FailedStarts(Message):
+    """The last failures of a program that never lived for a minute nor reported a step, for a new
+    coordinator to go on counting.
+    """
+
+    error: Text = ""
+    """What they have in common."""
+    tries: Annotated[int, Field(ge=0, le=3)] = 0
+    machines: Annotated[tuple[Name, ...], Field(max_length=2)] = ()
+    """Those that have shown it; of several, two."""
+    since: WallClock
+    """When its newest generation began."""

@@ -22,6 +22,9 @@ RUN_RANK = (
 """What Python gets to run the program: without modules of the working directory, and in one word.
 So torchrun calls the rank by its script.
 """
+OWN_PART = "\n# what only the rank's own process runs\n"
+"""As `agent/torchrun_rank.py` has it, which brings no module of this room."""
+_HEADER = "from __future__ import annotations\n"
 _OWN_PATH = "import sys; sys.path[:] = filter(None, sys.path)"
 """Without modules of the working directory, which may be named as those of Python are."""
 _PRODUCT = Path(__file__).parents[1]
@@ -29,31 +32,34 @@ _PRODUCT = Path(__file__).parents[1]
 
 @cache
 def rank_program() -> str:
-    """A rank under torchrun: `agent/torchrun_rank.py`."""
-    return _program(
+    """A rank under torchrun: `agent/torchrun_rank.py`. The processes that a script spawns run the
+    part before OWN_PART.
+    """
+    of_children = _text(
+        "system/machine_address.py", "system/rendezvous_check.py", "system/script_children.py"
+    )
+    own = _text(
         "agent/rank_output.py",
         "system/program_error.py",
         "system/command_line.py",
-        "system/machine_address.py",
-        "system/rendezvous_check.py",
         "agent/start_tries.py",
         "agent/torchrun_rank.py",
     )
+    return f"{_HEADER}{of_children}{OWN_PART}__file__ = '<regroup>'\n{own}"
 
 
 @cache
 def store_program() -> str:
     """The store where agents of torchrun meet: `rank/torchrun_store.py`."""
     modules = ("errors.py", "protocol/exit_codes.py", "rank/torchrun_store.py")
-    return _program(*modules) + "\nserve()"
+    return f"{_HEADER}{_OWN_PATH}\n{_text(*modules)}\nserve()"
 
 
-def _program(*modules: str) -> str:
+def _text(*modules: str) -> str:
     body: list[ast.stmt] = []
     for module in modules:
         body += _statements(ast.parse((_PRODUCT / module).read_text()))
-    text = ast.unparse(ast.Module(body, []))
-    return f"from __future__ import annotations\n{_OWN_PATH}\n__file__ = '<regroup>'\n{text}"
+    return ast.unparse(ast.Module(body, []))
 
 
 def _statements(module: ast.Module) -> Iterator[ast.stmt]:

@@ -7,17 +7,15 @@ port, the same for all. With a port each, its ranks would wait for each other in
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NoReturn, Self
+from typing import Self
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from regroup_trainer.errors import ConfigurationError
 from regroup_trainer.protocol.generation import Assignment
 
 _STORE_TIMEOUT = timedelta(seconds=60)
@@ -25,12 +23,6 @@ _LONGEST_WAIT = timedelta(days=1)
 """For rank 0 to meet the others. c10d waits for minutes."""
 _PORT_KEY = "master_port"
 _MET_KEY = "meets_at"
-
-
-def end_process(message: str) -> NoReturn:
-    """End this process, whose main thread waits in c10d, as a ConfigurationError would."""
-    os.write(2, f"{ConfigurationError.__name__}: {message}\n".encode())
-    os._exit(ConfigurationError.exit_code)
 
 
 @dataclass
@@ -41,7 +33,7 @@ class MeetingPoint:
     rank: int
     store: Store | None = None
     """Of the generation; None where no program meets by the port."""
-    refuse: Callable[[str], object] = end_process
+    refuse: Callable[[str], object] = print
     """Called in a thread of its own with what is wrong."""
     _has_met: bool = False
 

@@ -123,6 +123,11 @@ class RunningGeneration:
         return self._retains
 
     @property
+    def has_agent(self) -> bool:
+        """Whether an agent hears what this rank waits for; else only the program's user does."""
+        return self._channel.lasting
+
+    @property
     def ready(self) -> bool:
         """Whether this rank has memory ready for a snapshot."""
         return self._snapshots.ready
@@ -175,14 +180,15 @@ class RunningGeneration:
         """
         self._report_busy("evaluation")
 
-    def report_data_awaited(self, since: float) -> None:
-        """Call it again and again while training data does not come since this time (wall clock).
-        A long wait is reported, so that it does not look like a hang.
+    def report_data_awaited(self, since: float, met: str) -> None:
+        """Call it again and again while training data does not come since this time (wall clock),
+        with the error that reading met, if any. A long wait is reported, so that it does not look
+        like a hang.
 
         Raises GenerationOverError when the generation is over.
         """
         late = time.time() - since > _LATE_DATA_SECONDS
-        self._report_busy("waiting for data", self._late_data(since) if late else None)
+        self._report_busy("waiting for data", self._late_data(since, met) if late else None)
 
     def _report_busy(self, doing: str, volume: VolumeProblem | None = None) -> None:
         if self._channel.is_over():
@@ -196,13 +202,13 @@ class RunningGeneration:
             Busy(generation=number, rank=rank, doing=doing, step=step, volume=volume)
         )
 
-    def _late_data(self, since: float) -> VolumeProblem:
+    def _late_data(self, since: float, met: str) -> VolumeProblem:
         desired = self._joined.assignment.record.desired
         where = ", ".join(map(str, desired.train.data.paths)) or desired.directory
+        late = f"the training data does not come to rank {self.group.rank}"
         return VolumeProblem(
             path=where[:TEXT_LIMIT],
-            error=f"the training data does not come to rank {self.group.rank}: its volume may not "
-            "answer",
+            error=f"{late}: {met or 'its volume may not answer'}"[:TEXT_LIMIT],
             since=since,
             at_risk="The state stays in memory, and training goes on when the data comes.",
         )

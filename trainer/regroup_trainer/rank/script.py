@@ -27,11 +27,13 @@ from regroup_trainer.rank.launch import Launch
 from regroup_trainer.rank.meeting_point import MeetingPoint
 from regroup_trainer.system import command_line, rendezvous_check
 from regroup_trainer.system.rendezvous_check import RankPlace
+from regroup_trainer.system.script_children import watch_child, watch_script
 
 _END_SECONDS = 10.0
 """How long threads and `atexit` of a program that failed may keep its process."""
 _USERS = ("OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "GLOO_SOCKET_IFNAME", "ROLE_NAME")
 """Variables that stay as the user has set them."""
+_OF_CHILDREN = f"from {watch_child.__module__} import {watch_child.__name__}"
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
@@ -46,9 +48,8 @@ def run(assignment: Assignment, channel: Channel) -> int:
     meeting = MeetingPoint.agree(assignment)
     os.environ.update(environment(assignment, os.environ, meeting.port))
     place = _place_of(assignment, os.environ)
-    rendezvous_check.watch_rendezvous(place, ConfigurationError, meeting.meet)
-    rendezvous_check.watch_groups(place, ConfigurationError)
-    rendezvous_check.refuse_spawn(place, ConfigurationError)
+    children = watch_script(place, ConfigurationError, _OF_CHILDREN, meeting.meet)
+    meeting.refuse = children.end_script
     try:
         code = command_line.execute(assignment.record.desired.script)
         if code == 0 and here.finish is not None and _is_rank(here):

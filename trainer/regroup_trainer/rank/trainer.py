@@ -61,7 +61,8 @@ def _train(generation: RunningGeneration, data: Dataset) -> ResidentState | None
     try:
         config = generation.stepper.config
         _initialize(generation, config, data.classes)
-        with closing(build_loader(config, data, generation.group)) as loader:
+        patient = generation.has_agent
+        with closing(build_loader(config, data, generation.group, patient)) as loader:
             outcome = Loop(generation, loader).run()
             resident = generation.finish(outcome)
     except Exception as error:
@@ -86,8 +87,10 @@ def _initialize(generation: RunningGeneration, config: TrainConfig, classes: int
         initialize_from(generation.state.model, config.model, classes)
 
 
-def build_loader(config: TrainConfig, data: Dataset, group: GenerationGroup) -> Loader:
-    """The rank's view of the samples. Close it in the end."""
+def build_loader(
+    config: TrainConfig, data: Dataset, group: GenerationGroup, is_patient: bool = False
+) -> Loader:
+    """The rank's view of the samples; `is_patient` as for Loader. Close it in the end."""
     mesh = arrange(config.parallelism, group)
     planner = BatchPlanner(
         order=SampleOrder(data.samples, config.training.seed),
@@ -98,7 +101,8 @@ def build_loader(config: TrainConfig, data: Dataset, group: GenerationGroup) -> 
         multiple=mesh.sizes.pipeline,
         exact=config.training.deterministic == "exact",
     )
-    return Loader(data, planner, group, own_slice(config.training.sequence_length, mesh))
+    own = own_slice(config.training.sequence_length, mesh)
+    return Loader(data, planner, group, own, is_patient)
 
 
 def _prepare_process(seed: int) -> None:

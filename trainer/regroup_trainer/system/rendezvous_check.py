@@ -39,7 +39,9 @@ class RankPlace:
 
 
 def watch_rendezvous(
-    place: RankPlace, error: type[Exception], meet: Callable[[int], None] = lambda _port: None
+    place: RankPlace,
+    error: Callable[[str], Exception],
+    meet: Callable[[int], None] = lambda _port: None,
 ) -> None:
     """From now on a rendezvous of this process that cannot succeed raises `error`. The process has
     imported torch.distributed.rendezvous.
@@ -52,7 +54,7 @@ def watch_rendezvous(
     _watch_hosts(vars(sys.modules["torch._C._distributed_c10d"])["TCPStore"], place, error)
 
 
-def _watch_hosts(tcp_store: Any, place: RankPlace, error: type[Exception]) -> None:
+def _watch_hosts(tcp_store: Any, place: RankPlace, error: Callable[[str], Exception]) -> None:
     """From now on a store that nobody could find raises `error`, whoever makes it."""
     make = tcp_store.__init__
 
@@ -72,7 +74,7 @@ def _watch_hosts(tcp_store: Any, place: RankPlace, error: type[Exception]) -> No
     tcp_store.__init__ = checked
 
 
-def watch_groups(place: RankPlace, error: type[Exception]) -> None:
+def watch_groups(place: RankPlace, error: Callable[[str], Exception]) -> None:
     """From now on a process group that this rank would join with a wrong number, by a store of the
     program's own, raises `error`. The process has imported torch.distributed.distributed_c10d.
     """
@@ -95,7 +97,7 @@ def watch_groups(place: RankPlace, error: type[Exception]) -> None:
     vars(sys.modules["torch.distributed"])["init_process_group"] = checked
 
 
-def refuse_spawn(place: RankPlace, error: type[Exception]) -> None:
+def refuse_spawn(place: RankPlace, error: Callable[[str], Exception]) -> None:
     """From now on torch's way to start ranks raises `error`, where there are several already. The
     process has imported torch.multiprocessing.
     """
@@ -248,7 +250,7 @@ def is_taken(error: Exception, port: int) -> bool:
 def _checked(
     handler: Callable[..., Any],
     place: RankPlace,
-    error: type[Exception],
+    error: Callable[[str], Exception],
     meet: Callable[[int], None],
 ) -> Callable[..., Any]:
     def checked(url: str, *arguments: Any, **options: Any) -> Any:

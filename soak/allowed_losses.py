@@ -1,0 +1,99 @@
+"""How many steps a fault may cost: none while a whole copy of the state lives, else those since the
+newest copy that was left. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from soak.evidence import Evidence, Hit, Kept
+from soak.records import Link, Stored
+from soak.replay import Loss, chain
+
+HIT_SECONDS = 30.0
+"""A fault explains what a generation that begins so soon after it has lost."""
+SEEN_LATE_SECONDS = 5.0
+"""So long after it was made, a step may be seen."""
+
+
+def a_copy_lived(evidence: Evidence, loss: Loss) -> bool:
+    """Whether some ranks that hold the whole state together were not hit shortly before a loss.
+
+    False where only all ranks together hold it. Ranks keep their numbers meanwhile, since a fault
+    waits for the end of the recovery from the one before.
+    """
+    size = evidence.copy_size
+    if size is None:
+        return False
+    recent = _recent_hits(evidence, loss)
+    dead = frozenset[int]().union(*(hit.ranks for hit in recent))
+    world = max((hit.size for hit in recent), default=size)
+    copies = [range(first, first + size) for first in range(0, world - size + 1, size)]
+    return not copies or any(dead.isdisjoint(copy) for copy in copies)
+
+
+def over_allowed(evidence: Evidence, loss: Loss) -> int:
+    """Steps lost, without a whole copy in ranks, beyond what the copies outside them allow.
+
+    Two bounds hold. What was left when the fault struck is known from outside: the files by which
+    agents mark the shards that they hold, and the volume's checkpoints. No step before the newest
+    of these may be made again. And a copy must come in time, whatever it was that was left: an
+    interval after the one before, and one more if the ranks are killed while they copy. Torchrun's
+    script does not go on before its save is whole.
+    """
+    interval = evidence.checkpoint_steps if loss.checkpoint else evidence.snapshot_steps
+    late = loss.steps - interval * (1 if evidence.is_torchrun else 2)
+    return max(0, late, newest_left(evidence, loss) - loss.resumed_from)
+
+
+def newest_left(evidence: Evidence, loss: Loss) -> int:
+    """The step of the newest whole copy outside the ranks that the faults before a loss have left;
+    0 where none was seen.
+
+    What was seen before the generation that broke had begun is too old to tell.
+    """
+    links = [link for link in chain(evidence.records)[0] if link.generation < loss.generation]
+    recent = _recent_hits(evidence, loss)
+    moment = max((hit.time for hit in recent), default=_last_step_seen(evidence, loss))
+    seen = [one for one in evidence.kept if _began(links) < one.began and one.ended <= moment]
+    gone = frozenset[str]().union(*(hit.pods for hit in recent))
+    left = _left(seen[-1], gone) if seen else iter(())
+    return max((one.step for one in left if _counts(one, links)), default=0)
+
+
+def _left(kept: Kept, gone: frozenset[str]) -> Iterator[Stored]:
+    yield from kept.checkpoints
+    for snapshot in kept.snapshots:
+        if all(holders - gone for holders in snapshot.holders):
+            yield snapshot.stored
+
+
+def _counts(stored: Stored, links: Sequence[Link]) -> bool:
+    """Whether a copy belongs to the line of these generations."""
+    numbers = [link.generation for link in links]
+    if stored.generation not in numbers:
+        return False
+    later = links[numbers.index(stored.generation) + 1 :]
+    return all(link.resumed_from >= stored.step for link in later)
+
+
+def _recent_hits(evidence: Evidence, loss: Loss) -> list[Hit]:
+    """Those that explain a loss: a recovery may take long."""
+    last = _last_step_seen(evidence, loss) - SEEN_LATE_SECONDS
+    since = min(loss.time - HIT_SECONDS, last)
+    return [hit for hit in evidence.hits if since <= hit.time <= loss.time]
+
+
+def _last_step_seen(evidence: Evidence, loss: Loss) -> float:
+    """When the newest step before a loss was first seen; when the loss was, if it never was."""
+    earlier = [link for link in chain(evidence.records)[0] if link.generation < loss.generation]
+    times = (
+        sample.time
+        for sample in evidence.samples
+        if _began(earlier) < sample.time < loss.time and (sample.step or 0) >= loss.known
+    )
+    return next(times, loss.time)
+
+
+def _began(links: Sequence[Link]) -> float:
+    return links[-1].time if links else 0.0

@@ -1,0 +1,140 @@
+"""What a fault may cost follows from what it left: copies in ranks, in agents, on the volume."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from soak.allowed_losses import a_copy_lived, newest_left
+from soak.evidence import Hit, Kept, Sample, WholeSnapshot
+from soak.records import Number, Stored
+from soak.replay import Loss
+from tests.support.soak_job import FIRST, SECOND, Written
+
+HOLDERS = (frozenset({"w0", "w1"}), frozenset({"w1", "w2"}), frozenset({"w2", "w0"}))
+"""Three shards, each on two workers."""
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    """Its second generation lost steps 9 and 10, and resumed from a snapshot of step 8."""
+    return Written(tmp_path)
+
+
+def kept(
+    *snapshots: int, checkpoints: tuple[int, ...] = (), ended: float = 9.5, made_by: Number = FIRST
+) -> Kept:
+    """What was seen of whole snapshots and of checkpoints, of these steps."""
+    stored = {step: Stored(step, made_by) for step in (*snapshots, *checkpoints)}
+    whole = tuple(WholeSnapshot(stored[step], HOLDERS) for step in snapshots)
+    return Kept(ended - 0.1, ended, whole, tuple(stored[step] for step in checkpoints))
+
+
+def hit(moment: float, *ranks: int) -> Hit:
+    """A fault that took these of three workers."""
+    return Hit(moment, frozenset(ranks), 3, frozenset(f"w{rank}" for rank in ranks))
+
+
+def test_a_lost_step_of_whole_copies_counts_and_one_of_shards_beyond_its_snapshots(
+    written: Written,
+) -> None:
+    written.change(copy_size=1)
+    assert written.verdict().lost_whole_copies == 2
+    written.change(copy_size=None, snapshot_steps=1)
+    assert written.verdict().lost_over_interval == 0
+    written.change(snapshot_steps=0)
+    assert written.verdict().lost_over_interval == 2
+
+
+@pytest.mark.parametrize(
+    ("copy_size", "dead", "lived"),
+    [(1, {0, 1}, True), (1, {0, 1, 2, 3}, False), (2, {0, 1}, True), (2, {0, 3}, False)],
+)
+def test_a_copy_lived_if_all_its_ranks_were_spared_shortly_before(
+    copy_size: int, dead: set[int], lived: bool, written: Written
+) -> None:
+    loss = Loss(SECOND, 10, 8, False, time=1000.0)
+    hits = [Hit(1000.0 - 5 * place, frozenset({rank}), 4) for place, rank in enumerate(dead)]
+    evidence = replace(written.evidence, copy_size=copy_size, hits=tuple(hits), samples=())
+    assert a_copy_lived(evidence, loss) == lived
+    long_ago = tuple(replace(hit, time=900.0) for hit in hits)
+    assert a_copy_lived(replace(evidence, hits=long_ago), loss)
+
+
+def test_a_job_that_goes_on_from_the_newest_whole_snapshot_lost_no_more_than_it_may(
+    written: Written,
+) -> None:
+    written.change(kept=(kept(4, 8),), hits=(hit(10.0, 1),))
+    assert written.verdict().is_clean, written.verdict()
+
+
+def test_a_whole_snapshot_that_the_fault_left_must_not_be_passed_over(written: Written) -> None:
+    written.change(kept=(kept(9),), hits=(hit(10.0, 1),))
+    assert written.verdict().lost_over_interval == 1
+
+
+def test_a_snapshot_of_which_a_shard_is_gone_need_not_be_used(written: Written) -> None:
+    written.change(
+        kept=(kept(9),),
+        hits=(
+            hit(9.9, 0),
+            hit(10.0, 1),
+        ),
+    )
+    assert written.verdict().lost_over_interval == 0
+
+
+def test_where_no_snapshot_is_left_the_newest_checkpoint_counts(written: Written) -> None:
+    written.change(hits=(hit(10.0, 0, 1),), kept=(kept(10, checkpoints=(5, 8)),))
+    assert written.verdict().lost_over_interval == 0
+    written.change(kept=(kept(10, checkpoints=(5, 9)),))
+    assert written.verdict().lost_over_interval == 1
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        kept(9, ended=10.2),
+        kept(9, ended=0.4),
+        kept(9, made_by=(1, 0)),
+    ],
+    ids=["after the fault", "before the generation began", "of a line that was abandoned"],
+)
+def test_a_snapshot_that_the_generation_cannot_have_used_does_not_count(
+    seen: Kept, written: Written
+) -> None:
+    written.change(kept=(seen,), hits=(hit(10.0, 1),))
+    assert written.verdict().lost_over_interval == 0
+
+
+def test_a_loss_without_a_fault_is_measured_at_the_last_step_before_it(written: Written) -> None:
+    loss = Loss(SECOND, 10, 8, False, time=10.5)
+    written.change(
+        kept=(
+            kept(9),
+            kept(10, ended=10.2),
+        )
+    )
+    assert newest_left(written.written(), loss) == 9
+
+
+def test_faults_of_a_recovery_that_takes_long_explain_what_it_lost(written: Written) -> None:
+    written.began[SECOND] = 200.0
+    later = [Sample(200.0 + step, step) for step in range(11, 15)]
+    written.change(
+        samples=(*written.evidence.samples[:10], *later),
+        kept=(kept(9),),
+        hits=(hit(10.0, 0, 1),),
+        excused=((10.0, 210.0),),
+    )
+    assert written.verdict().is_clean, written.verdict()
+
+
+def test_a_script_of_torchrun_saves_before_it_goes_on(written: Written) -> None:
+    written.links[1]["from_checkpoint"] = True
+    written.change(is_torchrun=True, checkpoint_steps=1)
+    assert written.verdict().lost_over_interval == 1
+    written.change(checkpoint_steps=2)
+    assert written.verdict().lost_over_interval == 0

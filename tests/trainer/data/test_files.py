@@ -1,0 +1,83 @@
+"""What links and pipes among the files of samples may not do: others may write to the claim."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from regroup_trainer.data.files import find
+from regroup_trainer.errors import DataError
+
+
+@pytest.fixture
+def volume() -> Iterator[Path]:
+    """A folder on another file system than that of the image, as a claim is."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        if Path(folder).stat().st_dev == Path("/").stat().st_dev:
+            pytest.skip("/dev/shm is no file system of its own")
+        yield Path(folder)
+
+
+@pytest.fixture
+def token(tmp_path: Path, volume: Path) -> Path:
+    """A file of the pod alone."""
+    assert tmp_path.stat().st_dev != volume.stat().st_dev
+    path = tmp_path / "pod" / "token.txt"
+    path.parent.mkdir()
+    path.write_text("secret")
+    return path
+
+
+def names(*paths: Path) -> list[str]:
+    return [file.name for file in find([str(path) for path in paths], "*.txt", "data.paths")]
+
+
+def test_a_link_among_the_files_of_a_volume_does_not_lead_to_a_file_of_the_pod(
+    volume: Path, token: Path
+) -> None:
+    (volume / "a.txt").symlink_to(token)
+    with pytest.raises(DataError, match=r"a\.txt is a link to another file system"):
+        names(volume)
+    with pytest.raises(DataError, match=r"a\.txt is a link to another file system"):
+        names(volume / "a.txt")
+
+
+def test_neither_does_a_link_in_place_of_a_folder(volume: Path, token: Path) -> None:
+    (volume / "corpus").symlink_to(token.parent)
+    for path in (volume / "corpus", volume / "corpus" / "token.txt"):
+        with pytest.raises(DataError, match="corpus is a link to another file system"):
+            names(path)
+
+
+def test_nor_one_that_takes_the_place_of_a_file_that_was_found(volume: Path, token: Path) -> None:
+    (volume / "a.txt").write_text("text")
+    (file,) = find([str(volume)], "*.txt", "data.paths")
+    assert file.read() == b"text"
+    (volume / "a.txt").unlink()
+    (volume / "a.txt").symlink_to(token)
+    with pytest.raises(DataError, match=r"a\.txt is a link to another file system"):
+        file.read()
+    assert replace(file, device=None).read() == b"secret"
+
+
+def test_links_within_a_volume_and_those_of_the_image_are_followed(
+    volume: Path, tmp_path: Path
+) -> None:
+    (volume / "blob").write_text("text")
+    (volume / "shown").mkdir()
+    (volume / "shown" / "a.txt").symlink_to("../blob")
+    if tmp_path.stat().st_dev == Path("/").stat().st_dev:
+        (tmp_path / "data").symlink_to(volume)
+        assert names(tmp_path / "data" / "shown") == ["a.txt"]
+    assert names(volume / "shown", volume / "shown" / "a.txt") == ["a.txt", "a.txt"]
+
+
+def test_a_pipe_holds_nobody_up(volume: Path) -> None:
+    os.mkfifo(volume / "a.txt")
+    with pytest.raises(DataError, match=r"a\.txt is no file"):
+        names(volume)
