@@ -14,6 +14,11 @@ from regroup_trainer.data.files import find
 from regroup_trainer.errors import DataError
 
 
+@pytest.fixture(autouse=True)
+def in_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "198.18.0.1")
+
+
 @pytest.fixture
 def volume() -> Iterator[Path]:
     """A folder on another file system than that of the image, as a claim is."""
@@ -75,6 +80,16 @@ def test_links_within_a_volume_and_those_of_the_image_are_followed(
         (tmp_path / "data").symlink_to(volume)
         assert names(tmp_path / "data" / "shown") == ["a.txt"]
     assert names(volume / "shown", volume / "shown" / "a.txt") == ["a.txt", "a.txt"]
+
+
+def test_outside_pods_a_link_may_lead_to_another_disk(
+    volume: Path, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
+    (volume / "a.txt").symlink_to(token)
+    (volume / "corpus").symlink_to(token.parent)
+    (file, *others) = find([str(volume), str(volume / "corpus")], "*.txt", "data.paths")
+    assert (file.read(), len(others)) == (b"secret", 1)
 
 
 def test_a_pipe_holds_nobody_up(volume: Path) -> None:

@@ -2,8 +2,8 @@
 fingerprint.
 
 Whoever can write to a claim could put a link there in place of a file, and have a job read what is
-in its pods alone, such as a token, and keep it on the claim as tokens of text. So a link on a
-volume leads nowhere but to that volume. Links of the root file system are the image's own.
+in its pods alone, such as a token, and keep it on the claim as tokens of text. So in a pod a link
+on a volume leads nowhere but to that volume. Links of the root file system are the image's own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class File:
     size: int
     """Bytes."""
     device: int | None = None
-    """Number of the file system on which it was found; None where that is of no interest."""
+    """Number of the file system on which it must stay; None: any."""
 
     def read(self) -> bytes:
         """Its content. Raises DataError."""
@@ -85,8 +85,16 @@ def _elsewhere(path: Path) -> DataError:
     )
 
 
+def _is_pod() -> bool:
+    return "KUBERNETES_SERVICE_HOST" in os.environ
+
+
 def _require_own_links(path: Path) -> None:
-    """Raises DataError where a link on a volume leads off it. Any part of the path may be one."""
+    """Raises DataError where a link on a pod's volume leads off it. Any part of the path may be
+    one.
+    """
+    if not _is_pod():
+        return
     image = os.stat("/").st_dev  # noqa: PTH116
     for part in (path, *path.parents):
         if part.is_symlink() and part.parent.stat().st_dev not in (image, part.stat().st_dev):
@@ -98,7 +106,7 @@ def _found(name: str, path: Path) -> File:
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):
         raise DataError(f"data.paths: {path} is no file: remove it, or name another path")
-    return File(name, path, about.st_size, about.st_dev)
+    return File(name, path, about.st_size, about.st_dev if _is_pod() else None)
 
 
 def _hash_content(digest: xxhash.xxh3_128, file: File) -> None:
@@ -140,7 +148,7 @@ def _below(root: Path, pattern: str) -> list[File]:
         described = [_found(name[start:], Path(name)) for name in sorted(found)]
         device = root.stat().st_dev
         for file in described:
-            if file.device != device:  # a link, or another volume below this one
+            if file.device not in (None, device):  # a link, or another volume below this one
                 _require_own_links(file.path)
         return described
     except OSError as error:
