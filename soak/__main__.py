@@ -5,6 +5,7 @@ the results of runs.
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -50,7 +51,11 @@ def run(
     only_jobs: tuple[str, ...],
     keep_cluster: bool,
 ) -> None:
-    """Inject faults; exits with 1 when the checker finds something. Needs root."""
+    """Inject faults; exits with 1 when the checker finds something. Needs root.
+
+    Ctrl-C and SIGTERM end it: what was judged is written, and the cluster is taken down.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     kinds = [kind for kind in FAULTS if not only or kind.name in only]
     jobs = [kind for kind in JOBS if not only_jobs or kind.name in only_jobs]
     try:
