@@ -32,6 +32,8 @@ class FakeApiServer:
         self.version = 1
         self.unreadable: set[str] = set()
         """Names of objects that spoil each answer that holds them."""
+        self.large: set[str] = set()
+        """Names of those that do so unless the answer holds no more than metadata."""
         self.nameless = False
         """Whether not even the names of those can be read."""
         self.expired_tokens = 0
@@ -93,6 +95,8 @@ class FakeApiServer:
         names = {each["metadata"]["name"] for each in part}
         is_table = "as=Table" in request.headers["Accept"]
         if names & self.unreadable and (self.nameless or not is_table):
+            return web.Response(body=GARBAGE)
+        if names & self.large and "as=" not in request.headers["Accept"]:
             return web.Response(body=GARBAGE)
         metadata = {"resourceVersion": str(self.version)}
         if start + limit < len(self.objects):

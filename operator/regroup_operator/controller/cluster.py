@@ -106,8 +106,9 @@ class Cluster:
         found: list[T] = []
         version = ""
         async for page in pages(Collection(self.connection, folder, selector=selector)):
-            if page.unreadable:
-                raise ClusterError("GET", folder, 0, f"cannot read pod {page.unreadable}")
+            if page.unreadable or page.is_partial:
+                name = page.unreadable or page.objects[0]["metadata"]["name"]
+                raise ClusterError("GET", folder, 0, f"cannot read pod {name}")
             found += map(read, page.objects)
             version = page.version
         return found, version
@@ -164,13 +165,13 @@ class Cluster:
 
     async def change_status(
         self, namespace: str, name: str, status: Object, present: Identity
-    ) -> None:
-        """Write the status of exactly the TrainingJob that was read, and nothing else of it. Raises
-        ConflictError when the object has changed since.
+    ) -> Object:
+        """Write the status of exactly the TrainingJob that was read, and nothing else of it.
+        Returns the job. Raises ConflictError when the object has changed since.
         """
         body = [*_checks(present), {"op": "add", "path": "/status", "value": status}]
         path = _job_path(namespace, name) + "/status"
-        await self.connection.request("PATCH", path, body, content=JSON_PATCH)
+        return await self.connection.request("PATCH", path, body, content=JSON_PATCH)
 
     async def create_pod(self, document: Object) -> Object:
         """Create a pod. Returns it."""

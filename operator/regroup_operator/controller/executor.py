@@ -33,7 +33,7 @@ from regroup_operator.decide.plan import (
     SendAddress,
 )
 from regroup_operator.errors import ClusterError, CoordinatorError
-from regroup_operator.informer.job_pods import JobPods
+from regroup_operator.informer.job_memory import JobMemory
 from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
 from regroup_operator.render import torchrun_workload, workload
 from regroup_operator.render.keyring import Keyring
@@ -52,13 +52,13 @@ class Executor:
     def __init__(
         self,
         cluster: Cluster,
-        pods: JobPods,
+        memory: JobMemory,
         coordinators: Coordinators,
         settings: Settings,
         keys: Keyring,
     ) -> None:
         self._cluster = cluster
-        self.pods = pods
+        self.memory = memory
         self._coordinators = coordinators
         self._settings = settings
         self._keys = keys
@@ -145,7 +145,7 @@ class Executor:
     def _note(self, answer: Object) -> None:
         """Let the next round see a pod as this write has left it."""
         if answer:
-            self.pods.note(answer)
+            self.memory.pods.note(answer)
 
     def target(self, job: AnyJob, pods: tuple[Pod, ...]) -> Target | None:
         """The coordinator of the current term, also while it is being deleted; None while it has no

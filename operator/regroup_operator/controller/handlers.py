@@ -1,7 +1,7 @@
 """What wakes the operator: each event only puts the key of a job on the queue.
 
-TrainingJobs and pods have a list and watch of our own, which reads nothing but their metadata, and
-that within bounds: tenants write both, and `metadata.managedFields` as deep as they like. kopf is
+TrainingJobs and pods have a list and watch of our own, which reads within bounds: tenants write
+both, and `metadata.managedFields` as deep as they like. What they show is in memory. kopf is
 the shell: start, end, health, and the watch of nodes, which no tenant writes. Its
 create/update/field chains, daemons, timers and finalizers are not used: reconciling is
 level-triggered, and the status holds all that must be remembered.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import kopf
@@ -33,6 +33,7 @@ from regroup_operator.controller.work_queue import WorkQueue
 from regroup_operator.errors import OperatorError
 from regroup_operator.informer.api_connection import ApiConnection
 from regroup_operator.informer.collection import Collection
+from regroup_operator.informer.job_memory import JobMemory
 from regroup_operator.informer.job_pods import (
     MOST_BYTES,
     MOST_BYTES_OF_ONE,
@@ -41,8 +42,14 @@ from regroup_operator.informer.job_pods import (
     job_of,
     keep_pod,
 )
-from regroup_operator.informer.list_watch import ListWatch, nothing
+from regroup_operator.informer.list_watch import ListWatch
 from regroup_operator.informer.object_cache import ObjectCache
+from regroup_operator.informer.training_jobs import (
+    MOST_BYTES_OF_ONE_JOB,
+    MOST_JOB_BYTES,
+    TrainingJobs,
+    keep_job,
+)
 from regroup_operator.observe.kubernetes_objects import read_ready
 from regroup_operator.render.keyring import Keyring
 from regroup_trainer.system.server_connections import Connections, Listening
@@ -85,16 +92,16 @@ class Operator:
         session = open_session()
         coordinators = Coordinators(session, self.queue.add)
         self.nodes = NodeWatch(cluster, allowed=may_watch_nodes)
-        watches = self._pod_watches(cluster.connection)
-        pods = JobPods(watches)
-        executor = Executor(cluster, pods, coordinators, self._settings, self._keys)
+        jobs, pods = self._job_watches(cluster.connection), self._pod_watches(cluster.connection)
+        memory = JobMemory(TrainingJobs(jobs, cluster.job), JobPods(pods))
+        executor = Executor(cluster, memory, coordinators, self._settings, self._keys)
         reconciler = Reconciler(
             cluster, coordinators, executor, self.nodes, self._settings, job_series
         )
         self._tasks = [
             *(asyncio.create_task(self._work(reconciler)) for _ in range(WORKERS)),
-            *(asyncio.create_task(w.run()) for w in self._job_watches(cluster.connection)),
-            *(asyncio.create_task(w.run()) for w in watches.values()),
+            *(asyncio.create_task(watch.run()) for watch in jobs.values()),
+            *(asyncio.create_task(watch.run()) for watch in pods.values()),
         ]
         self._health = await serve_health(self._settings.health_port, lambda: len(self.queue))
         self._closers = [coordinators, session, cluster]
@@ -112,10 +119,17 @@ class Operator:
         await session.close()
         await cluster.__aexit__(None, None, None)
 
-    def _job_watches(self, connection: ApiConnection) -> Iterator[ListWatch[None]]:
-        for namespace in self._settings.namespaces or (None,):
-            jobs = Collection(connection, jobs_path(namespace), only_metadata=True)
-            yield ListWatch(jobs, ObjectCache(0, 0), self._changed, nothing)
+    def _job_watches(self, connection: ApiConnection) -> dict[str | None, ListWatch[str]]:
+        namespaces = self._settings.namespaces or (None,)
+        return {
+            namespace: ListWatch(
+                Collection(connection, jobs_path(namespace)),
+                ObjectCache(MOST_JOB_BYTES // len(namespaces), MOST_BYTES_OF_ONE_JOB),
+                self._changed,
+                keep_job,
+            )
+            for namespace in namespaces
+        }
 
     def _pod_watches(self, connection: ApiConnection) -> dict[str | None, ListWatch[OwnedPod]]:
         namespaces = self._settings.namespaces or (None,)

@@ -1,12 +1,13 @@
 """The objects of one kind in the API server: lists them in pages, and watches them.
 
 A page that cannot be read is fetched again one object at a time, so that one object hides no other.
+Of one that cannot be read either, the metadata come, or at least the name.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from regroup_operator.api.resource import Object
@@ -29,6 +30,8 @@ class Page:
     """Where the next page begins; empty after the last one."""
     unreadable: str = ""
     """Name of the one object here, when it cannot be read."""
+    is_partial: bool = False
+    """Whether there is only the metadata of the one object here."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +57,16 @@ class Collection:
         answer = await self._list(limit, token, self._accept("PartialObjectMetadataList"))
         return Page(*_part(self.path, answer, "items"))
 
-    async def skip(self, token: str) -> Page:
-        """Only the name of the next object, as `kubectl get` would print it. Raises UnreadableError
-        when not even that can be read.
+    async def partial(self, token: str) -> Page:
+        """The next object without spec and status, or only its name, as `kubectl get` would print
+        it. Raises UnreadableError when not even that can be read.
         """
+        try:
+            return replace(await replace(self, only_metadata=True).page(1, token), is_partial=True)
+        except UnreadableError:
+            return await self._skip(token)
+
+    async def _skip(self, token: str) -> Page:
         answer = await self._list(1, token, _PARTIAL.format("Table"), includeObject="None")
         rows, version, token = _part(self.path, answer, "rows")
         return Page([], version, token, ", ".join(str(row["cells"][0]) for row in rows))
@@ -98,7 +107,7 @@ async def pages(collection: Collection, limit: int = PAGE_OBJECTS) -> AsyncItera
             if not alone:
                 alone = limit
                 continue
-            page = await collection.skip(token)
+            page = await collection.partial(token)
         yield page
         token, alone = page.token, max(0, alone - 1)
         if not token:

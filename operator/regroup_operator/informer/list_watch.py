@@ -56,11 +56,6 @@ def own_key(metadata: Object) -> Key:
     return str(metadata.get("namespace") or ""), str(metadata["name"])
 
 
-def nothing(_: Object) -> tuple[None, int]:
-    """Keeps no value: its reader wants the changes alone."""
-    return None, 0
-
-
 class ListWatch(Generic[T]):
     """Lists and watches one collection into `cache`. `run` never ends by itself. A change is
     reported with the key of the object itself, or of the one that `subject_of` names.
@@ -133,7 +128,8 @@ class ListWatch(Generic[T]):
                 unreadable.add(page.unreadable)
                 _skip(self._collection, page.unreadable)
             for document in page.objects:
-                seen = self._read(document, self._known(document))
+                known = self._known(document)
+                seen = self._read(document, known, is_partial=page.is_partial)
                 listed[seen.key] = seen
         changes = self.cache.replace(listed, self._version(version), began, unreadable)
         self._needs_list, self._heard = False, time.monotonic()
@@ -206,13 +202,15 @@ class ListWatch(Generic[T]):
         """
         return self._read(document)
 
-    def _read(self, document: Any, known: Seen[T] | None = None) -> Seen[T]:
+    def _read(
+        self, document: Any, known: Seen[T] | None = None, *, is_partial: bool = False
+    ) -> Seen[T]:
         metadata = _metadata(document)
         try:
             key, subject = own_key(metadata), self._subject_of(metadata)
             if known is not None and known.subject == subject and known.value is not None:
                 return known
-            value, size = self._value(key, document)
+            value, size = (None, 0) if is_partial else self._value(key, document)
             return Seen(
                 key,
                 str(metadata["uid"]),

@@ -22,11 +22,17 @@ from regroup_operator.errors import ClusterError
 from regroup_operator.observe.observed import CoordinatorView, Observed
 from regroup_trainer.protocol.environment import CoordinatorEnvironment
 from regroup_trainer.protocol.ledger import FailedStarts
-from tests.support.job_pods import UNWATCHED
+from tests.support.job_memory import make_memory
 from tests.support.operator_simulation import make_coordinator_status
 from tests.support.rendering import KEYS, SETTINGS, make_valid_job, values_of
 
 Json = dict[str, Any]
+
+
+def make_executor(server: object) -> Executor:
+    """An executor that sends its requests there."""
+    cluster, coordinators = cast(Cluster, server), cast(Coordinators, None)
+    return Executor(cluster, make_memory(), coordinators, SETTINGS, KEYS)
 
 
 class Full:
@@ -37,7 +43,7 @@ class Full:
 
 
 async def test_a_token_that_cannot_be_sent_again_stops_nothing_else() -> None:
-    executor = Executor(cast(Cluster, Full()), UNWATCHED, cast(Coordinators, None), SETTINGS, KEYS)
+    executor = make_executor(Full())
     await executor.execute(EnsureToken(), make_valid_job(), Observed())
     with pytest.raises(ClusterError, match="exceeded quota"):
         await executor.execute(EnsureAccess(), make_valid_job(), Observed())
@@ -69,7 +75,7 @@ class SmallQuota:
 
 async def test_a_batch_ends_wholly_before_its_refusal_counts() -> None:
     server = SmallQuota(2)
-    executor = Executor(cast(Cluster, server), UNWATCHED, cast(Coordinators, None), SETTINGS, KEYS)
+    executor = make_executor(server)
     batch = tuple(CreateWorker(index, 1, ()) for index in range(8))
     with pytest.raises(ClusterError, match="exceeded quota"):
         await executor.execute_all(batch, make_valid_job(), Observed())
@@ -88,7 +94,7 @@ class Pods:
 
 async def test_a_new_coordinator_is_told_of_the_tries_that_the_last_one_has_counted() -> None:
     server = Pods()
-    executor = Executor(cast(Cluster, server), UNWATCHED, cast(Coordinators, None), SETTINGS, KEYS)
+    executor = make_executor(server)
     tries = FailedStarts(error="KeyError: 'SIZE'", tries=2, machines=("a", "b"), since=1.0)
     for known in (tries, None):
         view = CoordinatorView(status=make_coordinator_status(failed_starts=known))
