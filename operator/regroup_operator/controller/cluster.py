@@ -48,6 +48,11 @@ def pods_path(namespace: str | None) -> str:
     return f"{_CORE}/pods" if namespace is None else _core(namespace, "pods")
 
 
+def nodes_path() -> str:
+    """The path of all nodes."""
+    return f"{_CORE}/nodes"
+
+
 def _job_path(namespace: str, name: str) -> str:
     return f"{jobs_path(namespace)}/{_segment(name)}"
 
@@ -141,7 +146,7 @@ class Cluster:
 
     async def node(self, name: str) -> Object | None:
         """A node, with its conditions and taints."""
-        return await self._get(f"{_CORE}/nodes", name)
+        return await self._get(nodes_path(), name)
 
     async def node_lease(self, name: str) -> Object | None:
         """The lease that a kubelet renews every 10 s."""

@@ -1,10 +1,8 @@
 """What wakes the operator: each event only puts the key of a job on the queue.
 
-TrainingJobs and pods have a list and watch of our own, which reads within bounds: tenants write
-both, and `metadata.managedFields` as deep as they like. What they show is in memory. kopf is
-the shell: start, end, health, and the watch of nodes, which no tenant writes. Its
-create/update/field chains, daemons, timers and finalizers are not used: reconciling is
-level-triggered, and the status holds all that must be remembered.
+TrainingJobs, pods and nodes have a list and watch of our own, which reads within bounds: tenants
+write the first two, and `metadata.managedFields` as deep as they like. What they show is in memory.
+kopf is the shell: login, start and end. It watches nothing.
 """
 
 from __future__ import annotations
@@ -21,12 +19,11 @@ from aiohttp import web
 from regroup_operator.api import names
 from regroup_operator.api.resource import Key
 from regroup_operator.api.settings import Settings
-from regroup_operator.controller.cluster import Cluster, jobs_path, pods_path
+from regroup_operator.controller.cluster import Cluster, jobs_path, nodes_path, pods_path
 from regroup_operator.controller.coordination import Coordinators, open_session
 from regroup_operator.controller.credentials import login
 from regroup_operator.controller.executor import Executor
-from regroup_operator.controller.kopf_storage import NoDiffBase, NoProgress
-from regroup_operator.controller.node_watch import NodeWatch
+from regroup_operator.controller.node_watch import NodeWatch, keep_node
 from regroup_operator.controller.operator_metrics import count_reconcile, count_taken, job_series
 from regroup_operator.controller.reconcile import Reconciler
 from regroup_operator.controller.work_queue import WorkQueue
@@ -50,7 +47,7 @@ from regroup_operator.informer.training_jobs import (
     TrainingJobs,
     keep_job,
 )
-from regroup_operator.observe.kubernetes_objects import read_ready
+from regroup_operator.observe.observed import NodeState
 from regroup_operator.render.keyring import Keyring
 from regroup_trainer.system.server_connections import Connections, Listening
 
@@ -61,9 +58,11 @@ WORKERS_OF_A_NAMESPACE = 8
 PROBES_AT_ONCE = 32
 """Connections to /healthz."""
 ERROR_BACKOFFS = (0.1, 0.5, 1, 2, 5, *([10] * 60))
-"""Pauses of kopf's watches during an outage of the API server. By default kopf ends the process
-after a minute.
+"""Pauses of kopf's requests at its start during an outage of the API server. By default kopf ends
+the process after a minute.
 """
+MOST_NODE_BYTES = 32 * 1024 * 1024
+"""Of all nodes in memory, about."""
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +78,6 @@ class Operator:
         self.queue: WorkQueue[Key] = WorkQueue(
             group_of=lambda key: key[0], most_of_a_group=WORKERS_OF_A_NAMESPACE
         )
-        self.nodes: NodeWatch | None = None
         self._closers: list[Any] = []
         self._health: Listening | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -91,17 +89,18 @@ class Operator:
         cluster = await Cluster(login).__aenter__()
         session = open_session()
         coordinators = Coordinators(session, self.queue.add)
-        self.nodes = NodeWatch(cluster, allowed=may_watch_nodes)
+        states = ObjectCache[NodeState](MOST_NODE_BYTES, MOST_NODE_BYTES)
+        nodes = NodeWatch(cluster, states if may_watch_nodes else None)
         jobs, pods = self._job_watches(cluster.connection), self._pod_watches(cluster.connection)
         memory = JobMemory(TrainingJobs(jobs, cluster.job), JobPods(pods))
         executor = Executor(cluster, memory, coordinators, self._settings, self._keys)
-        reconciler = Reconciler(
-            cluster, coordinators, executor, self.nodes, self._settings, job_series
-        )
+        reconciler = Reconciler(cluster, coordinators, executor, nodes, self._settings, job_series)
+        watches: list[ListWatch[Any]] = [*jobs.values(), *pods.values()]
+        if may_watch_nodes:
+            watches.append(self._node_watch(cluster.connection, states, nodes))
         self._tasks = [
             *(asyncio.create_task(self._work(reconciler)) for _ in range(WORKERS)),
-            *(asyncio.create_task(watch.run()) for watch in jobs.values()),
-            *(asyncio.create_task(watch.run()) for watch in pods.values()),
+            *(asyncio.create_task(watch.run()) for watch in watches),
         ]
         self._health = await serve_health(self._settings.health_port, lambda: len(self.queue))
         self._closers = [coordinators, session, cluster]
@@ -143,6 +142,15 @@ class Operator:
             )
             for namespace in namespaces
         }
+
+    def _node_watch(
+        self, connection: ApiConnection, states: ObjectCache[NodeState], nodes: NodeWatch
+    ) -> ListWatch[NodeState]:
+        def changed(key: Key, _same_spec: bool) -> None:
+            for job in nodes.changed(key[1]):
+                self.queue.add(job)
+
+        return ListWatch(Collection(connection, nodes_path()), states, changed, keep_node)
 
     def _pod_changed(self, job: Key, _same_spec: bool) -> None:
         self.queue.add(job)
@@ -193,7 +201,7 @@ async def serve_health(port: int, waiting: Callable[[], int]) -> Listening:
 
 
 def register(registry: kopf.OperatorRegistry, operator: Operator, *, may_watch_nodes: bool) -> None:
-    """Register the handlers with kopf: what else to watch, and what to do about it."""
+    """Have kopf start and end the operator."""
 
     @kopf.on.login(registry=registry)
     async def _login(**_: Any) -> kopf.ConnectionInfo:
@@ -208,30 +216,9 @@ def register(registry: kopf.OperatorRegistry, operator: Operator, *, may_watch_n
     async def _cleanup(**_: Any) -> None:
         await operator.stop()
 
-    if may_watch_nodes:
-
-        @kopf.on.event("", "v1", "nodes", registry=registry)
-        async def _node(
-            name: str,
-            body: kopf.Body,
-            type: str | None,  # noqa: A002
-            **_: Any,
-        ) -> None:
-            if operator.nodes is None:
-                return
-            is_gone = type == "DELETED"
-            ready = not is_gone and read_ready(body)
-            nodes = operator.nodes
-            for key in nodes.deleted(name) if is_gone else nodes.reported(name, ready=ready):
-                operator.queue.add(key)
-
 
 def configure(settings: kopf.OperatorSettings) -> None:
     """Set kopf's own settings."""
     settings.scanning.disabled = True
     settings.posting.enabled = False
-    settings.persistence.diffbase_storage = NoDiffBase()
-    settings.persistence.progress_storage = NoProgress()
     settings.networking.error_backoffs = ERROR_BACKOFFS
-    settings.watching.server_timeout = 240
-    settings.watching.client_timeout = 300

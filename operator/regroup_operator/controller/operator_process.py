@@ -33,9 +33,7 @@ class Basis:
     """What the operator learns of the cluster before it starts."""
 
     may_watch_nodes: bool
-    """Whether it has the rights to watch nodes and read their leases. kopf ends when a watch is
-    forbidden.
-    """
+    """Whether it has the rights to watch nodes and read their leases."""
     keys: Keyring
 
 
@@ -129,11 +127,5 @@ def main() -> int:
     operator = Operator(settings, basis.keys)
     register(registry, operator, may_watch_nodes=basis.may_watch_nodes)
     with quiet_end() as loop:
-        kopf.run(
-            loop=loop,
-            registry=registry,
-            standalone=True,
-            clusterwide=not settings.namespaces,
-            namespaces=settings.namespaces,
-        )
+        kopf.run(loop=loop, registry=registry, standalone=True, clusterwide=True)
     return 0

@@ -80,7 +80,7 @@ async def reconciler_of(
     """A reconciler beside this server."""
     async with aiohttp.ClientSession() as session:
         coordinators = Coordinators(session, lambda _key: None)
-        nodes = NodeWatch(server, allowed=False)
+        nodes = NodeWatch(server, None)
         memory = JobMemory(jobs or make_memory(server.job).jobs, pods)
         executor = Executor(server, memory, coordinators, SETTINGS, KEYS)
         yield reconcile.Reconciler(server, coordinators, executor, nodes, SETTINGS, JobSeries())
