@@ -25,7 +25,7 @@ def make_object(name: str, version: int, generation: int = 1, **metadata: Any) -
 
 
 class FakeApiServer:
-    """Serves `/things`. An asynchronous context manager."""
+    """Serves the collection under each path. An asynchronous context manager."""
 
     def __init__(self) -> None:
         self.objects: list[Json] = []
@@ -52,7 +52,7 @@ class FakeApiServer:
 
     async def __aenter__(self) -> Self:
         app = web.Application()
-        app.router.add_get("/things", self._answer)
+        app.router.add_get("/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)

@@ -61,6 +61,10 @@ ERROR_BACKOFFS = (0.1, 0.5, 1, 2, 5, *([10] * 60))
 """Pauses of kopf's requests at its start during an outage of the API server. By default kopf ends
 the process after a minute.
 """
+LISTED_SECONDS = 30.0
+"""The workers start once memory has listed all, or after so long. Of what it has not listed, rounds
+ask the API server: the right to list one namespace may be missing.
+"""
 MOST_NODE_BYTES = 32 * 1024 * 1024
 """Of all nodes in memory, about."""
 
@@ -78,13 +82,14 @@ class Operator:
         self.queue: WorkQueue[Key] = WorkQueue(
             group_of=lambda key: key[0], most_of_a_group=WORKERS_OF_A_NAMESPACE
         )
+        self._started = asyncio.Event()
         self._closers: list[Any] = []
         self._health: Listening | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, *, may_watch_nodes: bool) -> None:
-        """Open the clients and start the workers. `may_watch_nodes`: whether its rights allow
-        it.
+        """Open the clients, and start the workers once memory is filled. `may_watch_nodes`: whether
+        its rights allow it.
         """
         cluster = await Cluster(login).__aenter__()
         session = open_session()
@@ -99,11 +104,23 @@ class Operator:
         if may_watch_nodes:
             watches.append(self._node_watch(cluster.connection, states, nodes))
         self._tasks = [
-            *(asyncio.create_task(self._work(reconciler)) for _ in range(WORKERS)),
+            asyncio.create_task(self._start_workers(reconciler, watches)),
             *(asyncio.create_task(watch.run()) for watch in watches),
         ]
-        self._health = await serve_health(self._settings.health_port, lambda: len(self.queue))
+        self._health = await serve_health(
+            self._settings.health_port, lambda: len(self.queue), self._started.is_set
+        )
         self._closers = [coordinators, session, cluster]
+
+    async def _start_workers(self, reconciler: Reconciler, watches: list[ListWatch[Any]]) -> None:
+        try:
+            async with asyncio.timeout(LISTED_SECONDS):
+                for watch in watches:
+                    await watch.listed.wait()
+        except TimeoutError:
+            log.warning("not all could be listed within %g s: jobs wait no longer", LISTED_SECONDS)
+        self._tasks += [asyncio.create_task(self._work(reconciler)) for _ in range(WORKERS)]
+        self._started.set()
 
     async def stop(self) -> None:
         """End the workers and close the clients. The jobs train on."""
@@ -183,16 +200,18 @@ class Operator:
         return False
 
 
-async def serve_health(port: int, waiting: Callable[[], int]) -> Listening:
-    """Serve /healthz, which answers how many jobs wait, on all addresses. The caller cleans up.
-    Silent connections are bounded: whoever reaches the port can open them, and a probe must get
-    through. Raises OSError.
+async def serve_health(
+    port: int, waiting: Callable[[], int], is_started: Callable[[], bool]
+) -> Listening:
+    """Serve /healthz, which answers how many jobs wait, on all addresses; with status 503 until the
+    workers have started. The caller cleans up. Silent connections are bounded: whoever reaches the
+    port can open them, and a probe must get through. Raises OSError.
     """
     connections = Connections(lambda: PROBES_AT_ONCE)
 
     async def answer(request: web.Request) -> web.Response:
         connections.request(request.transport)
-        return web.json_response({"waiting": waiting()})
+        return web.json_response({"waiting": waiting()}, status=200 if is_started() else 503)
 
     application = web.Application()
     application.router.add_get("/healthz", answer)
