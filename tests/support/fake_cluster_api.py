@@ -5,6 +5,7 @@ nothing but what the operator relies on: names, UIDs and versions.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import json
 import re
@@ -138,7 +139,8 @@ class FakeClusterApi:
             for version, of, line in [event for event in self._events if event[0] > sent]:
                 sent = version
                 if of == resource and _matches(line["object"], selector):
-                    await answer.write(json.dumps(line).encode() + b"\n")
+                    with contextlib.suppress(ConnectionResetError):
+                        await answer.write(json.dumps(line).encode() + b"\n")
             async with self._changed:
                 while self.version <= sent:
                     await self._changed.wait()
