@@ -127,6 +127,8 @@ class FakeClusterApi:
             for each in self.all(resource)
             if namespace in ("", each["metadata"].get("namespace")) and _matches(each, selector)
         ]
+        for each in found:
+            each.pop("kind", None)  # as real lists do
         metadata = {"resourceVersion": str(self.version)}
         return web.json_response({"metadata": metadata, "items": found})
 

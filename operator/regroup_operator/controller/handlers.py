@@ -16,13 +16,13 @@ from typing import Any
 import kopf
 from aiohttp import web
 
-from regroup_operator.api import names
 from regroup_operator.api.resource import Key
 from regroup_operator.api.settings import Settings
-from regroup_operator.controller.cluster import Cluster, jobs_path, nodes_path, pods_path
+from regroup_operator.controller.cluster import Cluster, nodes_path
 from regroup_operator.controller.coordination import Coordinators, open_session
 from regroup_operator.controller.credentials import login
 from regroup_operator.controller.executor import Executor
+from regroup_operator.controller.memory_watches import MemoryWatches
 from regroup_operator.controller.node_watch import NodeWatch, keep_node
 from regroup_operator.controller.operator_metrics import count_reconcile, count_taken, job_series
 from regroup_operator.controller.reconcile import Reconciler
@@ -30,23 +30,8 @@ from regroup_operator.controller.work_queue import WorkQueue
 from regroup_operator.errors import OperatorError
 from regroup_operator.informer.api_connection import ApiConnection
 from regroup_operator.informer.collection import Collection
-from regroup_operator.informer.job_memory import JobMemory
-from regroup_operator.informer.job_pods import (
-    MOST_BYTES,
-    MOST_BYTES_OF_ONE,
-    JobPods,
-    OwnedPod,
-    job_of,
-    keep_pod,
-)
 from regroup_operator.informer.list_watch import ListWatch
 from regroup_operator.informer.object_cache import ObjectCache
-from regroup_operator.informer.training_jobs import (
-    MOST_BYTES_OF_ONE_JOB,
-    MOST_JOB_BYTES,
-    TrainingJobs,
-    keep_job,
-)
 from regroup_operator.observe.observed import NodeState
 from regroup_operator.render.keyring import Keyring
 from regroup_trainer.system.server_connections import Connections, Listening
@@ -96,11 +81,11 @@ class Operator:
         coordinators = Coordinators(session, self.queue.add)
         states = ObjectCache[NodeState](MOST_NODE_BYTES, MOST_NODE_BYTES)
         nodes = NodeWatch(cluster, states if may_watch_nodes else None)
-        jobs, pods = self._job_watches(cluster.connection), self._pod_watches(cluster.connection)
-        memory = JobMemory(TrainingJobs(jobs, cluster.job), JobPods(pods))
+        filling = MemoryWatches(cluster, self._settings.namespaces or (None,))
+        memory = filling.memory(self._changed, self._pod_changed)
         executor = Executor(cluster, memory, coordinators, self._settings, self._keys)
         reconciler = Reconciler(cluster, coordinators, executor, nodes, self._settings, job_series)
-        watches: list[ListWatch[Any]] = [*jobs.values(), *pods.values()]
+        watches = filling.watches
         if may_watch_nodes:
             watches.append(self._node_watch(cluster.connection, states, nodes))
         self._tasks = [
@@ -134,31 +119,6 @@ class Operator:
         coordinators.close()
         await session.close()
         await cluster.__aexit__(None, None, None)
-
-    def _job_watches(self, connection: ApiConnection) -> dict[str | None, ListWatch[str]]:
-        namespaces = self._settings.namespaces or (None,)
-        return {
-            namespace: ListWatch(
-                Collection(connection, jobs_path(namespace)),
-                ObjectCache(MOST_JOB_BYTES // len(namespaces), MOST_BYTES_OF_ONE_JOB),
-                self._changed,
-                keep_job,
-            )
-            for namespace in namespaces
-        }
-
-    def _pod_watches(self, connection: ApiConnection) -> dict[str | None, ListWatch[OwnedPod]]:
-        namespaces = self._settings.namespaces or (None,)
-        return {
-            namespace: ListWatch(
-                Collection(connection, pods_path(namespace), names.JOB),
-                ObjectCache(MOST_BYTES // len(namespaces), MOST_BYTES_OF_ONE),
-                self._pod_changed,
-                keep_pod,
-                job_of,
-            )
-            for namespace in namespaces
-        }
 
     def _node_watch(
         self, connection: ApiConnection, states: ObjectCache[NodeState], nodes: NodeWatch

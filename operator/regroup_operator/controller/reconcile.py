@@ -232,8 +232,8 @@ class Reconciler:
         view = self._coordinators.view(job.key, job.status.coordinator_term, running)
         role = LAUNCHER_OBJECTS[job.launcher].leading_role
         found = await asyncio.gather(
-            self._cluster.service(job.namespace, names.service(job.name, role)),
-            self._cluster.disruption_budget(job.namespace, names.disruption_budget(job.name)),
+            self._memory.services.get((job.namespace, names.service(job.name, role))),
+            self._memory.budgets.get((job.namespace, names.disruption_budget(job.name))),
             self._network_policy(job),
             self._claim(job),
         )
@@ -326,7 +326,7 @@ class Reconciler:
         """
         if not isinstance(job, Job):
             return None
-        found = await self._cluster.network_policy(job.namespace, names.network_policy(job.name))
+        found = await self._memory.policies.get((job.namespace, names.network_policy(job.name)))
         return found if job.spec.network_policy == "Isolated" else _own(found, job)
 
     def _images(self, job: AnyJob) -> dict[str, str]:
@@ -358,9 +358,8 @@ class Reconciler:
         """Write a status over the object that was read. Raises as the request does."""
         metadata = document["metadata"]
         key = metadata["namespace"], metadata["name"]
-        self._memory.jobs.outdate(key)  # until there is an answer
-        answer = await self._cluster.change_status(*key, status, read_identity(document))
-        self._memory.jobs.note(key, answer)
+        request = self._cluster.change_status(*key, status, read_identity(document))
+        await self._memory.jobs.write(key, request)
 
     def _is_due(self, job: AnyJob, decided: Plan) -> bool:
         if job.unreadable_status or differs(job.status, decided.status, ignoring=THROTTLED):

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regroup_operator.informer.job_pods import JobPods
-from regroup_operator.informer.training_jobs import TrainingJobs
+from regroup_operator.informer.remembered_objects import RememberedObjects
 
 
 @dataclass(frozen=True)
 class JobMemory:
     """The jobs, and their objects."""
 
-    jobs: TrainingJobs
+    jobs: RememberedObjects
     pods: JobPods
+    services: RememberedObjects
+    policies: RememberedObjects
+    budgets: RememberedObjects

@@ -16,9 +16,12 @@ from regroup_operator.decide.plan import (
     CreateWorker,
     EnsureAccess,
     EnsureDisruptionBudget,
+    EnsureService,
     EnsureToken,
 )
 from regroup_operator.errors import ClusterError
+from regroup_operator.informer.job_memory import JobMemory
+from regroup_operator.informer.remembered_objects import RememberedObjects
 from regroup_operator.observe.observed import CoordinatorView, Observed
 from regroup_trainer.protocol.environment import CoordinatorEnvironment
 from regroup_trainer.protocol.ledger import FailedStarts
@@ -29,10 +32,10 @@ from tests.support.rendering import KEYS, SETTINGS, make_valid_job, values_of
 Json = dict[str, Any]
 
 
-def make_executor(server: object) -> Executor:
+def make_executor(server: object, memory: JobMemory | None = None) -> Executor:
     """An executor that sends its requests there."""
     cluster, coordinators = cast(Cluster, server), cast(Coordinators, None)
-    return Executor(cluster, make_memory(), coordinators, SETTINGS, KEYS)
+    return Executor(cluster, memory or make_memory(), coordinators, SETTINGS, KEYS)
 
 
 class Full:
@@ -103,3 +106,30 @@ async def test_a_new_coordinator_is_told_of_the_tries_that_the_last_one_has_coun
         container = server.made[-1]["spec"]["containers"][0]
         environment = CoordinatorEnvironment.read(values_of(container))
         assert environment.first_desired().failed_starts == known
+
+
+class Maker:
+    """It makes what it is asked for."""
+
+    async def create_secret(self, _document: Json) -> None:
+        return
+
+    async def create_service(self, document: Json) -> Json:
+        identity = {"uid": "uid-1", "resourceVersion": "12"}
+        return {**document, "metadata": {**document["metadata"], **identity}}
+
+    create_network_policy = create_disruption_budget = create_service
+
+
+async def test_what_an_action_has_made_is_in_memory_before_the_watch_shows_it() -> None:
+    memory, job = make_memory(), make_valid_job()
+    made: dict[RememberedObjects, tuple[Action, str]] = {
+        memory.services: (EnsureService(1), "gpt-coordinator"),
+        memory.policies: (EnsureAccess(), "gpt-isolated"),
+        memory.budgets: (EnsureDisruptionBudget(2), "gpt-workers"),
+    }
+    for objects, (action, name) in made.items():
+        cache = objects._watches[None].cache
+        cache.replace({}, 1, cache.begin_list())
+        await make_executor(Maker(), memory).execute(action, job, Observed())
+        assert await objects.get((job.namespace, name)) is not None

@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -22,13 +23,18 @@ from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import JobSeries, internal_errors
 from regroup_operator.decide.plan import Plan
 from regroup_operator.errors import ClusterError, ConflictError, UnreadableError
-from regroup_operator.informer.job_memory import JobMemory
 from regroup_operator.informer.job_pods import JobPods, SeenPod
+from regroup_operator.informer.remembered_objects import RememberedObjects
 from regroup_operator.informer.request_metrics import unreadable
-from regroup_operator.informer.training_jobs import TrainingJobs
 from regroup_operator.observe.observed import CoordinatorView, Identity
 from regroup_trainer.protocol.job_status import JobEvent
-from tests.support.job_memory import UNWATCHED, make_job_watch, make_memory, make_pod_watch
+from tests.support.job_memory import (
+    NOWHERE,
+    UNWATCHED,
+    make_job_watch,
+    make_memory,
+    make_pod_watch,
+)
 from tests.support.operator_simulation import make_coordinator_status, make_spec
 from tests.support.rendering import KEYS, SETTINGS
 
@@ -37,6 +43,8 @@ Json = dict[str, Any]
 
 class Server(Cluster):
     """One job, and the events about it."""
+
+    connection = NOWHERE
 
     def __init__(self, document: Json | UnreadableError) -> None:
         self.document = document
@@ -75,13 +83,14 @@ def make_document(field: str) -> Json:
 
 @asynccontextmanager
 async def reconciler_of(
-    server: Server, pods: JobPods = UNWATCHED, jobs: TrainingJobs | None = None
+    server: Server, pods: JobPods = UNWATCHED, jobs: RememberedObjects | None = None
 ) -> AsyncIterator[reconcile.Reconciler]:
     """A reconciler beside this server."""
     async with aiohttp.ClientSession() as session:
         coordinators = Coordinators(session, lambda _key: None)
         nodes = NodeWatch(server, None)
-        memory = JobMemory(jobs or make_memory(server.job).jobs, pods)
+        memory = replace(make_memory(server), pods=pods)
+        memory = replace(memory, jobs=jobs or memory.jobs)
         executor = Executor(server, memory, coordinators, SETTINGS, KEYS)
         yield reconcile.Reconciler(server, coordinators, executor, nodes, SETTINGS, JobSeries())
 
@@ -139,7 +148,10 @@ class PlainServer(Server):
     async def create_secret(self, document: Json) -> None:
         """The Secret with the token is of no interest here."""
 
-    create_service = create_network_policy = create_secret
+    async def create_service(self, document: Json) -> Json:
+        return {}
+
+    create_network_policy = create_service
 
 
 async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
@@ -345,11 +357,11 @@ class PodServer(PlainServer):
         spec = {"clusterIP": "198.19.0.1", "selector": {"regroup.dev/term": "1"}}
         return {"kind": "Service", "metadata": metadata, "spec": spec}
 
-    async def change_service(self, *_: Any) -> None:
-        """The Service is of no interest here."""
+    async def change_service(self, *_: Any) -> Json:
+        return {}
 
-    async def create_disruption_budget(self, *_: Any) -> None:
-        """Nor is the budget."""
+    async def create_disruption_budget(self, *_: Any) -> Json:
+        return {}
 
     async def create_pod(self, document: Json) -> Json:
         await super().create_pod(document)
@@ -435,7 +447,8 @@ async def test_the_job_is_asked_for_only_after_a_status_that_was_refused() -> No
     watch = make_job_watch()
     seen = watch.read(server.stored)
     watch.cache.replace({seen.key: seen}, 7, watch.cache.begin_list())
-    async with reconciler_of(server, jobs=TrainingJobs({None: watch}, server.job)) as reconciler:
+    jobs = RememberedObjects({None: watch}, server.job)
+    async with reconciler_of(server, jobs=jobs) as reconciler:
         for _ in range(3):
             await reconciler.reconcile(("a", "gpt"))
         assert (server.asked, len(server.statuses)) == (0, 1), "its own write is in memory"
