@@ -28,8 +28,10 @@ Path = Callable[[str | None], str]
 """Namespace -> path of a collection; None: of all namespaces."""
 MOST_BYTES_OF_ONE = 64 * 1024
 _MIB = 1024 * 1024
-JOB_BYTES, POD_BYTES, OTHER_BYTES = 64 * _MIB, 128 * _MIB, 16 * _MIB
-"""Of all jobs, of all pods, and of all objects of each other kind, about."""
+JOB_BYTES, POD_BYTES, OTHER_BYTES = 32 * _MIB, 64 * _MIB, 8 * _MIB
+"""Of all jobs, of all pods, and of all objects of each other kind, about. While lists are read,
+twice as much may be held: less than the limit of the chart, 512 MiB.
+"""
 
 
 @dataclass
