@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,12 +31,22 @@ class OwnedPod:
 SeenPod = Seen[OwnedPod]
 
 
-def keep_pod(document: Object) -> tuple[OwnedPod, int]:
-    """What memory keeps of a pod, and about how many bytes it takes."""
+def keep_pod(document: Object) -> tuple[OwnedPod | None, int]:
+    """What memory keeps of a pod, and about how many bytes it takes. Nothing of the mere head of a
+    large one.
+    """
+    if "spec" not in document:
+        return None, 0
     owners = document["metadata"].get("ownerReferences", [])
     owner = next((str(each["uid"]) for each in owners if each.get("controller")), "")
     kept = OwnedPod(owner, read_pod(document))
-    return kept, _OVERHEAD_BYTES + len(repr(kept))
+    return kept, _OVERHEAD_BYTES + sum(map(_bytes_of, vars(kept.pod).values()))
+
+
+def _bytes_of(value: object) -> int:
+    """Of a value in memory: thousands of short texts take ten times as much as they are long."""
+    parts = value if isinstance(value, tuple | frozenset) else ()
+    return sys.getsizeof(value) + sum(map(_bytes_of, parts)) if value else 0
 
 
 def job_of(metadata: Object) -> Key:

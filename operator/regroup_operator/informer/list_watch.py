@@ -45,8 +45,9 @@ OnChange = Callable[[Key, bool], None]
 """Gets the subject, and whether the spec is what it was: only labels or status have changed."""
 SubjectOf = Callable[[Object], Key]
 """Metadata of an object -> the key that its changes are reported with."""
-Read = Callable[[Object], tuple[T, int]]
-"""An object -> what is kept of it, and about how many bytes that takes."""
+Read = Callable[[Object], tuple[T | None, int]]
+"""An object, or the head of a large one -> what is kept of it, and about how many bytes that takes.
+"""
 
 
 def own_key(metadata: Object) -> Key:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -11,7 +12,11 @@ import pytest
 from regroup_operator.api.resource import Key, Object
 from regroup_operator.errors import ClusterError, UnreadableError
 from regroup_operator.informer import list_watch
-from regroup_operator.informer.api_connection import REQUESTS_AT_ONCE, split_lines
+from regroup_operator.informer.api_connection import (
+    REQUESTS_AT_ONCE,
+    WHOLE_LINE_BYTES,
+    split_lines,
+)
 from regroup_operator.informer.collection import Collection, pages
 from regroup_operator.informer.list_watch import ListWatch, SubjectOf, own_key
 from regroup_operator.informer.object_cache import ObjectCache
@@ -347,6 +352,19 @@ async def test_an_object_that_becomes_unreadable_does_not_count_as_deleted(
     assert watched.changes == []
 
 
+@pytest.mark.parametrize("size", [WHOLE_LINE_BYTES, 2 * MOST_BYTES])
+async def test_an_object_that_grows_too_long_for_a_line_ends_no_watch(
+    watched: Watched, size: int
+) -> None:
+    server = watched.server
+    large = {"labels": {"a": "b"}, "annotations": {"a": "x" * size}}
+    server.send("MODIFIED", make_object("one", 8, **large))
+    server.send("MODIFIED", make_object("two", 9))
+    server.send("DELETED", make_object("one", 10, **large))
+    await watched.expect(("one", True), ("two", True), ("one", False))
+    assert (server.lists, server.watched_from) == (1, ["7"])
+
+
 async def test_a_list_in_which_not_even_a_name_can_be_read_is_tried_again(
     server: FakeApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -413,8 +431,15 @@ async def test_lines_come_whole_however_the_stream_is_cut() -> None:
 
 async def test_a_line_without_end_is_not_kept_in_memory() -> None:
     async def chunks() -> AsyncIterator[bytes]:
-        while True:
+        for _ in range(20):
             yield b"a" * 1_000_000
+            _, peak = tracemalloc.get_traced_memory()
+            assert peak < 3 * MOST_BYTES
+        yield b"bc\nd\n"
 
-    (line,) = [line async for line in split_lines(chunks())]
-    assert MOST_BYTES < len(line) <= MOST_BYTES + 1_000_000
+    tracemalloc.start()
+    try:
+        lines = [line async for line in split_lines(chunks())]
+    finally:
+        tracemalloc.stop()
+    assert lines == [b"a" * MOST_BYTES, b"d"]
