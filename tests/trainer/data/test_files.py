@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from regroup_trainer.checkpoint.volume_calls import describe
 from regroup_trainer.data import token_run
-from regroup_trainer.data.files import find, fingerprint
+from regroup_trainer.data.files import find, fingerprint, unreadable
 from regroup_trainer.data.token_cache import tokens_of
 from regroup_trainer.data.token_run import Tokens
 from regroup_trainer.errors import DataError
@@ -146,3 +147,16 @@ def test_a_pipe_holds_nobody_up(volume: Path) -> None:
     os.mkfifo(volume / "a.txt")
     with pytest.raises(DataError, match=r"a\.txt is no file"):
         names(volume)
+
+
+def test_a_name_that_no_message_can_have_is_said_to_be_one(volume: Path) -> None:
+    (volume / "a\udcff.txt").write_text("text")
+    with pytest.raises(DataError, match=r"a\\udcff\.txt has a name that is no UTF-8: rename it"):
+        names(volume)
+
+
+def test_a_folder_that_is_gone_is_named_in_printable_text(volume: Path) -> None:
+    gone = OSError(2, "No such file or directory", str(volume / "a\udcff\x1b[2J"))
+    for text in (str(unreadable(gone)), describe(gone)):
+        assert r"a\udcff\x1b[2J" in text
+        assert text.isprintable()

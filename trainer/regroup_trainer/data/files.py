@@ -19,6 +19,7 @@ from pathlib import Path
 import xxhash
 
 from regroup_trainer.errors import DataError
+from regroup_trainer.protocol.message import printable
 
 _BLOCK = 2**16
 _BLOCKS = 64
@@ -94,7 +95,7 @@ def fingerprint(files: Sequence[File]) -> str:
 
 def unreadable(error: OSError) -> DataError:
     """The error for a file that cannot be read, with the user that tried."""
-    problem = f"{error.filename} cannot be read ({error.strerror})"
+    problem = f"{printable(str(error.filename))} cannot be read ({error.strerror})"
     return DataError(f"data.paths: {problem}: make it readable for user {os.getuid()}")
 
 
@@ -118,10 +119,18 @@ def _require_own_links(path: Path) -> None:
 
 
 def _found(name: str, path: Path) -> File:
-    """Raises DataError for a pipe or a device, and OSError."""
+    """Raises DataError for a pipe or a device, and for a name that no message can have; OSError."""
+    if not _is_text(str(path)):
+        raise DataError(
+            f"data.paths: {printable(str(path))} has a name that is no UTF-8: rename it"
+        )
     about = path.stat()
     _require_file(path, about)
     return File(name, path, about.st_size, device_of(about))
+
+
+def _is_text(name: str) -> bool:
+    return name == name.encode(errors="replace").decode()
 
 
 def _require_file(path: Path, about: os.stat_result) -> None:
