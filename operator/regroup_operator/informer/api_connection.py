@@ -41,6 +41,8 @@ WHOLE_LINE_BYTES = 256 * 1024
 """Of a longer line of a watch only the head is decoded: decoding one takes up to 0.1 s of a process
 that all tenants share, and each may change large objects in a loop.
 """
+IS_HEAD = "isHead"
+"""A field of such an event: its object is not whole, and must not be kept."""
 JSON, JSON_PATCH = "application/json", "application/json-patch+json"
 Body = Mapping[str, Any] | list[Object] | None
 Login = Callable[[], kopf.ConnectionInfo]
@@ -105,7 +107,8 @@ class ApiConnection:
         self, path: str, query: Mapping[str, str], accept: str, seconds: float
     ) -> AsyncGenerator[Object, None]:
         """The events of a watch, as they come; it ends by itself after `seconds`. Those above
-        WHOLE_LINE_BYTES are as `decode_head` has them. Raises as `request` does, also in its midst.
+        WHOLE_LINE_BYTES are as `decode_head` has them, with IS_HEAD. Raises as `request` does, also
+        in its midst.
         """
         timeout = aiohttp.ClientTimeout(total=seconds + WATCH_GRACE_SECONDS, connect=5)
         sent = {"params": query, "headers": {"Accept": accept}, "timeout": timeout}
@@ -174,7 +177,7 @@ async def split_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 async def _decoded(method: str, path: str, data: bytes, *, is_event: bool = False) -> Object:
     try:
         if is_event and len(data) > WHOLE_LINE_BYTES:
-            found = decode_head(data)
+            found = {**decode_head(data), IS_HEAD: True}
         elif len(data) > IN_THREAD_BYTES:
             found = await asyncio.to_thread(decode, data)
         else:

@@ -31,12 +31,8 @@ class OwnedPod:
 SeenPod = Seen[OwnedPod]
 
 
-def keep_pod(document: Object) -> tuple[OwnedPod | None, int]:
-    """What memory keeps of a pod, and about how many bytes it takes. Nothing of the mere head of a
-    large one.
-    """
-    if "spec" not in document:
-        return None, 0
+def keep_pod(document: Object) -> tuple[OwnedPod, int]:
+    """What memory keeps of a pod, and about how many bytes it takes."""
     owners = document["metadata"].get("ownerReferences", [])
     owner = next((str(each["uid"]) for each in owners if each.get("controller")), "")
     kept = OwnedPod(owner, read_pod(document))

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from regroup_operator.api.resource import Key, Object
 from regroup_operator.errors import ClusterError, UnreadableError
+from regroup_operator.informer.api_connection import IS_HEAD
 from regroup_operator.informer.collection import Collection, pages
 from regroup_operator.informer.object_cache import Change, ObjectCache, Seen
 from regroup_operator.informer.request_metrics import count_list, count_unreadable
@@ -45,9 +46,8 @@ OnChange = Callable[[Key, bool], None]
 """Gets the subject, and whether the spec is what it was: only labels or status have changed."""
 SubjectOf = Callable[[Object], Key]
 """Metadata of an object -> the key that its changes are reported with."""
-Read = Callable[[Object], tuple[T | None, int]]
-"""An object, or the head of a large one -> what is kept of it, and about how many bytes that takes.
-"""
+Read = Callable[[Object], tuple[T, int]]
+"""An object -> what is kept of it, and about how many bytes that takes."""
 
 
 def own_key(metadata: Object) -> Key:
@@ -184,16 +184,17 @@ class ListWatch(Generic[T]):
             status = code if isinstance(code, int) else 0
             raise ClusterError("GET", self._collection.path, status, str(message))
         try:
-            self._report(self._apply(str(kind), document))
+            self._report(self._apply(str(kind), document, is_head=IS_HEAD in event))
         except ValueError as error:
             raise self._unreadable(str(error)) from error
 
-    def _apply(self, kind: str, document: Object) -> list[Change]:
+    def _apply(self, kind: str, document: Object, *, is_head: bool) -> list[Change]:
         """Raises ValueError for what cannot be compared, or comes too late."""
         if kind == "BOOKMARK":
             self.cache.bookmark(parse_version(_metadata(document).get("resourceVersion")))
             return []
-        return self.cache.apply(self._read(document), deleted=kind == "DELETED")
+        seen = self._read(document, is_head=is_head)
+        return self.cache.apply(seen, deleted=kind == "DELETED")
 
     def _report(self, changes: Iterable[Change]) -> None:
         for change in changes:
@@ -207,13 +208,15 @@ class ListWatch(Generic[T]):
         """
         return self._read(document)
 
-    def _read(self, document: Any, known: Seen[T] | None = None) -> Seen[T]:
+    def _read(
+        self, document: Any, known: Seen[T] | None = None, *, is_head: bool = False
+    ) -> Seen[T]:
         metadata = _metadata(document)
         try:
             key, subject = own_key(metadata), self._subject_of(metadata)
             if known is not None and known.subject == subject and known.value is not None:
                 return known
-            value, size = self._value(key, document)
+            value, size = (None, 0) if is_head else self._value(key, document)
             return Seen(
                 key,
                 str(metadata["uid"]),

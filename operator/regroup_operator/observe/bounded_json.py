@@ -50,16 +50,16 @@ def decode(data: bytes) -> Any:
         raise UndecodableError(f"it is no JSON: {error}") from error
 
 
-def decode_head(data: bytes) -> Any:
+def decode_head(data: bytes) -> dict[str, Any]:
     """The event of a watch without what makes objects large: its kind, and of the metadata what
     comes before the annotations, the labels included. The API server writes fields in the order of
     its types. The rest of the line may be cut off. Raises UndecodableError.
     """
     large = _LARGE_PART.search(data)
     try:
-        return from_json(data[: large.start()] if large else data, allow_partial=True)
-    except ValueError as error:
-        raise UndecodableError(f"it is no JSON: {error}") from error
+        return dict(from_json(data[: large.start()] if large else data, allow_partial=True))
+    except (TypeError, ValueError) as error:
+        raise UndecodableError(f"it is no JSON object: {error}") from error
 
 
 def is_deep(data: bytes, levels: int) -> bool:

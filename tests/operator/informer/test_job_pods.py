@@ -80,14 +80,6 @@ def test_what_a_pod_takes_in_memory_is_counted(text: str) -> None:
     assert 0.7 < sum(size for _, size in kept) / used < 1.5
 
 
-def test_of_the_head_of_a_pod_nothing_is_kept_and_the_api_server_is_asked(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    job = make_valid_job()
-    assert listed({"metadata": make_pod(job)["metadata"]}).of(job) is None
-    assert caplog.text == "", "it is no error of the reader"
-
-
 def test_a_list_shows_what_memory_lacked_and_what_is_gone() -> None:
     job = make_valid_job()
     pods = listed(make_pod(job))

@@ -24,6 +24,8 @@ from regroup_operator.observe.bounded_json import MOST_BYTES
 from tests.support.fake_api_server import GARBAGE, FakeApiServer, make_object
 from tests.support.waiting import wait_until
 
+KEYS = (("a", "one"), ("a", "two"))
+
 
 def _read_name(document: Object) -> tuple[str, int]:
     """Keep the name of an object; `bad` is one that this code fails on."""
@@ -360,8 +362,10 @@ async def test_an_object_that_grows_too_long_for_a_line_ends_no_watch(
     large = {"labels": {"a": "b"}, "annotations": {"a": "x" * size}}
     server.send("MODIFIED", make_object("one", 8, **large))
     server.send("MODIFIED", make_object("two", 9))
+    await watched.expect(("one", True), ("two", True))
+    assert [seen.value for seen in map(watched.cache.watched, KEYS) if seen] == [None, "two"]
     server.send("DELETED", make_object("one", 10, **large))
-    await watched.expect(("one", True), ("two", True), ("one", False))
+    await watched.expect(("one", False))
     assert (server.lists, server.watched_from) == (1, ["7"])
 
 

@@ -123,5 +123,6 @@ def test_the_head_of_an_event_has_the_labels_whatever_follows(part: str) -> None
 
 
 def test_the_head_of_what_is_no_json_is_an_error() -> None:
-    with pytest.raises(UndecodableError, match="it is no JSON"):
-        decode_head(b"garbage")
+    for data in (b"garbage", b"7", b"[7]"):
+        with pytest.raises(UndecodableError, match="it is no JSON object"):
+            decode_head(data)
