@@ -107,8 +107,8 @@ class ApiConnection:
         self, path: str, query: Mapping[str, str], accept: str, seconds: float
     ) -> AsyncGenerator[Object, None]:
         """The events of a watch, as they come; it ends by itself after `seconds`. Those above
-        WHOLE_LINE_BYTES are as `decode_head` has them, with IS_HEAD. Raises as `request` does, also
-        in its midst.
+        WHOLE_LINE_BYTES are as `decode_head` has them, with IS_HEAD, where it can. Raises as
+        `request` does, also in its midst.
         """
         timeout = aiohttp.ClientTimeout(total=seconds + WATCH_GRACE_SECONDS, connect=5)
         sent = {"params": query, "headers": {"Accept": accept}, "timeout": timeout}
@@ -119,7 +119,7 @@ class ApiConnection:
             if answer.status >= 300:
                 raise _refused("GET", path, answer.status, await _read(answer))
             async for line in split_lines(answer.content.iter_any()):
-                yield await _decoded("GET", path, line, is_event=True)
+                yield await _event(path, line)
 
     async def _send(self, method: str, path: str, sent: Mapping[str, Any]) -> tuple[int, bytes]:
         async with self._answer(self._session, method, path, sent) as answer:
@@ -168,17 +168,21 @@ async def split_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async for chunk in chunks:
         *lines, last = chunk.split(b"\n")
         for line in lines:
-            yield bytes((rest + line)[:MOST_BYTES])
+            yield bytes((rest + line)[: MOST_BYTES + 1])
             rest.clear()
-        if len(rest) < MOST_BYTES:
+        if len(rest) <= MOST_BYTES:
             rest += last
 
 
-async def _decoded(method: str, path: str, data: bytes, *, is_event: bool = False) -> Object:
+async def _event(path: str, line: bytes) -> Object:
+    if len(line) > WHOLE_LINE_BYTES and (head := decode_head(line)):
+        return {**head, IS_HEAD: True}
+    return await _decoded("GET", path, line)
+
+
+async def _decoded(method: str, path: str, data: bytes) -> Object:
     try:
-        if is_event and len(data) > WHOLE_LINE_BYTES:
-            found = {**decode_head(data), IS_HEAD: True}
-        elif len(data) > IN_THREAD_BYTES:
+        if len(data) > IN_THREAD_BYTES:
             found = await asyncio.to_thread(decode, data)
         else:
             found = decode(data)

@@ -50,16 +50,20 @@ def decode(data: bytes) -> Any:
         raise UndecodableError(f"it is no JSON: {error}") from error
 
 
-def decode_head(data: bytes) -> dict[str, Any]:
+def decode_head(data: bytes) -> dict[str, Any] | None:
     """The event of a watch without what makes objects large: its kind, and of the metadata what
-    comes before the annotations, the labels included. The API server writes fields in the order of
-    its types. The rest of the line may be cut off. Raises UndecodableError.
+    comes before the annotations, the labels included. The rest of the line may be cut off.
+
+    So the API server writes its own types, and all metadata that come without an object. None for
+    an object of a definition, whose fields it sorts, and for what is no event.
     """
     large = _LARGE_PART.search(data)
     try:
-        return dict(from_json(data[: large.start()] if large else data, allow_partial=True))
-    except (TypeError, ValueError) as error:
-        raise UndecodableError(f"it is no JSON object: {error}") from error
+        event = from_json(data[: large.start()] if large else data, allow_partial=True)
+        metadata = event["object"]["metadata"]
+        return event if {"name", "resourceVersion"} <= metadata.keys() else None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
 
 
 def is_deep(data: bytes, levels: int) -> bool:

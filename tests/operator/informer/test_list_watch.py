@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
@@ -359,14 +360,24 @@ async def test_an_object_that_grows_too_long_for_a_line_ends_no_watch(
     watched: Watched, size: int
 ) -> None:
     server = watched.server
-    large = {"labels": {"a": "b"}, "annotations": {"a": "x" * size}}
-    server.send("MODIFIED", make_object("one", 8, **large))
+    large = functools.partial(make_object, "one", annotations={"a": "x" * size})
+    server.send("MODIFIED", large(8))
     server.send("MODIFIED", make_object("two", 9))
     await watched.expect(("one", True), ("two", True))
     assert [seen.value for seen in map(watched.cache.watched, KEYS) if seen] == [None, "two"]
-    server.send("DELETED", make_object("one", 10, **large))
+    server.send("DELETED", large(10))
     await watched.expect(("one", False))
     assert (server.lists, server.watched_from) == (1, ["7"])
+
+
+async def test_a_large_object_whose_fields_are_in_another_order_is_read_whole(
+    watched: Watched,
+) -> None:
+    metadata = make_object("one", 8)["metadata"]
+    before = {"annotations": {"a": "x" * WHOLE_LINE_BYTES}}
+    watched.server.send("MODIFIED", {"metadata": before | metadata})
+    await watched.expect(("one", True))
+    assert [seen.value for seen in map(watched.cache.watched, KEYS) if seen] == ["one", "two"]
 
 
 async def test_a_list_in_which_not_even_a_name_can_be_read_is_tried_again(
@@ -446,4 +457,4 @@ async def test_a_line_without_end_is_not_kept_in_memory() -> None:
         lines = [line async for line in split_lines(chunks())]
     finally:
         tracemalloc.stop()
-    assert lines == [b"a" * MOST_BYTES, b"d"]
+    assert lines == [b"a" * (MOST_BYTES + 1), b"d"]
