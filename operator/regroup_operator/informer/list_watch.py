@@ -255,8 +255,7 @@ def _metadata(document: Any) -> Object:
 def _skip(collection: Collection, name: str) -> None:
     count_unreadable(collection.resource)
     log.error(
-        "%s: %s cannot be read and is skipped: its metadata is larger than 4 MiB or no JSON "
-        "(delete it)",
+        "%s: %s cannot be read and is skipped: it is larger than 4 MiB or no JSON (delete it)",
         collection.path,
         name,
     )
