@@ -22,7 +22,12 @@ from yarl import URL
 from regroup_operator.api.resource import Object
 from regroup_operator.errors import ClusterError, ConflictError, NotFoundError, UnreadableError
 from regroup_operator.informer.request_metrics import count_request
-from regroup_operator.observe.bounded_json import MOST_BYTES, UndecodableError, decode
+from regroup_operator.observe.bounded_json import (
+    MOST_BYTES,
+    UndecodableError,
+    decode,
+    decode_head,
+)
 from regroup_trainer.system.connection_errors import why_no_answer
 
 TIMEOUT = aiohttp.ClientTimeout(total=15, connect=5)
@@ -32,6 +37,12 @@ WATCH_GRACE_SECONDS = 30.0
 """How long a watch may stay open after its time. A connection that has died is noticed by then."""
 IN_THREAD_BYTES = 256 * 1024
 """A larger answer is decoded in a thread, so that other jobs go on meanwhile."""
+WHOLE_LINE_BYTES = 256 * 1024
+"""Of a longer line of a watch only the head is decoded: decoding one takes up to 0.1 s of a process
+that all tenants share, and each may change large objects in a loop.
+"""
+IS_HEAD = "isHead"
+"""A field of such an event: its object is not whole, and must not be kept."""
 JSON, JSON_PATCH = "application/json", "application/json-patch+json"
 Body = Mapping[str, Any] | list[Object] | None
 Login = Callable[[], kopf.ConnectionInfo]
@@ -95,8 +106,9 @@ class ApiConnection:
     async def lines(
         self, path: str, query: Mapping[str, str], accept: str, seconds: float
     ) -> AsyncGenerator[Object, None]:
-        """The JSON objects of an answer that has one a line, as they come; it ends by itself after
-        `seconds`. Raises as `request` does, also in its midst.
+        """The events of a watch, as they come; it ends by itself after `seconds`. Those above
+        WHOLE_LINE_BYTES are as `decode_head` has them, with IS_HEAD, where it can. Raises as
+        `request` does, also in its midst.
         """
         timeout = aiohttp.ClientTimeout(total=seconds + WATCH_GRACE_SECONDS, connect=5)
         sent = {"params": query, "headers": {"Accept": accept}, "timeout": timeout}
@@ -107,7 +119,7 @@ class ApiConnection:
             if answer.status >= 300:
                 raise _refused("GET", path, answer.status, await _read(answer))
             async for line in split_lines(answer.content.iter_any()):
-                yield await _decoded("GET", path, line)
+                yield await _event(path, line)
 
     async def _send(self, method: str, path: str, sent: Mapping[str, Any]) -> tuple[int, bytes]:
         async with self._answer(self._session, method, path, sent) as answer:
@@ -149,17 +161,23 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
 
 
 async def split_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The lines of a stream. One that is longer than MOST_BYTES comes cut, and is the last."""
+    """The lines of a stream. One that is longer than MOST_BYTES comes cut: what a tenant has made
+    so long must not end a watch, which would list all objects again.
+    """
     rest = bytearray()
     async for chunk in chunks:
         *lines, last = chunk.split(b"\n")
         for line in lines:
-            yield bytes(rest + line)
+            yield bytes((rest + line)[: MOST_BYTES + 1])
             rest.clear()
-        rest += last
-        if len(rest) > MOST_BYTES:
-            yield bytes(rest)
-            return
+        if len(rest) <= MOST_BYTES:
+            rest += last
+
+
+async def _event(path: str, line: bytes) -> Object:
+    if len(line) > WHOLE_LINE_BYTES and (head := decode_head(line)):
+        return {**head, IS_HEAD: True}
+    return await _decoded("GET", path, line)
 
 
 async def _decoded(method: str, path: str, data: bytes) -> Object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -32,7 +33,13 @@ def keep_pod(document: Object) -> tuple[OwnedPod, int]:
     owners = document["metadata"].get("ownerReferences", [])
     owner = next((str(each["uid"]) for each in owners if each.get("controller")), "")
     kept = OwnedPod(owner, read_pod(document))
-    return kept, _OVERHEAD_BYTES + len(repr(kept))
+    return kept, _OVERHEAD_BYTES + sum(map(_bytes_of, vars(kept.pod).values()))
+
+
+def _bytes_of(value: object) -> int:
+    """Of a value in memory: thousands of short texts take ten times as much as they are long."""
+    parts = value if isinstance(value, tuple | frozenset) else ()
+    return sys.getsizeof(value) + sum(map(_bytes_of, parts)) if value else 0
 
 
 def job_of(metadata: Object) -> Key:

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from regroup_operator.api.resource import Key, Object
 from regroup_operator.errors import ClusterError, UnreadableError
+from regroup_operator.informer.api_connection import IS_HEAD
 from regroup_operator.informer.collection import Collection, pages
 from regroup_operator.informer.object_cache import Change, ObjectCache, Seen
 from regroup_operator.informer.request_metrics import count_list, count_unreadable
@@ -179,16 +180,17 @@ class ListWatch(Generic[T]):
             status = code if isinstance(code, int) else 0
             raise ClusterError("GET", self._collection.path, status, str(message))
         try:
-            self._report(self._apply(str(kind), document))
+            self._report(self._apply(str(kind), document, is_partial=IS_HEAD in event))
         except ValueError as error:
             raise self._unreadable(str(error)) from error
 
-    def _apply(self, kind: str, document: Object) -> list[Change]:
+    def _apply(self, kind: str, document: Object, *, is_partial: bool) -> list[Change]:
         """Raises ValueError for what cannot be compared, or comes too late."""
         if kind == "BOOKMARK":
             self.cache.bookmark(parse_version(_metadata(document).get("resourceVersion")))
             return []
-        return self.cache.apply(self._read(document), deleted=kind == "DELETED")
+        seen = self._read(document, is_partial=is_partial)
+        return self.cache.apply(seen, deleted=kind == "DELETED")
 
     def _report(self, changes: Iterable[Change]) -> None:
         for change in changes:
@@ -249,8 +251,7 @@ def _metadata(document: Any) -> Object:
 def _skip(collection: Collection, name: str) -> None:
     count_unreadable(collection.resource)
     log.error(
-        "%s: %s cannot be read and is skipped: its metadata is larger than 4 MiB or no JSON "
-        "(delete it)",
+        "%s: %s cannot be read and is skipped: it is larger than 4 MiB or no JSON (delete it)",
         collection.path,
         name,
     )

@@ -9,6 +9,7 @@ late brings back what the watch has shown to be gone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
@@ -78,28 +79,36 @@ E = TypeVar("E", bound=_Entry)
 
 
 class _Layer(Generic[E]):
-    """Entries by key and by subject, and their size."""
+    """Entries by key and by subject, and their sizes."""
 
     def __init__(self) -> None:
         self.entries: dict[Key, E] = {}
         self.size = 0
+        self.sizes: Counter[str] = Counter()
+        """Of each namespace that has entries with a size."""
         self._keys: dict[Key, dict[Key, None]] = {}
 
     def put(self, key: Key, entry: E) -> None:
         self.pop(key)
         self.entries[key] = entry
-        self.size += entry.size
+        self._resize(key, entry.size)
         self._keys.setdefault(entry.subject, {})[key] = None
 
     def pop(self, key: Key) -> E | None:
         entry = self.entries.pop(key, None)
         if entry is not None:
-            self.size -= entry.size
+            self._resize(key, -entry.size)
             keys = self._keys[entry.subject]
             del keys[key]
             if not keys:
                 del self._keys[entry.subject]
         return entry
+
+    def _resize(self, key: Key, change: int) -> None:
+        self.size += change
+        self.sizes[key[0]] += change
+        if not self.sizes[key[0]]:
+            del self.sizes[key[0]]
 
     def keys_of(self, subject: Key) -> Iterable[Key]:
         return self._keys.get(subject, ())
@@ -107,7 +116,8 @@ class _Layer(Generic[E]):
 
 class ObjectCache(Generic[T]):
     """One collection. It keeps at most `most_bytes` of values, and none above `most_of_one`; of
-    other objects it knows all but the value.
+    other objects it knows all but the value. The values of a namespace take no more than is left
+    free, so that there is room for those of another.
     """
 
     def __init__(self, most_bytes: int, most_of_one: int) -> None:
@@ -234,7 +244,9 @@ class ObjectCache(Generic[T]):
             self._ahead.pop(key)
 
     def _bounded(self, seen: Seen[T]) -> Seen[T]:
-        if seen.size > self._most_of_one or self.size + seen.size > self._most_bytes:
+        namespace = seen.key[0]
+        held = self._watched.sizes[namespace] + self._ahead.sizes[namespace]
+        if seen.size > min(self._most_of_one, self._most_bytes - self.size - held):
             return replace(seen, value=None, size=0)
         return seen
 

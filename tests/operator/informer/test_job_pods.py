@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from regroup_operator.api import names
-from regroup_operator.informer.job_pods import JobPods
+from regroup_operator.informer.job_pods import JobPods, keep_pod
 from regroup_operator.observe.kubernetes_objects import read_pod
 from regroup_operator.observe.observed import Job
 from tests.support.job_memory import make_pod_watch
@@ -60,6 +61,23 @@ def test_a_pod_that_is_too_large_to_keep_makes_the_api_server_asked() -> None:
     assert pods.of(job) is None
     pods.note_list(job.key, [pods.read(make_pod(job, version=11))], "12")
     assert len(pods.of(job) or ()) == 1
+
+
+@pytest.mark.parametrize("text", ["ab", "\U0001f600"])
+def test_what_a_pod_takes_in_memory_is_counted(text: str) -> None:
+    def make(number: int) -> Json:
+        pod = make_pod(make_valid_job(), annotations={names.EXCLUDED_NODES: text * 10_000})
+        claims = [{"claimName": f"{text}{number}{each}"} for each in range(5_000)]
+        pod["spec"]["volumes"] = [{"persistentVolumeClaim": claim} for claim in claims]
+        return pod
+
+    tracemalloc.start()
+    try:
+        kept = [keep_pod(make(number)) for number in range(5)]
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.7 < sum(size for _, size in kept) / used < 1.5
 
 
 def test_a_list_shows_what_memory_lacked_and_what_is_gone() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -11,13 +13,19 @@ import pytest
 from regroup_operator.api.resource import Key, Object
 from regroup_operator.errors import ClusterError, UnreadableError
 from regroup_operator.informer import list_watch
-from regroup_operator.informer.api_connection import REQUESTS_AT_ONCE, split_lines
+from regroup_operator.informer.api_connection import (
+    REQUESTS_AT_ONCE,
+    WHOLE_LINE_BYTES,
+    split_lines,
+)
 from regroup_operator.informer.collection import Collection, pages
 from regroup_operator.informer.list_watch import ListWatch, SubjectOf, own_key
 from regroup_operator.informer.object_cache import ObjectCache
 from regroup_operator.observe.bounded_json import MOST_BYTES
 from tests.support.fake_api_server import GARBAGE, FakeApiServer, make_object
 from tests.support.waiting import wait_until
+
+KEYS = (("a", "one"), ("a", "two"))
 
 
 def _read_name(document: Object) -> tuple[str, int]:
@@ -358,6 +366,31 @@ async def test_an_object_that_becomes_unreadable_does_not_count_as_deleted(
     assert watched.changes == []
 
 
+@pytest.mark.parametrize("size", [WHOLE_LINE_BYTES, 2 * MOST_BYTES])
+async def test_an_object_that_grows_too_long_for_a_line_ends_no_watch(
+    watched: Watched, size: int
+) -> None:
+    server = watched.server
+    large = functools.partial(make_object, "one", annotations={"a": "x" * size})
+    server.send("MODIFIED", large(8))
+    server.send("MODIFIED", make_object("two", 9))
+    await watched.expect(("one", True), ("two", True))
+    assert [seen.value for seen in map(watched.cache.watched, KEYS) if seen] == [None, "two"]
+    server.send("DELETED", large(10))
+    await watched.expect(("one", False))
+    assert (server.lists, server.watched_from) == (1, ["7"])
+
+
+async def test_a_large_object_whose_fields_are_in_another_order_is_read_whole(
+    watched: Watched,
+) -> None:
+    metadata = make_object("one", 8)["metadata"]
+    before = {"annotations": {"a": "x" * WHOLE_LINE_BYTES}}
+    watched.server.send("MODIFIED", {"metadata": before | metadata})
+    await watched.expect(("one", True))
+    assert [seen.value for seen in map(watched.cache.watched, KEYS) if seen] == ["one", "two"]
+
+
 async def test_a_list_in_which_not_even_a_name_can_be_read_is_tried_again(
     server: FakeApiServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -424,8 +457,15 @@ async def test_lines_come_whole_however_the_stream_is_cut() -> None:
 
 async def test_a_line_without_end_is_not_kept_in_memory() -> None:
     async def chunks() -> AsyncIterator[bytes]:
-        while True:
+        for _ in range(20):
             yield b"a" * 1_000_000
+            _, peak = tracemalloc.get_traced_memory()
+            assert peak < 3 * MOST_BYTES
+        yield b"bc\nd\n"
 
-    (line,) = [line async for line in split_lines(chunks())]
-    assert MOST_BYTES < len(line) <= MOST_BYTES + 1_000_000
+    tracemalloc.start()
+    try:
+        lines = [line async for line in split_lines(chunks())]
+    finally:
+        tracemalloc.stop()
+    assert lines == [b"a" * (MOST_BYTES + 1), b"d"]

@@ -138,7 +138,7 @@ def test_a_value_that_is_too_large_is_not_kept_and_the_object_is_known() -> None
 
 
 def test_all_values_together_have_a_bound_and_what_goes_makes_room() -> None:
-    cache = make_cache(make_seen("pod0"), make_seen("pod1"), most_bytes=25)
+    cache = make_cache(make_seen("pod0"), make_seen("pod1"), most_bytes=45)
     cache.apply(make_seen("pod2", 11))
     cache.note(make_seen("pod3", 12))
     assert [seen.value is None for seen in cache.of(SUBJECTS[0])] == [False, False, True, True]
@@ -146,6 +146,15 @@ def test_all_values_together_have_a_bound_and_what_goes_makes_room() -> None:
     cache.apply(make_seen("pod0", 13), deleted=True)
     cache.apply(make_seen("pod2", 14))
     assert [seen.value for seen in cache.of(SUBJECTS[0])] == ["pod1@1", "pod2@14"]
+
+
+def test_a_namespace_that_has_filled_memory_leaves_room_for_another() -> None:
+    flood = [make_seen(f"pod{number}") for number in range(500)]
+    cache = make_cache(*flood, most_bytes=1000)
+    assert cache.size == 500
+    for number in range(20):
+        cache.apply(make_seen(version=11 + number, key=("b", f"pod{number}"), subject=("b", "one")))
+    assert all(seen.value for seen in cache.of(("b", "one")))
 
 
 def test_an_object_that_becomes_unreadable_is_known_without_its_value() -> None:

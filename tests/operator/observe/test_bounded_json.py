@@ -15,6 +15,7 @@ from regroup_operator.observe.bounded_json import (
     MOST_LEVELS,
     UndecodableError,
     decode,
+    decode_head,
     is_deep,
 )
 
@@ -107,3 +108,22 @@ def test_too_many_bytes_are_refused_before_anything_is_decoded() -> None:
     assert len(decode(whole)) == MOST_BYTES - 2
     with pytest.raises(UndecodableError, match=f"more than {MOST_BYTES} bytes"):
         decode(whole + b" ")
+
+
+@pytest.mark.parametrize("part", ["annotations", "ownerReferences", "managedFields"])
+def test_the_head_of_an_event_has_the_labels_whatever_follows(part: str) -> None:
+    labels = {f"a{number}": "annotations" for number in range(10_000)} | {"job": "one"}
+    known = {"name": "x", "resourceVersion": "7", "labels": labels}
+    deep = '{"f:a":' * 9_000
+    value = f"[{deep}" if part != "annotations" else '{"a":"\\u003c'
+    metadata = json.dumps(known)[:-1] + f',"{part}":{value}'
+    line = f'{{"type":"MODIFIED","object":{{"kind":"Pod","metadata":{metadata}'
+    found = {"type": "MODIFIED", "object": {"kind": "Pod", "metadata": known}}
+    assert decode_head(line.encode()) == found
+
+
+@pytest.mark.parametrize(
+    "data", [b"garbage", b"7", b"[7]", b'{"object":7}', b'{"object":{"metadata":{"name":"x"}}}']
+)
+def test_what_has_no_head_is_none(data: bytes) -> None:
+    assert decode_head(data) is None

@@ -8,10 +8,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from regroup_trainer.data.files import find
+from regroup_trainer.checkpoint.volume_calls import describe
+from regroup_trainer.data import token_run
+from regroup_trainer.data.files import find, fingerprint, unreadable
+from regroup_trainer.data.token_cache import tokens_of
+from regroup_trainer.data.token_run import Tokens
 from regroup_trainer.errors import DataError
+from tests.support.samples import config, dataset, inputs
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +76,51 @@ def test_nor_one_that_takes_the_place_of_a_file_that_was_found(volume: Path, tok
     assert replace(file, device=None).read() == b"secret"
 
 
+@pytest.mark.parametrize("stays_open", [False, True])
+def test_nor_one_that_takes_the_place_of_a_token_file_while_it_is_read(
+    volume: Path, token: Path, stays_open: bool
+) -> None:
+    token.write_bytes(b"secret" * 100)
+    path = volume / "a.bin"
+    path.write_bytes(bytes(600))
+    data = dataset(config("tokens", path), 2, volume)
+    if stays_open:
+        data.read_training(np.array([0]))
+    path.unlink()
+    path.symlink_to(token)
+    if stays_open:
+        assert inputs(data, 1) == [[0, 0]], "it is the file that was found"
+        token_run._opened.cache_clear()
+    with pytest.raises(DataError, match=r"a\.bin is a link to another file system"):
+        data.read_training(np.array([0]))
+
+
+def test_nor_one_in_place_of_tokens_that_a_job_has_kept(volume: Path, token: Path) -> None:
+    def make() -> list[Tokens]:
+        return [np.zeros(3, dtype=np.int64)]
+
+    tokens_of(volume, "key", 256, make)
+    kept = volume / "tokens" / "key.bin"
+    kept.unlink()
+    kept.symlink_to(token)
+    with pytest.raises(DataError, match=r"key\.bin is a link to another file system"):
+        tokens_of(volume, "key", 256, make).read(0, 3)
+
+
+def test_what_takes_the_place_of_a_file_is_not_hashed(volume: Path, token: Path) -> None:
+    path = volume / "a.txt"
+    path.write_text("text")
+    found = find([str(volume)], "*.txt", "data.paths")
+    path.unlink()
+    path.symlink_to(token)
+    with pytest.raises(DataError, match=r"a\.txt is a link to another file system"):
+        fingerprint(found)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DataError, match=r"a\.txt is no file"):
+        fingerprint(found)
+
+
 def test_links_within_a_volume_and_those_of_the_image_are_followed(
     volume: Path, tmp_path: Path
 ) -> None:
@@ -96,3 +147,16 @@ def test_a_pipe_holds_nobody_up(volume: Path) -> None:
     os.mkfifo(volume / "a.txt")
     with pytest.raises(DataError, match=r"a\.txt is no file"):
         names(volume)
+
+
+def test_a_name_that_no_message_can_have_is_said_to_be_one(volume: Path) -> None:
+    (volume / "a\udcff.txt").write_text("text")
+    with pytest.raises(DataError, match=r"a\\udcff\.txt has a name that is no UTF-8: rename it"):
+        names(volume)
+
+
+def test_a_folder_that_is_gone_is_named_in_printable_text(volume: Path) -> None:
+    gone = OSError(2, "No such file or directory", str(volume / "a\udcff\x1b[2J"))
+    for text in (str(unreadable(gone)), describe(gone)):
+        assert r"a\udcff\x1b[2J" in text
+        assert text.isprintable()

@@ -14,7 +14,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from regroup_trainer.protocol.message import TEXT_LIMIT
+from regroup_trainer.protocol.message import TEXT_LIMIT, printable
 from regroup_trainer.protocol.rank_messages import VolumeProblem
 from regroup_trainer.system.background import Background
 
@@ -50,9 +50,9 @@ def may_pass(error: OSError) -> bool:
 
 def describe(error: OSError) -> str:
     """A sentence about a problem with the storage."""
-    return (
-        f"{error.filename}: {error.strerror}" if error.filename else (error.strerror or str(error))
-    )
+    if error.filename:
+        return f"{printable(str(error.filename))}: {error.strerror}"
+    return error.strerror or str(error)
 
 
 class VolumeHealth:

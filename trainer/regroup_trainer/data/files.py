@@ -13,11 +13,13 @@ import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 import xxhash
 
 from regroup_trainer.errors import DataError
+from regroup_trainer.protocol.message import printable
 
 _BLOCK = 2**16
 _BLOCKS = 64
@@ -40,12 +42,31 @@ class File:
     def read(self) -> bytes:
         """Its content. Raises DataError."""
         try:
-            with self.path.open("rb") as stream:
-                if self.device not in (None, os.fstat(stream.fileno()).st_dev):
-                    raise _elsewhere(self.path)
+            with open_file(self.path, self.device) as stream:
                 return stream.read()
         except OSError as error:
             raise unreadable(error) from error
+
+
+def open_file(path: Path, device: int | None) -> FileIO:
+    """A file that was found on this file system, to be read. Others may have put a link or a pipe
+    in its place since. Raises DataError, OSError.
+    """
+    stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", 0)
+    try:
+        about = os.fstat(stream.fileno())
+        _require_file(path, about)
+        if device not in (None, about.st_dev):
+            raise _elsewhere(path)
+    except DataError:
+        stream.close()
+        raise
+    return stream
+
+
+def device_of(about: os.stat_result) -> int | None:
+    """The file system on which a file must stay that is this one now."""
+    return about.st_dev if "KUBERNETES_SERVICE_HOST" in os.environ else None
 
 
 def find(paths: Sequence[str], pattern: str, field: str) -> list[File]:
@@ -74,7 +95,7 @@ def fingerprint(files: Sequence[File]) -> str:
 
 def unreadable(error: OSError) -> DataError:
     """The error for a file that cannot be read, with the user that tried."""
-    problem = f"{error.filename} cannot be read ({error.strerror})"
+    problem = f"{printable(str(error.filename))} cannot be read ({error.strerror})"
     return DataError(f"data.paths: {problem}: make it readable for user {os.getuid()}")
 
 
@@ -85,32 +106,40 @@ def _elsewhere(path: Path) -> DataError:
     )
 
 
-def _is_pod() -> bool:
-    return "KUBERNETES_SERVICE_HOST" in os.environ
-
-
 def _require_own_links(path: Path) -> None:
     """Raises DataError where a link on a pod's volume leads off it. Any part of the path may be
     one.
     """
-    if not _is_pod():
+    image = device_of(os.stat("/"))  # noqa: PTH116
+    if image is None:
         return
-    image = os.stat("/").st_dev  # noqa: PTH116
     for part in (path, *path.parents):
         if part.is_symlink() and part.parent.stat().st_dev not in (image, part.stat().st_dev):
             raise _elsewhere(part)
 
 
 def _found(name: str, path: Path) -> File:
-    """Raises DataError for a pipe or a device, and OSError."""
+    """Raises DataError for a pipe or a device, and for a name that no message can have; OSError."""
+    if not _is_text(str(path)):
+        raise DataError(
+            f"data.paths: {printable(str(path))} has a name that is no UTF-8: rename it"
+        )
     about = path.stat()
+    _require_file(path, about)
+    return File(name, path, about.st_size, device_of(about))
+
+
+def _is_text(name: str) -> bool:
+    return name == name.encode(errors="replace").decode()
+
+
+def _require_file(path: Path, about: os.stat_result) -> None:
     if not stat.S_ISREG(about.st_mode):
         raise DataError(f"data.paths: {path} is no file: remove it, or name another path")
-    return File(name, path, about.st_size, about.st_dev if _is_pod() else None)
 
 
 def _hash_content(digest: xxhash.xxh3_128, file: File) -> None:
-    with file.path.open("rb", buffering=0) as stream:
+    with open_file(file.path, file.device) as stream:
         if file.size <= _BLOCK * _BLOCKS:
             digest.update(stream.read())
             return

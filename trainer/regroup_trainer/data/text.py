@@ -51,7 +51,11 @@ def load_text(config: DataConfig, directory: Path) -> Corpus:
 def _bytes_of(files: Sequence[File]) -> TokenRun:
     if sum(file.size for file in files) > _IN_MEMORY:
         return TokenRun(
-            [TokensInFile(file.path, "u1", 0, file.size) for file in files if file.size]
+            [
+                TokensInFile(file.path, "u1", 0, file.size, file.device)
+                for file in files
+                if file.size
+            ]
         )
     text = b"".join(file.read() for file in files)
     parts: list[TokenPart] = [TokensInMemory(np.frombuffer(text, dtype=np.uint8))]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from regroup_trainer.data.files import device_of
 from regroup_trainer.data.token_run import TokenPart, Tokens, TokensInFile, TokensInMemory
 from regroup_trainer.errors import StorageError
 
@@ -35,9 +36,9 @@ def tokens_of(
             problem = f"tokens cannot be written to {path} ({error.strerror})"
             raise StorageError(f"{problem}: free or repair the volume") from error
     length = path.stat().st_size // dtype.itemsize
-    return (
-        TokensInFile(path, dtype.str, 0, length) if length else TokensInMemory(np.empty(0, dtype))
-    )
+    if not length:
+        return TokensInMemory(np.empty(0, dtype))
+    return TokensInFile(path, dtype.str, 0, length, device_of(directory.stat()))
 
 
 def _write(path: Path, chunks: Iterable[bytes]) -> None:

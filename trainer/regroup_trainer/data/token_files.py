@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from regroup_trainer.data import files as found_files
-from regroup_trainer.data.files import File, unreadable
+from regroup_trainer.data.files import File, open_file, unreadable
 from regroup_trainer.data.sequences import Corpus, split, whole
 from regroup_trainer.data.token_run import TokenRun, TokensInFile
 from regroup_trainer.errors import DataError
@@ -57,7 +57,7 @@ def load_tokens(config: DataConfig) -> Corpus:
 
 def _open(file: File) -> tuple[TokensInFile, Format]:
     try:
-        with file.path.open("rb") as stream:
+        with open_file(file.path, file.device) as stream:
             header = np.frombuffer(
                 stream.read(_HEADER_BYTES), dtype="<i4", count=min(3, file.size // 4)
             )
@@ -79,7 +79,7 @@ def _open(file: File) -> tuple[TokensInFile, Format]:
             f"{width} bytes"
         )
         raise DataError(f"data.paths: {problem} after {_HEADER_BYTES} bytes: copy or make it again")
-    return TokensInFile(file.path, format_.dtype, _HEADER_BYTES, count), format_
+    return TokensInFile(file.path, format_.dtype, _HEADER_BYTES, count, file.device), format_
 
 
 def _raw(file: File) -> TokensInFile:
@@ -88,4 +88,4 @@ def _raw(file: File) -> TokensInFile:
         raise DataError(
             f"data.paths: {problem}: it is neither a nanoGPT nor an llm.c file, or half of one"
         )
-    return TokensInFile(file.path, _NANO_GPT.dtype, 0, file.size // 2)
+    return TokensInFile(file.path, _NANO_GPT.dtype, 0, file.size // 2, file.device)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from regroup_trainer.data.files import open_file
 from regroup_trainer.errors import DataError
 
 Tokens = npt.NDArray[Any]
@@ -37,14 +38,18 @@ class TokensInFile:
     """Bytes before the first token."""
     length: int
     """The number of tokens."""
+    device: int | None = None
+    """Number of the file system on which it must stay; None: any."""
 
     def read(self, first: int, count: int) -> Tokens:
         """`count` tokens from the one of index `first` on. Raises OSError; DataError where the file
-        has become shorter.
+        has become shorter, or something else.
         """
         width = np.dtype(self.dtype).itemsize
         try:
-            content = _opened(self.path).read(count * width, self.offset + first * width)
+            content = _opened(self.path, self.device).read(
+                count * width, self.offset + first * width
+            )
         except OSError as error:
             _opened.cache_clear()  # a file handle may be stale for good
             error.filename = error.filename or str(self.path)
@@ -104,19 +109,20 @@ class TokenRun:
 class _OpenFile:
     """A file that is closed when nobody has it any more."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, device: int | None) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_RDONLY)
+        self._stream = open_file(path, device)
 
     def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
+        if hasattr(self, "_stream"):
+            self._stream.close()
 
     def read(self, size: int, offset: int) -> bytes:
         """Exactly so many bytes. Raises OSError, DataError."""
-        content = os.pread(self._descriptor, size, offset)
+        descriptor = self._stream.fileno()
+        content = os.pread(descriptor, size, offset)
         while len(content) < size:
-            more = os.pread(self._descriptor, size - len(content), offset + len(content))
+            more = os.pread(descriptor, size - len(content), offset + len(content))
             if not more:
                 problem = f"{self._path} has become shorter than {offset + size} bytes"
                 raise DataError(f"data.paths: {problem} since the job began: copy it again")
@@ -125,5 +131,5 @@ class _OpenFile:
 
 
 @lru_cache(maxsize=_OPEN_FILES)
-def _opened(path: Path) -> _OpenFile:
-    return _OpenFile(path)
+def _opened(path: Path, device: int | None) -> _OpenFile:
+    return _OpenFile(path, device)
