@@ -391,7 +391,8 @@ class Reconciler:
                     refused[kind] = error
         planned = {type(action) for action in decided.actions}
         refusals = self._refusals.setdefault(job.key, Refusals())
-        refusals.note_round(planned, refused, _scene(job, observed.pods), time.monotonic())
+        scene = _scene(job, observed.pods)
+        refusals.note_round(planned, refused, observed.held_back, scene, time.monotonic())
 
     def _requeue_after(self, job: AnyJob, decided: Plan) -> float | None:
         """A refused action is tried again after its pause, also where the plan wants to go on at

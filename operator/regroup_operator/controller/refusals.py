@@ -62,12 +62,15 @@ class Refusals:
         self,
         planned: Collection[Kind],
         refused: dict[Kind, Exception],
+        held_back: Collection[str],
         scene: Hashable,
         now: float,
     ) -> None:
-        """A round is over. Of the kinds `planned`, these were refused, and others stopped."""
-        held = self.held(scene, now)
-        kept = {kind: at for kind, at in self._by_kind.items() if kind in held}
+        """A round is over. Of the kinds `planned`, these were refused, and others stopped.
+        `held_back` are the names of those that waited when it began: they have not been tried, also
+        where their pause has ended meanwhile.
+        """
+        kept = {kind: at for kind, at in self._by_kind.items() if kind.__name__ in held_back}
         for kind, error in refused.items():
             former = self._by_kind.get(kind)
             count = former.count + 1 if former else 1

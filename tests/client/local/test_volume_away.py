@@ -74,35 +74,13 @@ def test_a_dead_rank_costs_no_step_while_the_volume_does_not_answer(
     assert require_whole_history(volume / "job") == STEPS
 
 
-def test_a_dead_rank_costs_no_step_while_the_training_data_does_not_come(tmp_path: Path) -> None:
-    """The survivors read ahead when the data stops; nobody waits for what they read."""
-    policy = CheckpointPolicy(interval_steps=ENDLESS)
-    run = make_run(tmp_path, STEPS, checkpoint=policy)
+def lose_a_rank_without_data(directory: Path, marker: str) -> str:
+    """Let the training data fail as the marker says, and a rank die meanwhile; no step may be lost.
+    Returns what the job said while it waited.
+    """
+    run = make_run(directory, STEPS, checkpoint=CheckpointPolicy(interval_steps=ENDLESS))
     run.entry = "tests.support.silent_data"
-    silent, waiting = tmp_path / SILENT, list[str]()
-
-    def strike(run: LocalRun) -> None:
-        silent.touch()
-        assert run.kill_rank(1)
-
-    def go_on(run: LocalRun) -> None:
-        assert run.status is not None
-        assert run.status.waiting is not None
-        waiting.append(run.status.waiting.message)
-        silent.unlink()
-
-    assert play(run, [(at_step(25), strike), (ranks_wait, go_on)]).result == "completed"
-    assert "the training data does not come" in waiting[0]
-    recovery = only_recovery(run)
-    assert (recovery.restored_from, recovery.lost_steps) == ("Peers", 0)
-    assert require_whole_history(tmp_path) == STEPS
-
-
-def test_errors_from_the_volume_of_the_training_data_end_no_rank(tmp_path: Path) -> None:
-    """As on a soft NFS mount. A rank that dies meanwhile costs no step either."""
-    run = make_run(tmp_path, STEPS, checkpoint=CheckpointPolicy(interval_steps=ENDLESS))
-    run.entry = "tests.support.silent_data"
-    failing, waiting = tmp_path / FAILING, list[str]()
+    failing, waiting = directory / marker, list[str]()
 
     def strike(run: LocalRun) -> None:
         failing.touch()
@@ -115,7 +93,18 @@ def test_errors_from_the_volume_of_the_training_data_end_no_rank(tmp_path: Path)
         failing.unlink()
 
     assert play(run, [(at_step(25), strike), (ranks_wait, go_on)]).result == "completed"
-    assert "/data/train.bin: Input/output error" in waiting[0]
     recovery = only_recovery(run)
     assert (recovery.restored_from, recovery.lost_steps) == ("Peers", 0)
-    assert require_whole_history(tmp_path) == STEPS
+    assert require_whole_history(directory) == STEPS
+    return waiting[0]
+
+
+def test_a_dead_rank_costs_no_step_while_the_training_data_does_not_come(tmp_path: Path) -> None:
+    """The survivors read ahead when the data stops; nobody waits for what they read."""
+    assert "the training data does not come" in lose_a_rank_without_data(tmp_path, SILENT)
+
+
+def test_errors_from_the_volume_of_the_training_data_end_no_rank(tmp_path: Path) -> None:
+    """As on a soft NFS mount. A rank that dies meanwhile costs no step either."""
+    said = lose_a_rank_without_data(tmp_path, FAILING)
+    assert "/data/train.bin: Input/output error" in said

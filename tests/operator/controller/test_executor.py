@@ -95,7 +95,7 @@ class Pods:
         self.made.append(document)
 
 
-async def test_a_new_coordinator_is_told_of_the_tries_that_the_last_one_has_counted() -> None:
+async def test_a_new_coordinator_gets_the_tries_that_the_last_one_has_counted() -> None:
     server = Pods()
     executor = make_executor(server)
     tries = FailedStarts(error="KeyError: 'SIZE'", tries=2, machines=("a", "b"), since=1.0)

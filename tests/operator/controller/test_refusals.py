@@ -30,7 +30,7 @@ def test_a_refusal_stops_its_own_kind_and_pods_need_what_isolates_and_names_them
 def test_a_refused_kind_waits_longer_each_time_while_nothing_changes() -> None:
     refusals, now, pauses = Refusals(), 0.0, []
     for _ in range(12):
-        refusals.note_round({CreateWorker}, {CreateWorker: QUOTA}, "scene", now)
+        refusals.note_round({CreateWorker}, {CreateWorker: QUOTA}, (), "scene", now)
         assert refusals.held("scene", now) == {CreateWorker}
         pause = refusals.due(now)
         assert pause is not None
@@ -42,18 +42,29 @@ def test_a_refused_kind_waits_longer_each_time_while_nothing_changes() -> None:
     assert pauses[-1] == LONGEST_PAUSE_SECONDS
 
 
+def test_a_pause_that_ends_in_the_course_of_a_round_keeps_its_count() -> None:
+    refusals = Refusals()
+    refusals.note_round({CreateWorker}, {CreateWorker: QUOTA}, (), "scene", 0.0)
+    refusals.note_round({DeletePod}, {}, {"CreateWorker"}, "scene", 50.0)
+    assert refusals.due(50.0) == 0.0
+    refusals.note_round({CreateWorker}, {CreateWorker: QUOTA}, (), "scene", 50.0)
+    pause = refusals.due(50.0)
+    assert pause is not None
+    assert pause > 0.3
+
+
 def test_it_is_tried_at_once_when_the_spec_or_the_pods_have_changed() -> None:
     refusals = Refusals()
-    refusals.note_round({CreateWorker}, {CreateWorker: QUOTA}, "scene", 0.0)
+    refusals.note_round({CreateWorker}, {CreateWorker: QUOTA}, (), "scene", 0.0)
     assert refusals.held("another scene", 0.0) == frozenset()
 
 
 def test_it_is_explained_until_it_is_tried_again_with_success() -> None:
     refusals = Refusals()
-    refusals.note_round({CreateWorker}, {CreateWorker: QUOTA}, "scene", 0.0)
-    refusals.note_round({DeletePod}, {}, "scene", 0.1)
+    refusals.note_round({CreateWorker}, {CreateWorker: QUOTA}, (), "scene", 0.0)
+    refusals.note_round({DeletePod}, {}, {"CreateWorker"}, "scene", 0.1)
     assert refusals.explain() == (WaitingReason.ApiError, "POST /pods: 403 exceeded quota")
-    refusals.note_round({CreateWorker}, {}, "scene", 100.0)
+    refusals.note_round({CreateWorker}, {}, (), "scene", 100.0)
     assert refusals.explain() == (WaitingReason.ApiError, "")
     assert refusals.due(100.0) is None
 
@@ -71,20 +82,20 @@ UNSET = 'pods "gpt-w0-1" is forbidden: failed quota: few: must specify limits.me
 )
 def test_a_quota_has_its_own_reason_and_says_what_to_do(message: str, advice: str) -> None:
     refusals, error = Refusals(), ClusterError("POST", "/pods", 403, message, "Forbidden")
-    refusals.note_round({CreateWorker}, {CreateWorker: error}, "scene", 0.0)
+    refusals.note_round({CreateWorker}, {CreateWorker: error}, (), "scene", 0.0)
     sentence = f"a quota of the namespace refuses an object: {message} ({advice})"
     assert refusals.explain() == (WaitingReason.QuotaExceeded, sentence)
 
 
 def test_a_quota_in_the_name_of_an_object_is_no_quota() -> None:
     refusals, error = Refusals(), ClusterError("POST", "/exceeded quota: x", 403, "no right")
-    refusals.note_round({CreateWorker}, {CreateWorker: error}, "scene", 0.0)
+    refusals.note_round({CreateWorker}, {CreateWorker: error}, (), "scene", 0.0)
     assert refusals.explain()[0] == WaitingReason.ApiError
 
 
 def test_an_object_of_somebody_else_has_its_own_reason_and_holds_back_pods() -> None:
     refusals, error = Refusals(), ObjectConflictError("Service gpt-coordinator is not the job's")
     planned = {EnsureService, CreateCoordinator, DeletePod}
-    refusals.note_round(planned, {EnsureService: error}, "scene", 0.0)
+    refusals.note_round(planned, {EnsureService: error}, (), "scene", 0.0)
     assert refusals.held("scene", 0.0) == {EnsureService, CreateCoordinator}
     assert refusals.explain() == (WaitingReason.ObjectConflict, str(error))

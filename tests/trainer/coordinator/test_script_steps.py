@@ -57,10 +57,10 @@ class Script:
         if self.job.outcome is None:
             self.begin()
 
-    def change_coordinator(self, *, is_told: bool = True) -> None:
-        """A new one starts, and is told what its predecessor reported last."""
-        told = {"failed_starts": self.status.failed_starts if is_told else None}
-        self.job.desired = self.job.desired.model_copy(update=told)
+    def change_coordinator(self, *, knows_status: bool = True) -> None:
+        """A new one starts, and gets what its predecessor reported last."""
+        known = {"failed_starts": self.status.failed_starts if knows_status else None}
+        self.job.desired = self.job.desired.model_copy(update=known)
         self.job.start_coordinator(self.job.term + 1)
         self.job.wait(3.0)
         self.begin()
@@ -273,13 +273,13 @@ def test_a_new_coordinator_goes_on_counting_the_tries(before: int) -> None:
     assert script.job.outcome.reason == "FailsAtStart"
 
 
-@pytest.mark.parametrize("evidence", ["a minute", "a minute under two", "a step", "not told"])
+@pytest.mark.parametrize("evidence", ["a minute", "a minute under two", "a step", "unknown"])
 def test_after_a_change_of_the_coordinator_a_script_that_has_lived_can_start(evidence: str) -> None:
     script = Script(max_restarts=-1)
     if evidence == "a step":
         script.step(1)
     script.job.wait({"a minute": 61.0, "a minute under two": 31.0}.get(evidence, 1.0))
-    script.change_coordinator(is_told=evidence != "not told")
+    script.change_coordinator(knows_status=evidence != "unknown")
     script.job.wait(31.0 if evidence == "a minute under two" else 0.1)
     for _ in range(4):
         script.fail()
