@@ -136,13 +136,17 @@ class FakeClusterApi:
         answer = web.StreamResponse()
         await answer.prepare(request)
         selector = request.query.get("labelSelector", "")
+        only_metadata = "as=PartialObjectMetadata" in request.headers["Accept"]
         sent = int(request.query["resourceVersion"])
         while True:
-            for version, of, line in [event for event in self._events if event[0] > sent]:
+            for version, of, event in [event for event in self._events if event[0] > sent]:
                 sent = version
-                if of == resource and _matches(line["object"], selector):
+                found = event["object"]
+                if of == resource and _matches(found, selector):
+                    shown = {"metadata": found["metadata"]} if only_metadata else found
+                    line = json.dumps({**event, "object": shown}).encode()
                     with contextlib.suppress(ConnectionResetError):
-                        await answer.write(json.dumps(line).encode() + b"\n")
+                        await answer.write(line + b"\n")
             async with self._changed:
                 while self.version <= sent:
                     await self._changed.wait()

@@ -47,7 +47,8 @@ class MemoryWatches:
         """The memory that they fill. Changes of jobs and pods are reported with the key of the
         job. Nothing but rounds looks at the other objects.
         """
-        jobs = self._watch(jobs_path, JOB_BYTES, on_job, keep_text(KIND, "spec", "status"))
+        read = keep_text(KIND, "spec", "status")
+        jobs = self._watch(jobs_path, JOB_BYTES, on_job, read, watches_metadata=True)
         pods = self._watch(pods_path, POD_BYTES, on_pod, keep_pod, job_of)
         return JobMemory(
             RememberedObjects(jobs, self.cluster.job),
@@ -69,12 +70,14 @@ class MemoryWatches:
         on_change: OnChange,
         read: Read[T],
         subject_of: SubjectOf = own_key,
+        *,
+        watches_metadata: bool = False,
     ) -> dict[str | None, ListWatch[T]]:
         """What belongs to jobs is selected by their label."""
         label = names.JOB if subject_of is job_of else ""
         made = {
             namespace: ListWatch(
-                Collection(self.cluster.connection, path(namespace), label),
+                Collection(self.cluster.connection, path(namespace), label, watches_metadata),
                 ObjectCache[T](most_bytes // len(self.namespaces), MOST_BYTES_OF_ONE),
                 on_change,
                 read,

@@ -7,7 +7,7 @@ Of one that cannot be read either, the metadata come, or at least the name.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from regroup_operator.api.resource import Object
@@ -36,8 +36,8 @@ class Page:
 
 @dataclass(frozen=True)
 class Collection:
-    """All objects below a path, or those that a label selector matches. With `only_metadata` the
-    API server leaves out spec and status.
+    """All objects below a path, or those that a label selector matches. With `watches_metadata` the
+    events of its watch hold no spec and no status.
 
     All methods raise ClusterError, with status 410 for a token or version that is too old.
     """
@@ -45,7 +45,7 @@ class Collection:
     connection: ApiConnection
     path: str
     selector: str = ""
-    only_metadata: bool = False
+    watches_metadata: bool = False
 
     @property
     def resource(self) -> str:
@@ -54,15 +54,15 @@ class Collection:
 
     async def page(self, limit: int, token: str) -> Page:
         """Up to `limit` objects. Raises UnreadableError when they cannot be read."""
-        answer = await self._list(limit, token, self._accept("PartialObjectMetadataList"))
-        return Page(*_part(self.path, answer, "items"))
+        return Page(*_part(self.path, await self._list(limit, token), "items"))
 
     async def partial(self, token: str) -> Page:
         """The next object without spec and status, or only its name, as `kubectl get` would print
         it. Raises UnreadableError when not even that can be read.
         """
         try:
-            return replace(await replace(self, only_metadata=True).page(1, token), is_partial=True)
+            answer = await self._list(1, token, _PARTIAL.format("PartialObjectMetadataList"))
+            return Page(*_part(self.path, answer, "items"), is_partial=True)
         except UnreadableError:
             return await self._skip(token)
 
@@ -80,16 +80,13 @@ class Collection:
             "timeoutSeconds": str(seconds),
             **self._selection(),
         }
-        accept = self._accept("PartialObjectMetadata")
+        accept = _PARTIAL.format("PartialObjectMetadata") if self.watches_metadata else JSON
         return self.connection.lines(self.path, query, accept, seconds)
 
-    async def _list(self, limit: int, token: str, accept: str, **more: str) -> Object:
+    async def _list(self, limit: int, token: str, accept: str = JSON, **more: str) -> Object:
         going_on = {"continue": token} if token else {}
         query = {"limit": str(limit), **going_on, **self._selection(), **more}
         return await self.connection.request("GET", self.path, query=query, accept=accept)
-
-    def _accept(self, kind: str) -> str:
-        return _PARTIAL.format(kind) if self.only_metadata else JSON
 
     def _selection(self) -> dict[str, str]:
         return {"labelSelector": self.selector} if self.selector else {}

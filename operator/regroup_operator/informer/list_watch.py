@@ -180,7 +180,8 @@ class ListWatch(Generic[T]):
             status = code if isinstance(code, int) else 0
             raise ClusterError("GET", self._collection.path, status, str(message))
         try:
-            self._report(self._apply(str(kind), document, is_partial=IS_HEAD in event))
+            is_partial = self._collection.watches_metadata or IS_HEAD in event
+            self._report(self._apply(str(kind), document, is_partial=is_partial))
         except ValueError as error:
             raise self._unreadable(str(error)) from error
 

@@ -132,6 +132,10 @@ OWNED = ("services", "networkpolicies", "poddisruptionbudgets")
 """Each is asked for by name until it is made: somebody else's may have the name."""
 
 
+READ_ONCE = Counter({"get trainingjobs": 1})
+"""Of a job that somebody has changed: its watch brings metadata alone."""
+
+
 def most_reads(rounds: int) -> Counter[str]:
     """Of so many rounds of a job that has all of its objects: the claim alone."""
     return Counter({"get persistentvolumeclaims": rounds})
@@ -145,10 +149,15 @@ async def test_a_start_and_a_steady_round_read_only_what_has_no_memory(running: 
     assert operator.rounds <= 6
     first_lists = Counter(f"list {kind}" for kind in ("trainingjobs", "pods", "nodes", *OWNED))
     by_name = Counter({"get services": 1, "get networkpolicies": 1, "get poddisruptionbudgets": 3})
-    assert reads <= most_reads(operator.rounds) + first_lists + by_name
+    assert reads <= most_reads(operator.rounds) + first_lists + by_name + READ_ONCE
     operator.begin()
     operator.operator.queue.add(KEY)
     assert await operator.reads() <= most_reads(operator.rounds)
+    operator.begin()
+    (job,) = operator.api.all("trainingjobs")
+    await operator.api.store("trainingjobs", job)
+    await until("a round", lambda: operator.rounds > 0)
+    assert await operator.reads() <= most_reads(operator.rounds) + READ_ONCE
 
 
 async def test_a_replacement_takes_one_list_of_the_pods_of_its_job(running: Start) -> None:
