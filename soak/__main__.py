@@ -75,7 +75,7 @@ def _campaign(
     log.write_text("")
     shutil.rmtree(log.with_suffix(""), ignore_errors=True)  # of a former run with this seed
     screen, commit = Screen(), _commit()
-    site = Site.up(f"soak-{seed}-{int(time.time()) % 10**6}", screen)
+    site = Site.up(f"soak-{seed}", f"soak-{seed}-{int(time.time()) % 10**6}", screen)
     campaign = Campaign(site, log, screen.report, Reference(site, screen.report))
     try:
         campaign.run(episodes, deadline)

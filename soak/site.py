@@ -26,7 +26,6 @@ from soak.process import Process
 from soak.volume import SIZE, SoakVolume
 from soak.waiting import until
 
-NAME = "soak"
 PROGRAMS_FOLDER = Path(__file__).resolve().parent / "programs"
 GROUP = "/apis/regroup.dev/v1alpha1/namespaces"
 UNREACHABLE = (OSError, http.client.HTTPException, DevclusterError, ValueError)
@@ -42,10 +41,10 @@ class Site:
     namespace: str
 
     @classmethod
-    def up(cls, namespace: str, screen: Screen) -> Site:
+    def up(cls, cluster: str, namespace: str, screen: Screen) -> Site:
         """Build, start and install what is missing. Raises DemoError, DevclusterError."""
         built = installing.build_images(screen)
-        stage = DevclusterStage.up(screen, NAME)
+        stage = DevclusterStage.up(screen, cluster)
         installing.install(stage, built, screen)
         described = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
         files = {path.name: path.read_text() for path in PROGRAMS_FOLDER.glob("*.py")}

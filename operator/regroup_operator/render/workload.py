@@ -45,6 +45,8 @@ from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 
 _TOKEN_KEY = TOKEN_FILE.rsplit("/", 1)[1]
+_KEPT_FILE = "/tmp/coordinator.json"
+"""In the scratch volume, which lives as long as the pod."""
 
 
 # --- desired --------------------------------------------------------------------------------------
@@ -210,7 +212,11 @@ def coordinator_pod(
     again.
     """
     of = CoordinatorEnvironment.variable
-    variables = {of("term"): str(term), of("desired"): wanted.to_json(protocol_of(job))}
+    variables = {
+        of("term"): str(term),
+        of("desired"): wanted.to_json(protocol_of(job)),
+        of("kept_file"): _KEPT_FILE,
+    }
     probe = {"httpGet": {"path": "/healthz", "port": COORDINATOR_PORT}, "timeoutSeconds": 2}
     container = {
         "name": names.COORDINATOR,

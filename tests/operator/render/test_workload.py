@@ -67,6 +67,9 @@ def test_a_coordinator_gets_the_job_as_it_should_be() -> None:
     )
     assert wanted.directory == "/regroup/volume/team/gpt-4322f31b"
     assert pod["spec"]["restartPolicy"] == "Always"
+    mounts = pod["spec"]["containers"][0]["volumeMounts"]
+    (kept,) = (m["name"] for m in mounts if environment.kept_file.startswith(m["mountPath"] + "/"))
+    assert {"name": kept, "emptyDir": {}} in pod["spec"]["volumes"]
 
 
 @pytest.mark.parametrize(

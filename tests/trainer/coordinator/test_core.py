@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regroup_trainer.coordinator.coordinator_status import make_status
+from regroup_trainer.coordinator.coordinator_status import handed_over, make_status
 from regroup_trainer.coordinator.core import TICK_SECONDS
 from regroup_trainer.coordinator.effects import Send
 from regroup_trainer.coordinator.reports import MOST_PORT_RACES
@@ -494,6 +494,51 @@ def test_a_restarted_coordinator_forms_a_generation_without_missing_members() ->
     job.wait(1.5)
     assert job.indices == [0, 2]
     assert job.record.number.term == 2
+
+
+def restart_in_place(job: Job) -> None:
+    """End the process of the coordinator; the next one finds what it kept."""
+    job.desired = handed_over(job.core.state)
+    job.start_coordinator()
+    job.wait(1.0)
+
+
+def test_a_restarted_container_goes_on_counting_what_was_lost() -> None:
+    """A kill of the coordinator between two losses hid the smaller one of them."""
+    job, agents = start_job(strategy="fsdp", steps=5000)
+    lost = []
+    for index in (2, 1):
+        at = job.step
+        job.crash(agents[index])
+        job.wait(5.0)
+        lost.append(at - job.core.state.resumed[-1][1])
+        begun = len(job.begun)
+        restart_in_place(job)
+        assert len(job.begun) == begun
+        ledger = job.core.state.account.ledger()
+        assert ledger.restarts["infrastructure"] == len(lost)
+        assert ledger.lost_steps == sum(lost)
+        job.add_agent(index)
+        job.wait(5.0)
+    assert sum(lost) > 0
+
+
+def test_a_loss_is_counted_once_though_the_coordinator_dies_before_it_hears_of_it() -> None:
+    job, agents = start_job(strategy="fsdp", steps=5000)
+    at, before = job.step, len(job.begun)
+    job.crash(agents[2])
+    while len(job.begun) == before:
+        job.wait(0.01)
+    restart_in_place(job)
+    job.wait(5.0)
+    assert job.core.state.account.ledger().lost_steps == at - job.core.state.resumed[-1][1] > 0
+
+
+def test_a_restarted_container_knows_the_newest_spec() -> None:
+    job, _agents = start_job()
+    job.update_desired(replicas=2)
+    restart_in_place(job)
+    assert job.core.state.desired.replicas == 2
 
 
 def test_members_that_come_back_one_after_the_other_keep_their_generation() -> None:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from regroup.local.processes import free_port
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection, RejectedError
 from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.coordinator import server as server_module
@@ -28,8 +33,10 @@ from regroup_trainer.coordinator.server import LONGEST_DELAY_SECONDS, Server, re
 from regroup_trainer.protocol.agent_messages import Hello, Leaving
 from regroup_trainer.protocol.coordinator_messages import Begin, Refused, coordinator_message
 from regroup_trainer.protocol.desired import Lost
+from regroup_trainer.protocol.environment import CoordinatorEnvironment
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
+from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.rank_messages import Progress
 from regroup_trainer.system.server_connections import SPARE_CONNECTIONS
@@ -598,3 +605,54 @@ async def test_a_volume_that_does_not_answer_is_named_and_its_answer_is_awaited(
 
 def find(waiting: Waiting | None, reason: str) -> Waiting | None:
     return waiting if waiting is not None and waiting.reason == reason else None
+
+
+# --- the process ----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def coordinator_process(folder: Path) -> Iterator[str]:
+    """The process of a container, which is killed in the end. Yields its URL once it answers."""
+    token = folder / "token"
+    token.write_text(TOKEN)
+    environment = CoordinatorEnvironment(
+        term=1,
+        node="node-c",
+        token_file=str(token),
+        address="127.0.0.1",
+        port=free_port(),
+        desired=make_desired(directory=str(folder / "job")).model_dump_json(),
+        kept_file=str(folder / "kept"),
+    )
+    url = f"http://127.0.0.1:{environment.port}"
+
+    def answers() -> bool:
+        with contextlib.suppress(OSError), urlopen(f"{url}/healthz"):
+            return True
+        return False
+
+    command = [sys.executable, "-m", "regroup_trainer.coordinator"]
+    with subprocess.Popen(command, env={**os.environ, **environment.variables()}) as process:
+        try:
+            wait_until("an answer", answers)
+            yield f"{url}/v1"
+        finally:
+            process.kill()
+
+
+def test_a_container_that_is_killed_goes_on_with_what_its_process_kept(tmp_path: Path) -> None:
+    seed = Ledger(lost_steps=7, restarts={"application": 2})
+    later = make_desired(directory=str(tmp_path / "job"), revision=5, seed=seed)
+    with coordinator_process(tmp_path) as url:
+        data = later.model_dump_json().encode()
+        with urlopen(Request(f"{url}/desired", data, BEARER, method="PUT")) as answer:
+            assert answer.status == 204
+        kept = tmp_path / "kept"
+        wait_until("the newest spec", lambda: '"revision":5' in kept.read_text())
+    with (
+        coordinator_process(tmp_path) as url,
+        urlopen(Request(f"{url}/status", headers=BEARER)) as answer,
+    ):
+        status = CoordinatorStatus.parse(answer.read().decode())
+    assert status.revision == 5
+    assert (status.ledger.lost_steps, status.ledger.restarts) == (7, seed.restarts)

@@ -12,12 +12,14 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.server import Server
 from regroup_trainer.errors import ConfigurationError
 from regroup_trainer.protocol.environment import CoordinatorEnvironment, read_token
 from regroup_trainer.protocol.exit_codes import WRONG_USAGE
+from regroup_trainer.system.kept_file import KeptFile
 from regroup_trainer.system.last_signals import ignore_signals
 from regroup_trainer.system.log_limit import LogLimit
 
@@ -43,14 +45,15 @@ def main() -> int:
         written.addFilter(LogLimit())
     try:
         environment = CoordinatorEnvironment.read(dict(os.environ))
-        desired = environment.first_desired()
+        kept = KeptFile(Path(environment.kept_file) if environment.kept_file else None)
+        desired = environment.first_desired(kept.read())
         token = read_token(environment.token_file)
     except ConfigurationError as error:
         log.error("the coordinator cannot start: %s", error)
         return WRONG_USAGE
     now = time.monotonic()
     core = Coordinator(environment.term, environment.node, desired, now, time.time() - now)
-    asyncio.run(_serve(Server(core, token), environment))
+    asyncio.run(_serve(Server(core, token, kept), environment))
     return 0
 
 

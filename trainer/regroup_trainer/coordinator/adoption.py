@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from regroup_trainer.coordinator.accounting import loss_of
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure, LastCommit
 from regroup_trainer.coordinator.registration import resync
@@ -79,12 +80,20 @@ def _adopt(state: State, record: GenerationRecord, back: Mapping[str, Hello], no
     restored = {
         hello.restored.rank: hello.restored for hello in back.values() if hello.restored is not None
     }
+    is_uncounted = state.last_known is not None and state.last_known.uncounted
     state.current = CurrentGeneration(
-        record, begun=now, last_report=now, last_activity=now, restored=restored
+        record,
+        begun=now,
+        last_report=now,
+        last_activity=now,
+        before=state.committed if is_uncounted else None,
+        restored=restored,
     )
     if 0 in restored and restored[0].restored_from != "Script":
         step = restored[0].step
         state.resumed.append((restored[0].generation, step))
+        if is_uncounted:
+            state.account.lost(loss_of(restored[0], state.committed).steps, 0.0)
         # The step from which it resumed may be below the one that the operator knew.
         before = state.committed
         state.committed = LastCommit(step, before.time if before else state.wall(now))

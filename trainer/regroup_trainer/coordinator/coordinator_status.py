@@ -11,6 +11,7 @@ from regroup_trainer.coordinator.membership import overload
 from regroup_trainer.coordinator.straggler_reports import stragglers_of
 from regroup_trainer.coordinator.waiting import PODS_NAMED, count_of_workers, ending_message
 from regroup_trainer.protocol.agent_messages import Hello
+from regroup_trainer.protocol.desired import Desired, LastKnown
 from regroup_trainer.protocol.generation import Decision, GenerationRecord
 from regroup_trainer.protocol.job_status import CoordinatorPhase, CoordinatorStatus, MemberStatus
 from regroup_trainer.protocol.ledger import FailedStarts
@@ -48,6 +49,23 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
         volume=state.volume.problem,
         outcome=state.outcome,
     )
+
+
+def handed_over(state: State) -> Desired:
+    """What another process of this coordinator begins with: what the job should be, and what was
+    counted so far. Nobody else tells it before the next change of the spec.
+    """
+    current, committed = state.current, state.committed
+    known = None
+    if current is not None and current.alive and committed is not None:
+        known = LastKnown(
+            step=committed.step,
+            time=committed.time,
+            world_size=current.record.world_size,
+            uncounted=0 not in current.restored,
+        )
+    counted = {"seed": state.account.ledger(), "last_known": known}
+    return state.desired.model_copy(update={**counted, "failed_starts": _failed_starts(state)})
 
 
 def _failed_starts(state: State) -> FailedStarts | None:

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ValidationError
 from regroup_trainer.coordinator.coordinator_metrics import make_registry
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.coordinator_status import (
+    handed_over,
     heard_of,
     make_status,
     message_of,
@@ -45,6 +46,7 @@ from regroup_trainer.protocol.message import (
 )
 from regroup_trainer.protocol.rank_messages import Progress
 from regroup_trainer.system.background import Background
+from regroup_trainer.system.kept_file import KeptFile
 from regroup_trainer.system.server_connections import (
     IDLE_SECONDS,
     SPARE_CONNECTIONS,
@@ -61,6 +63,9 @@ VOLUME_SECONDS = 5.0
 """A volume that does not answer for so long is reported."""
 PROGRESS_NEWS_SECONDS = 1.0
 """Least time between two statuses that differ only in their progress."""
+KEPT_SECONDS = 1.0
+"""How old the seconds may be that the next process of this coordinator goes on with."""
+_NOWHERE = KeptFile(None)
 
 _UNREADABLE = (
     "closing the connection of the agent %s: its message cannot be read (%s); it connects again. "
@@ -71,9 +76,11 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class Server:
-    """Passes messages to one core, and carries out its effects."""
+    """Passes messages to one core, and carries out its effects. What the next process goes on with
+    is written to `kept`.
+    """
 
-    def __init__(self, core: Coordinator, token: str) -> None:
+    def __init__(self, core: Coordinator, token: str, kept: KeptFile = _NOWHERE) -> None:
         self._core = core
         self._token = token.encode()
         self._connections: dict[str, web.WebSocketResponse] = {}
@@ -81,6 +88,9 @@ class Server:
         self._published: object = None
         self._progress_published_at = 0.0
         self._last_progress: Progress | None = None
+        self._kept_file = kept
+        self._kept: object = None
+        self._kept_at = 0.0
         self._news = asyncio.Condition()
         self._tick_soon = asyncio.Event()
         """Set to have the next tick soon."""
@@ -304,6 +314,7 @@ class Server:
                     self._spawn(self._reserve(effect))
         if self._core.pause(time.monotonic()) <= TICK_SECONDS:
             self._tick_soon.set()
+        self._keep()
         self._publish()
 
     def _send(self, member: str, message: BaseModel) -> None:
@@ -352,6 +363,14 @@ class Server:
         self._progress_published_at = now
         self._sequence += 1
         self._spawn(self._wake())
+
+    def _keep(self) -> None:
+        """Have the next process go on with this state. What was counted is kept at once."""
+        wanted, now = handed_over(self._core.state), time.monotonic()
+        counts = (wanted.revision, wanted.seed.lost_steps, wanted.seed.restarts)
+        if counts != self._kept or now - self._kept_at > KEPT_SECONDS:
+            self._kept, self._kept_at = counts, now
+            self._kept_file.write(wanted.model_dump_json())
 
     def _content_of(self, state: State) -> object:
         """Equal as long as nothing but the progress changes."""

@@ -35,6 +35,10 @@ class LastKnown(Message):
     """Wall clock of that commit, or of the report."""
     world_size: int
     """Ranks of the generation that trained."""
+    uncounted: bool = False
+    """Whether a generation has begun after it that had not restored its state: what it lacks of
+    this step is in no ledger yet.
+    """
 
 
 class Desired(Message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Self
 
@@ -97,9 +98,15 @@ class CoordinatorEnvironment(Environment):
     port: int = COORDINATOR_PORT
     desired: str
     """JSON of the first Desired. Later ones come by PUT /v1/desired, or in the agents' hellos."""
+    kept_file: str = ""
+    """Where the process keeps what the next one in its container goes on with; empty: nowhere."""
 
-    def first_desired(self) -> Desired:
-        """The Desired in the environment. Raises ConfigurationError."""
+    def first_desired(self, kept: str = "") -> Desired:
+        """What to begin with: what a former process has `kept`, and otherwise what the environment
+        says. Raises ConfigurationError.
+        """
+        with contextlib.suppress(ValidationError):
+            return Desired.model_validate_json(kept)
         try:
             return Desired.model_validate_json(self.desired)
         except ValidationError as error:
