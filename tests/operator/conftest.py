@@ -26,6 +26,10 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def namespace(api: Api) -> Namespace:
-    """A fresh namespace."""
-    return Namespace.make(api, f"test-{next(_numbers)}")
+def namespace(api: Api) -> Iterator[Namespace]:
+    """A fresh namespace. Its jobs do not outlive the test: ten that are left without coordinators
+    would look like an outage to the operator, which all tests share.
+    """
+    made = Namespace.make(api, f"test-{next(_numbers)}")
+    yield made
+    made.api.request("DELETE", made.jobs())
