@@ -186,7 +186,16 @@ USED = {
 }
 """Right -> the method of `cluster.Cluster` that needs it."""
 WATCHED = {
-    (resource, verb) for resource in ("trainingjobs", "pods", "nodes") for verb in ("list", "watch")
+    (resource, verb)
+    for resource in (
+        "trainingjobs",
+        "pods",
+        "nodes",
+        "services",
+        "networkpolicies",
+        "poddisruptionbudgets",
+    )
+    for verb in ("list", "watch")
 }
 OWNER = {("trainingjobs/finalizers", "update")}
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import contextlib
 import resource
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,7 +12,6 @@ from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.operator_process import (
     OPEN_FILES,
     find_basis,
-    quiet_end,
     raise_open_files,
 )
 from regroup_operator.errors import ClusterError
@@ -72,37 +68,3 @@ def test_open_files_are_bounded_by_the_hard_limit_alone() -> None:
             assert resource.getrlimit(resource.RLIMIT_NOFILE) == (most, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-@contextlib.asynccontextmanager
-async def _block() -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        await asyncio.sleep(0)
-
-
-async def _stream() -> AsyncIterator[int]:
-    """As kopf's watches are: a generator around another, which waits when it is closed."""
-    async with _block():
-        while True:
-            yield 1
-
-
-def test_a_watch_that_is_left_in_the_middle_of_an_event_ends_without_an_error(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    stream = _stream()
-
-    async def read_one() -> int:
-        return await anext(stream)
-
-    with quiet_end() as loop:
-        assert loop.run_until_complete(read_one()) == 1
-    assert not caplog.records
-
-
-def test_other_errors_of_the_loop_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with quiet_end() as loop:
-        loop.call_exception_handler({"message": "a task was lost", "exception": ValueError()})
-    assert "a task was lost" in caplog.text

@@ -25,13 +25,15 @@ def make_object(name: str, version: int, generation: int = 1, **metadata: Any) -
 
 
 class FakeApiServer:
-    """Serves `/things`. An asynchronous context manager."""
+    """Serves the collection under each path. An asynchronous context manager."""
 
     def __init__(self) -> None:
         self.objects: list[Json] = []
         self.version = 1
         self.unreadable: set[str] = set()
         """Names of objects that spoil each answer that holds them."""
+        self.large: set[str] = set()
+        """Names of those that do so unless the answer holds no more than metadata."""
         self.nameless = False
         """Whether not even the names of those can be read."""
         self.expired_tokens = 0
@@ -50,7 +52,7 @@ class FakeApiServer:
 
     async def __aenter__(self) -> Self:
         app = web.Application()
-        app.router.add_get("/things", self._answer)
+        app.router.add_get("/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -93,6 +95,8 @@ class FakeApiServer:
         names = {each["metadata"]["name"] for each in part}
         is_table = "as=Table" in request.headers["Accept"]
         if names & self.unreadable and (self.nameless or not is_table):
+            return web.Response(body=GARBAGE)
+        if names & self.large and "as=" not in request.headers["Accept"]:
             return web.Response(body=GARBAGE)
         metadata = {"resourceVersion": str(self.version)}
         if start + limit < len(self.objects):

@@ -6,13 +6,13 @@
 # Owner references that block deletion need it where that is enforced (OpenShift).
 - {apiGroups: [regroup.dev], resources: [trainingjobs/finalizers], verbs: [update]}
 - {apiGroups: [""], resources: [pods], verbs: [list, watch, create, delete]}
-- {apiGroups: [""], resources: [services], verbs: [get, create, patch]}
+- {apiGroups: [""], resources: [services], verbs: [get, list, watch, create, patch]}
 # A token can be derived again: the Secrets of jobs are never read.
 - {apiGroups: [""], resources: [secrets], verbs: [create]}
 - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, create]}
 # list: those of a pod that waits for its volumes.
 - {apiGroups: [""], resources: [events], verbs: [list, create]}
 # delete: networkPolicy None
-- {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [get, create, patch, delete]}
-- {apiGroups: [policy], resources: [poddisruptionbudgets], verbs: [get, create, patch]}
+- {apiGroups: [networking.k8s.io], resources: [networkpolicies], verbs: [get, list, watch, create, patch, delete]}
+- {apiGroups: [policy], resources: [poddisruptionbudgets], verbs: [get, list, watch, create, patch]}
 {{- end }}

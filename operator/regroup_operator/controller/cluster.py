@@ -37,15 +37,38 @@ def _folder(api: str, namespace: str, kind: str) -> str:
     return f"{api}/namespaces/{_segment(namespace)}/{kind}"
 
 
+def _collection(api: str, namespace: str | None, kind: str) -> str:
+    return f"{api}/{kind}" if namespace is None else _folder(api, namespace, kind)
+
+
 def jobs_path(namespace: str | None) -> str:
     """The path of the TrainingJobs of a namespace; None: of all."""
-    api = f"/apis/{API_VERSION}"
-    return f"{api}/{PLURAL}" if namespace is None else _folder(api, namespace, PLURAL)
+    return _collection(f"/apis/{API_VERSION}", namespace, PLURAL)
 
 
 def pods_path(namespace: str | None) -> str:
     """The path of the pods of a namespace; None: of all."""
-    return f"{_CORE}/pods" if namespace is None else _core(namespace, "pods")
+    return _collection(_CORE, namespace, "pods")
+
+
+def services_path(namespace: str | None) -> str:
+    """The path of the Services of a namespace; None: of all."""
+    return _collection(_CORE, namespace, "services")
+
+
+def policies_path(namespace: str | None) -> str:
+    """The path of the NetworkPolicies of a namespace; None: of all."""
+    return _collection(_NETWORKING, namespace, "networkpolicies")
+
+
+def budgets_path(namespace: str | None) -> str:
+    """The path of the PodDisruptionBudgets of a namespace; None: of all."""
+    return _collection(_POLICY, namespace, "poddisruptionbudgets")
+
+
+def nodes_path() -> str:
+    """The path of all nodes."""
+    return f"{_CORE}/nodes"
 
 
 def _job_path(namespace: str, name: str) -> str:
@@ -106,23 +129,24 @@ class Cluster:
         found: list[T] = []
         version = ""
         async for page in pages(Collection(self.connection, folder, selector=selector)):
-            if page.unreadable:
-                raise ClusterError("GET", folder, 0, f"cannot read pod {page.unreadable}")
+            if page.unreadable or page.is_partial:
+                name = page.unreadable or page.objects[0]["metadata"]["name"]
+                raise ClusterError("GET", folder, 0, f"cannot read pod {name}")
             found += map(read, page.objects)
             version = page.version
         return found, version
 
     async def service(self, namespace: str, name: str) -> Object | None:
         """A Service, such as the one in front of a job's coordinator."""
-        return await self._get(_core(namespace, "services"), name)
+        return await self._get(services_path(namespace), name)
 
     async def network_policy(self, namespace: str, name: str) -> Object | None:
         """The NetworkPolicy that isolates the pods of a job."""
-        return await self._get(_folder(_NETWORKING, namespace, "networkpolicies"), name)
+        return await self._get(policies_path(namespace), name)
 
     async def disruption_budget(self, namespace: str, name: str) -> Object | None:
         """The PodDisruptionBudget of a job's workers."""
-        return await self._get(_folder(_POLICY, namespace, "poddisruptionbudgets"), name)
+        return await self._get(budgets_path(namespace), name)
 
     async def claim(self, namespace: str, name: str) -> Object | None:
         """The PersistentVolumeClaim that holds a job's checkpoints."""
@@ -140,7 +164,7 @@ class Cluster:
 
     async def node(self, name: str) -> Object | None:
         """A node, with its conditions and taints."""
-        return await self._get(f"{_CORE}/nodes", name)
+        return await self._get(nodes_path(), name)
 
     async def node_lease(self, name: str) -> Object | None:
         """The lease that a kubelet renews every 10 s."""
@@ -164,13 +188,13 @@ class Cluster:
 
     async def change_status(
         self, namespace: str, name: str, status: Object, present: Identity
-    ) -> None:
-        """Write the status of exactly the TrainingJob that was read, and nothing else of it. Raises
-        ConflictError when the object has changed since.
+    ) -> Object:
+        """Write the status of exactly the TrainingJob that was read, and nothing else of it.
+        Returns the job. Raises ConflictError when the object has changed since.
         """
         body = [*_checks(present), {"op": "add", "path": "/status", "value": status}]
         path = _job_path(namespace, name) + "/status"
-        await self.connection.request("PATCH", path, body, content=JSON_PATCH)
+        return await self.connection.request("PATCH", path, body, content=JSON_PATCH)
 
     async def create_pod(self, document: Object) -> Object:
         """Create a pod. Returns it."""
@@ -190,40 +214,37 @@ class Cluster:
         """Create an Event unless there is one of that name: it is the same event."""
         await self._create_once(_core(document["metadata"]["namespace"], "events"), document)
 
-    async def create_service(self, document: Object) -> None:
-        """Create a Service."""
-        await self._create_own(_core(document["metadata"]["namespace"], "services"), document)
+    async def create_service(self, document: Object) -> Object:
+        """Create a Service. Returns it."""
+        return await self._create_own(services_path(_namespace(document)), document)
 
-    async def change_service(self, document: Object, present: Identity) -> None:
-        """Give the Service that was read the selector and the ports of `document`."""
-        folder = _core(document["metadata"]["namespace"], "services")
-        await self._change(folder, document, present, ("selector", "ports"))
+    async def change_service(self, document: Object, present: Identity) -> Object:
+        """Give the Service that was read the selector and the ports of `document`. Returns it."""
+        folder = services_path(_namespace(document))
+        return await self._change(folder, document, present, ("selector", "ports"))
 
-    async def create_network_policy(self, document: Object) -> None:
-        """Create a NetworkPolicy."""
-        folder = _folder(_NETWORKING, document["metadata"]["namespace"], "networkpolicies")
-        await self._create_own(folder, document)
+    async def create_network_policy(self, document: Object) -> Object:
+        """Create a NetworkPolicy. Returns it."""
+        return await self._create_own(policies_path(_namespace(document)), document)
 
-    async def change_network_policy(self, document: Object, present: Identity) -> None:
-        """Give the NetworkPolicy that was read the rules of `document`."""
-        folder = _folder(_NETWORKING, document["metadata"]["namespace"], "networkpolicies")
-        await self._change(folder, document, present, ("podSelector", "policyTypes", "ingress"))
+    async def change_network_policy(self, document: Object, present: Identity) -> Object:
+        """Give the NetworkPolicy that was read the rules of `document`. Returns it."""
+        fields = ("podSelector", "policyTypes", "ingress")
+        return await self._change(policies_path(_namespace(document)), document, present, fields)
 
     async def delete_network_policy(self, namespace: str, name: str, present: Identity) -> None:
         """Delete exactly the NetworkPolicy that was read, unless it has changed since."""
-        folder = _folder(_NETWORKING, namespace, "networkpolicies")
         known = {"uid": present.uid, "resourceVersion": present.version}
-        await self._delete(f"{folder}/{_segment(name)}", {"preconditions": known})
+        path = f"{policies_path(namespace)}/{_segment(name)}"
+        await self._delete(path, {"preconditions": known})
 
-    async def create_disruption_budget(self, document: Object) -> None:
-        """Create a PodDisruptionBudget."""
-        folder = _folder(_POLICY, document["metadata"]["namespace"], "poddisruptionbudgets")
-        await self._create_own(folder, document)
+    async def create_disruption_budget(self, document: Object) -> Object:
+        """Create a PodDisruptionBudget. Returns it."""
+        return await self._create_own(budgets_path(_namespace(document)), document)
 
-    async def change_disruption_budget(self, document: Object, present: Identity) -> None:
-        """Give the PodDisruptionBudget that was read the spec of `document`."""
-        folder = _folder(_POLICY, document["metadata"]["namespace"], "poddisruptionbudgets")
-        await self._change(folder, document, present, ())
+    async def change_disruption_budget(self, document: Object, present: Identity) -> Object:
+        """Give the PodDisruptionBudget that was read the spec of `document`. Returns it."""
+        return await self._change(budgets_path(_namespace(document)), document, present, ())
 
     async def delete_pod(
         self, namespace: str, name: str, uid: str, *, force: bool = False
@@ -270,7 +291,7 @@ class Cluster:
 
     async def _change(
         self, folder: str, document: Object, present: Identity, fields: tuple[str, ...]
-    ) -> None:
+    ) -> Object:
         """Replace these fields of the spec, or all of it, in the one request that also checks that
         this is the object that was read. Another UID or version answers 409.
         """
@@ -279,7 +300,7 @@ class Cluster:
         replaced = [{"op": "replace", "path": at, "value": value} for at, value in changes.items()]
         path = f"{folder}/{_segment(document['metadata']['name'])}"
         body = [*_checks(present), *replaced]
-        await self.connection.request("PATCH", path, body, content=JSON_PATCH)
+        return await self.connection.request("PATCH", path, body, content=JSON_PATCH)
 
     async def _delete(self, path: str, options: Object) -> Object:
         try:
@@ -288,6 +309,10 @@ class Cluster:
             )
         except (NotFoundError, ConflictError):
             return {}
+
+
+def _namespace(document: Object) -> str:
+    return str(document["metadata"]["namespace"])
 
 
 def _checks(present: Identity) -> list[Object]:

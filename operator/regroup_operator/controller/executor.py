@@ -33,7 +33,7 @@ from regroup_operator.decide.plan import (
     SendAddress,
 )
 from regroup_operator.errors import ClusterError, CoordinatorError
-from regroup_operator.informer.job_pods import JobPods
+from regroup_operator.informer.job_memory import JobMemory
 from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
 from regroup_operator.render import torchrun_workload, workload
 from regroup_operator.render.keyring import Keyring
@@ -52,13 +52,13 @@ class Executor:
     def __init__(
         self,
         cluster: Cluster,
-        pods: JobPods,
+        memory: JobMemory,
         coordinators: Coordinators,
         settings: Settings,
         keys: Keyring,
     ) -> None:
         self._cluster = cluster
-        self.pods = pods
+        self.memory = memory
         self._coordinators = coordinators
         self._settings = settings
         self._keys = keys
@@ -145,7 +145,7 @@ class Executor:
     def _note(self, answer: Object) -> None:
         """Let the next round see a pod as this write has left it."""
         if answer:
-            self.pods.note(answer)
+            self.memory.pods.note(answer)
 
     def target(self, job: AnyJob, pods: tuple[Pod, ...]) -> Target | None:
         """The coordinator of the current term, also while it is being deleted; None while it has no
@@ -175,20 +175,26 @@ class Executor:
         policy = workload.network_policy(job, self._settings)
         present = observed.own.get(policy["kind"])
         if job.spec.network_policy == "Isolated":
-            if present:
-                await self._cluster.change_network_policy(policy, present)
-            else:
-                await self._cluster.create_network_policy(policy)
+            request = (
+                self._cluster.change_network_policy(policy, present)
+                if present
+                else self._cluster.create_network_policy(policy)
+            )
+            await self.memory.policies.write(_key(policy), request)
         elif present:
             name = policy["metadata"]["name"]
+            self.memory.policies.outdate(_key(policy))
             await self._cluster.delete_network_policy(job.namespace, name, present)
 
     async def _ensure_budget(self, fewest: int, job: AnyJob, observed: Observed) -> None:
         budget = workload.disruption_budget(job, fewest)
-        if present := observed.own.get(budget["kind"]):
-            await self._cluster.change_disruption_budget(budget, present)
-        else:
-            await self._cluster.create_disruption_budget(budget)
+        present = observed.own.get(budget["kind"])
+        request = (
+            self._cluster.change_disruption_budget(budget, present)
+            if present
+            else self._cluster.create_disruption_budget(budget)
+        )
+        await self.memory.budgets.write(_key(budget), request)
 
     async def _ensure_token(self, job: AnyJob) -> None:
         if LAUNCHER_OBJECTS[job.launcher].has_token:
@@ -209,17 +215,18 @@ class Executor:
     async def _ensure_service(self, term: int, job: AnyJob, observed: Observed) -> None:
         """A new Service asks for the address that workers know; where that is taken, for any."""
         wanted = workload.service(job, term, job.status.service_address)
+        key, services = _key(wanted), self.memory.services
         if present := observed.own.get(wanted["kind"]):
-            await self._cluster.change_service(wanted, present)
+            await services.write(key, self._cluster.change_service(wanted, present))
             return
         try:
-            await self._cluster.create_service(wanted)
+            await services.write(key, self._cluster.create_service(wanted))
         except ClusterError as error:
             if error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
                 raise
             known = job.status.service_address
             log.warning("%s/%s: cannot have %s again: %s", *job.key, known, error.message)
-            await self._cluster.create_service(workload.service(job, term))
+            await services.write(key, self._cluster.create_service(workload.service(job, term)))
 
     async def _send_address(self, pods: tuple[Pod, ...], job: AnyJob, observed: Observed) -> None:
         url = workload.coordinator_url(observed.service.address if observed.service else "")
@@ -289,6 +296,10 @@ def in_batches(actions: Iterable[Action]) -> Iterator[tuple[Action, ...]]:
 
 
 _WORKER_PODS = {"regroup": workload.worker_pod, "torchrun": torchrun_workload.agent_pod}
+
+
+def _key(document: Object) -> Key:
+    return document["metadata"]["namespace"], document["metadata"]["name"]
 
 
 def _valid(job: AnyJob) -> Job:

@@ -1,10 +1,8 @@
 """What wakes the operator: each event only puts the key of a job on the queue.
 
-TrainingJobs and pods have a list and watch of our own, which reads nothing but their metadata, and
-that within bounds: tenants write both, and `metadata.managedFields` as deep as they like. kopf is
-the shell: start, end, health, and the watch of nodes, which no tenant writes. Its
-create/update/field chains, daemons, timers and finalizers are not used: reconciling is
-level-triggered, and the status holds all that must be remembered.
+TrainingJobs, pods and nodes have a list and watch of our own, which reads within bounds: tenants
+write the first two, and `metadata.managedFields` as deep as they like. What they show is in memory.
+kopf is the shell: login, start and end. It watches nothing.
 """
 
 from __future__ import annotations
@@ -12,38 +10,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import kopf
 from aiohttp import web
 
-from regroup_operator.api import names
 from regroup_operator.api.resource import Key
 from regroup_operator.api.settings import Settings
-from regroup_operator.controller.cluster import Cluster, jobs_path, pods_path
+from regroup_operator.controller.cluster import Cluster, nodes_path
 from regroup_operator.controller.coordination import Coordinators, open_session
 from regroup_operator.controller.credentials import login
 from regroup_operator.controller.executor import Executor
-from regroup_operator.controller.kopf_storage import NoDiffBase, NoProgress
-from regroup_operator.controller.node_watch import NodeWatch
+from regroup_operator.controller.memory_watches import MemoryWatches
+from regroup_operator.controller.node_watch import NodeWatch, keep_node
 from regroup_operator.controller.operator_metrics import count_reconcile, count_taken, job_series
 from regroup_operator.controller.reconcile import Reconciler
 from regroup_operator.controller.work_queue import WorkQueue
 from regroup_operator.errors import OperatorError
 from regroup_operator.informer.api_connection import ApiConnection
 from regroup_operator.informer.collection import Collection
-from regroup_operator.informer.job_pods import (
-    MOST_BYTES,
-    MOST_BYTES_OF_ONE,
-    JobPods,
-    OwnedPod,
-    job_of,
-    keep_pod,
-)
-from regroup_operator.informer.list_watch import ListWatch, nothing
+from regroup_operator.informer.list_watch import ListWatch
 from regroup_operator.informer.object_cache import ObjectCache
-from regroup_operator.observe.kubernetes_objects import read_ready
+from regroup_operator.observe.observed import NodeState
 from regroup_operator.render.keyring import Keyring
 from regroup_trainer.system.server_connections import Connections, Listening
 
@@ -54,9 +43,15 @@ WORKERS_OF_A_NAMESPACE = 8
 PROBES_AT_ONCE = 32
 """Connections to /healthz."""
 ERROR_BACKOFFS = (0.1, 0.5, 1, 2, 5, *([10] * 60))
-"""Pauses of kopf's watches during an outage of the API server. By default kopf ends the process
-after a minute.
+"""Pauses of kopf's requests at its start during an outage of the API server. By default kopf ends
+the process after a minute.
 """
+LISTED_SECONDS = 30.0
+"""The workers start once memory has listed all, or after so long. Of what it has not listed, rounds
+ask the API server: the right to list one namespace may be missing.
+"""
+MOST_NODE_BYTES = 32 * 1024 * 1024
+"""Of all nodes in memory, about."""
 
 log = logging.getLogger(__name__)
 
@@ -72,32 +67,45 @@ class Operator:
         self.queue: WorkQueue[Key] = WorkQueue(
             group_of=lambda key: key[0], most_of_a_group=WORKERS_OF_A_NAMESPACE
         )
-        self.nodes: NodeWatch | None = None
+        self._started = asyncio.Event()
         self._closers: list[Any] = []
         self._health: Listening | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, *, may_watch_nodes: bool) -> None:
-        """Open the clients and start the workers. `may_watch_nodes`: whether its rights allow
-        it.
+        """Open the clients, and start the workers once memory is filled. `may_watch_nodes`: whether
+        its rights allow it.
         """
         cluster = await Cluster(login).__aenter__()
         session = open_session()
         coordinators = Coordinators(session, self.queue.add)
-        self.nodes = NodeWatch(cluster, allowed=may_watch_nodes)
-        watches = self._pod_watches(cluster.connection)
-        pods = JobPods(watches)
-        executor = Executor(cluster, pods, coordinators, self._settings, self._keys)
-        reconciler = Reconciler(
-            cluster, coordinators, executor, self.nodes, self._settings, job_series
-        )
+        states = ObjectCache[NodeState](MOST_NODE_BYTES, MOST_NODE_BYTES)
+        nodes = NodeWatch(cluster, states if may_watch_nodes else None)
+        filling = MemoryWatches(cluster, self._settings.namespaces or (None,))
+        memory = filling.memory(self._changed, self._pod_changed)
+        executor = Executor(cluster, memory, coordinators, self._settings, self._keys)
+        reconciler = Reconciler(cluster, coordinators, executor, nodes, self._settings, job_series)
+        watches = filling.watches
+        if may_watch_nodes:
+            watches.append(self._node_watch(cluster.connection, states, nodes))
         self._tasks = [
-            *(asyncio.create_task(self._work(reconciler)) for _ in range(WORKERS)),
-            *(asyncio.create_task(w.run()) for w in self._job_watches(cluster.connection)),
-            *(asyncio.create_task(w.run()) for w in watches.values()),
+            asyncio.create_task(self._start_workers(reconciler, watches)),
+            *(asyncio.create_task(watch.run()) for watch in watches),
         ]
-        self._health = await serve_health(self._settings.health_port, lambda: len(self.queue))
+        self._health = await serve_health(
+            self._settings.health_port, lambda: len(self.queue), self._started.is_set
+        )
         self._closers = [coordinators, session, cluster]
+
+    async def _start_workers(self, reconciler: Reconciler, watches: list[ListWatch[Any]]) -> None:
+        try:
+            async with asyncio.timeout(LISTED_SECONDS):
+                for watch in watches:
+                    await watch.listed.wait()
+        except TimeoutError:
+            log.warning("not all could be listed within %g s: jobs wait no longer", LISTED_SECONDS)
+        self._tasks += [asyncio.create_task(self._work(reconciler)) for _ in range(WORKERS)]
+        self._started.set()
 
     async def stop(self) -> None:
         """End the workers and close the clients. The jobs train on."""
@@ -112,23 +120,14 @@ class Operator:
         await session.close()
         await cluster.__aexit__(None, None, None)
 
-    def _job_watches(self, connection: ApiConnection) -> Iterator[ListWatch[None]]:
-        for namespace in self._settings.namespaces or (None,):
-            jobs = Collection(connection, jobs_path(namespace), only_metadata=True)
-            yield ListWatch(jobs, ObjectCache(0, 0), self._changed, nothing)
+    def _node_watch(
+        self, connection: ApiConnection, states: ObjectCache[NodeState], nodes: NodeWatch
+    ) -> ListWatch[NodeState]:
+        def changed(key: Key, _same_spec: bool) -> None:
+            for job in nodes.changed(key[1]):
+                self.queue.add(job)
 
-    def _pod_watches(self, connection: ApiConnection) -> dict[str | None, ListWatch[OwnedPod]]:
-        namespaces = self._settings.namespaces or (None,)
-        return {
-            namespace: ListWatch(
-                Collection(connection, pods_path(namespace), names.JOB),
-                ObjectCache(MOST_BYTES // len(namespaces), MOST_BYTES_OF_ONE),
-                self._pod_changed,
-                keep_pod,
-                job_of,
-            )
-            for namespace in namespaces
-        }
+        return ListWatch(Collection(connection, nodes_path()), states, changed, keep_node)
 
     def _pod_changed(self, job: Key, _same_spec: bool) -> None:
         self.queue.add(job)
@@ -161,16 +160,18 @@ class Operator:
         return False
 
 
-async def serve_health(port: int, waiting: Callable[[], int]) -> Listening:
-    """Serve /healthz, which answers how many jobs wait, on all addresses. The caller cleans up.
-    Silent connections are bounded: whoever reaches the port can open them, and a probe must get
-    through. Raises OSError.
+async def serve_health(
+    port: int, waiting: Callable[[], int], is_started: Callable[[], bool]
+) -> Listening:
+    """Serve /healthz, which answers how many jobs wait, on all addresses; with status 503 until the
+    workers have started. The caller cleans up. Silent connections are bounded: whoever reaches the
+    port can open them, and a probe must get through. Raises OSError.
     """
     connections = Connections(lambda: PROBES_AT_ONCE)
 
     async def answer(request: web.Request) -> web.Response:
         connections.request(request.transport)
-        return web.json_response({"waiting": waiting()})
+        return web.json_response({"waiting": waiting()}, status=200 if is_started() else 503)
 
     application = web.Application()
     application.router.add_get("/healthz", answer)
@@ -179,7 +180,7 @@ async def serve_health(port: int, waiting: Callable[[], int]) -> Listening:
 
 
 def register(registry: kopf.OperatorRegistry, operator: Operator, *, may_watch_nodes: bool) -> None:
-    """Register the handlers with kopf: what else to watch, and what to do about it."""
+    """Have kopf start and end the operator."""
 
     @kopf.on.login(registry=registry)
     async def _login(**_: Any) -> kopf.ConnectionInfo:
@@ -194,30 +195,9 @@ def register(registry: kopf.OperatorRegistry, operator: Operator, *, may_watch_n
     async def _cleanup(**_: Any) -> None:
         await operator.stop()
 
-    if may_watch_nodes:
-
-        @kopf.on.event("", "v1", "nodes", registry=registry)
-        async def _node(
-            name: str,
-            body: kopf.Body,
-            type: str | None,  # noqa: A002
-            **_: Any,
-        ) -> None:
-            if operator.nodes is None:
-                return
-            is_gone = type == "DELETED"
-            ready = not is_gone and read_ready(body)
-            nodes = operator.nodes
-            for key in nodes.deleted(name) if is_gone else nodes.reported(name, ready=ready):
-                operator.queue.add(key)
-
 
 def configure(settings: kopf.OperatorSettings) -> None:
     """Set kopf's own settings."""
     settings.scanning.disabled = True
     settings.posting.enabled = False
-    settings.persistence.diffbase_storage = NoDiffBase()
-    settings.persistence.progress_storage = NoProgress()
     settings.networking.error_backoffs = ERROR_BACKOFFS
-    settings.watching.server_timeout = 240
-    settings.watching.client_timeout = 300

@@ -1,4 +1,7 @@
-"""Reads the nodes that may have failed, and measures for how long each fact about them has held.
+"""Knows the nodes that may have failed, and for how long each fact about them has held.
+
+Memory knows all nodes. One that it shows as failed or gone is read again, since memory may be
+behind, and the pods of such a node may be deleted by force.
 
 Durations are measured by this operator's clock. A lease is stale when the operator has seen it
 unchanged for long enough, so that the clocks of nodes do not matter.
@@ -11,13 +14,20 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from regroup_operator.api.resource import Key
+from regroup_operator.api.resource import Key, Object
 from regroup_operator.controller.cluster import Cluster
-from regroup_operator.observe.kubernetes_objects import is_out_of_service, read_ready
-from regroup_operator.observe.observed import Node
+from regroup_operator.informer.object_cache import ObjectCache
+from regroup_operator.observe.kubernetes_objects import read_node
+from regroup_operator.observe.observed import Node, NodeState
 
 LEASE_GAP_SECONDS = 6.0
 """A lease counts as unchanged only for the time in which it was read at least this often."""
+_NODE_BYTES = 512
+
+
+def keep_node(document: Object) -> tuple[NodeState, int]:
+    """What memory keeps of a node, and about how many bytes it takes."""
+    return read_node(document), _NODE_BYTES
 
 
 @dataclass
@@ -33,13 +43,18 @@ class _Trace:
 
 
 class NodeWatch:
-    """Reads nodes and their leases, and knows which jobs have pods on which node."""
+    """Knows nodes, their leases, and which jobs have pods on which node. `states` is the memory of
+    nodes; None: the operator may not read them.
+    """
 
     def __init__(
-        self, cluster: Cluster, *, allowed: bool, clock: Callable[[], float] = time.monotonic
+        self,
+        cluster: Cluster,
+        states: ObjectCache[NodeState] | None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
-        self._allowed = allowed
+        self._states = states
         self._clock = clock
         self._traces: dict[Key, dict[str, _Trace]] = {}
         self._not_ready: dict[str, float] = {}
@@ -60,10 +75,16 @@ class NodeWatch:
         self._traces.pop(key, None)
         self._drop_gone(self._jobs.pop(key, set()))
 
-    def reported(self, name: str, *, ready: bool) -> list[Key]:
-        """Take a report of the watch. Returns the jobs with pods on the node when its state
-        changed.
+    def changed(self, name: str) -> list[Key]:
+        """Memory shows this node otherwise. Returns the jobs with pods on it when it became Ready,
+        or not Ready, or is gone.
         """
+        seen = self._states.get(("", name)) if self._states else None
+        if seen is None:
+            return self._deleted(name)
+        return self._reported(name, ready=seen.value.ready) if seen.value else []
+
+    def _reported(self, name: str, *, ready: bool) -> list[Key]:
         if ready == (name not in self._not_ready):
             return []
         if ready:
@@ -73,8 +94,7 @@ class NodeWatch:
             self._not_ready[name] = self._clock()
         return self._jobs_on(name)
 
-    def deleted(self, name: str) -> list[Key]:
-        """The node is gone. Returns the jobs with pods on it."""
+    def _deleted(self, name: str) -> list[Key]:
         self._not_ready.setdefault(name, self._clock())
         self._gone.add(name)
         self._drop_gone({name})
@@ -93,13 +113,13 @@ class NodeWatch:
     async def look(
         self, key: Key, names: Iterable[str], suspects: Collection[str]
     ) -> dict[str, Node]:
-        """Read these nodes for a job, its suspects, and those of its nodes that the watch reported
-        as not Ready. Empty when the operator may not read nodes.
+        """These nodes, for a job, its suspects, and those of its nodes that the watch reported as
+        not Ready. Empty when the operator may not read nodes.
 
         A new suspicion needs new evidence: observations from before it do not show whether the node
         has recovered.
         """
-        if not self._allowed:
+        if self._states is None:
             return {}
         own = self._not_ready.keys() & self._jobs.get(key, set())
         wanted = sorted({*names, *suspects, *own})
@@ -109,13 +129,18 @@ class NodeWatch:
             for name in wanted
             if name in former and (former[name].suspected or name not in suspects)
         }
-        found = await asyncio.gather(*(self._read(key, name, name in suspects) for name in wanted))
+        found = await asyncio.gather(*(self._look_at(key, n, n in suspects) for n in wanted))
         return dict(zip(wanted, found, strict=True))
 
-    async def _read(self, key: Key, name: str, suspected: bool) -> Node:
-        document, lease = await asyncio.gather(
-            self._cluster.node(name), self._cluster.node_lease(name)
-        )
+    async def _state(self, name: str) -> NodeState | None:
+        seen = self._states.get(("", name)) if self._states else None
+        if seen and seen.value == NodeState(ready=True, out_of_service=False):
+            return seen.value
+        document = await self._cluster.node(name)
+        return read_node(document) if document else None
+
+    async def _look_at(self, key: Key, name: str, suspected: bool) -> Node:
+        state, lease = await asyncio.gather(self._state(name), self._cluster.node_lease(name))
         now = self._clock()
         renewal = lease["spec"].get("renewTime") if lease else None
         trace = self._traces[key].setdefault(name, _Trace(renewal, now, now, suspected))
@@ -126,16 +151,16 @@ class NodeWatch:
         trace.suspected = suspected
         if renewal != trace.lease:
             trace.lease, trace.lease_since, trace.renewed = renewal, now, True
-        if document is None:
+        if state is None:
             return Node(name, exists=False, ready=False)
-        ready = read_ready(document)
+        ready = state.ready
         since = trace.not_ready_since or self._not_ready.get(name, now)
         trace.not_ready_since = None if ready else since
         return Node(
             name=name,
             ready=ready,
             not_ready_seconds=0.0 if ready else now - since,
-            out_of_service=is_out_of_service(document),
+            out_of_service=state.out_of_service,
             lease_renewed=trace.renewed,
             lease_unchanged_seconds=now - trace.lease_since,
         )

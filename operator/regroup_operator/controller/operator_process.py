@@ -7,10 +7,7 @@ import logging
 import os
 import resource
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import kopf
 
@@ -33,9 +30,7 @@ class Basis:
     """What the operator learns of the cluster before it starts."""
 
     may_watch_nodes: bool
-    """Whether it has the rights to watch nodes and read their leases. kopf ends when a watch is
-    forbidden.
-    """
+    """Whether it has the rights to watch nodes and read their leases."""
     keys: Keyring
 
 
@@ -77,27 +72,6 @@ async def _ask(settings: Settings) -> Basis:
         return await find_basis(cluster, settings.key_secret)
 
 
-@contextmanager
-def quiet_end() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop whose end is no error.
-
-    A watch of kopf that is cancelled in the middle of an event leaves a generator within a
-    generator open. At its end asyncio closes both at once, and the outer one finds that the inner
-    one is being closed: one stop in a few ended with a traceback, and nothing was lost.
-    """
-    with asyncio.Runner() as runner:
-        loop = runner.get_loop()
-        loop.set_exception_handler(_report)
-        yield loop
-
-
-def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    if "asyncgen" in context and isinstance(context.get("exception"), RuntimeError):
-        logging.debug("%s: %r", context["message"], context["exception"])
-    else:
-        loop.default_exception_handler(context)
-
-
 def main() -> int:
     """Run until SIGTERM. Returns the exit code."""
     try:
@@ -128,12 +102,5 @@ def main() -> int:
     registry = kopf.OperatorRegistry()
     operator = Operator(settings, basis.keys)
     register(registry, operator, may_watch_nodes=basis.may_watch_nodes)
-    with quiet_end() as loop:
-        kopf.run(
-            loop=loop,
-            registry=registry,
-            standalone=True,
-            clusterwide=not settings.namespaces,
-            namespaces=settings.namespaces,
-        )
+    kopf.run(registry=registry, standalone=True, clusterwide=True)
     return 0

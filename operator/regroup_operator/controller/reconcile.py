@@ -96,7 +96,7 @@ class Reconciler:
         self._settings = settings
         self._series = series
         self._executor = executor
-        self._memory = executor.pods
+        self._memory = executor.memory
         self._refusals: dict[Key, Refusals] = {}
         """Jobs with actions that were refused."""
         self._doubtful: set[Key] = set()
@@ -118,7 +118,7 @@ class Reconciler:
         ClusterError. An unexpected error is shown in the status, and raised.
         """
         try:
-            document = await self._cluster.job(*key)
+            document = await self._memory.jobs.get(key)
         except UnreadableError as error:
             await self._skip(key, error)
             return UNREADABLE_SECONDS
@@ -170,7 +170,7 @@ class Reconciler:
         status = status_with_error(raw, generation, message, _now())
         try:
             if status != raw:
-                await self._cluster.change_status(*key, status, read_identity(document))
+                await self._change_status(document, status)
             await self._emit_one(key, metadata["uid"], event_of(error, message, generation))
         except ClusterError as refused:
             log.warning("%s/%s: cannot report an error: %s", *key, refused)
@@ -232,8 +232,8 @@ class Reconciler:
         view = self._coordinators.view(job.key, job.status.coordinator_term, running)
         role = LAUNCHER_OBJECTS[job.launcher].leading_role
         found = await asyncio.gather(
-            self._cluster.service(job.namespace, names.service(job.name, role)),
-            self._cluster.disruption_budget(job.namespace, names.disruption_budget(job.name)),
+            self._memory.services.get((job.namespace, names.service(job.name, role))),
+            self._memory.budgets.get((job.namespace, names.disruption_budget(job.name))),
             self._network_policy(job),
             self._claim(job),
         )
@@ -278,16 +278,16 @@ class Reconciler:
         """The job's pods from memory; None where that does not suffice, or after a request that
         failed: it may have been carried out all the same.
         """
-        return None if job.key in self._doubtful else self._memory.of(job)
+        return None if job.key in self._doubtful else self._memory.pods.of(job)
 
     async def _listed_pods(self, job: JobObject) -> tuple[Pod, ...]:
         """The job's pods by a consistent list."""
         label = names.selector(job.name)
-        listed, version = await self._cluster.pods(job.namespace, label, self._memory.read)
+        listed, version = await self._cluster.pods(job.namespace, label, self._memory.pods.read)
         for seen in listed:
             if seen.value is None:
                 raise ClusterError("GET", "pods", 0, f"cannot read pod {seen.key[1]}")
-        self._memory.note_list(job.key, listed, version)
+        self._memory.pods.note_list(job.key, listed, version)
         self._doubtful.discard(job.key)
         return own_pods(job, [seen.value for seen in listed])
 
@@ -326,7 +326,7 @@ class Reconciler:
         """
         if not isinstance(job, Job):
             return None
-        found = await self._cluster.network_policy(job.namespace, names.network_policy(job.name))
+        found = await self._memory.policies.get((job.namespace, names.network_policy(job.name)))
         return found if job.spec.network_policy == "Isolated" else _own(found, job)
 
     def _images(self, job: AnyJob) -> dict[str, str]:
@@ -346,13 +346,20 @@ class Reconciler:
         if self._is_due(job, decided):
             status = decided.status.model_dump(by_alias=True, mode="json", exclude_none=True)
             try:
-                await self._cluster.change_status(*job.key, status, read_identity(document))
+                await self._change_status(document, status)
             except ConflictError:
                 return None
             self._progress.written(job.key)
         self._hindrances[job.key] = decided.hindrance
         self._series.observe(job, decided.status, decided.waiting)
         return replace(job, status=decided.status)
+
+    async def _change_status(self, document: Object, status: Object) -> None:
+        """Write a status over the object that was read. Raises as the request does."""
+        metadata = document["metadata"]
+        key = metadata["namespace"], metadata["name"]
+        request = self._cluster.change_status(*key, status, read_identity(document))
+        await self._memory.jobs.write(key, request)
 
     def _is_due(self, job: AnyJob, decided: Plan) -> bool:
         if job.unreadable_status or differs(job.status, decided.status, ignoring=THROTTLED):

@@ -1,6 +1,7 @@
 """The objects of one kind in the API server: lists them in pages, and watches them.
 
 A page that cannot be read is fetched again one object at a time, so that one object hides no other.
+Of one that cannot be read either, the metadata come, or at least the name.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ class Page:
     """Where the next page begins; empty after the last one."""
     unreadable: str = ""
     """Name of the one object here, when it cannot be read."""
+    is_partial: bool = False
+    """Whether there is only the metadata of the one object here."""
 
 
 @dataclass(frozen=True)
 class Collection:
-    """All objects below a path, or those that a label selector matches. With `only_metadata` the
-    API server leaves out spec and status.
+    """All objects below a path, or those that a label selector matches. With `watches_metadata` the
+    events of its watch hold no spec and no status.
 
     All methods raise ClusterError, with status 410 for a token or version that is too old.
     """
@@ -42,7 +45,7 @@ class Collection:
     connection: ApiConnection
     path: str
     selector: str = ""
-    only_metadata: bool = False
+    watches_metadata: bool = False
 
     @property
     def resource(self) -> str:
@@ -51,13 +54,19 @@ class Collection:
 
     async def page(self, limit: int, token: str) -> Page:
         """Up to `limit` objects. Raises UnreadableError when they cannot be read."""
-        answer = await self._list(limit, token, self._accept("PartialObjectMetadataList"))
-        return Page(*_part(self.path, answer, "items"))
+        return Page(*_part(self.path, await self._list(limit, token), "items"))
 
-    async def skip(self, token: str) -> Page:
-        """Only the name of the next object, as `kubectl get` would print it. Raises UnreadableError
-        when not even that can be read.
+    async def partial(self, token: str) -> Page:
+        """The next object without spec and status, or only its name, as `kubectl get` would print
+        it. Raises UnreadableError when not even that can be read.
         """
+        try:
+            answer = await self._list(1, token, _PARTIAL.format("PartialObjectMetadataList"))
+            return Page(*_part(self.path, answer, "items"), is_partial=True)
+        except UnreadableError:
+            return await self._skip(token)
+
+    async def _skip(self, token: str) -> Page:
         answer = await self._list(1, token, _PARTIAL.format("Table"), includeObject="None")
         rows, version, token = _part(self.path, answer, "rows")
         return Page([], version, token, ", ".join(str(row["cells"][0]) for row in rows))
@@ -71,16 +80,13 @@ class Collection:
             "timeoutSeconds": str(seconds),
             **self._selection(),
         }
-        accept = self._accept("PartialObjectMetadata")
+        accept = _PARTIAL.format("PartialObjectMetadata") if self.watches_metadata else JSON
         return self.connection.lines(self.path, query, accept, seconds)
 
-    async def _list(self, limit: int, token: str, accept: str, **more: str) -> Object:
+    async def _list(self, limit: int, token: str, accept: str = JSON, **more: str) -> Object:
         going_on = {"continue": token} if token else {}
         query = {"limit": str(limit), **going_on, **self._selection(), **more}
         return await self.connection.request("GET", self.path, query=query, accept=accept)
-
-    def _accept(self, kind: str) -> str:
-        return _PARTIAL.format(kind) if self.only_metadata else JSON
 
     def _selection(self) -> dict[str, str]:
         return {"labelSelector": self.selector} if self.selector else {}
@@ -98,7 +104,7 @@ async def pages(collection: Collection, limit: int = PAGE_OBJECTS) -> AsyncItera
             if not alone:
                 alone = limit
                 continue
-            page = await collection.skip(token)
+            page = await collection.partial(token)
         yield page
         token, alone = page.token, max(0, alone - 1)
         if not token:

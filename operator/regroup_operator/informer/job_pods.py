@@ -14,9 +14,6 @@ from regroup_operator.informer.resource_version import NEVER, parse_version
 from regroup_operator.observe.kubernetes_objects import read_pod
 from regroup_operator.observe.observed import JobObject, Pod
 
-MOST_BYTES = 128 * 1024 * 1024
-"""Of all pods in memory, about."""
-MOST_BYTES_OF_ONE = 64 * 1024
 _OVERHEAD_BYTES = 512
 
 

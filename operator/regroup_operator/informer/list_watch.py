@@ -57,11 +57,6 @@ def own_key(metadata: Object) -> Key:
     return str(metadata.get("namespace") or ""), str(metadata["name"])
 
 
-def nothing(_: Object) -> tuple[None, int]:
-    """Keeps no value: its reader wants the changes alone."""
-    return None, 0
-
-
 class ListWatch(Generic[T]):
     """Lists and watches one collection into `cache`. `run` never ends by itself. A change is
     reported with the key of the object itself, or of the one that `subject_of` names.
@@ -134,7 +129,8 @@ class ListWatch(Generic[T]):
                 unreadable.add(page.unreadable)
                 _skip(self._collection, page.unreadable)
             for document in page.objects:
-                seen = self._read(document, self._known(document))
+                known = self._known(document)
+                seen = self._read(document, known, is_partial=page.is_partial)
                 listed[seen.key] = seen
         changes = self.cache.replace(listed, self._version(version), began, unreadable)
         self._needs_list, self._heard = False, time.monotonic()
@@ -184,16 +180,17 @@ class ListWatch(Generic[T]):
             status = code if isinstance(code, int) else 0
             raise ClusterError("GET", self._collection.path, status, str(message))
         try:
-            self._report(self._apply(str(kind), document, is_head=IS_HEAD in event))
+            is_partial = self._collection.watches_metadata or IS_HEAD in event
+            self._report(self._apply(str(kind), document, is_partial=is_partial))
         except ValueError as error:
             raise self._unreadable(str(error)) from error
 
-    def _apply(self, kind: str, document: Object, *, is_head: bool) -> list[Change]:
+    def _apply(self, kind: str, document: Object, *, is_partial: bool) -> list[Change]:
         """Raises ValueError for what cannot be compared, or comes too late."""
         if kind == "BOOKMARK":
             self.cache.bookmark(parse_version(_metadata(document).get("resourceVersion")))
             return []
-        seen = self._read(document, is_head=is_head)
+        seen = self._read(document, is_partial=is_partial)
         return self.cache.apply(seen, deleted=kind == "DELETED")
 
     def _report(self, changes: Iterable[Change]) -> None:
@@ -209,14 +206,14 @@ class ListWatch(Generic[T]):
         return self._read(document)
 
     def _read(
-        self, document: Any, known: Seen[T] | None = None, *, is_head: bool = False
+        self, document: Any, known: Seen[T] | None = None, *, is_partial: bool = False
     ) -> Seen[T]:
         metadata = _metadata(document)
         try:
             key, subject = own_key(metadata), self._subject_of(metadata)
             if known is not None and known.subject == subject and known.value is not None:
                 return known
-            value, size = (None, 0) if is_head else self._value(key, document)
+            value, size = (None, 0) if is_partial else self._value(key, document)
             return Seen(
                 key,
                 str(metadata["uid"]),

@@ -191,6 +191,7 @@ class ObjectCache(Generic[T]):
         if seen.version <= self.version:
             self._check_repeated(seen, deleted=deleted)
             return []
+        seen = self._with_value(seen)
         self.version = seen.version
         return self._remove(seen.key) if deleted else self._put(seen)
 
@@ -204,8 +205,12 @@ class ObjectCache(Generic[T]):
     # --- answers to requests ----------------------------------------------------------------------
 
     def note(self, seen: Seen[T]) -> None:
-        """Take an object from the answer to a write."""
+        """Take an object from the answer to a request."""
         self._answers += 1
+        watched = self._watched.entries.get(seen.key)
+        if watched and watched.value is None and _is_same(watched, seen):
+            self._put(seen)
+            return
         self._note(seen.key, seen.subject, seen, seen.version)
 
     def note_list(self, subject: Key, listed: Iterable[Seen[T]], version: int) -> None:
@@ -239,6 +244,11 @@ class ObjectCache(Generic[T]):
         former = self._watched.pop(key)
         return [Change(former.subject, same_spec=False)] if former else []
 
+    def _with_value(self, seen: Seen[T]) -> Seen[T]:
+        """An event that holds no value, with the one that an answer has shown already."""
+        known = self.get(seen.key)
+        return known if known and seen.value is None and _is_same(known, seen) else seen
+
     def _drop(self, is_past: Callable[[_Ahead[T]], bool]) -> None:
         for key in [key for key, ahead in self._ahead.entries.items() if is_past(ahead)]:
             self._ahead.pop(key)
@@ -255,3 +265,8 @@ class ObjectCache(Generic[T]):
         if (known is None and deleted) or (known is not None and known.version >= seen.version):
             return
         raise OutOfOrderError(f"an event of version {seen.version} after {self.version}")
+
+
+def _is_same(one: Seen[T], other: Seen[T]) -> bool:
+    """Whether these are one object in one state."""
+    return (one.uid, one.version) == (other.uid, other.version)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
-from typing import Any
 from urllib.parse import urlsplit
 
 from regroup_operator.api import names
@@ -25,6 +24,7 @@ from regroup_operator.observe.observed import (
     InvalidJob,
     Job,
     JobObject,
+    NodeState,
     Pod,
     Service,
 )
@@ -238,13 +238,11 @@ def _age_of(event: Object) -> tuple[str, bool]:
     return time, event.get("reason") not in _MOUNT_REASONS
 
 
-def read_ready(document: Mapping[str, Any]) -> bool:
-    """Whether a node is Ready."""
+def read_node(document: Object) -> NodeState:
+    """Read a node."""
     conditions = document.get("status", {}).get("conditions", [])
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-
-
-def is_out_of_service(document: Object) -> bool:
-    """Whether a node has the taint of a node that is shut down."""
     taints = document.get("spec", {}).get("taints", [])
-    return any(taint["key"] == "node.kubernetes.io/out-of-service" for taint in taints)
+    return NodeState(
+        ready=any(c["type"] == "Ready" and c["status"] == "True" for c in conditions),
+        out_of_service=any(t["key"] == "node.kubernetes.io/out-of-service" for t in taints),
+    )

@@ -154,6 +154,15 @@ def incarnation_of(worker: Pod) -> int:
 
 
 @dataclass(frozen=True)
+class NodeState:
+    """What a node says of itself."""
+
+    ready: bool
+    out_of_service: bool
+    """Whether it has the taint of a node that is shut down."""
+
+
+@dataclass(frozen=True)
 class Node:
     """A node that was read because something suggests that it has failed."""
 

@@ -16,17 +16,26 @@ from regroup_operator.decide.plan import (
     CreateWorker,
     EnsureAccess,
     EnsureDisruptionBudget,
+    EnsureService,
     EnsureToken,
 )
 from regroup_operator.errors import ClusterError
+from regroup_operator.informer.job_memory import JobMemory
+from regroup_operator.informer.remembered_objects import RememberedObjects
 from regroup_operator.observe.observed import CoordinatorView, Observed
 from regroup_trainer.protocol.environment import CoordinatorEnvironment
 from regroup_trainer.protocol.ledger import FailedStarts
-from tests.support.job_pods import UNWATCHED
+from tests.support.job_memory import make_memory
 from tests.support.operator_simulation import make_coordinator_status
 from tests.support.rendering import KEYS, SETTINGS, make_valid_job, values_of
 
 Json = dict[str, Any]
+
+
+def make_executor(server: object, memory: JobMemory | None = None) -> Executor:
+    """An executor that sends its requests there."""
+    cluster, coordinators = cast(Cluster, server), cast(Coordinators, None)
+    return Executor(cluster, memory or make_memory(), coordinators, SETTINGS, KEYS)
 
 
 class Full:
@@ -37,7 +46,7 @@ class Full:
 
 
 async def test_a_token_that_cannot_be_sent_again_stops_nothing_else() -> None:
-    executor = Executor(cast(Cluster, Full()), UNWATCHED, cast(Coordinators, None), SETTINGS, KEYS)
+    executor = make_executor(Full())
     await executor.execute(EnsureToken(), make_valid_job(), Observed())
     with pytest.raises(ClusterError, match="exceeded quota"):
         await executor.execute(EnsureAccess(), make_valid_job(), Observed())
@@ -69,7 +78,7 @@ class SmallQuota:
 
 async def test_a_batch_ends_wholly_before_its_refusal_counts() -> None:
     server = SmallQuota(2)
-    executor = Executor(cast(Cluster, server), UNWATCHED, cast(Coordinators, None), SETTINGS, KEYS)
+    executor = make_executor(server)
     batch = tuple(CreateWorker(index, 1, ()) for index in range(8))
     with pytest.raises(ClusterError, match="exceeded quota"):
         await executor.execute_all(batch, make_valid_job(), Observed())
@@ -88,7 +97,7 @@ class Pods:
 
 async def test_a_new_coordinator_gets_the_tries_that_the_last_one_has_counted() -> None:
     server = Pods()
-    executor = Executor(cast(Cluster, server), UNWATCHED, cast(Coordinators, None), SETTINGS, KEYS)
+    executor = make_executor(server)
     tries = FailedStarts(error="KeyError: 'SIZE'", tries=2, machines=("a", "b"), since=1.0)
     for known in (tries, None):
         view = CoordinatorView(status=make_coordinator_status(failed_starts=known))
@@ -97,3 +106,30 @@ async def test_a_new_coordinator_gets_the_tries_that_the_last_one_has_counted() 
         container = server.made[-1]["spec"]["containers"][0]
         environment = CoordinatorEnvironment.read(values_of(container))
         assert environment.first_desired().failed_starts == known
+
+
+class Maker:
+    """It makes what it is asked for."""
+
+    async def create_secret(self, _document: Json) -> None:
+        return
+
+    async def create_service(self, document: Json) -> Json:
+        identity = {"uid": "uid-1", "resourceVersion": "12"}
+        return {**document, "metadata": {**document["metadata"], **identity}}
+
+    create_network_policy = create_disruption_budget = create_service
+
+
+async def test_what_an_action_has_made_is_in_memory_before_the_watch_shows_it() -> None:
+    memory, job = make_memory(), make_valid_job()
+    made: dict[RememberedObjects, tuple[Action, str]] = {
+        memory.services: (EnsureService(1), "gpt-coordinator"),
+        memory.policies: (EnsureAccess(), "gpt-isolated"),
+        memory.budgets: (EnsureDisruptionBudget(2), "gpt-workers"),
+    }
+    for objects, (action, name) in made.items():
+        cache = objects._watches[None].cache
+        cache.replace({}, 1, cache.begin_list())
+        await make_executor(Maker(), memory).execute(action, job, Observed())
+        assert await objects.get((job.namespace, name)) is not None

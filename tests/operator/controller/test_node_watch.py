@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from regroup_operator.controller.cluster import Cluster
-from regroup_operator.controller.node_watch import NodeWatch
+from regroup_operator.controller.node_watch import NodeWatch, keep_node
+from regroup_operator.informer.object_cache import ObjectCache, Seen
+from regroup_operator.observe.observed import NodeState
 
 KEY = ("default", "gpt")
 
@@ -17,14 +19,30 @@ class Nodes(Cluster):
         self.ready = True
         self.renewed = "1"
         self.exists = True
+        self.out_of_service = False
+        self.read: list[str] = []
+        """The nodes that were asked for."""
+        self.states: ObjectCache[NodeState] = ObjectCache(10**6, 10**6)
+        self.states.replace({}, 1, self.states.begin_list())
+
+    def document(self) -> dict[str, Any]:
+        """Any of the nodes."""
+        status = "True" if self.ready else "Unknown"
+        taints = [{"key": "node.kubernetes.io/out-of-service"}] if self.out_of_service else []
+        conditions = [{"type": "Ready", "status": status}]
+        return {"spec": {"taints": taints}, "status": {"conditions": conditions}}
 
     async def node(self, name: str) -> dict[str, Any] | None:
-        status = "True" if self.ready else "Unknown"
-        return (
-            {"status": {"conditions": [{"type": "Ready", "status": status}]}}
-            if self.exists
-            else None
-        )
+        self.read.append(name)
+        return self.document() if self.exists else None
+
+    def report(self, name: str) -> str:
+        """Let the watch show a node as it is. Returns its name."""
+        version = self.states.version + 1
+        state, size = keep_node(self.document())
+        seen = Seen(("", name), f"uid-{name}", version, 1, ("", name), state, size)
+        self.states.apply(seen, deleted=not self.exists)
+        return name
 
     async def node_lease(self, name: str) -> dict[str, Any] | None:
         return {"spec": {"renewTime": self.renewed}}
@@ -43,7 +61,7 @@ async def test_a_lease_is_stale_when_we_saw_it_unchanged_and_renewed_when_we_saw
     None
 ):
     nodes, clock = Nodes(), Clock()
-    watch = NodeWatch(nodes, allowed=True, clock=clock)
+    watch = NodeWatch(nodes, nodes.states, clock)
     first = (await watch.look(KEY, ["n1"], []))["n1"]
     assert (first.lease_renewed, first.lease_unchanged_seconds) == (False, 0)
     for seconds in (5, 10, 15, 20):
@@ -58,7 +76,7 @@ async def test_a_lease_is_stale_when_we_saw_it_unchanged_and_renewed_when_we_saw
 
 async def test_a_lease_is_not_stale_because_nobody_could_read_or_renew_it_meanwhile() -> None:
     nodes, clock = Nodes(), Clock()
-    watch = NodeWatch(nodes, allowed=True, clock=clock)
+    watch = NodeWatch(nodes, nodes.states, clock)
     await watch.look(KEY, ["n1"], [])
     clock.now += 30
     assert (await watch.look(KEY, ["n1"], []))["n1"].lease_unchanged_seconds == 0
@@ -68,7 +86,7 @@ async def test_a_lease_is_not_stale_because_nobody_could_read_or_renew_it_meanwh
 
 async def test_a_node_that_nothing_points_to_any_more_is_forgotten() -> None:
     nodes, clock = Nodes(), Clock()
-    watch = NodeWatch(nodes, allowed=True, clock=clock)
+    watch = NodeWatch(nodes, nodes.states, clock)
     await watch.look(KEY, ["n1"], [])
     nodes.renewed = "2"
     await watch.look(KEY, [], [])
@@ -79,7 +97,7 @@ async def test_a_node_that_nothing_points_to_any_more_is_forgotten() -> None:
 
 async def test_a_suspicion_wants_proof_that_is_newer_than_itself() -> None:
     nodes = Nodes()
-    watch = NodeWatch(nodes, allowed=True)
+    watch = NodeWatch(nodes, nodes.states)
     await watch.look(KEY, ["n1"], [])
     nodes.renewed = "2"
     assert (await watch.look(KEY, ["n1"], []))["n1"].lease_renewed
@@ -91,56 +109,45 @@ async def test_a_suspicion_wants_proof_that_is_newer_than_itself() -> None:
 
 async def test_not_ready_is_counted_from_the_report_of_the_watch() -> None:
     nodes, clock = Nodes(), Clock()
-    watch = NodeWatch(nodes, allowed=True, clock=clock)
+    watch = NodeWatch(nodes, nodes.states, clock)
     watch.expect(KEY, {"n1"})
-    assert watch.reported("n1", ready=True) == []
-    assert watch.reported("n1", ready=False) == [KEY]
-    assert watch.reported("n1", ready=False) == []
+    assert watch.changed(nodes.report("n1")) == []
     nodes.ready = False
+    assert watch.changed(nodes.report("n1")) == [KEY]
+    assert watch.changed(nodes.report("n1")) == []
     clock.now += 7
     assert (await watch.look(KEY, [], []))["n1"].not_ready_seconds == 7
     nodes.ready = True
-    assert watch.reported("n1", ready=True) == [KEY]
+    assert watch.changed(nodes.report("n1")) == [KEY]
     assert (await watch.look(KEY, ["n1"], []))["n1"].not_ready_seconds == 0
 
 
 async def test_a_node_that_is_gone_is_distinguished_from_one_that_is_not_ready() -> None:
     nodes = Nodes()
     nodes.exists = False
-    found = (await NodeWatch(nodes, allowed=True).look(KEY, ["n1"], []))["n1"]
+    found = (await NodeWatch(nodes, nodes.states).look(KEY, ["n1"], []))["n1"]
     assert (found.exists, found.ready) == (False, False)
 
 
-class CountedNodes(Nodes):
-    """Which nodes were read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.read: list[str] = []
-
-    async def node(self, name: str) -> dict[str, Any] | None:
-        self.read.append(name)
-        return await super().node(name)
-
-
 async def test_a_job_reads_only_those_unready_nodes_that_it_has_pods_on() -> None:
-    nodes = CountedNodes()
-    watch = NodeWatch(nodes, allowed=True)
+    nodes = Nodes()
+    watch = NodeWatch(nodes, nodes.states)
     nodes.ready = False
     for number in range(100):
-        watch.reported(f"n{number}", ready=False)
+        watch.changed(nodes.report(f"n{number}"))
     watch.expect(KEY, {"n1", "healthy"})
     assert set(await watch.look(KEY, [], [])) == {"n1"}
     assert nodes.read == ["n1"]
 
 
 async def test_each_job_sees_that_its_node_was_deleted_and_then_it_is_forgotten() -> None:
-    nodes, other = CountedNodes(), ("default", "other")
-    watch = NodeWatch(nodes, allowed=True)
-    nodes.exists = False
+    nodes, other = Nodes(), ("default", "other")
+    watch = NodeWatch(nodes, nodes.states)
     for key in (KEY, other):
         watch.expect(key, {"n1"})
-    assert watch.deleted("n1") == [KEY, other]
+    nodes.report("n1")
+    nodes.exists = False
+    assert watch.changed(nodes.report("n1")) == [KEY, other]
     for key in (KEY, other, KEY):
         assert not (await watch.look(key, [], []))["n1"].exists, "the first must not hide it"
     watch.expect(KEY, set())
@@ -148,9 +155,36 @@ async def test_each_job_sees_that_its_node_was_deleted_and_then_it_is_forgotten(
     watch.expect(other, set())
     watch.expect(KEY, {"n1"})
     assert await watch.look(KEY, [], []) == {}, "nothing is kept of nodes that are gone"
-    assert watch.deleted("unknown") == []
-    assert watch.reported("unknown", ready=True) == []
+    assert watch.changed("unknown") == []
+    nodes.exists = True
+    assert watch.changed(nodes.report("unknown")) == []
+
+
+async def test_a_healthy_node_comes_from_memory_and_any_other_is_read() -> None:
+    nodes = Nodes()
+    watch = NodeWatch(nodes, nodes.states)
+    assert (await watch.look(KEY, [nodes.report("n1")], []))["n1"].ready
+    assert nodes.read == []
+    assert (await watch.look(KEY, ["n2"], []))["n2"].exists, "memory may be behind"
+    for attribute in ("out_of_service", "ready"):
+        nodes.read.clear()
+        setattr(nodes, attribute, attribute == "out_of_service")
+        nodes.report("n1")
+        setattr(nodes, attribute, attribute != "out_of_service")
+        seen = (await watch.look(KEY, ["n1"], []))["n1"]
+        assert (seen.ready, seen.out_of_service) == (True, False)
+        assert nodes.read == ["n1"]
+
+
+async def test_a_node_whose_value_is_not_kept_wakes_nobody_and_is_read() -> None:
+    nodes = Nodes()
+    nodes.states = ObjectCache(0, 0)
+    watch = NodeWatch(nodes, nodes.states)
+    watch.expect(KEY, {"n1"})
+    assert watch.changed(nodes.report("n1")) == []
+    assert (await watch.look(KEY, ["n1"], []))["n1"].ready
+    assert nodes.read == ["n1"]
 
 
 async def test_without_the_right_to_read_nodes_nothing_is_known() -> None:
-    assert await NodeWatch(Nodes(), allowed=False).look(KEY, ["n1"], []) == {}
+    assert await NodeWatch(Nodes(), None).look(KEY, ["n1"], []) == {}

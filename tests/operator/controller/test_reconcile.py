@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -21,12 +22,19 @@ from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import JobSeries, internal_errors
 from regroup_operator.decide.plan import Plan
-from regroup_operator.errors import ClusterError, UnreadableError
+from regroup_operator.errors import ClusterError, ConflictError, UnreadableError
 from regroup_operator.informer.job_pods import JobPods, SeenPod
+from regroup_operator.informer.remembered_objects import RememberedObjects
 from regroup_operator.informer.request_metrics import unreadable
 from regroup_operator.observe.observed import CoordinatorView, Identity
 from regroup_trainer.protocol.job_status import JobEvent
-from tests.support.job_pods import UNWATCHED, make_pod_watch
+from tests.support.job_memory import (
+    NOWHERE,
+    UNWATCHED,
+    make_job_watch,
+    make_memory,
+    make_pod_watch,
+)
 from tests.support.operator_simulation import make_coordinator_status, make_spec
 from tests.support.rendering import KEYS, SETTINGS
 
@@ -35,6 +43,8 @@ Json = dict[str, Any]
 
 class Server(Cluster):
     """One job, and the events about it."""
+
+    connection = NOWHERE
 
     def __init__(self, document: Json | UnreadableError) -> None:
         self.document = document
@@ -55,8 +65,10 @@ class Server(Cluster):
     async def disruption_budget(self, *_: Any) -> None:
         return None
 
-    async def change_status(self, _ns: str, _name: str, status: Json, present: Identity) -> None:
+    async def change_status(self, _ns: str, _name: str, status: Json, present: Identity) -> Json:
         self.statuses.append((status, present))
+        assert isinstance(self.document, dict)
+        return {**self.document, "status": status}
 
     async def create_event(self, document: Json) -> None:
         self.events.append(document)
@@ -71,13 +83,15 @@ def make_document(field: str) -> Json:
 
 @asynccontextmanager
 async def reconciler_of(
-    server: Server, pods: JobPods = UNWATCHED
+    server: Server, pods: JobPods = UNWATCHED, jobs: RememberedObjects | None = None
 ) -> AsyncIterator[reconcile.Reconciler]:
     """A reconciler beside this server."""
     async with aiohttp.ClientSession() as session:
         coordinators = Coordinators(session, lambda _key: None)
-        nodes = NodeWatch(server, allowed=False)
-        executor = Executor(server, pods, coordinators, SETTINGS, KEYS)
+        nodes = NodeWatch(server, None)
+        memory = replace(make_memory(server), pods=pods)
+        memory = replace(memory, jobs=jobs or memory.jobs)
+        executor = Executor(server, memory, coordinators, SETTINGS, KEYS)
         yield reconcile.Reconciler(server, coordinators, executor, nodes, SETTINGS, JobSeries())
 
 
@@ -122,9 +136,10 @@ class PlainServer(Server):
             "spec": {"accessModes": ["ReadWriteMany"]},
         }
 
-    async def change_status(self, _ns: str, _name: str, status: Json, present: Identity) -> None:
+    async def change_status(self, _ns: str, _name: str, status: Json, present: Identity) -> Json:
         await super().change_status(_ns, _name, status, present)
         self.stored = {**self.stored, "status": status}
+        return self.stored
 
     async def create_pod(self, document: Json) -> Json:
         self.made.append(document["metadata"]["name"])
@@ -133,7 +148,10 @@ class PlainServer(Server):
     async def create_secret(self, document: Json) -> None:
         """The Secret with the token is of no interest here."""
 
-    create_service = create_network_policy = create_secret
+    async def create_service(self, document: Json) -> Json:
+        return {}
+
+    create_network_policy = create_service
 
 
 async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
@@ -339,11 +357,11 @@ class PodServer(PlainServer):
         spec = {"clusterIP": "198.19.0.1", "selector": {"regroup.dev/term": "1"}}
         return {"kind": "Service", "metadata": metadata, "spec": spec}
 
-    async def change_service(self, *_: Any) -> None:
-        """The Service is of no interest here."""
+    async def change_service(self, *_: Any) -> Json:
+        return {}
 
-    async def create_disruption_budget(self, *_: Any) -> None:
-        """Nor is the budget."""
+    async def create_disruption_budget(self, *_: Any) -> Json:
+        return {}
 
     async def create_pod(self, document: Json) -> Json:
         await super().create_pod(document)
@@ -355,7 +373,7 @@ class PodServer(PlainServer):
         return pod
 
 
-def make_memory() -> JobPods:
+def make_pods() -> JobPods:
     """Memory of the pods at version 50, when there were none. The watch shows nothing later."""
     watch = make_pod_watch()
     watch.cache.replace({}, 50, watch.cache.begin_list())
@@ -364,7 +382,7 @@ def make_memory() -> JobPods:
 
 async def test_a_start_asks_for_no_pods_and_the_next_round_sees_those_that_were_made() -> None:
     server = PodServer()
-    async with reconciler_of(server, make_memory()) as reconciler:
+    async with reconciler_of(server, make_pods()) as reconciler:
         for _ in range(4):
             await reconciler.reconcile(("a", "gpt"))
     assert len(set(server.made)) == len(server.made) == 4
@@ -379,7 +397,7 @@ async def test_memory_that_lacks_the_pods_of_a_job_makes_no_second_ones() -> Non
             await former.reconcile(("a", "gpt"))
     assert len(server.made) == 4
     server.lists = 0
-    async with reconciler_of(server, make_memory()) as successor:
+    async with reconciler_of(server, make_pods()) as successor:
         for _ in range(3):
             await successor.reconcile(("a", "gpt"))
     assert len(server.made) == 4
@@ -389,7 +407,7 @@ async def test_memory_that_lacks_the_pods_of_a_job_makes_no_second_ones() -> Non
 async def test_after_a_write_without_an_answer_the_pods_are_asked_for() -> None:
     server = PodServer()
     server.loses_answers = True
-    async with reconciler_of(server, make_memory()) as reconciler:
+    async with reconciler_of(server, make_pods()) as reconciler:
         await reconciler.reconcile(("a", "gpt"))
         assert server.made
         assert server.lists == 0
@@ -398,3 +416,49 @@ async def test_after_a_write_without_an_answer_the_pods_are_asked_for() -> None:
             await reconciler.reconcile(("a", "gpt"))
     assert len(set(server.made)) == len(server.made)
     assert server.lists == 1
+
+
+class BusyServer(PlainServer):
+    """Somebody else changes the job; how often it is asked for the job is counted."""
+
+    asked = 0
+
+    async def job(self, *_: Any) -> Json:
+        self.asked += 1
+        return self.stored
+
+    async def change_status(self, _ns: str, _name: str, status: Json, present: Identity) -> Json:
+        if present.version != self.stored["metadata"]["resourceVersion"]:
+            raise ConflictError("PATCH", "/jobs/gpt", 409, "it has changed")
+        answer = await super().change_status(_ns, _name, status, present)
+        self.change(answer["spec"])
+        return self.stored
+
+    def change(self, spec: Json) -> None:
+        """Let the job have this spec, in the next version."""
+        metadata = self.stored["metadata"]
+        version = str(int(metadata["resourceVersion"]) + 1)
+        metadata = {**metadata, "resourceVersion": version}
+        self.stored = {**self.stored, "metadata": metadata, "spec": spec}
+
+
+async def test_the_job_is_asked_for_only_after_a_status_that_was_refused() -> None:
+    server = BusyServer(make_document("first"))
+    watch = make_job_watch()
+    seen = watch.read(server.stored)
+    watch.cache.replace({seen.key: seen}, 7, watch.cache.begin_list())
+    jobs = RememberedObjects({None: watch}, server.job)
+    async with reconciler_of(server, jobs=jobs) as reconciler:
+        for _ in range(3):
+            await reconciler.reconcile(("a", "gpt"))
+        assert (server.asked, len(server.statuses)) == (0, 1), "its own write is in memory"
+        server.change({"replicas": 1, "second": 1})
+        watch.cache.apply(watch.read(server.stored))
+        server.change({"replicas": 1, "third": 1})
+        assert await reconciler.reconcile(("a", "gpt")) == 0.0
+        assert (server.asked, len(server.statuses)) == (0, 1)
+        await reconciler.reconcile(("a", "gpt"))
+        assert (server.asked, len(server.statuses)) == (1, 2)
+        assert "third" in server.stored["status"]["message"]
+        await reconciler.reconcile(("a", "gpt"))
+        assert server.asked == 1

@@ -11,7 +11,7 @@ from regroup_operator.api import names
 from regroup_operator.informer.job_pods import JobPods, keep_pod
 from regroup_operator.observe.kubernetes_objects import read_pod
 from regroup_operator.observe.observed import Job
-from tests.support.job_pods import make_pod_watch
+from tests.support.job_memory import make_pod_watch
 from tests.support.rendering import make_valid_job
 
 Json = dict[str, Any]

@@ -50,7 +50,7 @@ class Watched:
 
     async def __aenter__(self) -> Watched:
         self._connection = await self.server.connect().__aenter__()
-        collection = Collection(self._connection, "/things", only_metadata=True)
+        collection = Collection(self._connection, "/things")
         watch = ListWatch(
             collection, self.cache, self._take, _read_name, self._subject_of, self._sleep
         )
@@ -339,8 +339,19 @@ async def test_an_object_that_cannot_be_read_is_named_and_hides_no_other(
         others = [(f"n{number}", False) for number in range(230) if number != 120]
         await watched.expect(*others)
     assert "/things: n120 cannot be read and is skipped" in caplog.text
-    assert server.limits.count(1) == 101, "its page one by one, and its name"
+    assert server.limits.count(1) == 102, "its page one by one, its metadata, and its name"
     assert server.limits[-1] == 100
+
+
+async def test_a_large_object_that_nobody_can_read_is_known_without_its_value(
+    server: FakeApiServer,
+) -> None:
+    server.large = {"one"}
+    async with Watched(server) as watched:
+        await watched.expect(("one", False), ("two", False))
+        seen = watched.cache.get(("a", "one"))
+        assert seen is not None
+        assert _kept(watched) == [None, "two", None]
 
 
 async def test_an_object_that_becomes_unreadable_does_not_count_as_deleted(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,7 +13,7 @@ import pytest
 import yaml
 
 from regroup_operator.api import names
-from regroup_operator.api.resource import Key, Object
+from regroup_operator.api.resource import API_VERSION, KIND, Key, Object
 from regroup_operator.informer import list_watch
 from regroup_operator.informer.api_connection import ApiConnection
 from regroup_operator.informer.collection import Collection
@@ -21,6 +22,7 @@ from regroup_operator.informer.object_cache import ObjectCache
 from regroup_operator.informer.resource_version import parse_version
 from tests.support.dropping_proxy import DroppingProxy
 from tests.support.kube_api import Api, Namespace
+from tests.support.specs import SMALLEST, put
 
 pytestmark = pytest.mark.apiserver
 DEADLINE_SECONDS = 60
@@ -46,6 +48,38 @@ def credentials(api: Api, port: int) -> kopf.ConnectionInfo:
         certificate_data=user["client-certificate-data"],
         private_key_data=user["client-key-data"],
     )
+
+
+ONLY_METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+LARGE = "<" * 1_000_000
+"""JSON has six bytes for each of these characters."""
+
+
+def make_large_pod() -> Object:
+    """A pod whose JSON has six megabytes."""
+    pod = make_pod("large")
+    return put(pod, "spec.containers", [{"name": "a", "image": "a", "args": [LARGE]}])
+
+
+def make_large_job() -> Object:
+    """A job as large as etcd takes one: it holds those six bytes itself."""
+    template = {"spec": {"containers": [{"name": "trainer", "args": [LARGE[:100_000]]}]}}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": "large", "annotations": {"a": LARGE[:100_000]}},
+        "spec": {**SMALLEST, "template": template},
+    }
+
+
+class Counted(Collection):
+    """Counts the watches of a collection."""
+
+    begun = 0
+
+    def watch(self, version: str, seconds: int) -> AsyncGenerator[Object, None]:
+        Counted.begun += 1
+        return super().watch(version, seconds)
 
 
 class Watched:
@@ -187,3 +221,47 @@ async def test_a_list_of_one_job_and_the_watch_agree(watched: Watched) -> None:
     assert watched.of("gpt") == ["p0", "p2"]
     watched.proxy.mute(muted=False)
     await watched.until_equal()
+
+
+# --- large objects --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "watches_metadata", "make"),
+    [("pods", False, make_large_pod), ("trainingjobs", True, make_large_job)],
+)
+async def test_a_large_object_that_is_changed_in_a_loop_costs_no_other_watch_or_list(
+    watched: Watched,
+    namespace: Namespace,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    watches_metadata: bool,
+    make: Callable[[], Object],
+) -> None:
+    folder = namespace.jobs() if path == "trainingjobs" else namespace.core(path)
+    monkeypatch.setattr(Counted, "begun", 0)
+    cache: ObjectCache[str] = ObjectCache(10**6, 10**6)
+    collection = Counted(watched.connection, folder, "", watches_metadata)
+    changes: list[Key] = []
+    read: list[Object] = []
+
+    def keep(document: Object) -> tuple[str, int]:
+        read.append(document)
+        return "", 0
+
+    watch = ListWatch(collection, cache, lambda key, _: changes.append(key), keep)
+    running = asyncio.create_task(watch.run())
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await watch.listed.wait()
+    request = functools.partial(watched.connection.request, accept=ONLY_METADATA)
+    await request("POST", folder, make())
+    for number in range(10):
+        patch = {"metadata": {"labels": {"number": str(number)}}}
+        await request("PATCH", f"{folder}/large", patch, content="application/merge-patch+json")
+    await request("DELETE", f"{folder}/large")
+    await watched.until(lambda: bool(changes) and cache.get(changes[0]) is None)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert len(changes) >= 12
+    assert (Counted.begun, watch._failures) == (1, 0)
+    assert read == [], "no event was decoded whole"

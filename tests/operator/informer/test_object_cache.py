@@ -40,6 +40,12 @@ def make_cache(*listed: Seen[str], version: int = 10, **bounds: int) -> ObjectCa
     return cache
 
 
+def value_of(cache: ObjectCache[str]) -> str | None:
+    """Of the one object."""
+    (seen,) = cache.of(SUBJECTS[0])
+    return seen.value
+
+
 # --- what a read shows ----------------------------------------------------------------------------
 
 
@@ -126,6 +132,21 @@ def test_events_that_are_repeated_change_nothing_and_late_ones_ask_for_a_list() 
         cache.apply(make_seen(version=7), deleted=True)
     with pytest.raises(OutOfOrderError):
         cache.bookmark(9)
+
+
+def test_an_event_without_a_value_keeps_the_one_of_this_state_and_of_no_other() -> None:
+    """The watch of jobs brings metadata alone."""
+    cache = make_cache(make_seen())
+    cache.apply(make_seen(version=11, value=None, size=0))
+    assert value_of(cache) is None
+    cache.note(make_seen(version=11))
+    assert value_of(cache) == "pod0@11", "an answer to GET fills what the watch has left open"
+    cache.note(make_seen(version=12))
+    cache.apply(make_seen(version=12, value=None, size=0))
+    assert value_of(cache) == "pod0@12", "that of an own write is there when its event comes"
+    cache.apply(make_seen(version=13, uid="uid-later", value=None, size=0))
+    cache.note(make_seen(version=12))
+    assert value_of(cache) is None
 
 
 # --- bounds ---------------------------------------------------------------------------------------

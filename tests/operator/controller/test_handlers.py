@@ -1,0 +1,226 @@
+"""The whole operator in this process, beside an API server that counts what it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from regroup.local.processes import free_port
+from regroup_operator.api.resource import Key
+from regroup_operator.controller import handlers
+from regroup_operator.controller.handlers import Operator
+from regroup_operator.controller.reconcile import Reconciler
+from tests.support.fake_cluster_api import FakeClusterApi
+from tests.support.operator_simulation import make_spec
+from tests.support.rendering import KEYS, SETTINGS
+
+Json = dict[str, Any]
+DEADLINE_SECONDS = 60
+KEY = ("a", "gpt")
+
+
+async def until(what: str, condition: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while True:
+                if condition():
+                    return
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"waited in vain for {what}") from None
+
+
+class Running:
+    """An operator, and how often it was asked for what in how many rounds."""
+
+    def __init__(self, api: FakeClusterApi, operator: Operator, port: int) -> None:
+        self.api, self.operator, self.port = api, operator, port
+        self.rounds = 0
+        """That have ended."""
+
+    def begin(self) -> None:
+        """Count from here on."""
+        self.api.requests.clear()
+        self.rounds = 0
+
+    async def reads(self) -> Counter[str]:
+        """The reads since `begin`, once no round is under way or waits, and there was one."""
+        queue = self.operator.queue
+        await until("rest", lambda: self.rounds > 0 and not (len(queue) or queue._working))
+        counts = self.api.requests
+        return Counter({k: n for k, n in counts.items() if k.startswith(("get ", "list "))})
+
+    def pods(self) -> list[str]:
+        """Names of all pods."""
+        return [pod["metadata"]["name"] for pod in self.api.all("pods")]
+
+    async def health(self) -> int:
+        """The status of a probe."""
+        url = f"http://127.0.0.1:{self.port}/healthz"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return answer.status
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeClusterApi]:
+    """It has a claim, a node that is Ready, and a Service that is no job's."""
+    async with FakeClusterApi() as api:
+        claim = {"metadata": {"name": "shared", "namespace": "a"}, "kind": "PersistentVolumeClaim"}
+        spec = {"accessModes": ["ReadWriteMany"]}
+        await api.store("persistentvolumeclaims", {**claim, "spec": spec})
+        await make_node(api, ready=True)
+        await api.store("services", {"metadata": {"name": "web", "namespace": "a"}, "spec": {}})
+        yield api
+
+
+async def make_node(api: FakeClusterApi, *, ready: bool) -> None:
+    """Node n1, in this state."""
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    status = {"conditions": conditions}
+    await api.store("nodes", {"metadata": {"name": "n1"}, "spec": {}, "status": status})
+
+
+async def make_job(api: FakeClusterApi) -> None:
+    """Three workers and a coordinator."""
+    metadata = {"namespace": "a", "name": "gpt"}
+    await api.store("trainingjobs", {"metadata": metadata, "spec": make_spec()})
+
+
+async def change_pod(api: FakeClusterApi, name: str, field: str, **values: Any) -> None:
+    """Change spec or status of a pod, as scheduler and kubelet do."""
+    pod = next(pod for pod in api.all("pods") if pod["metadata"]["name"] == name)
+    await api.store("pods", {**pod, field: {**pod[field], **values}})
+
+
+@pytest.fixture
+async def running(
+    api: FakeClusterApi, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[[], Awaitable[Running]]]:
+    """Starts an operator that may watch nodes."""
+    operator = Operator(SETTINGS.model_copy(update={"health_port": free_port()}), KEYS)
+    found = Running(api, operator, operator._settings.health_port)
+    reconcile = Reconciler.reconcile
+
+    async def counted(self: Reconciler, key: Key) -> float | None:
+        try:
+            return await reconcile(self, key)
+        finally:
+            found.rounds += 1
+
+    async def start() -> Running:
+        await operator.start(may_watch_nodes=True)
+        return found
+
+    monkeypatch.setattr(handlers, "login", api.login)
+    monkeypatch.setattr(Reconciler, "reconcile", counted)
+    yield start
+    await operator.stop()
+
+
+Start = Callable[[], Awaitable[Running]]
+
+
+# --- what rounds read -----------------------------------------------------------------------------
+
+OWNED = ("services", "networkpolicies", "poddisruptionbudgets")
+"""Each is asked for by name until it is made: somebody else's may have the name."""
+
+
+READ_ONCE = Counter({"get trainingjobs": 1})
+"""Of a job that somebody has changed: its watch brings metadata alone."""
+
+
+def most_reads(rounds: int) -> Counter[str]:
+    """Of so many rounds of a job that has all of its objects: the claim alone."""
+    return Counter({"get persistentvolumeclaims": rounds})
+
+
+async def test_a_start_and_a_steady_round_read_only_what_has_no_memory(running: Start) -> None:
+    operator = await running()
+    await make_job(operator.api)
+    await until("four pods", lambda: len(operator.pods()) == 4)
+    reads = await operator.reads()
+    assert operator.rounds <= 6
+    first_lists = Counter(f"list {kind}" for kind in ("trainingjobs", "pods", "nodes", *OWNED))
+    by_name = Counter({"get services": 1, "get networkpolicies": 1, "get poddisruptionbudgets": 3})
+    assert reads <= most_reads(operator.rounds) + first_lists + by_name + READ_ONCE
+    operator.begin()
+    operator.operator.queue.add(KEY)
+    assert await operator.reads() <= most_reads(operator.rounds)
+    operator.begin()
+    (job,) = operator.api.all("trainingjobs")
+    await operator.api.store("trainingjobs", job)
+    await until("a round", lambda: operator.rounds > 0)
+    assert await operator.reads() <= most_reads(operator.rounds) + READ_ONCE
+
+
+async def test_a_replacement_takes_one_list_of_the_pods_of_its_job(running: Start) -> None:
+    operator = await running()
+    await make_job(operator.api)
+    await until("four pods", lambda: len(operator.pods()) == 4)
+    await operator.reads()
+    operator.begin()
+    await change_pod(operator.api, "gpt-w0-1", "status", phase="Failed")
+    await until("a replacement", lambda: "gpt-w0-2" in operator.pods())
+    reads = await operator.reads()
+    assert operator.rounds <= 6
+    assert reads <= most_reads(operator.rounds) + Counter(["list pods"])
+    assert len(operator.pods()) == 5
+
+
+async def test_a_node_that_stops_being_ready_wakes_its_jobs_and_is_read(running: Start) -> None:
+    operator = await running()
+    await make_job(operator.api)
+    await until("four pods", lambda: len(operator.pods()) == 4)
+    await change_pod(operator.api, "gpt-w0-1", "spec", nodeName="n1")
+
+    def shows_node() -> bool:
+        (job,) = operator.api.all("trainingjobs")
+        return any(worker["node"] == "n1" for worker in job["status"].get("workers", ()))
+
+    await until("the node in the status", shows_node)
+    assert (await operator.reads())["get nodes"] == 0
+    await make_node(operator.api, ready=False)
+    await until("a read of the node", lambda: operator.api.requests["get nodes"] > 0)
+
+
+# --- the start of the workers ---------------------------------------------------------------------
+
+
+async def test_jobs_and_probes_wait_until_memory_is_filled(
+    api: FakeClusterApi, running: Start
+) -> None:
+    await make_job(api)
+    api.withheld = {"nodes"}
+    operator = await running()
+    await until("a job in the queue", lambda: len(operator.operator.queue) == 1)
+    await until("another try", lambda: api.requests["list nodes"] > 1)
+    assert (operator.rounds, await operator.health()) == (0, 503)
+    api.withheld.clear()
+    await until("four pods", lambda: len(operator.pods()) == 4)
+    assert await operator.health() == 200
+
+
+@pytest.mark.parametrize("withheld", ["nodes", *OWNED])
+async def test_what_cannot_be_listed_delays_no_job_for_long(
+    withheld: str,
+    api: FakeClusterApi,
+    running: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(handlers, "LISTED_SECONDS", 0.1)
+    await make_job(api)
+    api.withheld = {withheld}
+    operator = await running()
+    await until("four pods", lambda: len(operator.pods()) == 4)
+    await operator.reads()
+    assert len(api.all("services")) == 2
+    assert await operator.health() == 200
+    assert "not all could be listed" in caplog.text

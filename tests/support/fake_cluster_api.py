@@ -1,0 +1,199 @@
+"""An API server in memory, for objects of any kind, that counts what it is asked for. It checks
+nothing but what the operator relies on: names, UIDs and versions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import json
+import re
+from collections import Counter
+from types import TracebackType
+from typing import Any, Self
+
+import kopf
+from aiohttp import web
+
+Json = dict[str, Any]
+_PATH = re.compile(
+    r"/(?:api|apis/(?P<group>[^/]+))/v[^/]+(?:/namespaces/(?P<namespace>[^/]+))?"
+    r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+))?(?:/status)?"
+)
+
+
+class FakeClusterApi:
+    """An asynchronous context manager. `requests` counts by verb and resource, as `list pods`."""
+
+    def __init__(self) -> None:
+        self.version = 100
+        self.requests: Counter[str] = Counter()
+        self.withheld: set[str] = set()
+        """Resources whose lists are refused."""
+        self._objects: dict[tuple[str, str, str], Json] = {}
+        """By resource, namespace and name."""
+        self._events: list[tuple[int, str, Json]] = []
+        """Version, resource and line for the watches, in order."""
+        self._changed = asyncio.Condition()
+        self._runner: web.AppRunner | None = None
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def login(self) -> kopf.ConnectionInfo:
+        """Its address, as credentials have it."""
+        return kopf.ConnectionInfo(server=self.url)
+
+    # --- what a test does ---------------------------------------------------------------------
+
+    def all(self, resource: str) -> list[Json]:
+        """The objects of a resource, by name."""
+        found = [(key, each) for key, each in self._objects.items() if key[0] == resource]
+        return [copy.deepcopy(each) for _, each in sorted(found, key=lambda pair: pair[0])]
+
+    async def store(self, resource: str, document: Json) -> Json:
+        """Create or replace an object, in the next version. Returns it."""
+        metadata = document["metadata"]
+        key = resource, metadata.get("namespace", ""), metadata["name"]
+        kind = "MODIFIED" if key in self._objects else "ADDED"
+        metadata = {"uid": f"uid-{self.version}", "generation": 1, **metadata}
+        stored = {**document, "metadata": metadata}
+        self._objects[key] = stored
+        await self._publish(kind, resource, stored)
+        return stored
+
+    async def remove(self, resource: str, namespace: str, name: str) -> Json:
+        """Delete an object. Returns it."""
+        gone = self._objects.pop((resource, namespace, name))
+        await self._publish("DELETED", resource, gone)
+        return gone
+
+    async def _publish(self, kind: str, resource: str, document: Json) -> None:
+        self.version += 1
+        document["metadata"]["resourceVersion"] = str(self.version)
+        line = {"type": kind, "object": copy.deepcopy(document)}
+        self._events.append((self.version, resource, line))
+        async with self._changed:
+            self._changed.notify_all()
+
+    # --- requests -----------------------------------------------------------------------------
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        place = _PATH.fullmatch(request.path)
+        if place is None:
+            return _refuse(404, "no such path")
+        resource, namespace, name = place["resource"], place["namespace"] or "", place["name"]
+        verb = _verb(request, name)
+        self.requests[f"{verb} {resource}"] += 1
+        if verb == "watch":
+            return await self._watch(request, resource)
+        if verb == "list":
+            return self._list(request, resource, namespace)
+        body: Any = await request.json() if request.can_read_body else {}
+        if verb == "create":
+            return await self._create(resource, namespace, body)
+        found = self._objects.get((resource, namespace, name))
+        if found is None:
+            return _refuse(404, f"{name} not found")
+        if verb == "patch":
+            return await self._patch(resource, found, body)
+        if verb == "delete":
+            return await self._delete(resource, found, body)
+        return web.json_response(found)
+
+    def _list(self, request: web.Request, resource: str, namespace: str) -> web.Response:
+        if resource in self.withheld:
+            return _refuse(403, "not yours to list")
+        selector = request.query.get("labelSelector", "")
+        found = [
+            each
+            for each in self.all(resource)
+            if namespace in ("", each["metadata"].get("namespace")) and _matches(each, selector)
+        ]
+        for each in found:
+            each.pop("kind", None)  # as real lists do
+        metadata = {"resourceVersion": str(self.version)}
+        return web.json_response({"metadata": metadata, "items": found})
+
+    async def _watch(self, request: web.Request, resource: str) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        selector = request.query.get("labelSelector", "")
+        only_metadata = "as=PartialObjectMetadata" in request.headers["Accept"]
+        sent = int(request.query["resourceVersion"])
+        while True:
+            for version, of, event in [event for event in self._events if event[0] > sent]:
+                sent = version
+                found = event["object"]
+                if of == resource and _matches(found, selector):
+                    shown = {"metadata": found["metadata"]} if only_metadata else found
+                    line = json.dumps({**event, "object": shown}).encode()
+                    with contextlib.suppress(ConnectionResetError):
+                        await answer.write(line + b"\n")
+            async with self._changed:
+                while self.version <= sent:
+                    await self._changed.wait()
+
+    async def _create(self, resource: str, namespace: str, document: Json) -> web.Response:
+        metadata = {**document["metadata"], "namespace": namespace}
+        if (resource, namespace, metadata["name"]) in self._objects:
+            return _refuse(409, f"{metadata['name']} exists", "AlreadyExists")
+        document = {**document, "metadata": metadata}
+        if resource == "services":
+            document["spec"] = {"clusterIP": "198.19.0.1", **document["spec"]}
+        if resource == "pods":
+            document["status"] = {"phase": "Pending"}
+        return web.json_response(await self.store(resource, document), status=201)
+
+    async def _delete(self, resource: str, found: Json, options: Json) -> web.Response:
+        metadata = found["metadata"]
+        if options["preconditions"]["uid"] != metadata["uid"]:
+            return _refuse(409, "another UID")
+        gone = await self.remove(resource, metadata["namespace"], metadata["name"])
+        return web.json_response(gone)
+
+    async def _patch(self, resource: str, found: Json, patch: list[Json]) -> web.Response:
+        changed = copy.deepcopy(found)
+        for change in patch:
+            *parents, field = change["path"].strip("/").split("/")
+            part = changed
+            for parent in parents:
+                part = part[parent]
+            if parents == ["metadata"] and part[field] != change["value"]:
+                return _refuse(409, f"another {field}")
+            part[field] = change["value"]
+        return web.json_response(await self.store(resource, changed))
+
+
+def _verb(request: web.Request, name: str | None) -> str:
+    if request.method == "GET":
+        return "get" if name else "watch" if "watch" in request.query else "list"
+    return {"POST": "create", "PATCH": "patch", "DELETE": "delete"}[request.method]
+
+
+def _matches(document: Json, selector: str) -> bool:
+    """Selectors are `key` and `key=value`, joined by commas."""
+    labels = document["metadata"].get("labels", {})
+    wanted = [part.partition("=") for part in selector.split(",") if part]
+    return all(key in labels and value in ("", labels[key]) for key, _, value in wanted)
+
+
+def _refuse(status: int, message: str, reason: str = "") -> web.Response:
+    return web.json_response({"message": message, "reason": reason}, status=status)
