@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from demo.installation import images
 from soak import records
 from soak.jobs import undisturbed
 from soak.records import Line
@@ -18,7 +17,10 @@ from soak.site import PROGRAMS_FOLDER, Job, Site
 from soak.waiting import until
 from tools.cache import cache_folder
 
+ROOT = Path(__file__).resolve().parent.parent
 NAME = "undisturbed"
+COMPUTING_ROOMS = ("models", "data", "step", "parallel", "rank")
+"""What losses depend on. Rooms that only move or keep a state leave an undisturbed run alone."""
 STALLED_SECONDS = 120.0
 MARGIN = 1.5
 """The run makes so many times the steps that are needed now: it cannot be continued later."""
@@ -66,9 +68,12 @@ class Reference:
 
 
 def cache_file(program: str) -> Path:
-    """Where the run with this program, its settings and this image is cached."""
-    texts = [path.read_text() for path in sorted(PROGRAMS_FOLDER.glob("*.py"))]
-    inputs = json.dumps([undisturbed(NAME, program), images()["trainer"].name, texts])
+    """Where the run with this program, its settings, and this code that computes is cached."""
+    trainer = ROOT / "trainer" / "regroup_trainer"
+    folders = [PROGRAMS_FOLDER, *(trainer / room for room in COMPUTING_ROOMS)]
+    sources = [path for folder in folders for path in sorted(folder.glob("*.py"))]
+    texts = [path.read_text() for path in (*sources, ROOT / "requirements" / "trainer.txt")]
+    inputs = json.dumps([undisturbed(NAME, program), texts])
     key = hashlib.sha256(inputs.encode()).hexdigest()[:16]
     return cache_folder() / "soak" / f"{NAME}-{program}-{key}.json"
 
