@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +88,13 @@ def _campaign(
 
 
 def _finish(seed: int, commit: str, campaign: Campaign) -> None:
-    figures = results.metrics(len(campaign.struck), campaign.verdicts, campaign.memory)
+    memory = memory_growth(campaign.memory)
+    figures = results.metrics(len(campaign.struck), campaign.verdicts, memory)
     part = {
         "seed": seed,
         "commit": commit,
         "metrics": figures,
-        "memory_growth_mb": memory_growth(campaign.memory),
+        "memory": {role: asdict(grown) for role, grown in memory.items()},
         "missed": campaign.missed,
         "unjudged": len(campaign.unjudged),
         "faults": campaign.struck,

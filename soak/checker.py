@@ -29,9 +29,29 @@ after that; 2e-5, 9e-5 in steps 7,001 to 7,500; 2e-5, 3e-4 at 9,000. The first a
 """
 IGNORED_FAULTS = 20
 """Memory may grow during the first ones."""
-NEW_FAULTS = 3
-"""So may that of a process that has just started."""
+NEW_FAULTS, NEW_FAULTS_OF_OPERATOR = 3, 10
+"""So may that of a process that has just started. An operator grows by 3 MB within ten faults, of
+which each may be the first that it sees of its kind, and then no more.
+"""
 Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The sums of a slope by least squares, in which each process has a level of its own."""
+
+    rise: float = 0.0
+    spread: float = 0.0
+    steps: int = 0
+    """From fault to fault."""
+
+    def __add__(self, other: Growth) -> Growth:
+        return Growth(self.rise + other.rise, self.spread + other.spread, self.steps + other.steps)
+
+    @property
+    def mebibytes(self) -> float | None:
+        """MB per 100 faults; None: there were too few to tell."""
+        return 100 * self.rise / self.spread if self.steps >= IGNORED_FAULTS else None
 
 
 class Memory(NamedTuple):
@@ -199,37 +219,32 @@ def _waits(evidence: Evidence) -> Iterator[tuple[float, float, int]]:
         yield since, last, highest
 
 
-def memory_growth(samples: Sequence[Memory]) -> Mapping[str, float]:
-    """Role -> how much its processes grew, MB per 100 faults, after the campaign's first twenty
-    faults and without the first three of each process.
+def memory_growth(samples: Sequence[Memory]) -> Mapping[str, Growth]:
+    """Role -> how much its processes grew, after the campaign's first twenty faults and without the
+    first ones of each process.
 
     Agents and coordinators seldom live through twenty faults. So all processes of a role count
-    together: one slope, from wherever each began. Roles with fewer than twenty steps from fault to
-    fault are left out.
+    together: one slope, from wherever each began.
     """
     points: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for one in samples:
         points.setdefault((one.role, one.process), []).append((one.fault, one.size))
-    lives: dict[str, list[list[tuple[int, float]]]] = {}
+    grown: dict[str, Growth] = {}
     for (role, _), life in points.items():
-        counted = [point for point in life[NEW_FAULTS:] if point[0] > IGNORED_FAULTS]
-        lives.setdefault(role, []).append(counted)
-    return {
-        role: _slope(found) * 100
-        for role, found in lives.items()
-        if sum(max(0, len(life) - 1) for life in found) >= IGNORED_FAULTS
-    }
+        new = NEW_FAULTS_OF_OPERATOR if role == "operator" else NEW_FAULTS
+        counted = [point for point in life[new:] if point[0] > IGNORED_FAULTS]
+        grown[role] = grown.get(role, Growth()) + _growth(counted)
+    return grown
 
 
-def _slope(lives: Sequence[Sequence[tuple[int, float]]]) -> float:
-    """By least squares, with a level of its own for each life."""
-    rise = spread = 0.0
-    for points in filter(None, lives):
-        mean_x = sum(x for x, _ in points) / len(points)
-        mean_y = sum(y for _, y in points) / len(points)
-        rise += sum((x - mean_x) * (y - mean_y) for x, y in points)
-        spread += sum((x - mean_x) ** 2 for x, _ in points)
-    return rise / spread
+def _growth(life: Sequence[tuple[int, float]]) -> Growth:
+    """Of one process."""
+    if not life:
+        return Growth()
+    mean_x = sum(x for x, _ in life) / len(life)
+    mean_y = sum(y for _, y in life) / len(life)
+    rise = sum((x - mean_x) * (y - mean_y) for x, y in life)
+    return Growth(rise, sum((x - mean_x) ** 2 for x, _ in life), len(life) - 1)
 
 
 def _is_excused(evidence: Evidence, since: float, until: float) -> bool:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import harness
-from soak.checker import Memory, Verdict, memory_growth
+from soak.checker import Growth, Verdict
 
 NAME = "soak"
+GROWTH = "memory_growth_mb"
 UNITS = {
     "faults": "count",
     "lost_steps_ddp": "steps",
@@ -19,7 +20,7 @@ UNITS = {
     "stuck_jobs": "count",
     "mismatches": "count",
     "duplicate_pods": "count",
-    "memory_growth_mb": "MB per 100 faults",
+    GROWTH: "MB per 100 faults",
 }
 Json = dict[str, Any]
 SETTINGS = (
@@ -29,7 +30,7 @@ SETTINGS = (
 
 
 def metrics(
-    faults: int, verdicts: Sequence[Verdict], memory: Sequence[Memory]
+    faults: int, verdicts: Sequence[Verdict], memory: Mapping[str, Growth]
 ) -> Mapping[str, float | None]:
     """The figures of one seed. A metric without a value was not measured."""
     return {
@@ -40,8 +41,13 @@ def metrics(
         "stuck_jobs": sum(bool(one.stuck) for one in verdicts),
         "mismatches": sum(len(one.mismatches) for one in verdicts),
         "duplicate_pods": sum(bool(one.duplicates) for one in verdicts),
-        "memory_growth_mb": max(memory_growth(memory).values(), default=None),
+        GROWTH: _fastest(memory),
     }
+
+
+def _fastest(memory: Mapping[str, Growth]) -> float | None:
+    grown = (one.mebibytes for one in memory.values())
+    return max((one for one in grown if one is not None), default=None)
 
 
 def write_part(file: Path, part: Mapping[str, Any]) -> None:
@@ -55,32 +61,54 @@ def read_part(file: Path) -> Json:
     return dict(json.loads(file.read_text()))
 
 
+def read_parts(file: Path) -> list[Json]:
+    """The part in a file, or those that `merge` has written into it."""
+    read = read_part(file)
+    return list(read.get("parts", [read]))
+
+
 def judged_anew(file: Path, verdicts: Sequence[Verdict], checker: str) -> Json:
     """A part whose jobs were judged again, by the checker of that commit. What the memory grew by
     stays as it was.
     """
     part = read_part(file)
     before = part["metrics"]
-    figures = metrics(before["faults"], verdicts, ())
-    part["metrics"] = {**figures, "memory_growth_mb": before["memory_growth_mb"]}
+    figures = metrics(before["faults"], verdicts, {})
+    part["metrics"] = {**figures, GROWTH: before[GROWTH]}
     part["checker"] = checker
     write_part(file, part)
     return part
 
 
 def merge(parts: Sequence[Path], folder: Path) -> Path:
-    """All parts as one file of results. Raises ValueError for two parts of a seed."""
-    read = [read_part(path) for path in parts]
+    """All parts as one file of results, of which some may have been merged already. Raises
+    ValueError for two parts of a seed.
+    """
+    read = [part for path in parts for part in read_parts(path)]
     seeds = [one["seed"] for one in read]
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"a seed occurs twice among {sorted(seeds)}: give each part its own seed")
     plan = harness.Plan(NAME, (), ("regroup",), UNITS, 1, lambda _case, _subject: SETTINGS)
+    read.sort(key=lambda part: int(part["seed"]))
+    cases = {f"seed-{one['seed']}": one["metrics"] for one in read} | {"all-seeds": _sums(read)}
     rows = [
         row
-        for one in sorted(read, key=lambda part: int(part["seed"]))
-        for row in harness.rows(plan, f"seed-{one['seed']}", "regroup", [one["metrics"]])
+        for case, figures in cases.items()
+        for row in harness.rows(plan, case, "regroup", [figures])
     ]
     file = harness.write(folder, NAME, rows, quick=False)
     document = json.loads(file.read_text())
     file.write_text(json.dumps({**document, "parts": read}, indent=2) + "\n")
     return file
+
+
+def _sums(parts: Sequence[Json]) -> Mapping[str, float | None]:
+    """The figures of all seeds together: one slope for the memory of each role."""
+    counts = {
+        name: sum(part["metrics"][name] for part in parts) for name in UNITS if name != GROWTH
+    }
+    grown: dict[str, Growth] = {}
+    for part in parts:
+        for role, sums in part.get("memory", {}).items():
+            grown[role] = grown.get(role, Growth()) + Growth(**sums)
+    return {**counts, GROWTH: _fastest(grown)}

@@ -30,7 +30,7 @@ def seed(tmp_path: Path) -> Path:
     found = written.written()
     evidence.keep(found, written.folder)
     reference.save(reference.kept_file(folder, "gpt"), found.reference)
-    figures = results.metrics(3, (), ())
+    figures = results.metrics(3, (), {})
     part = {"seed": 7, "commit": "abc", "metrics": {**figures, "memory_growth_mb": 1.5}}
     results.write_part(folder.with_suffix(".json"), part)
     return folder

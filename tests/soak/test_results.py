@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from soak import results
-from soak.checker import Verdict
+from soak.checker import Growth, Verdict
+
+GROWN = Growth(rise=2.0, spread=100.0, steps=12)
+"""Too little to tell how fast."""
 
 
 def verdict(**found: object) -> Verdict:
@@ -29,10 +33,18 @@ def verdict(**found: object) -> Verdict:
 def part(folder: Path, seed: int, *verdicts: Verdict) -> Path:
     """The file of a seed with three faults."""
     file = folder / f"seed-{seed}.json"
-    figures = results.metrics(3, verdicts, [])
+    figures = results.metrics(3, verdicts, {"operator": GROWN})
     faults = [{"number": number, "proof": "gone"} for number in (1, 2, 3)]
     results.write_part(
-        file, {"seed": seed, "commit": "abc", "metrics": figures, "missed": 1, "faults": faults}
+        file,
+        {
+            "seed": seed,
+            "commit": "abc",
+            "metrics": figures,
+            "memory": {"operator": asdict(GROWN)},
+            "missed": 1,
+            "faults": faults,
+        },
     )
     return file
 
@@ -44,7 +56,7 @@ def test_what_verdicts_found_is_summed() -> None:
             verdict(lost_whole_copies=2, mismatches=("one", "two")),
             verdict(lost_over_interval=3, stuck=("long",), duplicates=("twice", "twice")),
         ],
-        [],
+        {},
     )
     assert found == {
         "faults": 5,
@@ -64,11 +76,20 @@ def test_parts_become_rows_by_seed_with_commit_and_faults(tmp_path: Path) -> Non
     lost = {
         row["case"]: row["median"] for row in document["rows"] if row["metric"] == "lost_steps_ddp"
     }
-    assert lost == {"seed-7": 4, "seed-12": 0}
+    assert lost == {"seed-7": 4, "seed-12": 0, "all-seeds": 4}
     assert {(one["seed"], one["commit"], len(one["faults"])) for one in document["parts"]} == {
         (7, "abc", 3),
         (12, "abc", 3),
     }
+
+
+def test_seeds_are_added_to_those_that_were_merged_and_memory_has_one_slope(tmp_path: Path) -> None:
+    first = results.merge([part(tmp_path, 7)], tmp_path / "first")
+    document = json.loads(results.merge([first, part(tmp_path, 12)], tmp_path / "out").read_text())
+    found = {(row["case"], row["metric"]): row["median"] for row in document["rows"]}
+    assert found["all-seeds", "faults"] == 6
+    assert found["all-seeds", "memory_growth_mb"] == pytest.approx(2.0)
+    assert ("seed-7", "memory_growth_mb") not in found
 
 
 def test_a_seed_that_occurs_twice_is_refused(tmp_path: Path) -> None:
