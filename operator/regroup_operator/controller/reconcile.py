@@ -372,23 +372,20 @@ class Reconciler:
     # --- execute ----------------------------------------------------------------------------------
 
     async def _execute(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
-        """Execute the actions in order, pods in batches. A refusal ends those of its own kind, and
-        of those that need it. The status of the next round shows it.
+        """Execute the actions in order, in batches. A refusal ends those of its own kind, and of
+        those that need it. The status of the next round shows it.
         """
         refused: dict[Kind, Exception] = {}
         stopped: set[Kind] = set()
         for batch in in_batches(decided.actions):
-            kind = type(batch[0])
-            if kind in stopped:
-                continue
-            try:
-                await self._executor.execute_all(batch, job, observed)
-            except OperatorError as error:
+            going_on = tuple(action for action in batch if type(action) not in stopped)
+            observed, failed = await self._executor.execute_all(going_on, job, observed)
+            for action, error in failed:
                 log.warning("%s/%s: %s", job.namespace, job.name, error)
-                stopped |= stopped_by(kind)
+                stopped |= stopped_by(type(action))
                 self._doubtful.add(job.key)
                 if not isinstance(error, CoordinatorError):
-                    refused[kind] = error
+                    refused.setdefault(type(action), error)
         planned = {type(action) for action in decided.actions}
         refusals = self._refusals.setdefault(job.key, Refusals())
         scene = _scene(job, observed.pods)
