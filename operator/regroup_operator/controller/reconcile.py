@@ -1,4 +1,5 @@
-"""One reconcile, as a story: read the job, observe, plan, write the status, execute, emit events.
+"""One reconcile, as a story: read the job, observe, plan, write the status, follow the coordinator,
+execute, emit events.
 
 The status is written before the actions, and only over the object that was read. What the plan must
 remember is durable before any action rests on it, and two operators cannot act on the same state.
@@ -155,8 +156,8 @@ class Reconciler:
             return 0.0
         if decided.events:
             self._up_to_date.discard(key)  # until they are emitted, whatever ends this round
-        await self._execute(written, observed, decided)
         self._follow(written, observed, decided)
+        await self._execute(written, observed, decided)
         await self._emit(written, observed, decided)
         return self._requeue_after(job, decided)
 
