@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -642,6 +643,20 @@ def test_a_registry_that_is_away_does_not_fail_a_job_that_trains(job: Simulation
     job.round()
     assert job.status.phase == "Running"
     assert "trainer:1" in job.status.message
+
+
+def test_an_operator_that_dies_over_and_over_makes_two_thousand_workers_once() -> None:
+    bounds = {"minReplicas": 2, "maxReplicas": 2000}
+    simulation = Simulation(make_spec(replicas=2000, elasticPolicy=bounds))
+    source = random.Random(7)
+    for _ in range(40):
+        simulation.round(crash_after=source.randint(0, 120))
+        simulation.tick(2)
+    while simulation.round().actions:
+        simulation.tick(2)
+    assert [pod.index for pod in simulation.workers()] == list(range(2000))
+    assert len(simulation.created) == len(set(simulation.created))
+    assert len([pod for pod in simulation.pods.values() if pod.role == "coordinator"]) == 1
 
 
 # --- any sequence ---------------------------------------------------------------------------------
