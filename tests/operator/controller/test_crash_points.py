@@ -26,7 +26,9 @@ DEADLINE_SECONDS = 60
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until something is so."""
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():
+        while True:
+            if condition():
+                return
             await asyncio.sleep(0.005)
 
 
