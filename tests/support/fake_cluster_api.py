@@ -31,6 +31,13 @@ class FakeClusterApi:
         self.requests: Counter[str] = Counter()
         self.withheld: set[str] = set()
         """Resources whose lists are refused."""
+        self.writes = 0
+        """Requests that change something."""
+        self.created: dict[str, list[str]] = {}
+        """Resource -> names of all that requests have ever made."""
+        self.has_lost_answer = False
+        self._loses = 0
+        self._applies_lost = False
         self._objects: dict[tuple[str, str, str], Json] = {}
         """By resource, namespace and name."""
         self._events: list[tuple[int, str, Json]] = []
@@ -85,6 +92,10 @@ class FakeClusterApi:
         await self._publish("DELETED", resource, gone)
         return gone
 
+    def lose_answer_at(self, number: int, *, applied: bool) -> None:
+        """Never answer the write of this number; `applied`: it is carried out all the same."""
+        self._loses, self._applies_lost = number, applied
+
     async def _publish(self, kind: str, resource: str, document: Json) -> None:
         self.version += 1
         document["metadata"]["resourceVersion"] = str(self.version)
@@ -107,9 +118,25 @@ class FakeClusterApi:
         if verb == "list":
             return self._list(request, resource, namespace)
         body: Any = await request.json() if request.can_read_body else {}
+        if verb in ("create", "patch", "delete"):
+            self.writes += 1
+            if self.writes == self._loses:
+                return await self._lose(verb, resource, namespace, name, body)
+        return await self._change(verb, resource, namespace, name, body)
+
+    async def _lose(self, *given: Any) -> web.Response:
+        if self._applies_lost:
+            await self._change(*given)
+        self.has_lost_answer = True
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def _change(
+        self, verb: str, resource: str, namespace: str, name: str | None, body: Any
+    ) -> web.Response:
         if verb == "create":
             return await self._create(resource, namespace, body)
-        found = self._objects.get((resource, namespace, name))
+        found = self._objects.get((resource, namespace, name or ""))
         if found is None:
             return _refuse(404, f"{name} not found")
         if verb == "patch":
@@ -160,6 +187,7 @@ class FakeClusterApi:
             document["spec"] = {"clusterIP": "198.19.0.1", **document["spec"]}
         if resource == "pods":
             document["status"] = {"phase": "Pending"}
+        self.created.setdefault(resource, []).append(metadata["name"])
         return web.json_response(await self.store(resource, document), status=201)
 
     async def _delete(self, resource: str, found: Json, options: Json) -> web.Response:

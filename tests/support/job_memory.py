@@ -21,14 +21,14 @@ def make_pod_watch() -> ListWatch[OwnedPod]:
     """The list and watch of all pods, which does not run."""
     collection = Collection(NOWHERE, pods_path(None))
     cache: ObjectCache[OwnedPod] = ObjectCache(10**6, MOST_BYTES_OF_ONE)
-    return ListWatch(collection, cache, lambda *_: None, keep_pod, job_of)
+    return ListWatch(collection, cache, lambda _: None, keep_pod, job_of)
 
 
 def make_job_watch() -> ListWatch[str]:
     """The list and watch of all TrainingJobs, which does not run."""
     read = keep_text("TrainingJob", "spec", "status")
     cache: ObjectCache[str] = ObjectCache(10**6, MOST_BYTES_OF_ONE)
-    return ListWatch(Collection(NOWHERE, jobs_path(None)), cache, lambda *_: None, read)
+    return ListWatch(Collection(NOWHERE, jobs_path(None)), cache, lambda _: None, read)
 
 
 def make_service_watch() -> ListWatch[str]:
@@ -36,7 +36,7 @@ def make_service_watch() -> ListWatch[str]:
     read = keep_text("Service", "spec")
     cache: ObjectCache[str] = ObjectCache(10**6, MOST_BYTES_OF_ONE)
     collection = Collection(NOWHERE, services_path(None))
-    return ListWatch(collection, cache, lambda *_: None, read, job_of)
+    return ListWatch(collection, cache, lambda _: None, read, job_of)
 
 
 UNWATCHED = JobPods({None: make_pod_watch()})
@@ -53,4 +53,4 @@ class _Nothing(Cluster):
 def make_memory(cluster: Cluster | None = None) -> JobMemory:
     """Memory that knows nothing, so that each round asks this cluster."""
     watches = MemoryWatches(cluster or _Nothing(), (None,))
-    return watches.memory(lambda *_: None, lambda *_: None)
+    return watches.memory(lambda _: None, lambda _: None)

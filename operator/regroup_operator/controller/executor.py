@@ -7,6 +7,7 @@ import itertools
 import logging
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from http import HTTPStatus
 
 from regroup_operator.api import names
@@ -15,6 +16,7 @@ from regroup_operator.api.settings import Settings
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.followed_coordinator import Target
+from regroup_operator.controller.refusals import NEEDED_BY_PODS, PODS
 from regroup_operator.decide.job_account import merge_ledgers
 from regroup_operator.decide.plan import (
     Action,
@@ -32,16 +34,18 @@ from regroup_operator.decide.plan import (
     PutDesired,
     SendAddress,
 )
-from regroup_operator.errors import ClusterError, CoordinatorError
+from regroup_operator.errors import ClusterError, CoordinatorError, OperatorError
 from regroup_operator.informer.job_memory import JobMemory
-from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
+from regroup_operator.observe.kubernetes_objects import read_service
+from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod, Service
 from regroup_operator.render import torchrun_workload, workload
 from regroup_operator.render.keyring import Keyring
 from regroup_operator.render.pods import LAUNCHER_OBJECTS
 from regroup_trainer.protocol.desired import Desired, Lost
 
-MOST_AT_ONCE = 16
-"""Pods that are requested at the same time for one job."""
+FIRST_AT_ONCE, MOST_AT_ONCE = 4, 16
+"""Requests of one kind that are sent at the same time for one job: in its first batch, and in any.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -95,18 +99,29 @@ class Executor:
             if isinstance(action, Making):
                 self._rendered(action, _valid(job), observed)
 
-    async def execute_all(self, batch: tuple[Action, ...], job: AnyJob, observed: Observed) -> None:
-        """Execute actions at the same time. Raises the first error once all have ended."""
+    async def execute_all(
+        self, batch: tuple[Action, ...], job: AnyJob, observed: Observed
+    ) -> tuple[Observed, list[tuple[Action, OperatorError]]]:
+        """Execute actions at the same time. Returns what is observed after them, with the Service
+        that they made, and the actions that failed. Raises any other error once all have ended.
+        """
         results = await asyncio.gather(
             *(self.execute(action, job, observed) for action in batch), return_exceptions=True
         )
-        for result in results:
-            if result is not None:
+        failed: list[tuple[Action, OperatorError]] = []
+        for action, result in zip(batch, results, strict=True):
+            if isinstance(result, OperatorError):
+                failed.append((action, result))
+            elif isinstance(result, BaseException):
                 raise result
+            elif result is not None:
+                observed = replace(observed, service=result)
+        return observed, failed
 
-    async def execute(self, action: Action, job: AnyJob, observed: Observed) -> None:
-        """Execute one action. `job` has the status that was just written. Raises ClusterError or
-        CoordinatorError, and KeyMissingError where the job's token is needed and cannot be derived.
+    async def execute(self, action: Action, job: AnyJob, observed: Observed) -> Service | None:
+        """Execute one action. `job` has the status that was just written. Returns the Service that
+        it made or changed. Raises ClusterError or CoordinatorError, and KeyMissingError where the
+        job's token is needed and cannot be derived.
         """
         log.info("%s/%s: %s", job.namespace, job.name, _short(action))
         match action:
@@ -115,7 +130,7 @@ class Executor:
             case EnsureToken():
                 await self._repair_token(job)
             case EnsureService(term):
-                await self._ensure_service(term, job, observed)
+                return read_service(await self._ensure_service(term, job, observed))
             case SendAddress(pods):
                 await self._send_address(pods, job, observed)
             case EnsureDisruptionBudget(fewest):
@@ -131,6 +146,7 @@ class Executor:
                 await self._post_lost(Lost(members=members, reason=reason), job, observed)
             case _:
                 await self._execute_by_spec(action, _valid(job), observed)
+        return None
 
     async def _execute_by_spec(self, action: Action, job: Job, observed: Observed) -> None:
         """The actions that render something of the spec."""
@@ -212,21 +228,21 @@ class Executor:
         except ClusterError as error:
             log.warning("%s/%s: the Secret is not sent again: %s", job.namespace, job.name, error)
 
-    async def _ensure_service(self, term: int, job: AnyJob, observed: Observed) -> None:
+    async def _ensure_service(self, term: int, job: AnyJob, observed: Observed) -> Object:
         """A new Service asks for the address that workers know; where that is taken, for any."""
         wanted = workload.service(job, term, job.status.service_address)
         key, services = _key(wanted), self.memory.services
         if present := observed.own.get(wanted["kind"]):
-            await services.write(key, self._cluster.change_service(wanted, present))
-            return
+            return await services.write(key, self._cluster.change_service(wanted, present))
         try:
-            await services.write(key, self._cluster.create_service(wanted))
+            return await services.write(key, self._cluster.create_service(wanted))
         except ClusterError as error:
             if error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
                 raise
             known = job.status.service_address
             log.warning("%s/%s: cannot have %s again: %s", *job.key, known, error.message)
-            await services.write(key, self._cluster.create_service(workload.service(job, term)))
+            anywhere = workload.service(job, term)
+            return await services.write(key, self._cluster.create_service(anywhere))
 
     async def _send_address(self, pods: tuple[Pod, ...], job: AnyJob, observed: Observed) -> None:
         url = workload.coordinator_url(observed.service.address if observed.service else "")
@@ -282,17 +298,23 @@ Making = CreateClaim | CreateCoordinator | CreateStore | CreateWorker
 
 
 def in_batches(actions: Iterable[Action]) -> Iterator[tuple[Action, ...]]:
-    """The actions in their order, one by one; workers that follow each other 1, 2, 4, ... at a
-    time, up to MOST_AT_ONCE.
+    """The actions in their order; of those that follow each other and do not need each other
+    FIRST_AT_ONCE at a time, then twice as many, up to MOST_AT_ONCE.
 
     A quota that takes no more pods is met by one batch. The source is slowStartBatch of Kubernetes'
     Job controller.
     """
-    for is_worker, group in itertools.groupby(actions, lambda a: isinstance(a, CreateWorker)):
-        size = 1
+    for _, group in itertools.groupby(actions, _independent):
+        size = FIRST_AT_ONCE
         while batch := tuple(itertools.islice(group, size)):
             yield batch
-            size = min(2 * size, MOST_AT_ONCE) if is_worker else 1
+            size = min(2 * size, MOST_AT_ONCE)
+
+
+def _independent(action: Action) -> object:
+    """Equal for actions that do not need each other."""
+    kinds = (NEEDED_BY_PODS, PODS, {DeletePod})
+    return next((kind for kind in kinds if type(action) in kind), action)
 
 
 _WORKER_PODS = {"regroup": workload.worker_pod, "torchrun": torchrun_workload.agent_pod}

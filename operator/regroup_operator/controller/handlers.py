@@ -26,12 +26,13 @@ from regroup_operator.controller.memory_watches import MemoryWatches
 from regroup_operator.controller.node_watch import NodeWatch, keep_node
 from regroup_operator.controller.operator_metrics import count_reconcile, count_taken, job_series
 from regroup_operator.controller.reconcile import Reconciler
-from regroup_operator.controller.work_queue import WorkQueue
+from regroup_operator.controller.work_queue import Urgency, WorkQueue
 from regroup_operator.errors import OperatorError
 from regroup_operator.informer.api_connection import ApiConnection
 from regroup_operator.informer.collection import Collection
+from regroup_operator.informer.job_pods import OwnedPod, is_loss
 from regroup_operator.informer.list_watch import ListWatch
-from regroup_operator.informer.object_cache import ObjectCache
+from regroup_operator.informer.object_cache import Change, ObjectCache
 from regroup_operator.observe.observed import NodeState
 from regroup_operator.render.keyring import Keyring
 from regroup_trainer.system.server_connections import Connections, Listening
@@ -123,18 +124,20 @@ class Operator:
     def _node_watch(
         self, connection: ApiConnection, states: ObjectCache[NodeState], nodes: NodeWatch
     ) -> ListWatch[NodeState]:
-        def changed(key: Key, _same_spec: bool) -> None:
-            for job in nodes.changed(key[1]):
-                self.queue.add(job)
+        def changed(change: Change[NodeState]) -> None:
+            for job in nodes.changed(change.subject[1]):
+                self.queue.add(job, Urgency.LOST)
 
         return ListWatch(Collection(connection, nodes_path()), states, changed, keep_node)
 
-    def _pod_changed(self, job: Key, _same_spec: bool) -> None:
-        self.queue.add(job)
+    def _pod_changed(self, change: Change[OwnedPod]) -> None:
+        self.queue.add(change.subject, Urgency.LOST if is_loss(change) else Urgency.CHANGED)
 
-    def _changed(self, key: Key, same_spec: bool) -> None:
+    def _changed(self, change: Change[str]) -> None:
         # A status that the operator itself has written must not repeat a refused request at once.
-        self.queue.add(key, patient=same_spec, routine=same_spec)
+        known = Urgency.ROUTINE if change.same_spec else Urgency.CHANGED
+        urgency = known if change.before else Urgency.NEW
+        self.queue.add(change.subject, urgency, patient=change.same_spec)
 
     async def _work(self, reconciler: Reconciler) -> None:
         while True:

@@ -18,7 +18,7 @@ from regroup_operator.controller.cluster import (
 )
 from regroup_operator.informer.collection import Collection
 from regroup_operator.informer.job_memory import JobMemory
-from regroup_operator.informer.job_pods import JobPods, job_of, keep_pod
+from regroup_operator.informer.job_pods import JobPods, OwnedPod, job_of, keep_pod
 from regroup_operator.informer.list_watch import ListWatch, OnChange, Read, SubjectOf, own_key
 from regroup_operator.informer.object_cache import ObjectCache
 from regroup_operator.informer.remembered_objects import Ask, RememberedObjects, keep_text
@@ -43,7 +43,7 @@ class MemoryWatches:
     watches: list[ListWatch[Any]] = field(default_factory=list)
     """Those that were made, to be run."""
 
-    def memory(self, on_job: OnChange, on_pod: OnChange) -> JobMemory:
+    def memory(self, on_job: OnChange[str], on_pod: OnChange[OwnedPod]) -> JobMemory:
         """The memory that they fill. Changes of jobs and pods are reported with the key of the
         job. Nothing but rounds looks at the other objects.
         """
@@ -60,14 +60,14 @@ class MemoryWatches:
 
     def _labelled(self, kind: str, path: Path, ask: Ask) -> RememberedObjects:
         read = keep_text(kind, "spec")
-        watches = self._watch(path, OTHER_BYTES, lambda *_: None, read, job_of)
+        watches = self._watch(path, OTHER_BYTES, lambda _: None, read, job_of)
         return RememberedObjects(watches, ask, names.JOB)
 
     def _watch(
         self,
         path: Path,
         most_bytes: int,
-        on_change: OnChange,
+        on_change: OnChange[T],
         read: Read[T],
         subject_of: SubjectOf = own_key,
         *,

@@ -1,4 +1,5 @@
-"""One reconcile, as a story: read the job, observe, plan, write the status, execute, emit events.
+"""One reconcile, as a story: read the job, observe, plan, write the status, follow the coordinator,
+execute, emit events.
 
 The status is written before the actions, and only over the object that was read. What the plan must
 remember is durable before any action rests on it, and two operators cannot act on the same state.
@@ -155,8 +156,8 @@ class Reconciler:
             return 0.0
         if decided.events:
             self._up_to_date.discard(key)  # until they are emitted, whatever ends this round
-        await self._execute(written, observed, decided)
         self._follow(written, observed, decided)
+        await self._execute(written, observed, decided)
         await self._emit(written, observed, decided)
         return self._requeue_after(job, decided)
 
@@ -372,23 +373,20 @@ class Reconciler:
     # --- execute ----------------------------------------------------------------------------------
 
     async def _execute(self, job: AnyJob, observed: Observed, decided: Plan) -> None:
-        """Execute the actions in order, pods in batches. A refusal ends those of its own kind, and
-        of those that need it. The status of the next round shows it.
+        """Execute the actions in order, in batches. A refusal ends those of its own kind, and of
+        those that need it. The status of the next round shows it.
         """
         refused: dict[Kind, Exception] = {}
         stopped: set[Kind] = set()
         for batch in in_batches(decided.actions):
-            kind = type(batch[0])
-            if kind in stopped:
-                continue
-            try:
-                await self._executor.execute_all(batch, job, observed)
-            except OperatorError as error:
+            going_on = tuple(action for action in batch if type(action) not in stopped)
+            observed, failed = await self._executor.execute_all(going_on, job, observed)
+            for action, error in failed:
                 log.warning("%s/%s: %s", job.namespace, job.name, error)
-                stopped |= stopped_by(kind)
+                stopped |= stopped_by(type(action))
                 self._doubtful.add(job.key)
                 if not isinstance(error, CoordinatorError):
-                    refused[kind] = error
+                    refused.setdefault(type(action), error)
         planned = {type(action) for action in decided.actions}
         refusals = self._refusals.setdefault(job.key, Refusals())
         scene = _scene(job, observed.pods)

@@ -29,15 +29,13 @@ LONGEST_PAUSE_SECONDS = 60.0
 
 Kind = type[Action]
 PODS: frozenset[Kind] = frozenset({CreateCoordinator, CreateStore, CreateWorker})
-_NEEDED_BY_PODS: frozenset[Kind] = frozenset(
-    {EnsureAccess, EnsureToken, EnsureService, CreateClaim}
-)
+NEEDED_BY_PODS: frozenset[Kind] = frozenset({EnsureAccess, EnsureToken, EnsureService, CreateClaim})
 """Without these no pod is made: it would not start, or nothing would isolate it."""
 
 
 def stopped_by(kind: Kind) -> frozenset[Kind]:
     """The kinds that are not tried any more in a round in which one of `kind` was refused."""
-    return frozenset({kind, *PODS}) if kind in _NEEDED_BY_PODS else frozenset({kind})
+    return frozenset({kind, *PODS}) if kind in NEEDED_BY_PODS else frozenset({kind})
 
 
 @dataclass(frozen=True)

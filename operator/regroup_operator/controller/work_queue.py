@@ -4,8 +4,9 @@ reconcile.
 The rules are those of controller-runtime's work queue. A key that is added while it is worked on
 runs again afterwards. A key that failed waits longer each time. One that succeeded starts from
 zero. In two things they are not. The groups (namespaces) that have keys here take turns: one with a
-thousand of them delays another by one key. What something has happened to goes before what is only
-looked at again, so that a lost pod does not wait behind a burst of routine.
+thousand of them delays another by one key. And keys differ in urgency: what has lost a pod goes
+first, what is only looked at again goes last. Within a group, what has begun goes before what is
+new: of a thousand jobs the first ones are whole soon.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import asyncio
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable
+from enum import IntEnum
 from typing import Generic, TypeVar
 
 from regroup_trainer.protocol.backoff import backoff_seconds
@@ -21,27 +23,41 @@ from regroup_trainer.protocol.backoff import backoff_seconds
 Key = TypeVar("Key")
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 60.0
-ROUTINE_SECONDS = 1.0
-"""What is only looked at again takes every second turn once it has waited so long: it is not
-starved.
-"""
+PATIENT_SECONDS = 1.0
+"""What is less urgent takes every second turn once it has waited so long: it is not starved."""
+
+
+class Urgency(IntEnum):
+    """What goes first."""
+
+    LOST = 0
+    """It has lost something that is to be replaced."""
+    CHANGED = 1
+    """Something has happened to it."""
+    NEW = 2
+    """Nothing has been done for it yet."""
+    ROUTINE = 3
+    """It is only looked at again."""
 
 
 class _Turns(Generic[Key]):
-    """Keys whose groups take turns."""
+    """Keys whose groups take turns. Of the keys of a group, new ones come after the others."""
 
     def __init__(self, group_of: Callable[[Key], Hashable]) -> None:
         self._group_of = group_of
-        self._groups: OrderedDict[Hashable, dict[Key, None]] = OrderedDict()
-        """The group whose turn is next comes first, and so does the next key of each."""
+        self._groups: OrderedDict[Hashable, tuple[dict[Key, None], dict[Key, None]]] = OrderedDict()
+        """The group whose turn is next comes first, and so does the next key of each: of those that
+        have begun, and of the new ones.
+        """
 
-    def append(self, key: Key) -> None:
-        self._groups.setdefault(self._group_of(key), {})[key] = None
+    def append(self, key: Key, *, is_new: bool) -> None:
+        begun, new = self._groups.setdefault(self._group_of(key), ({}, {}))
+        (new if is_new else begun)[key] = None
 
     def head(self, full: Collection[Hashable]) -> Key | None:
         """The next key of a group that is not full; None where there is none."""
         open_groups = (keys for group, keys in self._groups.items() if group not in full)
-        return next((next(iter(keys)) for keys in open_groups), None)
+        return next((next(iter(begun or new)) for begun, new in open_groups), None)
 
     def pop(self, key: Key) -> None:
         """Take a key away; the turn of its group is over."""
@@ -52,9 +68,10 @@ class _Turns(Generic[Key]):
 
     def discard(self, key: Key) -> None:
         group = self._group_of(key)
-        keys = self._groups.get(group, {})
-        keys.pop(key, None)
-        if not keys:
+        begun, new = self._groups.get(group, ({}, {}))
+        begun.pop(key, None)
+        new.pop(key, None)
+        if not (begun or new):
             self._groups.pop(group, None)
 
 
@@ -69,40 +86,47 @@ class WorkQueue(Generic[Key]):
         self._most_of_a_group = most_of_a_group
         self._busy: Counter[Hashable] = Counter()
         """Group -> keys that are worked on."""
-        self._urgent = _Turns(group_of)
-        self._routine = _Turns(group_of)
-        self._routine_was_next = False
+        lost, changed, routine = (_Turns(group_of) for _ in range(3))
+        self._turns = {
+            Urgency.LOST: lost,
+            Urgency.CHANGED: changed,
+            Urgency.NEW: changed,
+            Urgency.ROUTINE: routine,
+        }
+        self._late_was_next = False
         self._changed = asyncio.Event()
         """There may be a key to take."""
-        self._added: dict[Key, float] = {}
-        """Keys that wait -> since when."""
+        self._added: dict[Key, tuple[float, Urgency]] = {}
+        """Keys that wait -> since when, and how urgently."""
         self._working: set[Key] = set()
-        self._again: dict[Key, bool] = {}
-        """Keys that were added while they were worked on -> whether patiently."""
+        self._again: dict[Key, tuple[bool, Urgency]] = {}
+        """Keys that were added while they were worked on -> whether patiently, and how urgently."""
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
 
     def __len__(self) -> int:
         return len(self._added)
 
-    def add(self, key: Key, *, patient: bool = False, routine: bool = False) -> None:
-        """Have `key` reconciled soon. A key that waits already is added once. A `patient` one waits
-        to the end of its back-off. A `routine` one goes behind those that something happened to.
+    def add(self, key: Key, urgency: Urgency = Urgency.CHANGED, *, patient: bool = False) -> None:
+        """Have `key` reconciled soon. A key that waits already is added once, and the greater
+        urgency counts. A `patient` one waits to the end of its back-off.
         """
         if key in self._working:
-            self._again[key] = patient and self._again.get(key, True)
+            was_patient, before = self._again.get(key, (True, urgency))
+            self._again[key] = patient and was_patient, min(urgency, before)
         elif not (patient and key in self._failures):
             self._cancel_timer(key)
-            self._queue(key, routine=routine)
+            self._queue(key, urgency)
 
-    def _queue(self, key: Key, *, routine: bool) -> None:
-        if key not in self._added:
-            self._added[key] = time.monotonic()
-            (self._routine if routine else self._urgent).append(key)
-            self._changed.set()
-        elif not routine:
-            self._routine.discard(key)
-            self._urgent.append(key)
+    def _queue(self, key: Key, urgency: Urgency) -> None:
+        since, before = self._added.get(key, (time.monotonic(), None))
+        if before is not None and before <= urgency:
+            return
+        if before is not None:
+            self._turns[before].discard(key)
+        self._added[key] = since, urgency
+        self._turns[urgency].append(key, is_new=urgency is Urgency.NEW)
+        self._changed.set()
 
     def add_after(self, key: Key, seconds: float) -> None:
         """Have `key` reconciled in so many seconds, unless it is sooner for another reason."""
@@ -118,25 +142,23 @@ class WorkQueue(Generic[Key]):
         while (key := self._next()) is None:
             self._changed.clear()
             await self._changed.wait()
-        waited = time.monotonic() - self._added.pop(key)
+        waited = time.monotonic() - self._added.pop(key)[0]
         self._working.add(key)
         self._busy[self._group_of(key)] += 1
         return key, waited
 
     def _next(self) -> Key | None:
         full = {group for group, count in self._busy.items() if count >= self._most_of_a_group}
-        urgent, routine = self._urgent.head(full), self._routine.head(full)
-        self._routine_was_next = self._routine_is_next(urgent, routine)
-        turns, key = (self._routine, routine) if self._routine_was_next else (self._urgent, urgent)
-        if key is not None:
-            turns.pop(key)
+        heads = [turns.head(full) for turns in dict.fromkeys(self._turns.values())]
+        waiting = [key for key in heads if key is not None]
+        if not waiting:
+            return None
+        until = time.monotonic() - PATIENT_SECONDS
+        late = [key for key in waiting[1:] if self._added[key][0] <= until]
+        self._late_was_next = bool(late) and not self._late_was_next
+        key = min(late, key=lambda each: self._added[each]) if self._late_was_next else waiting[0]
+        self._turns[self._added[key][1]].pop(key)
         return key
-
-    def _routine_is_next(self, urgent: Key | None, routine: Key | None) -> bool:
-        if urgent is None or routine is None:
-            return routine is not None
-        waited = time.monotonic() - self._added[routine]
-        return waited >= ROUTINE_SECONDS and not self._routine_was_next
 
     def done(self, key: Key, *, failed: bool = False) -> None:
         """End the work on a key. One that failed is added again by itself, later each time."""
@@ -152,7 +174,8 @@ class WorkQueue(Generic[Key]):
         else:
             self._failures.pop(key, None)
         if key in self._again:
-            self.add(key, patient=self._again.pop(key))
+            patient, urgency = self._again.pop(key)
+            self.add(key, urgency, patient=patient)
 
     def forget(self, key: Key) -> None:
         """Forget the timer and the failures of a key whose object is gone."""
@@ -166,7 +189,7 @@ class WorkQueue(Generic[Key]):
 
     def _expire(self, key: Key) -> None:
         self._timers.pop(key, None)
-        self.add(key, routine=True)
+        self.add(key, Urgency.ROUTINE)
 
     def _cancel_timer(self, key: Key) -> None:
         timer = self._timers.pop(key, None)

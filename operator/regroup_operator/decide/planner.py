@@ -36,6 +36,7 @@ from regroup_operator.decide.plan import (
     CreateWorker,
     DeletePod,
     DraftPlan,
+    EnsureService,
     Event,
     Plan,
     PlanContext,
@@ -65,7 +66,7 @@ from regroup_operator.decide.waiting import (
     find_waiting,
     waiting_events,
 )
-from regroup_operator.observe.observed import AnyJob, InvalidJob, Job, Observed, Pod
+from regroup_operator.observe.observed import AnyJob, InvalidJob, Job, Observed, Pod, Service
 from regroup_operator.render.exact_image import with_digest
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
@@ -144,7 +145,7 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
     refused = blocker or _held_back(observed, CreateCoordinator, CreateStore)
     leader = launcher.keep_leader(job, rest, started.status, refused, now)
     slow = replace_straggler(job, rest, leader.status, now)
-    rest = _without(rest, slow.actions)
+    rest = _with_planned_service(_without(rest, slow.actions), leader.actions)
     refused = blocker or _held_back(observed, CreateWorker)
     workers = launcher.keep_workers(job, rest, slow.status, refused, now)
     steps = (losses, silent, started, leader, slow, workers)
@@ -154,7 +155,7 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
         *(action for step in steps[:4] for action in step.actions),
         *informed,
         *(action for step in steps[4:] for action in step.actions),
-        *keep_budget(job, observed, blocker),
+        *keep_budget(job, observed, workers, blocker),
     )
     if launcher.has_coordinator:
         actions = send_token(rest, actions, now)
@@ -187,6 +188,14 @@ def _without(observed: Observed, actions: Iterable[Action]) -> Observed:
     """What is left once the pods that these actions delete are gone."""
     deleted: tuple[Pod, ...] = tuple(a.pod for a in actions if isinstance(a, DeletePod))
     return replace(observed, pods=tuple(pod for pod in observed.pods if pod not in deleted))
+
+
+def _with_planned_service(observed: Observed, actions: Iterable[Action]) -> Observed:
+    """With the Service that these actions make, so that workers need not wait for another round."""
+    planned = next((a for a in actions if isinstance(a, EnsureService)), None)
+    if planned is None or observed.service is not None:
+        return observed
+    return replace(observed, service=Service(planned.term, address="", is_planned=True))
 
 
 def _blocker(job: Job, observed: Observed) -> Waiting | None:
@@ -329,8 +338,6 @@ def _unreadable_pods(observed: Observed) -> tuple[Event, ...]:
 def _requeue_after(
     job: Job, observed: Observed, status: TrainingJobStatus, blocker: Waiting | None, now: datetime
 ) -> float:
-    if observed.service is None and blocker is None:
-        return 0.0
     view = observed.coordinator
     waiting = (
         status.suspected_nodes,

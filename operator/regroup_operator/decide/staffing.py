@@ -46,10 +46,15 @@ def keep_workers(
     extra = (*surplus(live, wanted), *delete_second(staying, observed.coordinator))
     held = {pod.index for pod in (*live, *_just_succeeded(observed, now))}
     missing = sorted(set(range(wanted)) - held)
-    reachable = observed.service is not None and bool(observed.service.address)
-    if blocker is not None or not reachable or backoff_left(job, status, now) > 0:
+    if blocker is not None or not _is_reachable(observed) or backoff_left(job, status, now) > 0:
         return Step(status, extra)
     return hire(status, missing, extra)
+
+
+def _is_reachable(observed: Observed) -> bool:
+    """Whether there is an address for workers to find the coordinator, when they are made."""
+    service = observed.service
+    return service is not None and (bool(service.address) or service.is_planned)
 
 
 def surplus(live: Iterable[Pod], wanted: int) -> tuple[DeletePod, ...]:
@@ -180,11 +185,14 @@ def fewest_workers(spec: TrainingJobSpec) -> int:
     return min(spec.min_replicas, spec.replicas - 1)
 
 
-def keep_budget(job: Job, observed: Observed, blocker: Waiting | None) -> tuple[Action, ...]:
-    """Make or change the budget when there are workers and it differs from what it should be. No
-    budget is the same as 0.
+def keep_budget(
+    job: Job, observed: Observed, hired: Step, blocker: Waiting | None
+) -> tuple[Action, ...]:
+    """Make or change the budget when there are workers, or some are made now, and it differs from
+    what it should be. No budget is the same as 0.
     """
-    if blocker is not None or not observed.workers:
+    makes_workers = any(isinstance(action, CreateWorker) for action in hired.actions)
+    if blocker is not None or not (observed.workers or makes_workers):
         return ()
     fewest = fewest_workers(job.spec)
     return () if (observed.disruption_budget or 0) == fewest else (EnsureDisruptionBudget(fewest),)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from regroup_operator.api import names
 from regroup_operator.api.resource import Key, Object
 from regroup_operator.informer.list_watch import ListWatch
-from regroup_operator.informer.object_cache import Seen
+from regroup_operator.informer.object_cache import Change, Seen
 from regroup_operator.informer.resource_version import NEVER, parse_version
 from regroup_operator.observe.kubernetes_objects import read_pod
 from regroup_operator.observe.observed import JobObject, Pod
@@ -40,6 +40,12 @@ def _bytes_of(value: object) -> int:
     """Of a value in memory: thousands of short texts take ten times as much as they are long."""
     parts = value if isinstance(value, tuple | frozenset) else ()
     return sys.getsizeof(value) + sum(map(_bytes_of, parts)) if value else 0
+
+
+def is_loss(change: Change[OwnedPod]) -> bool:
+    """Whether a pod that was alive is no more."""
+    before, after = (seen.value if seen else None for seen in (change.before, change.after))
+    return before is not None and before.pod.alive and not (after and after.pod.alive)
 
 
 def job_of(metadata: Object) -> Key:

@@ -42,8 +42,7 @@ FAILURES_UNTIL_LIST = 5
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-OnChange = Callable[[Key, bool], None]
-"""Gets the subject, and whether the spec is what it was: only labels or status have changed."""
+OnChange = Callable[[Change[T]], None]
 SubjectOf = Callable[[Object], Key]
 """Metadata of an object -> the key that its changes are reported with."""
 Read = Callable[[Object], tuple[T, int]]
@@ -66,7 +65,7 @@ class ListWatch(Generic[T]):
         self,
         collection: Collection,
         cache: ObjectCache[T],
-        on_change: OnChange,
+        on_change: OnChange[T],
         read: Read[T],
         subject_of: SubjectOf = own_key,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -185,7 +184,7 @@ class ListWatch(Generic[T]):
         except ValueError as error:
             raise self._unreadable(str(error)) from error
 
-    def _apply(self, kind: str, document: Object, *, is_partial: bool) -> list[Change]:
+    def _apply(self, kind: str, document: Object, *, is_partial: bool) -> list[Change[T]]:
         """Raises ValueError for what cannot be compared, or comes too late."""
         if kind == "BOOKMARK":
             self.cache.bookmark(parse_version(_metadata(document).get("resourceVersion")))
@@ -193,9 +192,9 @@ class ListWatch(Generic[T]):
         seen = self._read(document, is_partial=is_partial)
         return self.cache.apply(seen, deleted=kind == "DELETED")
 
-    def _report(self, changes: Iterable[Change]) -> None:
+    def _report(self, changes: Iterable[Change[T]]) -> None:
         for change in changes:
-            self._on_change(change.subject, change.same_spec)
+            self._on_change(change)
 
     # --- objects ----------------------------------------------------------------------------------
 

@@ -42,12 +42,22 @@ class Seen(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(Generic[T]):
     """Something has happened to an object of this subject."""
 
     subject: Key
-    same_spec: bool
-    """Whether the spec is what it was: at most labels or status have changed."""
+    before: Seen[T] | None
+    """None: there was no object, or it was of another subject."""
+    after: Seen[T] | None
+    """None: the object is gone, or of another subject now."""
+
+    @property
+    def same_spec(self) -> bool:
+        """Whether the spec is what it was: at most labels or status have changed."""
+        before, after = self.before, self.after
+        return bool(
+            before and after and (before.uid, before.generation) == (after.uid, after.generation)
+        )
 
 
 @dataclass(frozen=True)
@@ -169,7 +179,7 @@ class ObjectCache(Generic[T]):
         version: int,
         began: int,
         unreadable: Collection[str] = (),
-    ) -> list[Change]:
+    ) -> list[Change[T]]:
         """Take a whole list, also one of an older version: the API server may have been restored
         from a backup. Objects with an `unreadable` name stay, without their value. Returns what
         differs from what was known.
@@ -184,7 +194,7 @@ class ObjectCache(Generic[T]):
         self._drop(lambda ahead: ahead.number <= began or ahead.version <= version)
         return changes + removed
 
-    def apply(self, seen: Seen[T], *, deleted: bool = False) -> list[Change]:
+    def apply(self, seen: Seen[T], *, deleted: bool = False) -> list[Change[T]]:
         """Take an event. Returns what it changes; nothing when it is repeated. Raises
         OutOfOrderError.
         """
@@ -229,20 +239,18 @@ class ObjectCache(Generic[T]):
 
     # --- layers -----------------------------------------------------------------------------------
 
-    def _put(self, seen: Seen[T]) -> list[Change]:
+    def _put(self, seen: Seen[T]) -> list[Change[T]]:
         former = self._watched.pop(seen.key)
         self._watched.put(seen.key, self._bounded(seen))
-        if former is None:
-            return [Change(seen.subject, same_spec=False)]
-        if former.subject != seen.subject:
-            return [Change(subject, same_spec=False) for subject in (former.subject, seen.subject)]
-        same_spec = (former.uid, former.generation) == (seen.uid, seen.generation)
-        is_same = same_spec and former.version == seen.version
-        return [] if is_same else [Change(seen.subject, same_spec)]
+        if former is not None and former.subject != seen.subject:
+            left = Change(former.subject, former, None)
+            return [left, Change(seen.subject, None, seen)]
+        is_known = former is not None and _is_same(former, seen)
+        return [] if is_known else [Change(seen.subject, former, seen)]
 
-    def _remove(self, key: Key) -> list[Change]:
+    def _remove(self, key: Key) -> list[Change[T]]:
         former = self._watched.pop(key)
-        return [Change(former.subject, same_spec=False)] if former else []
+        return [Change(former.subject, former, None)] if former else []
 
     def _with_value(self, seen: Seen[T]) -> Seen[T]:
         """An event that holds no value, with the one that an answer has shown already."""

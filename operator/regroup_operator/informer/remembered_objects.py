@@ -63,12 +63,15 @@ class RememberedObjects:
             self.note(key, found)
         return found
 
-    async def write(self, key: Key, request: Awaitable[Object]) -> None:
-        """Await a write of the object, and take its answer. Raises as the request does."""
+    async def write(self, key: Key, request: Awaitable[Object]) -> Object:
+        """Await a write of the object, and take its answer, which is returned. Raises as the
+        request does.
+        """
         self.outdate(key)
         answer = await request
         if "metadata" in answer:
             self.note(key, answer)
+        return answer
 
     def outdate(self, key: Key) -> None:
         """Memory may be behind, as after a write that was refused or has no answer: `get` asks."""

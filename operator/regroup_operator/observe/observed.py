@@ -211,6 +211,8 @@ class Service:
     """Cluster IP."""
     created: str = ""
     """When it was made; empty where that is unknown."""
+    is_planned: bool = False
+    """Whether the same plan makes it, before the pods that are given its address."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from regroup_operator.decide.plan import (
     EnsureDisruptionBudget,
     EnsureService,
     EnsureToken,
+    PutDesired,
 )
 from regroup_operator.errors import ClusterError
 from regroup_operator.informer.job_memory import JobMemory
@@ -52,12 +53,13 @@ async def test_a_token_that_cannot_be_sent_again_stops_nothing_else() -> None:
         await executor.execute(EnsureAccess(), make_valid_job(), Observed())
 
 
-def test_workers_are_made_in_batches_that_grow_and_all_else_one_by_one() -> None:
-    workers = [CreateWorker(index, 1, ()) for index in range(50)]
-    actions: list[Action] = [EnsureAccess(), EnsureToken(), *workers, EnsureDisruptionBudget(1)]
+def test_what_needs_nothing_of_each_other_is_sent_in_batches_that_grow() -> None:
+    pods: list[Action] = [CreateCoordinator(1, ())]
+    pods += [CreateWorker(index, 1, ()) for index in range(49)]
+    actions = [EnsureAccess(), EnsureService(1), *pods, PutDesired(), EnsureDisruptionBudget(1)]
     batches = list(in_batches(actions))
     assert [action for batch in batches for action in batch] == actions
-    assert [len(batch) for batch in batches] == [1, 1, 1, 2, 4, 8, MOST_AT_ONCE, 16, 3, 1]
+    assert [len(batch) for batch in batches] == [2, 4, 8, MOST_AT_ONCE, 16, 6, 1, 1]
 
 
 class SmallQuota:
@@ -80,9 +82,34 @@ async def test_a_batch_ends_wholly_before_its_refusal_counts() -> None:
     server = SmallQuota(2)
     executor = make_executor(server)
     batch = tuple(CreateWorker(index, 1, ()) for index in range(8))
-    with pytest.raises(ClusterError, match="exceeded quota"):
-        await executor.execute_all(batch, make_valid_job(), Observed())
+    _, failed = await executor.execute_all(batch, make_valid_job(), Observed())
+    assert [str(error).rpartition(" ")[2] for _, error in failed] == ["quota"] * 6
     assert (server.requests, server.left) == (8, -6)
+
+
+class Addresses:
+    """Gives each Service an address, and takes each pod."""
+
+    def __init__(self) -> None:
+        self.made: list[Json] = []
+
+    async def create_service(self, document: Json) -> Json:
+        metadata = {**document["metadata"], "uid": "uid-1", "resourceVersion": "12"}
+        return {**document, "metadata": metadata, "spec": {"clusterIP": "198.19.0.7"}}
+
+    async def create_pod(self, document: Json) -> None:
+        self.made.append(document)
+
+
+async def test_workers_get_the_address_that_the_answer_about_their_service_says() -> None:
+    server, job = Addresses(), make_valid_job()
+    executor = make_executor(server)
+    observed, failed = await executor.execute_all((EnsureService(1),), job, Observed())
+    assert failed == []
+    await executor.execute_all((CreateWorker(0, 1, ()),), job, observed)
+    (worker,) = server.made
+    variables = values_of(worker["spec"]["containers"][0])
+    assert variables["REGROUP_COORDINATOR_URL"] == "http://198.19.0.7:8471"
 
 
 class Pods:

@@ -149,9 +149,10 @@ class PlainServer(Server):
         """The Secret with the token is of no interest here."""
 
     async def create_service(self, document: Json) -> Json:
-        return {}
+        metadata = {**document["metadata"], "uid": "uid-1", "resourceVersion": "12"}
+        return {**document, "metadata": metadata}
 
-    create_network_policy = create_service
+    create_network_policy = create_disruption_budget = create_service
 
 
 async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
@@ -357,11 +358,8 @@ class PodServer(PlainServer):
         spec = {"clusterIP": "198.19.0.1", "selector": {"regroup.dev/term": "1"}}
         return {"kind": "Service", "metadata": metadata, "spec": spec}
 
-    async def change_service(self, *_: Any) -> Json:
-        return {}
-
-    async def create_disruption_budget(self, *_: Any) -> Json:
-        return {}
+    async def change_service(self, document: Json, _present: Identity) -> Json:
+        return await self.create_service(document)
 
     async def create_pod(self, document: Json) -> Json:
         await super().create_pod(document)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from regroup_operator.controller import work_queue
-from regroup_operator.controller.work_queue import WorkQueue
+from regroup_operator.controller.work_queue import Urgency, WorkQueue
 
 
 def make_queue(most: int = 100) -> WorkQueue[str]:
@@ -94,21 +94,57 @@ async def test_what_happened_goes_before_what_is_looked_at_again_and_does_not_st
 ) -> None:
     queue = make_queue()
     for number in range(100):
-        queue.add(f"routine {number}", routine=True)
+        queue.add(f"routine {number}", Urgency.ROUTINE)
     queue.add("lost a pod")
     queue.add("routine 7")
-    queue.add("lost a pod", routine=True)
+    queue.add("lost a pod", Urgency.ROUTINE)
     assert len(queue) == 101
     taken = [(await queue.take())[0] for _ in range(101)]
     assert taken[:3] == ["lost a pod", "routine 7", "routine 0"]
     assert len(set(taken)) == 101
-    monkeypatch.setattr(work_queue, "ROUTINE_SECONDS", 0.0)
+    monkeypatch.setattr(work_queue, "PATIENT_SECONDS", 0.0)
     queue = make_queue()
     for number in range(2):
-        queue.add(f"routine {number}", routine=True)
+        queue.add(f"routine {number}", Urgency.ROUTINE)
         queue.add(f"later {number}")
     taken = [(await queue.take())[0] for _ in range(4)]
     assert taken == ["routine 0", "later 0", "routine 1", "later 1"]
+
+
+async def test_a_lost_pod_goes_first_and_within_a_group_new_jobs_go_last() -> None:
+    queue = make_queue()
+    for key in ("a1", "a2", "b1"):
+        queue.add(key, Urgency.NEW)
+    for key in ("a3", "a4"):
+        queue.add(key)
+    queue.add("a5", Urgency.LOST)
+    queue.add("a2", Urgency.LOST)
+    queue.add("a2", Urgency.ROUTINE)
+    assert [(await queue.take())[0] for _ in range(6)] == ["a5", "a2", "a3", "b1", "a4", "a1"]
+
+
+async def test_the_greatest_urgency_of_what_came_while_a_key_was_worked_on_counts() -> None:
+    queue = make_queue()
+    queue.add("a1")
+    await queue.take()
+    for urgency in (Urgency.ROUTINE, Urgency.LOST, Urgency.NEW):
+        queue.add("a1", urgency)
+    queue.add("a2")
+    queue.done("a1")
+    assert (await queue.take())[0] == "a1"
+
+
+async def test_what_has_waited_for_long_takes_every_second_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(work_queue, "PATIENT_SECONDS", 0.0)
+    queue = make_queue()
+    queue.add("changed")
+    queue.add("routine", Urgency.ROUTINE)
+    for number in range(3):
+        queue.add(f"lost {number}", Urgency.LOST)
+    taken = [(await queue.take())[0] for _ in range(5)]
+    assert taken == ["changed", "lost 0", "routine", "lost 1", "lost 2"]
 
 
 async def test_the_sooner_of_two_times_counts() -> None:
@@ -169,10 +205,10 @@ async def test_a_group_whose_keys_take_long_leaves_workers_for_others() -> None:
 
 async def test_what_is_looked_at_again_waits_like_all_keys_of_its_group() -> None:
     queue = make_queue(most=1)
-    queue.add("a1", routine=True)
+    queue.add("a1", Urgency.ROUTINE)
     assert (await queue.take())[0] == "a1"
-    queue.add("a2", routine=True)
-    queue.add("b1", routine=True)
+    queue.add("a2", Urgency.ROUTINE)
+    queue.add("b1", Urgency.ROUTINE)
     assert (await queue.take())[0] == "b1"
     assert len(queue) == 1
     queue.done("b1")

@@ -20,12 +20,8 @@ from tests.support.rendering import make_valid_job
 
 
 def started(**fields: Any) -> Simulation:
-    """A job whose workers have just been made."""
-    simulation = Simulation(spec=make_spec(**fields))
-    simulation.round()
-    simulation.run_pods()
-    simulation.round()
-    return simulation
+    """A job that is to be started."""
+    return Simulation(spec=make_spec(**fields))
 
 
 def budgets(simulation: Simulation) -> list[int]:

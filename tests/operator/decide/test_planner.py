@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,8 @@ from regroup_operator.decide.plan import (
     CreateWorker,
     DeleteJob,
     DeletePod,
+    EnsureAccess,
+    EnsureDisruptionBudget,
     EnsureService,
     Plan,
     PutDesired,
@@ -43,13 +46,22 @@ def job() -> Simulation:
 # --- start ----------------------------------------------------------------------------------------
 
 
-def test_a_new_job_gets_its_coordinator_first_under_a_term_that_is_written_before() -> None:
+def test_one_round_makes_all_of_a_new_job_under_numbers_that_are_written_before() -> None:
     simulation = Simulation()
     what = simulation.round()
-    assert what.status.coordinator_term == 1
-    assert [type(a) for a in what.actions[-2:]] == [EnsureService, CreateCoordinator]
-    assert not any(isinstance(action, CreateWorker) for action in what.actions)
-    assert what.requeue_after == 0.0
+    assert (what.status.coordinator_term, what.status.next_incarnation) == (1, 2)
+    kinds = [EnsureAccess, EnsureService, CreateCoordinator, *[CreateWorker] * 3]
+    assert [type(a) for a in what.actions] == [*kinds, EnsureDisruptionBudget]
+    again = simulation.round()
+    assert again.actions == ()
+    assert again.requeue_after != 0.0
+
+
+def test_no_worker_is_made_in_a_round_that_makes_no_service_for_it() -> None:
+    simulation = Simulation()
+    held = frozenset({"CreateCoordinator"})
+    observed = replace(simulation.observed(), held_back=held, apply_error="a full quota")
+    assert plan(simulation.job(), observed, simulation.now).actions == ()
 
 
 def test_a_large_job_makes_its_workers_over_several_rounds_without_a_pause() -> None:
@@ -631,6 +643,20 @@ def test_a_registry_that_is_away_does_not_fail_a_job_that_trains(job: Simulation
     job.round()
     assert job.status.phase == "Running"
     assert "trainer:1" in job.status.message
+
+
+def test_an_operator_that_dies_over_and_over_makes_two_thousand_workers_once() -> None:
+    bounds = {"minReplicas": 2, "maxReplicas": 2000}
+    simulation = Simulation(make_spec(replicas=2000, elasticPolicy=bounds))
+    source = random.Random(7)
+    for _ in range(40):
+        simulation.round(crash_after=source.randint(0, 120))
+        simulation.tick(2)
+    while simulation.round().actions:
+        simulation.tick(2)
+    assert [pod.index for pod in simulation.workers()] == list(range(2000))
+    assert len(simulation.created) == len(set(simulation.created))
+    assert len([pod for pod in simulation.pods.values() if pod.role == "coordinator"]) == 1
 
 
 # --- any sequence ---------------------------------------------------------------------------------

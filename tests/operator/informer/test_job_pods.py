@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from regroup_operator.api import names
-from regroup_operator.informer.job_pods import JobPods, keep_pod
+from regroup_operator.informer.job_pods import JobPods, SeenPod, is_loss, keep_pod
+from regroup_operator.informer.object_cache import Change
 from regroup_operator.observe.kubernetes_objects import read_pod
 from regroup_operator.observe.observed import Job
 from tests.support.job_memory import make_pod_watch
@@ -98,3 +99,23 @@ def test_each_namespace_has_a_memory_of_its_own() -> None:
     pods.note(make_pod(job, version=12))
     assert len(pods.of(job) or ()) == 1
     assert (watch.cache.size > 0, other.cache.size) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "loss"),
+    [
+        ("Running", "Failed", True),
+        ("Running", None, True),
+        ("Pending", "Running", False),
+        (None, "Running", False),
+        ("Failed", None, False),
+    ],
+)
+def test_a_pod_that_was_alive_and_is_no_more_is_a_loss(
+    before: str | None, after: str | None, loss: bool
+) -> None:
+    def see(phase: str | None) -> SeenPod | None:
+        document = {**make_pod(make_valid_job()), "status": {"phase": phase}}
+        return make_pod_watch().read(document) if phase else None
+
+    assert is_loss(Change(("a", "gpt"), see(before), see(after))) is loss

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from regroup_operator.api.resource import Key, Object
+from regroup_operator.api.resource import Object
 from regroup_operator.errors import ClusterError, UnreadableError
 from regroup_operator.informer import list_watch
 from regroup_operator.informer.api_connection import (
@@ -20,7 +20,7 @@ from regroup_operator.informer.api_connection import (
 )
 from regroup_operator.informer.collection import Collection, pages
 from regroup_operator.informer.list_watch import ListWatch, SubjectOf, own_key
-from regroup_operator.informer.object_cache import ObjectCache
+from regroup_operator.informer.object_cache import Change, ObjectCache
 from regroup_operator.observe.bounded_json import MOST_BYTES
 from tests.support.fake_api_server import GARBAGE, FakeApiServer, make_object
 from tests.support.waiting import wait_until
@@ -63,8 +63,8 @@ class Watched:
         await asyncio.gather(self._task, return_exceptions=True)
         await self._connection.__aexit__(None, None, None)
 
-    def _take(self, key: Key, same_spec: bool) -> None:
-        self.changes.append((key[1], same_spec))
+    def _take(self, change: Change[str]) -> None:
+        self.changes.append((change.subject[1], change.same_spec))
 
     async def _sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)

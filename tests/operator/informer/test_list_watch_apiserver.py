@@ -93,7 +93,7 @@ class Watched:
         self.watch = ListWatch(
             Collection(connection, self.path, names.JOB),
             self.cache,
-            lambda job, _: self.changed.append(job),
+            lambda change: self.changed.append(change.subject),
             lambda pod: (str(pod["metadata"]["name"]), 1),
             lambda metadata: (str(metadata["namespace"]), str(metadata["labels"][names.JOB])),
         )
@@ -249,7 +249,7 @@ async def test_a_large_object_that_is_changed_in_a_loop_costs_no_other_watch_or_
         read.append(document)
         return "", 0
 
-    watch = ListWatch(collection, cache, lambda key, _: changes.append(key), keep)
+    watch = ListWatch(collection, cache, lambda change: changes.append(change.subject), keep)
     running = asyncio.create_task(watch.run())
     async with asyncio.timeout(DEADLINE_SECONDS):
         await watch.listed.wait()

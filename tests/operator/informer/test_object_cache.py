@@ -72,7 +72,7 @@ def test_a_list_after_410_finds_what_was_deleted_meanwhile() -> None:
     cache = make_cache(make_seen("pod0"), make_seen("pod1"))
     began = cache.begin_list()
     changes = cache.replace({("a", "pod1"): make_seen("pod1")}, 20, began)
-    assert changes == [Change(SUBJECTS[0], same_spec=False)]
+    assert changes == [Change(SUBJECTS[0], make_seen("pod0"), None)]
     assert [seen.key for seen in cache.of(SUBJECTS[0])] == [("a", "pod1")]
 
 
