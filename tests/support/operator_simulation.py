@@ -408,8 +408,8 @@ class Simulation:
                     self._attempt(),
                     excluded,
                 )
-            case DeletePod(pod, _, force):
-                self._delete(pod, force=force)
+            case DeletePod(pod):
+                self._delete(pod, force=action.force)
             case PutDesired():
                 self.revision = self.generation
             case DeleteJob():

@@ -247,14 +247,14 @@ class Cluster:
         return await self._change(budgets_path(_namespace(document)), document, present, ())
 
     async def delete_pod(
-        self, namespace: str, name: str, uid: str, *, force: bool = False
+        self, namespace: str, name: str, uid: str, grace_seconds: int | None = None
     ) -> Object:
         """Delete exactly this pod; one that is gone, or another of its name, is left alone. Returns
         the pod as it was deleted or will be; nothing of one that was left alone.
         """
         options: Object = {"preconditions": {"uid": uid}}
-        if force:
-            options["gracePeriodSeconds"] = 0
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
         return await self._delete(f"{_core(namespace, 'pods')}/{_segment(name)}", options)
 
     async def delete_job(self, namespace: str, name: str, uid: str) -> None:

@@ -137,7 +137,7 @@ class Executor:
                 await self._ensure_budget(fewest, job, observed)
             case DeletePod(pod):
                 answer = await self._cluster.delete_pod(
-                    job.namespace, pod.name, pod.uid, force=action.force
+                    job.namespace, pod.name, pod.uid, action.grace_seconds
                 )
                 self._note(answer)
             case DeleteJob():

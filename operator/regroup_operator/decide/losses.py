@@ -34,6 +34,10 @@ JOIN_SECONDS = 5.0
 counts as lost.
 """
 
+UNKNOWN_SECONDS = 60.0
+"""How long a node must not be Ready while no coordinator can say whether its workers are alive.
+Kubernetes itself reports nodes as not Ready for some seconds after an outage of the API server.
+"""
 CUT_OFF_SECONDS = 15.0
 """How long workers may take to reach the coordinator again once its Service is made."""
 CALM_SECONDS = 60.0
@@ -44,21 +48,37 @@ Lost = Mapping[Pod, str]
 
 
 def find_lost(
-    status: TrainingJobStatus, observed: Observed, policy: NodeFailurePolicy, now: datetime
+    status: TrainingJobStatus,
+    observed: Observed,
+    policy: NodeFailurePolicy,
+    now: datetime,
+    *,
+    has_coordinator: bool,
 ) -> Lost:
     """Worker pods that are lost, or can never run, although Kubernetes still reports them as
     alive.
     """
+    patience = _patience(observed, policy) if has_coordinator else policy.not_ready_seconds
     suspects = frozenset(_still_suspected(status, observed))
     avoided = suspects | set(status.excluded_nodes)
     reasons = {
         pod: _why_misplaced(pod, suspects, avoided)
         if pod.phase == "Pending"
-        else _why_unresponsive(pod, suspects, observed, policy)
+        else _why_unresponsive(pod, suspects, observed, patience)
         for pod in observed.workers
         if pod.alive and not _is_cut_off(pod, observed, now)
     }
     return {pod: why for pod, why in reasons.items() if why}
+
+
+def _patience(observed: Observed, policy: NodeFailurePolicy) -> float:
+    """How long a node may be not Ready before its workers count as lost. While no coordinator
+    answers, nobody says whether they live, and nobody could join in their place: the live state
+    that they may have is worth the wait.
+    """
+    view = observed.coordinator
+    is_heard = view.failures == 0 and view.answering_seconds >= JOIN_SECONDS
+    return policy.not_ready_seconds if is_heard else max(policy.not_ready_seconds, UNKNOWN_SECONDS)
 
 
 def _is_cut_off(pod: Pod, observed: Observed, now: datetime) -> bool:
@@ -91,7 +111,7 @@ def avoids_in_vain(pod: Pod, avoided: Set[str]) -> bool:
 
 
 def _why_unresponsive(
-    pod: Pod, suspects: frozenset[str], observed: Observed, policy: NodeFailurePolicy
+    pod: Pod, suspects: frozenset[str], observed: Observed, patience: float
 ) -> str:
     """Why a pod counts as lost although Kubernetes reports it as Running; empty when it does
     not.
@@ -103,7 +123,7 @@ def _why_unresponsive(
         return ""
     if node is not None and not node.exists:
         return "its node does not exist any more"
-    if node is not None and not node.ready and node.not_ready_seconds >= policy.not_ready_seconds:
+    if node is not None and not node.ready and node.not_ready_seconds >= patience:
         return "its node is not Ready"
     if pod.node in suspects and view.answering_seconds >= JOIN_SECONDS:
         return "its node is unresponsive and it sends the coordinator no heartbeats"
@@ -222,9 +242,11 @@ def _superseded(ended: list[Pod]) -> tuple[Pod, ...]:
 # --- removal --------------------------------------------------------------------------------------
 
 
-def remove_lost(job: AnyJob, observed: Observed, now: datetime, *, training: bool) -> Step:
+def remove_lost(
+    job: AnyJob, observed: Observed, now: datetime, *, training: bool, has_coordinator: bool
+) -> Step:
     """Count the ends of workers once, suspect nodes that stopped responding, remove what is lost.
-    `training`: whether the job trains now.
+    `training`: whether the job trains now. `has_coordinator`: whether it has one of ours.
     """
     policy = job.policies.node_failure
     remembered = _with_handled_pods(job, observed)
@@ -232,14 +254,14 @@ def remove_lost(job: AnyJob, observed: Observed, now: datetime, *, training: boo
         remembered = _forgive(remembered, now)
     readmitted = readmit_nodes(job, observed, remembered, now)
     remembered = readmitted.status
-    lost = find_lost(remembered, observed, policy, now)
+    lost = find_lost(remembered, observed, policy, now, has_coordinator=has_coordinator)
     ends = account_for_ends(remembered, observed, lost, policy, now)
     suspects = next_suspects(remembered, observed, lost)
     status = ends.status.model_copy(update={"suspected_nodes": suspects})
     if ends.failed:
         status = status.model_copy(update={"last_pod_failure_time": format_time(now)})
     gone = [DeletePod(pod, why) for pod, why in lost.items()]
-    stuck = [DeletePod(pod, "its node is gone", force=True) for pod in _stuck(observed, policy)]
+    stuck = [DeletePod(pod, "its node is gone", 0) for pod in _stuck(observed, policy)]
     superseded = [DeletePod(pod, "superseded") for pod in ends.superseded]
     events = [*readmitted.events, *ends.events]
     events += [_node_lost(pod, why) for pod, why in lost.items() if pod.node]

@@ -84,8 +84,13 @@ class DeletePod:
 
     pod: Pod
     why: str
-    force: bool = False
-    """Without waiting for its kubelet."""
+    grace_seconds: int | None = None
+    """From SIGTERM to SIGKILL; 0: without waiting for its kubelet; None: as the pod says."""
+
+    @property
+    def force(self) -> bool:
+        """Whether its kubelet is not waited for."""
+        return self.grace_seconds == 0
 
 
 @dataclass(frozen=True)

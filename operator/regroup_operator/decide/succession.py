@@ -40,6 +40,10 @@ MOUNT_SECONDS = 10.0
 """How long it may wait before its events are read: they say which volume is not mounted."""
 MOUNT_CHARACTERS = 512
 """Of a kubelet's message."""
+SUPERSEDED_SECONDS = 1
+"""Grace of a coordinator that has a successor. It may only have been cut off: its agents are to
+look for the successor before that takes them for lost, and so forms a generation without them.
+"""
 TOKEN_SECONDS = 60.0
 """The longest pause between two times that the Secret is sent while a pod waits."""
 
@@ -85,7 +89,7 @@ def keep_coordinator(
     why = _why_replaced(current, observed, status) if current is not None else ""
     if blocker is not None or (current is not None and not why):
         return Step(status, retain_coordinator(observed, status))
-    dead = (DeletePod(current, why),) if current is not None else ()
+    dead = (DeletePod(current, why, SUPERSEDED_SECONDS),) if current is not None else ()
     if current is not None:
         status = _suspect(current.node, observed, status)
     term = status.coordinator_term + 1
@@ -98,7 +102,7 @@ def keep_coordinator(
 
 def _older(observed: Observed, current: Pod | None) -> tuple[DeletePod, ...]:
     return tuple(
-        DeletePod(pod, "a coordinator of an older term")
+        DeletePod(pod, "a coordinator of an older term", SUPERSEDED_SECONDS)
         for pod in observed.coordinators
         if pod is not current and not pod.terminating
     )

@@ -22,7 +22,7 @@ GRAVE = (
     CreateCoordinator(2, ()),
     CreateStore(2, ()),
     CreateWorker(0, 2, ()),
-    DeletePod(POD, "its node is gone", force=True),
+    DeletePod(POD, "its node is gone", 0),
     PostLost(("uid",), "it is gone"),
 )
 HARMLESS = (

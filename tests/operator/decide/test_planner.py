@@ -22,7 +22,7 @@ from regroup_operator.decide.plan import (
     PutDesired,
 )
 from regroup_operator.decide.planner import plan
-from regroup_operator.observe.observed import Claim
+from regroup_operator.observe.observed import Claim, CoordinatorView
 from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from tests.support.operator_simulation import (
@@ -339,6 +339,26 @@ def test_a_worker_that_sends_heartbeats_is_kept_although_its_node_is_not_ready(
     assert any(isinstance(a, DeletePod) and a.pod.node == "n2" for a in actions)
 
 
+@pytest.mark.parametrize(
+    ("answers", "not_ready_seconds", "is_lost"),
+    [(True, 10, True), (False, 10, False), (False, 61, True)],
+)
+def test_a_node_that_is_not_ready_loses_no_worker_while_no_coordinator_could_hear_it(
+    job: Simulation, answers: bool, not_ready_seconds: int, is_lost: bool
+) -> None:
+    """After an outage of the API server, Kubernetes reported the node of the last live worker, and
+    of all memory snapshots, as not Ready for some seconds. A new coordinator was not up yet.
+    """
+    node = replace(job._node("n2"), ready=False, not_ready_seconds=not_ready_seconds)
+    view = job.observed().coordinator if answers else CoordinatorView()
+    if view.status is not None:
+        others = [m for m in view.status.members if m.node != "n2"]
+        view = replace(view, status=view.status.model_copy(update={"members": tuple(others)}))
+    observed = replace(job.observed(), nodes={"n2": node}, coordinator=view)
+    deleted = [a for a in plan(job.job(), observed, job.now).actions if isinstance(a, DeletePod)]
+    assert any(a.pod.node == "n2" and a.pod.role == "worker" for a in deleted) is is_lost
+
+
 # --- the coordinator ------------------------------------------------------------------------------
 
 
@@ -353,6 +373,8 @@ def test_a_dead_coordinator_gets_a_successor_under_a_higher_term(job: Simulation
     assert created.term == 2
     assert created.excluded_nodes == ("n1",)
     assert EnsureService(2) in what.actions
+    (ended,) = (a for a in what.actions if isinstance(a, DeletePod))
+    assert ended.grace_seconds == 1, "it may live, and its agents are to look for the successor"
     assert len(job.workers()) == 3, "the ranks go on training"
 
 
