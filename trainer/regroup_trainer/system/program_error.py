@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import errno
 import re
+import signal
 
+CRASHES = (signal.SIGILL, signal.SIGABRT, signal.SIGFPE, signal.SIGSEGV)
+"""Signals by which native code ends a program, in another try too. SIGBUS may pass: a full /dev/shm
+sends it.
+"""
 _MARK_OF_TORCH = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """What torch puts before each line of a traceback, once there is a process group."""
 _MARGIN_OF_GROUP = re.compile(
