@@ -38,10 +38,13 @@ _IDLE_FLAGS = re.compile(r"-[uq]+")
 """Of Python: the output of ranks is never held back, and no rank is interactive."""
 _LAUNCHERS = frozenset(
     {
-        "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun", "ray", "composer", "colossalai",
-        "lightning", "fabric",
+        "deepspeed", "mpirun", "mpiexec", "srun", "horovod", "horovodrun", "ray", "composer",
+        "colossalai", "lightning", "fabric",
     }
 )  # fmt: skip
+_LAUNCHER_MODULES = re.compile(
+    r"deepspeed(?:\.launcher\.\w+)?|horovod\.run(?:ner)?|composer\.cli\.launcher|colossalai(?:\.cli)?"
+)
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.elastic")
 _OLD_TORCHRUN = "torch.distributed.launch"
 _ENVIRONMENTS = frozenset(
@@ -92,8 +95,12 @@ def _split(words: list[str]) -> tuple[str, list[str], LaunchFlags]:
         _refuse_launcher(words)
         return "python", words, LaunchFlags()
     rest = _without_idle_flags(words[1:])
-    if rest[:1] == ["-m"] and (launched := _read_launcher("".join(rest[1:2]), rest[2:])):
-        return first, *launched
+    if rest[:1] == ["-m"]:
+        module = "".join(rest[1:2])
+        if launched := _read_launcher(module, rest[2:]):
+            return first, *launched
+        if _LAUNCHER_MODULES.fullmatch(module):
+            _refuse_launcher([module.partition(".")[0], *rest[2:]])
     return first, rest, LaunchFlags()
 
 
@@ -270,6 +277,11 @@ def _require_script(words: list[str]) -> None:
     if first == "-m":
         _require_module(words[1:2])
         return
+    if first == "-" or first.startswith("-c"):
+        raise ValueError(
+            f"{COMMAND_FIELD}: {shorten(first)} of Python names no file that each rank could run: "
+            "write the program into a script: [python, train.py]"
+        )
     if first.startswith("-"):
         raise ValueError(
             f"{COMMAND_FIELD}: {shorten(first)} of Python cannot be obeyed, since ranks are forks "

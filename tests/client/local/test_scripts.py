@@ -239,7 +239,9 @@ def test_a_process_that_ends_with_status_0_has_ended_well(tmp_path: Path, end: s
     assert outcome.result == "completed", outcome.message
 
 
-@pytest.mark.parametrize("stream", ["None", "type('Tee', (), {'flush': lambda self: {}['file']})()"])
+@pytest.mark.parametrize(
+    "stream", ["None", "type('Tee', (), {'flush': lambda self: {}['file']})()"]
+)
 def test_the_error_of_a_program_that_has_replaced_its_output_is_its_own(
     tmp_path: Path, stream: str
 ) -> None:
