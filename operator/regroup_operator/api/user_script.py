@@ -218,6 +218,18 @@ def main_container(template: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return container
 
 
+def misnamed_container(template: Mapping[str, Any] | None) -> str:
+    """What to say of a container with a command, where `user_script` found no container `trainer`;
+    empty when there is none.
+    """
+    if main_container(template):
+        return ""
+    containers = ((template or {}).get("spec") or {}).get("containers") or []
+    names = [c.get("name") for c in containers if isinstance(c, Mapping) and c.get("command")]
+    known = next((name for name in names if isinstance(name, str)), "")
+    return f" (a container {quote(known)} has one: name it {_MAIN_CONTAINER})" if known else ""
+
+
 def _require_objects(container: Mapping[str, Any]) -> None:
     """Raises ValueError for resources or limits that are no objects."""
     field, value = f"{_CONTAINER_FIELD}.resources", container.get("resources")
