@@ -33,6 +33,14 @@ def test_the_exception_is_found_whatever_surrounds_it() -> None:
     )
 
 
+def test_a_coloured_traceback_is_read_and_shown_without_its_colours() -> None:
+    name, text = "requests.exceptions.ConnectionError", "no route"
+    coloured = f"{FRAMES}\x1b[1;35m{name}\x1b[0m: \x1b[35m{text}\x1b[0m\n"
+    assert exception_line(coloured) == f"{name}: {text}"
+    assert end_may_pass(coloured)
+    assert excerpt(coloured, 1000) == f"{FRAMES}{name}: {text}\n"
+
+
 def in_groups(*errors: Exception) -> str:
     """What Python prints of errors that were raised in a group within a group."""
     for error in errors:

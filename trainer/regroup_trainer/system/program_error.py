@@ -13,6 +13,8 @@ CRASHES = (signal.SIGILL, signal.SIGABRT, signal.SIGFPE, signal.SIGSEGV)
 """Signals by which native code ends a program, in another try too. SIGBUS may pass: a full /dev/shm
 sends it.
 """
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""Python 3.13 and rich colour tracebacks where FORCE_COLOR is set."""
 _MARK_OF_TORCH = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """What torch puts before each line of a traceback, once there is a process group."""
 _MARGIN_OF_GROUP = re.compile(
@@ -110,7 +112,9 @@ def exception_line(text: str) -> str:
     It is that of the last traceback, whatever follows, or the reason that Python gives for a crash.
     Without either: the last line. Of an exception group it is the last exception in it.
     """
-    text = _MARGIN_OF_GROUP.sub("", _MARK_OF_TORCH.sub("", text)).strip()
+    for noise in (_COLOURS, _MARK_OF_TORCH, _MARGIN_OF_GROUP):
+        text = noise.sub("", text)
+    text = text.strip()
     if crash := _CRASH.findall(text):
         return str(crash[-1])
     lines = text.rpartition(_TRACEBACK)[2].split("\n")
@@ -129,14 +133,15 @@ def end_may_pass(text: str) -> bool:
     """Whether what a program wrote to standard error ends with an error that may pass: its
     exception, or its very last line, since it may have handled that exception.
     """
-    last = text.strip().rpartition("\n")[2]
+    last = _COLOURS.sub("", text).strip().rpartition("\n")[2]
     return may_pass(exception_line(text)) or may_pass(last)
 
 
 def excerpt(text: str, limit: int) -> str:
     """At most `limit` characters of what a program wrote to standard error: its end, or the
-    beginning and the end of a last traceback that is longer.
+    beginning and the end of a last traceback that is longer. Without colours.
     """
+    text = _COLOURS.sub("", text)
     trace = text[max(0, text.rfind(_TRACEBACK.strip())) :]
     if len(trace) <= limit or _TRACEBACK.strip() not in trace or limit <= 2 * len(_LEFT_OUT):
         return text[-limit:] if limit > 0 else ""
