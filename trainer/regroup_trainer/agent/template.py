@@ -267,9 +267,9 @@ class Template:
             self._selector.close()
             code = life()
         finally:
-            for stream in (sys.stdout, sys.stderr):
+            for output in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):  # what a program has put there
-                    stream.flush()
+                    output.flush()
             os._exit(code)
 
     def _start_store(self, address: str) -> None:
