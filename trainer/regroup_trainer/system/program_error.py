@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import errno
 import re
-import signal
 
-CRASHES = (signal.SIGILL, signal.SIGABRT, signal.SIGFPE, signal.SIGSEGV)
-"""Signals by which native code ends a program, in another try too. SIGBUS may pass: a full /dev/shm
-sends it.
+CRASHES = (4, 6, 8, 11)
+"""SIGILL, SIGABRT, SIGFPE and SIGSEGV, by which native code ends a program, in another try too.
+SIGBUS may pass: a full /dev/shm sends it.
 """
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 """Python 3.13 and rich colour tracebacks where FORCE_COLOR is set."""
