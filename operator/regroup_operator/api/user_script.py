@@ -43,7 +43,7 @@ _LAUNCHERS = frozenset(
     }
 )  # fmt: skip
 _LAUNCHER_MODULES = re.compile(
-    r"deepspeed(?:\.launcher\.\w+)?|horovod\.run(?:ner)?|composer\.cli\.launcher|colossalai(?:\.cli)?"
+    r"deepspeed(?:\.launcher\.\w+)?|horovod\.run(?:ner)?|composer\.cli\.launcher|colossalai"
 )
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.elastic")
 _OLD_TORCHRUN = "torch.distributed.launch"
