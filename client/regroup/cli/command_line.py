@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import sys
 import time
 from pathlib import Path
@@ -38,6 +39,9 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.version_option(package_name="regroup")
 def main() -> None:
     """Elastic, fault-tolerant distributed PyTorch training."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # ranks write what a terminal may not show
+            stream.reconfigure(errors="backslashreplace")
 
 
 main.add_command(plan_command)

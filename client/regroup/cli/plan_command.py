@@ -183,7 +183,7 @@ def _case(file: Path | None, options: Options) -> Case:
         )
     if file is not None:
         return _case_of_job(_document(file), options)
-    return _case_of_model(options) if options.model else _case_of_parameters(options)
+    return _case_of_parameters(options) if options.model is None else _case_of_model(options)
 
 
 def _case_of_parameters(options: Options) -> Case:

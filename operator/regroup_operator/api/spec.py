@@ -25,7 +25,7 @@ from regroup_operator.api.policies import (
     Scheduling,
 )
 from regroup_operator.api.replica_groups import require_whole_groups, workers_per_group
-from regroup_operator.api.user_script import COMMAND_FIELD, user_script
+from regroup_operator.api.user_script import COMMAND_FIELD, misnamed_container, user_script
 from regroup_trainer.protocol.config import (
     NonNegativeInt,
     PositiveInt,
@@ -245,8 +245,7 @@ class TrainingJobSpec(Section):
         if script is None and self.trainer is None:
             raise ValueError(
                 f"trainer: is missing: give `trainer: {{}}` for the built-in trainer's defaults, "
-                "or a script of your "
-                f"own in {COMMAND_FIELD}"
+                f"or a script of your own in {COMMAND_FIELD}{misnamed_container(self.template)}"
             )
         return self
 

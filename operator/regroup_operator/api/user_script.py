@@ -38,10 +38,13 @@ _IDLE_FLAGS = re.compile(r"-[uq]+")
 """Of Python: the output of ranks is never held back, and no rank is interactive."""
 _LAUNCHERS = frozenset(
     {
-        "deepspeed", "mpirun", "mpiexec", "srun", "horovodrun", "ray", "composer", "colossalai",
-        "lightning", "fabric",
+        "deepspeed", "mpirun", "mpiexec", "srun", "horovod", "horovodrun", "ray", "composer",
+        "colossalai", "lightning", "fabric",
     }
 )  # fmt: skip
+_LAUNCHER_MODULES = re.compile(
+    r"deepspeed(?:\.launcher\.\w+)?|horovod\.run(?:ner)?|composer\.cli\.launcher|colossalai"
+)
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.elastic")
 _OLD_TORCHRUN = "torch.distributed.launch"
 _ENVIRONMENTS = frozenset(
@@ -92,8 +95,12 @@ def _split(words: list[str]) -> tuple[str, list[str], LaunchFlags]:
         _refuse_launcher(words)
         return "python", words, LaunchFlags()
     rest = _without_idle_flags(words[1:])
-    if rest[:1] == ["-m"] and (launched := _read_launcher("".join(rest[1:2]), rest[2:])):
-        return first, *launched
+    if rest[:1] == ["-m"]:
+        module = "".join(rest[1:2])
+        if launched := _read_launcher(module, rest[2:]):
+            return first, *launched
+        if _LAUNCHER_MODULES.fullmatch(module):
+            _refuse_launcher([module.partition(".")[0], *rest[2:]])
     return first, rest, LaunchFlags()
 
 
@@ -211,6 +218,18 @@ def main_container(template: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return container
 
 
+def misnamed_container(template: Mapping[str, Any] | None) -> str:
+    """What to say of a container with a command, where `user_script` found no container `trainer`;
+    empty when there is none.
+    """
+    if main_container(template):
+        return ""
+    containers = ((template or {}).get("spec") or {}).get("containers") or []
+    names = [c.get("name") for c in containers if isinstance(c, Mapping) and c.get("command")]
+    known = next((name for name in names if isinstance(name, str)), "")
+    return f" (a container {quote(known)} has one: name it {_MAIN_CONTAINER})" if known else ""
+
+
 def _require_objects(container: Mapping[str, Any]) -> None:
     """Raises ValueError for resources or limits that are no objects."""
     field, value = f"{_CONTAINER_FIELD}.resources", container.get("resources")
@@ -270,6 +289,11 @@ def _require_script(words: list[str]) -> None:
     if first == "-m":
         _require_module(words[1:2])
         return
+    if first == "-" or first.startswith("-c"):
+        raise ValueError(
+            f"{COMMAND_FIELD}: {shorten(first)} of Python names no file that each rank could run: "
+            "write the program into a script: [python, train.py]"
+        )
     if first.startswith("-"):
         raise ValueError(
             f"{COMMAND_FIELD}: {shorten(first)} of Python cannot be obeyed, since ranks are forks "

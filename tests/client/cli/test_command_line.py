@@ -49,6 +49,13 @@ def test_a_file_of_two_jobs_is_refused(job: Path) -> None:
     assert "holds 2 jobs; run takes one" in output
 
 
+def test_what_the_terminal_cannot_show_ends_no_command(job: Path) -> None:
+    job = job.rename(job.with_name("🏖.yaml"))  # gloo writes it where a peer is lost
+    result = CliRunner(charset="latin-1").invoke(main, ["validate", str(job)])
+    assert result.exit_code == 0
+    assert "\\U0001f3d6.yaml: TrainingJob" in result.output
+
+
 def test_no_worker_is_no_run(job: Path) -> None:
     assert run(job, "--workers", "0")[0] == 2
 

@@ -256,6 +256,7 @@ def test_nothing_fits_is_an_exit_code_with_a_sentence() -> None:
         (("--params", "1e9", "--model", "gpt:1m"), "got --params and --model"),
         (("--params", "1e9"), "--nodes: is missing"),
         (("--params", "10", "--nodes", "1"), "--params 10: must lie between"),
+        (("--model", "", "--nodes", "1"), "--model : is unknown"),
         (("--model", "gpt:2t", "--nodes", "1"), "--model gpt:2t: is unknown: use one of gpt:tiny"),
         (("--model", "resnet:20", "--nodes", "1"), "--model resnet:20: is unknown"),
         (("--params", "1e9", "--nodes", "1", "--gpu", "tpu"), "'tpu' is not one of"),

@@ -239,6 +239,22 @@ def test_a_process_that_ends_with_status_0_has_ended_well(tmp_path: Path, end: s
     assert outcome.result == "completed", outcome.message
 
 
+@pytest.mark.parametrize(
+    "stream", ["None", "type('Tee', (), {'flush': lambda self: {}['file']})()"]
+)
+def test_the_error_of_a_program_that_has_replaced_its_output_is_its_own(
+    tmp_path: Path, stream: str
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"import sys\nsys.stdout = {stream}\nraise ValueError('no data')\n")
+    script = (str(program),)
+    outcome = play(
+        make_run(tmp_path / "job", 1, script=script, replicas=1, min_replicas=1, max_restarts=0)
+    )
+    assert outcome.message.endswith("ValueError: no data")
+    assert outcome.message.count("Traceback") == 1
+
+
 def test_all_that_a_rank_wrote_before_its_end_is_shown(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("print('\\n'.join(f'{number} ' + 'x' * 490 for number in range(60_000)))\n")

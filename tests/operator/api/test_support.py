@@ -81,6 +81,14 @@ def test_a_script_of_ones_own_is_honoured() -> None:
                 "script of your own"
             ),
         ),
+        (
+            {
+                "template": {
+                    "spec": {"containers": [{"name": "main", "command": ["python", "a.py"]}]}
+                }
+            },
+            "command (a container 'main' has one: name it trainer)",
+        ),
     ],
 )
 def test_a_job_runs_either_the_trainer_or_a_script(spec: dict[str, Any], words: str) -> None:

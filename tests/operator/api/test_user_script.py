@@ -69,6 +69,13 @@ def test_command_and_args_are_one_line(
         ),
         (["torchrun", "--rdzv-backend=etcd", "a.py"], "--rdzv-backend=etcd: the job brings its"),
         (["python", "-O", "train.py"], "-O of Python cannot be obeyed"),
+        (["python", "-c", "print(1)"], "-c of Python names no file that each rank could"),
+        (["python", "-"], "- of Python names no file that each rank could run"),
+        (
+            ["python", "-m", "deepspeed.launcher.runner", "--num_gpus=2", "a.py", "-v"],
+            "'deepspeed' starts ranks itself, which spec.launcher does here: write [python, a.p",
+        ),
+        (["python", "-um", "horovod.runner", "-np", "2", "python", "a.py"], "write [python, a.py]"),
         (["bash", "-c", "echo"], "'bash -c echo' is a line for a shell: write the command as a li"),
         (["bash", "-c", "cd a && python b.py"], "and other steps in an init container"),
         (["/bin/sh", "-c", "A=1 python b.py"], "variables in env"),

@@ -39,6 +39,11 @@ def test_what_may_pass_and_signals_do_not_count(tmp_path: Path) -> None:
     assert not any(ends(tmp_path, *[KEY] * 5, code=-9))
 
 
+def test_a_crash_of_native_code_is_an_error_of_the_script(tmp_path: Path) -> None:
+    assert ends(tmp_path, *["Fatal Python error: Aborted"] * 3, code=-6) == [False, False, True]
+    assert not any(ends(tmp_path, *["Fatal Python error: Bus error"] * 5, code=-7))
+
+
 def test_a_script_that_has_lived_a_minute_can_start(tmp_path: Path) -> None:
     assert not any(ends(tmp_path, KEY, seconds=61.0))
     assert not any(ends(tmp_path, *[IMPORT] * 5))

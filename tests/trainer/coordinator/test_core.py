@@ -14,6 +14,7 @@ from regroup_trainer.protocol.exit_codes import PORT_TAKEN_EXIT_CODE
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord
 from regroup_trainer.protocol.rank_messages import (
     CheckpointFailed,
+    Finished,
     Progress,
     Restored,
     SkippedCheckpoint,
@@ -349,6 +350,19 @@ def test_a_connection_that_a_program_lost_while_all_were_there_is_its_own_matter
     assert job.core.state.account.ledger().restarts == {"application": 2}
     assert job.outcome is not None
     assert "no rank and no worker was lost" in job.outcome.message
+
+
+def test_a_rank_that_ended_well_too_early_is_named_where_others_lose_it() -> None:
+    job, agents = start_job(script=("train.py",), max_restarts=0)
+    report_nothing(job)
+    agents[0].ranks_run, (early,) = False, agents[0].state.local_ranks()
+    number = job.record.number
+    job.send(agents[0], Finished(generation=number, rank=early, step=0, reason="completed"))
+    for agent in agents[1:]:
+        job.rank_ends(agent, "peer", 75)
+    job.wait(5.0)
+    assert job.outcome is not None
+    assert f"; rank {early} had ended well: let all ranks do the same steps)" in job.outcome.message
 
 
 def test_a_lost_race_for_a_port_is_charged_to_nobody_but_not_for_ever() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure
 from regroup_trainer.coordinator.formation import make_record
 from regroup_trainer.coordinator.restart_budget import TRIES, StartFailures, refusal
@@ -120,12 +122,24 @@ def test_a_program_that_has_started_once_keeps_its_budget() -> None:
     assert not any(tries((current, failure), *[failed(KEY)] * 5))
 
 
-def test_signals_and_lost_peers_are_no_errors_of_the_program() -> None:
-    for cause in ("signal", "oom", "peer"):
-        current, failure = failed(KEY)
-        end = make_end(0, KEY, cause=cause)
-        current.exits[0], failure = end, Failure(1.0, "application", "it ended", exit=end)
-        assert not any(tries(*[(current, failure)] * 5))
+@pytest.mark.parametrize(
+    ("cause", "signal", "counts"),
+    [
+        ("signal", 9, False),
+        ("oom", 9, False),
+        ("peer", 6, False),
+        ("signal", 7, False),  # a full /dev/shm
+        ("signal", 11, True),
+        ("signal", 6, True),
+    ],
+)
+def test_signals_and_lost_peers_are_no_errors_of_the_program_but_crashes_are(
+    cause: str, signal: int, counts: bool
+) -> None:
+    current, failure = failed(KEY)
+    end = make_end(0, KEY, cause=cause, signal=signal)
+    current.exits[0], failure = end, Failure(1.0, "application", "it ended", exit=end)
+    assert tries(*[(current, failure)] * TRIES) == [False, False, counts]
 
 
 def test_what_the_next_coordinator_is_told_of_the_tries_stays_small() -> None:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
-from regroup_trainer.system.program_error import exception_line, excerpt, is_certain, may_pass
+from regroup_trainer.system.program_error import (
+    end_may_pass,
+    exception_line,
+    excerpt,
+    identity,
+    is_certain,
+    may_pass,
+)
 
 FRAMES = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n    import mine\n'
 
@@ -22,6 +31,35 @@ def test_the_exception_is_found_whatever_surrounds_it() -> None:
     assert exception_line('  File "x.py", line 1\n    x =\nSyntaxError: invalid\nbye') == (
         "SyntaxError: invalid"
     )
+
+
+def test_a_coloured_traceback_is_read_and_shown_without_its_colours() -> None:
+    name, text = "requests.exceptions.ConnectionError", "no route"
+    coloured = f"{FRAMES}\x1b[1;35m{name}\x1b[0m: \x1b[35m{text}\x1b[0m\n"
+    assert exception_line(coloured) == f"{name}: {text}"
+    assert end_may_pass(coloured)
+    assert excerpt(coloured, 1000) == f"{FRAMES}{name}: {text}\n"
+
+
+def in_groups(*errors: Exception) -> str:
+    """What Python prints of errors that were raised in a group within a group."""
+    for error in errors:
+        try:
+            raise error
+        except Exception:  # it has a traceback now
+            pass
+    group = ExceptionGroup("of tasks", [ExceptionGroup("of downloads", errors)])
+    return "".join(traceback.format_exception(group))
+
+
+def test_an_exception_group_is_what_is_in_it() -> None:
+    lost = in_groups(KeyError("a"), ConnectionResetError(104, "reset"))
+    assert exception_line(lost) == "ConnectionResetError: [Errno 104] reset"
+    assert end_may_pass(lost)
+    one, other = in_groups(ValueError("no data")), in_groups(KeyError("lr"))
+    assert identity(one, 1) != identity(other, 1)
+    of_torch = "".join(f"[rank1]: {line}\n" for line in one.split("\n"))
+    assert exception_line(of_torch) == exception_line(one) == "ValueError: no data"
 
 
 def test_a_crash_is_named_by_its_signal() -> None:
@@ -62,6 +100,9 @@ def test_without_an_exception_it_is_the_last_line() -> None:
         "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='hub'): Read timed out.",
         "urllib.error.HTTPError: HTTP Error 503: Service Unavailable",
         "huggingface_hub.errors.HfHubHTTPError: 502 Server Error: Bad Gateway",
+        "google.api_core.exceptions.ServiceUnavailable: 503 GET https://storage: try later",
+        "google.api_core.exceptions.TooManyRequests: 429 POST https://storage",
+        "google.api_core.exceptions.BadGateway: 502 GET https://storage",
         "socket.gaierror: [Errno -3] Temporary failure in name resolution",
         "RuntimeError: [../gloo/transport/tcp/pair.cc:1] Connection closed by peer [10.0.0.1]:9",
         "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms",

@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from regroup_trainer.system.program_error import end_may_pass, identity, is_certain
+from regroup_trainer.system.program_error import CRASHES, end_may_pass, identity, is_certain
 
 _MOST_TRIES = 3
 _LIVED_SECONDS = 60.0
@@ -48,7 +48,8 @@ def cannot_start(end: ScriptEnd, file: Path) -> bool:
     if end.seconds >= _LIVED_SECONDS:
         _note(file, [_CAN_START])
         return False
-    if end.code <= 0 or end_may_pass(end.stderr_tail):
+    by_itself = end.code > 0 or -end.code in CRASHES
+    if not by_itself or end_may_pass(end.stderr_tail):
         return False
     before = _noted(file)
     if before[:1] == [_CAN_START]:

@@ -267,9 +267,9 @@ class Template:
             self._selector.close()
             code = life()
         finally:
-            with contextlib.suppress(OSError, ValueError):
-                sys.stdout.flush()
-                sys.stderr.flush()
+            for output in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):  # what a program has put there
+                    output.flush()
             os._exit(code)
 
     def _start_store(self, address: str) -> None:

@@ -142,7 +142,7 @@ def finalize(
         return 0.0
     current.finalized = True
     if failure.provisional and current.unmanaged:
-        failure = current.failure = _unconfirmed(failure)
+        failure = current.failure = _unconfirmed(failure, current)
     state.account.restart(failure.cause)
     if failure.cause == "hang":
         used, budget = state.account.used("hang") - 1, state.desired.max_hang_restarts
@@ -165,12 +165,14 @@ def finalize(
     return backoff.pause(state.committed.step if state.committed else 0, state.desired)
 
 
-def _unconfirmed(failure: Failure) -> Failure:
+def _unconfirmed(failure: Failure, current: CurrentGeneration) -> Failure:
     """A program lost a connection while all ranks and workers were there: that is its own failure.
 
     Without a Session it cannot be distinguished from one that meets at a wrong address.
     """
-    message = f"{failure.message} (no rank and no worker was lost)"
+    gone = [rank for rank, end in current.finished.items() if end.reason == "completed"]
+    early = f"; rank {min(gone)} had ended well: let all ranks do the same steps" if gone else ""
+    message = f"{failure.message} (no rank and no worker was lost{early})"
     end = failure.exit and failure.exit.model_copy(update={"cause": "error"})
     return replace(failure, cause="application", message=message, exit=end, provisional=False)
 

@@ -183,4 +183,7 @@ def _is_usage_of_script(end: RankExit, desired: Desired) -> bool:
 
 def _error_of(end: RankExit) -> str:
     """What identifies the error of a rank; empty where its program did not end by itself."""
-    return program_error.identity(end.message, end.exit_code) if end.cause == "error" else ""
+    is_crash = end.cause == "signal" and end.signal in program_error.CRASHES
+    if end.cause != "error" and not is_crash:
+        return ""
+    return program_error.identity(end.message, end.exit_code)

@@ -59,7 +59,7 @@ def end() -> None:
     with _shown_errors():
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # it may be None
+        with contextlib.suppress(Exception):  # what the program has put there, also None
             stream.flush()
 
 

@@ -8,12 +8,24 @@ from __future__ import annotations
 import errno
 import re
 
+CRASHES = (4, 6, 8, 11)
+"""SIGILL, SIGABRT, SIGFPE and SIGSEGV, by which native code ends a program, in another try too.
+SIGBUS may pass: a full /dev/shm sends it.
+"""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""Python 3.13 and rich colour tracebacks where FORCE_COLOR is set."""
 _MARK_OF_TORCH = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """What torch puts before each line of a traceback, once there is a process group."""
+_MARGIN_OF_GROUP = re.compile(
+    r"^ +(?:\| ?|\+[-+]+(?: [\d.]+ -+)?$|\+ (?=Exception Group Traceback))", re.MULTILINE
+)
+"""What Python puts before each line of the traceback of an exception group."""
 _TRACEBACK = "Traceback (most recent call last):\n"
 _CRASH = re.compile(r"^Fatal Python error: [^\n]*", re.MULTILINE)
 _LEFT_OUT = "\n[...]\n"
 _EXCEPTION = re.compile(r"(?:\w+\.)*\w+(?:Error|Exception|Interrupt|Exit|Fault|Timeout)(?=:|$)")
+_NAME = re.compile(rf"{_EXCEPTION.pattern}|(?:\w+\.)+\w+(?=: )")
+"""Of an exception, where one is known to stand: google.api_core.exceptions.ServiceUnavailable."""
 _CERTAIN = re.compile(r"(?:\w+\.)*(?:SyntaxError|IndentationError|TabError|Import|ModuleNotFound)")
 """Errors that every try shows, if all ranks show them."""
 _OF_PROGRAM = frozenset(
@@ -41,7 +53,7 @@ _OF_PROGRAM = frozenset(
 _PASSING_CLASS = re.compile(
     r"timeout|timedout|connection|connecterror|brokenpipe|gaierror|urlerror|remotedisconnected"
     r"|incompleteread|chunkedencoding|protocolerror|sslerror|toomanyrequests|unavailable"
-    r"|^(dist)?networkerror|^diststoreerror",
+    r"|^(dist)?networkerror|^diststoreerror|^badgateway",
     re.IGNORECASE,
 )
 _HTTP_CLASS = re.compile(r"http|client|response|server|status|api", re.IGNORECASE)
@@ -97,9 +109,11 @@ def exception_line(text: str) -> str:
     """The first line of the exception that ended a program, by the end of its standard error.
 
     It is that of the last traceback, whatever follows, or the reason that Python gives for a crash.
-    Without either: the last line.
+    Without either: the last line. Of an exception group it is the last exception in it.
     """
-    text = _MARK_OF_TORCH.sub("", text).strip()
+    for noise in (_COLOURS, _MARK_OF_TORCH, _MARGIN_OF_GROUP):
+        text = noise.sub("", text)
+    text = text.strip()
     if crash := _CRASH.findall(text):
         return str(crash[-1])
     lines = text.rpartition(_TRACEBACK)[2].split("\n")
@@ -118,14 +132,15 @@ def end_may_pass(text: str) -> bool:
     """Whether what a program wrote to standard error ends with an error that may pass: its
     exception, or its very last line, since it may have handled that exception.
     """
-    last = text.strip().rpartition("\n")[2]
+    last = _COLOURS.sub("", text).strip().rpartition("\n")[2]
     return may_pass(exception_line(text)) or may_pass(last)
 
 
 def excerpt(text: str, limit: int) -> str:
     """At most `limit` characters of what a program wrote to standard error: its end, or the
-    beginning and the end of a last traceback that is longer.
+    beginning and the end of a last traceback that is longer. Without colours.
     """
+    text = _COLOURS.sub("", text)
     trace = text[max(0, text.rfind(_TRACEBACK.strip())) :]
     if len(trace) <= limit or _TRACEBACK.strip() not in trace or limit <= 2 * len(_LEFT_OUT):
         return text[-limit:] if limit > 0 else ""
@@ -144,7 +159,7 @@ def may_pass(line: str) -> bool:
     The class of the exception decides, and then the operating system's words for the error. A
     program's own names may contain any word.
     """
-    found = _EXCEPTION.match(line)
+    found = _NAME.match(line)
     name = found[0].rpartition(".")[2] if found else ""
     if name in _OF_PROGRAM:
         return False
