@@ -5,6 +5,7 @@ For tests of the operator, where no kubelet runs the real one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from http.server import BaseHTTPRequestHandler
@@ -13,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from regroup_trainer.protocol.addresses import COORDINATOR_PORT
 from regroup_trainer.protocol.desired import Desired, Lost
-from regroup_trainer.protocol.job_status import CoordinatorStatus
+from regroup_trainer.protocol.job_status import WATCH_LINE_SECONDS, CoordinatorStatus
 from tests.support.loopback_server import LoopbackServer, QuietHandler
 from tests.support.own_addresses import own_addresses
 from tests.support.version_one_records import recorded
@@ -22,7 +23,11 @@ _addresses = own_addresses(83)
 
 
 class CoordinatorStub(LoopbackServer):
-    """Answers GET /v1/status with `status`, and keeps what it receives. A context manager."""
+    """Answers GET /v1/watch and /v1/status with `status`, and keeps what it receives. A context
+    manager.
+    """
+
+    has_watch = True
 
     def __init__(self, status: CoordinatorStatus) -> None:
         self.address = next(_addresses)
@@ -36,7 +41,14 @@ class CoordinatorStub(LoopbackServer):
         self.answers.set()
         self._status = status
         self._news = threading.Condition()
+        self._closed = False
         super().__init__(self.address, COORDINATOR_PORT)
+
+    def __exit__(self, *error: Any) -> None:
+        with self._news:
+            self._closed = True
+            self._news.notify_all()
+        super().__exit__(*error)
 
     def report(self, **changes: Any) -> None:
         """Change the status."""
@@ -55,7 +67,7 @@ class CoordinatorStub(LoopbackServer):
 
     def _answer(self, after: int, wait: float) -> CoordinatorStatus:
         with self._news:
-            self._news.wait_for(lambda: self._status.sequence > after, timeout=wait)
+            self._news.wait_for(lambda: self._closed or self._status.sequence > after, wait)
             return self._status
 
     def _handler(stub) -> type[BaseHTTPRequestHandler]:  # noqa: N805
@@ -63,9 +75,26 @@ class CoordinatorStub(LoopbackServer):
             def do_GET(self) -> None:
                 stub.tokens.add(self.headers.get("Authorization", ""))
                 stub.answers.wait(30)
-                query = parse_qs(urlsplit(self.path).query)
-                status = stub._answer(int(query["after"][0]), float(query["wait"][0]))
-                self._reply(stub.encode(status))
+                if self.path != "/v1/watch":
+                    query = parse_qs(urlsplit(self.path).query)
+                    status = stub._answer(int(query["after"][0]), float(query["wait"][0]))
+                    self._reply(stub.encode(status))
+                elif stub.has_watch and stub.code == 200:
+                    self._watch()
+                else:
+                    self._reply(stub.encode(stub._status), None if stub.has_watch else 404)
+
+            def _watch(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                seen = -1
+                with contextlib.suppress(OSError):
+                    while not stub._closed:
+                        status = stub._answer(seen, WATCH_LINE_SECONDS)
+                        stub.answers.wait(30)
+                        line = stub.encode(status) if status.sequence > seen else ""
+                        self.wfile.write(line.encode() + b"\n")
+                        seen = status.sequence
 
             def do_PUT(self) -> None:
                 stub.desired.append(stub.decode_desired(self._body()))
@@ -79,8 +108,8 @@ class CoordinatorStub(LoopbackServer):
             def _body(self) -> bytes:
                 return self.rfile.read(int(self.headers["Content-Length"]))
 
-            def _reply(self, text: str) -> None:
-                self.send_response(stub.code)
+            def _reply(self, text: str, code: int | None = None) -> None:
+                self.send_response(code or stub.code)
                 self.send_header("Content-Length", str(len(text.encode())))
                 self.end_headers()
                 self.wfile.write(text.encode())
@@ -89,7 +118,9 @@ class CoordinatorStub(LoopbackServer):
 
 
 class VersionOneStub(CoordinatorStub):
-    """The same, as a coordinator of release 0.1 speaks: protocol 1."""
+    """The same, as a coordinator of release 0.1 speaks: protocol 1, and without a watch."""
+
+    has_watch = False
 
     def encode(self, status: CoordinatorStatus) -> str:
         """The recorded answer, with what the test reports."""
