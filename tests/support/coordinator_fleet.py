@@ -104,7 +104,8 @@ class _Answers:
         return web.Response(text=text, content_type="application/json")
 
     async def watch(self, request: web.Request) -> web.StreamResponse:
-        stream, lines = await LineStream.begin(request), StatusLines()
+        lines = StatusLines(float(request.query["every"]))
+        stream = await LineStream.begin(request)
         with contextlib.suppress(ConnectionError):
             while True:
                 line = lines.next_line(_status_now(), time.monotonic())

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from regroup_trainer.protocol.addresses import COORDINATOR_PORT
 from regroup_trainer.protocol.desired import Desired, Lost
-from regroup_trainer.protocol.job_status import WATCH_LINE_SECONDS, CoordinatorStatus
+from regroup_trainer.protocol.job_status import ASK_LINE, WATCH_LINE_SECONDS, CoordinatorStatus
 from tests.support.loopback_server import LoopbackServer, QuietHandler
 from tests.support.own_addresses import own_addresses
 from tests.support.version_one_records import recorded
@@ -40,15 +40,24 @@ class CoordinatorStub(LoopbackServer):
         """Requests wait while it is cleared."""
         self.answers.set()
         self._status = status
+        self.watches = 0
+        """How many were asked for."""
+        self.asks = False
+        """Whether its watches say to ask for the status."""
         self._news = threading.Condition()
-        self._closed = False
+        self._ended = 0
+        """Watches up to this one have ended."""
         super().__init__(self.address, COORDINATOR_PORT)
 
     def __exit__(self, *error: Any) -> None:
-        with self._news:
-            self._closed = True
-            self._news.notify_all()
+        self.end_watches()
         super().__exit__(*error)
+
+    def end_watches(self) -> None:
+        """Close the connections of all watches."""
+        with self._news:
+            self._ended = self.watches
+            self._news.notify_all()
 
     def report(self, **changes: Any) -> None:
         """Change the status."""
@@ -65,35 +74,43 @@ class CoordinatorStub(LoopbackServer):
         """The body of PUT /v1/desired. Raises ValueError when the protocol does not allow it."""
         return Desired.model_validate_json(body)
 
-    def _answer(self, after: int, wait: float) -> CoordinatorStatus:
+    def _answer(self, after: int, wait: float, watch: int | None = None) -> CoordinatorStatus:
+        """`watch`: the number of one, which may end meanwhile."""
         with self._news:
-            self._news.wait_for(lambda: self._closed or self._status.sequence > after, wait)
+            self._news.wait_for(
+                lambda: self._status.sequence > after or (watch and watch <= self._ended), wait
+            )
             return self._status
+
+    def _line(self, status: CoordinatorStatus) -> bytes:
+        return ASK_LINE if self.asks else self.encode(status).encode()
 
     def _handler(stub) -> type[BaseHTTPRequestHandler]:  # noqa: N805
         class Handler(QuietHandler):
             def do_GET(self) -> None:
                 stub.tokens.add(self.headers.get("Authorization", ""))
                 stub.answers.wait(30)
-                if self.path != "/v1/watch":
+                if not self.path.startswith("/v1/watch"):
                     query = parse_qs(urlsplit(self.path).query)
                     status = stub._answer(int(query["after"][0]), float(query["wait"][0]))
                     self._reply(stub.encode(status))
-                elif stub.has_watch and stub.code == 200:
-                    self._watch()
                 else:
-                    self._reply(stub.encode(stub._status), None if stub.has_watch else 404)
+                    stub.watches += 1
+                    self._watch(stub.watches)
 
-            def _watch(self) -> None:
+            def _watch(self, number: int) -> None:
+                if not stub.has_watch or stub.code != 200:
+                    self._reply(stub.encode(stub._status), None if stub.has_watch else 404)
+                    return
                 self.send_response(200)
                 self.end_headers()
                 seen = -1
                 with contextlib.suppress(OSError):
-                    while not stub._closed:
-                        status = stub._answer(seen, WATCH_LINE_SECONDS)
+                    while number > stub._ended:
+                        status = stub._answer(seen, WATCH_LINE_SECONDS[0], number)
                         stub.answers.wait(30)
-                        line = stub.encode(status) if status.sequence > seen else ""
-                        self.wfile.write(line.encode() + b"\n")
+                        line = stub._line(status) if status.sequence > seen else b""
+                        self.wfile.write(line + b"\n")
                         seen = status.sequence
 
             def do_PUT(self) -> None:

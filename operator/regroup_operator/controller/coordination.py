@@ -17,7 +17,6 @@ import functools
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import aclosing
 from weakref import WeakValueDictionary
 
 import aiohttp
@@ -48,7 +47,7 @@ from regroup_trainer.protocol.desired import (
     Desired,
     Lost,
 )
-from regroup_trainer.protocol.job_status import ASK_LINE
+from regroup_trainer.protocol.job_status import ASK_LINE, WATCH_LINE_SECONDS
 
 PAUSE_SECONDS = 0.2
 """The least pause between an answer and the next one, so that fast steps do not keep the operator
@@ -153,31 +152,33 @@ class Coordinators:
                 await self._watch(key, follower)
             except NoWatchError:
                 follower.has_watch = False
+                break
             except CoordinatorError as error:
                 self._failed(key, follower, error)
-                pause = self._pause(FAILURE_PAUSE_SECONDS, follower)
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            # Outside of `except`: the error would keep what was decoded of a large answer.
+            pause = self._pause(FAILURE_PAUSE_SECONDS, follower)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
         await self._poll(key, follower)
 
     async def _watch(self, key: Key, follower: FollowedCoordinator) -> None:
         """Until it ends, by a CoordinatorError."""
-        url = f"{follower.target.url}/v1/watch"
-        async with aclosing(self._requests.watch(url, follower.target.token)) as lines:
-            async for line in lines:
-                if line:
-                    asked = await self._status(key, follower) if line == ASK_LINE else line
-                    self._answered(key, follower, asked)
-                    await asyncio.sleep(self._pause(PAUSE_SECONDS, follower))
-                else:
-                    await self._heard(follower)
+        url, every = f"{follower.target.url}/v1/watch", line_seconds(len(self._followers))
+        async with self._requests.watch(url, follower.target.token, every) as next_line:
+            while True:  # without a name for a line, which would be kept until the next one
+                pause = await self._take(key, follower, await next_line())
+                await asyncio.sleep(pause)
 
-    async def _heard(self, follower: FollowedCoordinator) -> None:
-        """An empty line. Where they come faster than they should, wait a moment."""
-        now = self._clock.now()
-        is_fast = now - follower.heard_last < PAUSE_SECONDS
+    async def _take(self, key: Key, follower: FollowedCoordinator, line: bytes) -> float:
+        """Take over a line. Returns the pause until the next one is read: empty ones that come
+        faster than they should are read together.
+        """
+        if line:
+            answer = await self._status(key, follower) if line == ASK_LINE else line
+            self._answered(key, follower, answer)
+            return self._pause(PAUSE_SECONDS, follower)
+        now, before = self._clock.now(), follower.heard_last
         follower.heard(now)
-        if is_fast:
-            await asyncio.sleep(PAUSE_SECONDS)
+        return PAUSE_SECONDS if now - before < PAUSE_SECONDS else 0.0
 
     async def _poll(self, key: Key, follower: FollowedCoordinator) -> None:
         while True:
@@ -245,6 +246,14 @@ class Coordinators:
 
     async def _send(self, method: str, target: Target, path: str, body: str) -> None:
         await self._requests.send(method, target.url + path, target.token, body)
+
+
+def line_seconds(followed: int) -> float:
+    """How often a coordinator is to send a line while so many are followed. An empty one costs a
+    twentieth of an answer.
+    """
+    least, longest = WATCH_LINE_SECONDS
+    return min(least + followed / ANSWERS_A_SECOND, longest)
 
 
 def answer_pause(least: float, followed: int, cost: float, workers: int) -> float:

@@ -5,7 +5,8 @@ bounds for the time and the size of an answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 
@@ -19,8 +20,10 @@ from regroup_trainer.system.connection_errors import why_no_answer
 TIMEOUT_SECONDS = 2.0
 WAIT_SECONDS = 1.0
 """How long a coordinator may hold an answer back."""
-SILENT_SECONDS = TIMEOUT_SECONDS + WAIT_SECONDS
-"""Without an answer, or without a line of a watch, for so long, there is none."""
+LATE_SECONDS = 2.1
+"""How late a line of a watch may come. With the second between two lines this is a little more than
+UNHEARD_SECONDS: a coordinator is silent as soon as its watch is.
+"""
 LARGE_BYTES = 256 * 1024
 """Of an answer. What is longer is read when no other such answer of its namespace is."""
 TURN_PATIENCE_SECONDS = 1.0
@@ -29,8 +32,7 @@ TURN_PATIENCE_SECONDS = 1.0
 Read = Callable[[aiohttp.ClientResponse], Awaitable[bytearray]]
 """Reads a body. Raises CoordinatorError."""
 
-_REQUEST = aiohttp.ClientTimeout(total=SILENT_SECONDS, sock_connect=TIMEOUT_SECONDS)
-_WATCH = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_SECONDS, sock_read=SILENT_SECONDS)
+_REQUEST = aiohttp.ClientTimeout(total=WAIT_SECONDS + TIMEOUT_SECONDS, sock_connect=TIMEOUT_SECONDS)
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -56,19 +58,23 @@ class Requests:
             raise _refused(method, url, answer.status, content)
         return content
 
-    async def watch(self, url: str, token: str) -> AsyncGenerator[bytes, None]:
-        """The newest line of what has arrived, each time that something arrives; empty where
-        nothing is new. Ends by CoordinatorError alone: NoWatchError where there is no watch.
+    @asynccontextmanager
+    async def watch(
+        self, url: str, token: str, every: float
+    ) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
+        """A function that waits until something arrives, and returns the newest line of that; empty
+        where nothing is new. Raises NoWatchError where there is no watch, NoAnswerError at its end
+        and where no line comes `every` so many seconds, and CoordinatorError.
         """
-        buffer = LineBuffer()
-        async with self._answer("GET", url, token, _WATCH) as answer:
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=TIMEOUT_SECONDS, sock_read=every + LATE_SECONDS
+        )
+        async with self._answer("GET", f"{url}?every={every:.1f}", token, timeout) as answer:
             if answer.status == HTTPStatus.NOT_FOUND:
                 raise NoWatchError(url)
             if answer.status >= 300:
                 raise _refused("GET", url, answer.status, await read_body(answer))
-            while chunk := await answer.content.readany():
-                yield buffer.newest(chunk)
-        raise NoAnswerError(f"{url}: the connection was closed")
+            yield functools.partial(_next_line, answer, LineBuffer())
 
     @asynccontextmanager
     async def _answer(
@@ -108,6 +114,13 @@ class LineBuffer:
         if max(len(newest), len(self._rest)) >= WATCH_LINE_BYTES:
             raise CoordinatorError(f"a line of its watch above {WATCH_LINE_BYTES} bytes")
         return newest
+
+
+async def _next_line(answer: aiohttp.ClientResponse, buffer: LineBuffer) -> bytes:
+    chunk = await answer.content.readany()
+    if not chunk:
+        raise NoAnswerError(f"{answer.url.with_query(None)}: the connection was closed")
+    return buffer.newest(chunk)
 
 
 async def read_body(

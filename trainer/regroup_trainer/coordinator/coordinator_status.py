@@ -18,7 +18,6 @@ from regroup_trainer.protocol.generation import Decision, GenerationRecord
 from regroup_trainer.protocol.job_status import (
     ASK_LINE,
     WATCH_LINE_BYTES,
-    WATCH_LINE_SECONDS,
     CoordinatorPhase,
     CoordinatorStatus,
     MemberStatus,
@@ -31,16 +30,17 @@ HEARD_NAMED = 1024
 """Agents that a status names at most."""
 NEWS_SECONDS = 0.5
 """The least time between two lines of a watch with a status."""
-PROGRESS_SECONDS = (20.0, 30.0)
+PROGRESS_SECONDS = (25.0, 35.0)
 """Between them where nothing changes: drawn anew each time, so that watches that began together do
 not stay together.
 """
 
 
 class StatusLines:
-    """The lines of one watch. Times are monotonic seconds."""
+    """The lines of one watch, `every` so many seconds at least. Times are monotonic seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: float) -> None:
+        self._every = every
         self._essence: object = None
         self._status_at = self._progress_at = self._line_at = -math.inf
 
@@ -52,14 +52,14 @@ class StatusLines:
             self._essence, self._status_at, self._line_at = essence, now, now
             self._progress_at = now + random.uniform(*PROGRESS_SECONDS)
             return _line_of(status)
-        if changed or now - self._line_at < WATCH_LINE_SECONDS:
+        if changed or now - self._line_at < self._every:
             return None
         self._line_at = now
         return b""
 
     def pauses(self, now: float) -> tuple[float, float]:
         """Seconds in which no change leads to a line, and until a line is due without one."""
-        news, empty = self._status_at + NEWS_SECONDS, self._line_at + WATCH_LINE_SECONDS
+        news, empty = self._status_at + NEWS_SECONDS, self._line_at + self._every
         return max(0.0, news - now), max(0.0, empty - now)
 
 

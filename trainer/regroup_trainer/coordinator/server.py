@@ -39,7 +39,7 @@ from regroup_trainer.coordinator.number_files import reserve
 from regroup_trainer.protocol.agent_messages import Hello, agent_message
 from regroup_trainer.protocol.coordinator_messages import Refused
 from regroup_trainer.protocol.desired import Desired, Lost
-from regroup_trainer.protocol.job_status import CoordinatorStatus
+from regroup_trainer.protocol.job_status import WATCH_LINE_SECONDS, CoordinatorStatus
 from regroup_trainer.protocol.message import (
     NAME_LIMIT,
     PROTOCOL_VERSION,
@@ -306,13 +306,15 @@ class Server:
         return status.model_copy(update={"heard": heard})
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
+        least, longest = WATCH_LINE_SECONDS
+        every = min(max(least, _number(request, "every", least)), longest)
         stream = await LineStream.begin(request)
         self.connections.hold(request.transport)
         if len(self._watches) >= MOST_WATCHES:
             self._watches.pop(0).drop()
         self._watches.append(stream)
         try:
-            await self._send_lines(stream)
+            await self._send_lines(stream, StatusLines(every))
         except (ConnectionError, TimeoutError):
             stream.drop()
         finally:
@@ -320,9 +322,8 @@ class Server:
                 self._watches.remove(stream)
         return stream.response
 
-    async def _send_lines(self, stream: LineStream) -> None:
+    async def _send_lines(self, stream: LineStream, lines: StatusLines) -> None:
         """Until this coordinator is over. Raises as `stream` does."""
-        lines = StatusLines()
         while not self._over:
             seen, now, is_free = self._sequence, time.monotonic(), stream.is_free()
             line = lines.next_line(self._status_now(), now) if is_free else None

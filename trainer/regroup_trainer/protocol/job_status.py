@@ -123,8 +123,8 @@ class Outcome(Message):
     """In CamelCase, where it is known more precisely than that training failed."""
 
 
-WATCH_LINE_SECONDS = 1.0
-"""The longest time between two lines of a watch."""
+WATCH_LINE_SECONDS = (1.0, 5.0)
+"""Least and longest time between two lines of a watch that tell no change."""
 WATCH_LINE_BYTES = 64 * 1024
 """Of a line of a watch, with its end."""
 ASK_LINE = b'{"ask":"/v1/status"}'
@@ -147,10 +147,10 @@ class CoordinatorStatus(Message):
     """Answer of GET /v1/status?after=SEQUENCE&wait=SECONDS: returns at once when `sequence` is
     above `after`.
 
-    GET /v1/watch answers with lines until the process ends, one a second at least. A line is a
-    status, or ASK_LINE where that is longer than WATCH_LINE_BYTES: at the begin, after a change of
-    its essence or of `heard`, and now and then for the progress. An empty line says that neither
-    has changed.
+    GET /v1/watch?every=SECONDS answers with lines until the process ends, so often at least. A line
+    is a status, or ASK_LINE where that is longer than WATCH_LINE_BYTES: at the begin, after a
+    change of its essence or of `heard`, and each half minute for the progress. An empty line says
+    that neither has changed.
     """
 
     protocol: int = PROTOCOL_VERSION
