@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import threading
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from functools import partial
 from http.server import BaseHTTPRequestHandler
 
 import aiohttp
@@ -212,6 +212,22 @@ def silence_of(line: Line, uid: str) -> float:
     return view.silent_seconds[uid]
 
 
+async def test_an_empty_line_is_a_sign_of_life_of_all_that_the_coordinator_hears(
+    line: Line,
+) -> None:
+    member = MemberStatus(member="a", index=0, pod="p", node="n", rank=0, step=0)
+    with CoordinatorStub(make_coordinator_status(members=(member,), heard=("b",))) as stub:
+        line.coordinators.follow(KEY, target(stub))
+        await line.until(1)
+        silence_of(line, "a")
+        await asyncio.to_thread(wait_until, "silence", lambda: silence_of(line, "c") > 4.0)
+        assert max(silence_of(line, uid) for uid in ("a", "b")) < 3.0
+        stub.report(heard=())
+        await asyncio.to_thread(wait_until, "silence", lambda: silence_of(line, "b") > 2.0)
+        assert silence_of(line, "b") < silence_of(line, "c") - 2.0
+        assert (stub.watches, len(line.news)) == (1, 1)
+
+
 async def test_a_worker_is_silent_since_it_was_last_heard_of_or_first_seen_to_run(
     line: Line,
 ) -> None:
@@ -349,37 +365,60 @@ async def test_answers_that_this_process_was_too_late_to_read_are_no_silence(
         assert max(silences) < 1.0
 
 
-async def test_each_of_a_thousand_coordinators_is_heard_again_and_again() -> None:
+@contextlib.asynccontextmanager
+async def followed_fleet(count: int, *, with_watch: bool = True) -> AsyncIterator[CoordinatorFleet]:
+    """Inside, so many coordinators are followed, and each has answered."""
     async with open_session() as session:
         coordinators = Coordinators(session, lambda _key: None)
-        with CoordinatorFleet(1000) as fleet:
+        with CoordinatorFleet(count, with_watch=with_watch) as fleet:
             keys = [("default", address) for address in fleet.addresses]
             for key in keys:
-                coordinators.follow(key, Target("uid", key[1], 1, "secret"))
+                coordinators.follow(key, Target("uid", key[1], 1, "secret"), workers=8)
 
-            def sequences() -> list[int]:
+            def all_answer() -> bool:
                 views = [coordinators.view(key, 1, ()) for key in keys]
-                return [view.status.sequence if view.status else 0 for view in views]
+                return all(view.status and not view.failures for view in views)
 
-            def has_newer(since: int) -> bool:
-                return min(sequences()) > since
-
-            newest = 0
-            for _ in range(3):
-                is_newer = partial(has_newer, newest)
-                await until("a newer answer of each", is_newer, 60)
-                newest = max(sequences())
-            coordinators.close()
+            try:
+                await until("an answer of each", all_answer, 120)
+                yield fleet
+                await until("an answer of each", all_answer, 60)
+            finally:
+                coordinators.close()
 
 
-@pytest.mark.parametrize("polls", [1, 100, 1000])
+async def test_each_of_a_thousand_coordinators_is_heard_again_and_again() -> None:
+    async with followed_fleet(1000) as fleet:
+        before = fleet.answers()
+        await until("lines of each", lambda: fleet.answers() - before > 3000, 120)
+
+
+async def cpu_share(count: int, *, with_watch: bool) -> float:
+    """Of a core, while so many coordinators only train."""
+    async with followed_fleet(count, with_watch=with_watch) as fleet:
+        begun, used, before = time.monotonic(), time.process_time(), fleet.answers()
+        await until("answers", lambda: fleet.answers() - before > 5 * count, 120)
+        return (time.process_time() - used) / (time.monotonic() - begun)
+
+
+@pytest.mark.long
+async def test_watches_of_quiet_coordinators_cost_a_fraction_of_polls() -> None:
+    """COORDINATORS=1000 makes it a thousand."""
+    count = int(os.environ.get("COORDINATORS", "300"))
+    polls = await cpu_share(count, with_watch=False)
+    watches = await cpu_share(count, with_watch=True)
+    print(f"{count} quiet coordinators: polls {polls:.1%} of a core, watches {watches:.1%}")
+    assert watches < polls / 3
+
+
+@pytest.mark.parametrize("followed", [1, 100, 1000])
 @pytest.mark.parametrize("cost", [1e-4, 1e-3, 0.01, 2.0])
 def test_costly_answers_take_no_more_of_the_operators_time_than_ordinary_ones(
-    polls: int, cost: float
+    followed: int, cost: float
 ) -> None:
-    load = polls * cost / answer_pause(0.2, polls, cost, workers=1)
+    load = followed * cost / answer_pause(0.2, followed, cost, workers=1)
     assert load <= 0.41
-    assert answer_pause(0.2, polls, 1e-3, workers=1) == max(0.2, polls / 400)
+    assert answer_pause(0.2, followed, 1e-3, workers=1) == max(0.2, followed / 400)
 
 
 async def test_the_pause_follows_from_what_the_last_answer_took(
@@ -387,7 +426,7 @@ async def test_the_pause_follows_from_what_the_last_answer_took(
 ) -> None:
     pauses: list[tuple[float, int]] = []
 
-    def note(least: float, polls: int, cost: float, workers: int) -> float:
+    def note(least: float, followed: int, cost: float, workers: int) -> float:
         pauses.append((cost, workers))
         return least
 
