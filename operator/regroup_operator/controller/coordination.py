@@ -28,7 +28,13 @@ from regroup_operator.controller.agent_survey import (
     TURN_SECONDS,
     Agent,
 )
-from regroup_operator.controller.coordinator_requests import WAIT_SECONDS, Requests, read_body
+from regroup_operator.controller.coordinator_requests import (
+    LATE_SECONDS,
+    TIMEOUT_SECONDS,
+    WAIT_SECONDS,
+    Requests,
+    read_body,
+)
 from regroup_operator.controller.followed_coordinator import (
     FollowedCoordinator,
     Target,
@@ -249,11 +255,12 @@ class Coordinators:
 
 
 def line_seconds(followed: int) -> float:
-    """How often a coordinator is to send a line while so many are followed. An empty one costs a
-    twentieth of an answer.
+    """How often a coordinator is to send a line while so many are followed. Its silence is known as
+    soon as if it were polled.
     """
     least, longest = WATCH_LINE_SECONDS
-    return min(least + followed / ANSWERS_A_SECOND, longest)
+    poll = followed / ANSWERS_A_SECOND + WAIT_SECONDS + TIMEOUT_SECONDS
+    return min(max(least, poll - LATE_SECONDS), longest)
 
 
 def answer_pause(least: float, followed: int, cost: float, workers: int) -> float:

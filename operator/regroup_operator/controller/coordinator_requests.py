@@ -69,7 +69,7 @@ class Requests:
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=TIMEOUT_SECONDS, sock_read=every + LATE_SECONDS
         )
-        async with self._answer("GET", f"{url}?every={every:.1f}", token, timeout) as answer:
+        async with self._answer("GET", f"{url}?every={every:.2f}", token, timeout) as answer:
             if answer.status == HTTPStatus.NOT_FOUND:
                 raise NoWatchError(url)
             if answer.status >= 300:
