@@ -46,7 +46,7 @@ class StatusLines:
 
     def next_line(self, status: CoordinatorStatus, now: float) -> bytes | None:
         """The line that is due, without its end; None while none is."""
-        essence = status.essence(), frozenset(status.heard or ())
+        essence = status.essence(), status.heard and frozenset(status.heard)
         changed = essence != self._essence
         if now >= (self._status_at + NEWS_SECONDS if changed else self._progress_at):
             self._essence, self._status_at, self._line_at = essence, now, now

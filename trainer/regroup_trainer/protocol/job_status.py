@@ -124,7 +124,7 @@ class Outcome(Message):
 
 
 WATCH_LINE_SECONDS = (1.0, 5.0)
-"""Least and longest time between two lines of a watch that tell no change."""
+"""Least and longest time between two lines of a watch while nothing changes."""
 WATCH_LINE_BYTES = 64 * 1024
 """Of a line of a watch, with its end."""
 ASK_LINE = b'{"ask":"/v1/status"}'
@@ -219,5 +219,5 @@ class CoordinatorStatus(Message):
             raise ValueError(f"protocol {quote(version)}: {where}: {problem['msg']}") from error
 
 
-_CHANGED_BY_STEPS = {"sequence", "heard", "progress", "ledger", "message", "members"}
-_ESSENTIAL = tuple(name for name in CoordinatorStatus.model_fields if name not in _CHANGED_BY_STEPS)
+_NOT_ESSENTIAL = {"sequence", "heard", "progress", "ledger", "message", "members"}
+_ESSENTIAL = tuple(name for name in CoordinatorStatus.model_fields if name not in _NOT_ESSENTIAL)
