@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import signal
 import subprocess
 import sys
@@ -104,7 +105,7 @@ class _Answers:
         return web.Response(text=text, content_type="application/json")
 
     async def watch(self, request: web.Request) -> web.StreamResponse:
-        lines = StatusLines(float(request.query["every"]))
+        lines = StatusLines(float(request.query["every"]), random.random)
         stream = await LineStream.begin(request)
         with contextlib.suppress(ConnectionError):
             while True:

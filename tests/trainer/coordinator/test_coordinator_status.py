@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def member(**changes: Any) -> MemberStatus:
 
 def begun(first: CoordinatorStatus | None = None) -> StatusLines:
     """The lines after the first one, which was sent at 0."""
-    lines = StatusLines(EVERY)
+    lines = StatusLines(EVERY, random.random)
     assert lines.next_line(first or status(), 0.0) == (first or status()).model_dump_json().encode()
     return lines
 
@@ -104,7 +105,7 @@ def test_an_empty_line_says_that_nothing_has_changed() -> None:
 
 
 def test_no_empty_line_hides_a_change() -> None:
-    lines = StatusLines(0.1)
+    lines = StatusLines(0.1, random.random)
     lines.next_line(status(), 0.0)
     assert lines.next_line(status(revision=2), NEWS_SECONDS - 0.1) is None
     assert lines.next_line(status(revision=2), NEWS_SECONDS)
@@ -112,7 +113,7 @@ def test_no_empty_line_hides_a_change() -> None:
 
 def test_of_a_status_that_fits_no_line_it_is_said_that_it_changed() -> None:
     members = tuple(member(member=f"uid-{n}", lost="x" * 100) for n in range(500))
-    lines = StatusLines(EVERY)
+    lines = StatusLines(EVERY, random.random)
     assert len(status(members=members).model_dump_json()) >= WATCH_LINE_BYTES
     assert lines.next_line(status(members=members), 0.0) == ASK_LINE
     assert lines.next_line(status(members=members), EVERY) == b""

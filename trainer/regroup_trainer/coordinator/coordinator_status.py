@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import random
+from collections.abc import Callable
 from itertools import islice
 
 from regroup_trainer.coordinator.coordinator_state import State
@@ -37,10 +37,13 @@ not stay together.
 
 
 class StatusLines:
-    """The lines of one watch, `every` so many seconds at least. Times are monotonic seconds."""
+    """The lines of one watch, `every` so many seconds at least. Times are monotonic seconds. `draw`
+    gives numbers from 0 to 1.
+    """
 
-    def __init__(self, every: float) -> None:
+    def __init__(self, every: float, draw: Callable[[], float]) -> None:
         self._every = every
+        self._draw = draw
         self._essence: object = None
         self._status_at = self._progress_at = self._line_at = -math.inf
 
@@ -50,7 +53,8 @@ class StatusLines:
         changed = essence != self._essence
         if now >= (self._status_at + NEWS_SECONDS if changed else self._progress_at):
             self._essence, self._status_at, self._line_at = essence, now, now
-            self._progress_at = now + random.uniform(*PROGRESS_SECONDS)
+            least, longest = PROGRESS_SECONDS
+            self._progress_at = now + least + (longest - least) * self._draw()
             return _line_of(status)
         if changed or now - self._line_at < self._every:
             return None

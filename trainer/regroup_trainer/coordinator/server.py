@@ -11,6 +11,7 @@ import hmac
 import json
 import logging
 import math
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -314,7 +315,7 @@ class Server:
             self._watches.pop(0).drop()
         self._watches.append(stream)
         try:
-            await self._send_lines(stream, StatusLines(every))
+            await self._send_lines(stream, StatusLines(every, random.random))
         except (ConnectionError, TimeoutError):
             stream.drop()
         finally:
