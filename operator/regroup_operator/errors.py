@@ -53,3 +53,7 @@ class CoordinatorError(OperatorError):
 
 class NoAnswerError(CoordinatorError):
     """Nothing answers: no connection, or no answer in time."""
+
+
+class NoWatchError(CoordinatorError):
+    """The coordinator is of a release that serves no watch."""

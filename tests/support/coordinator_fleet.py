@@ -1,16 +1,20 @@
 """Many flawless coordinators in one other process: each has a loopback address, and trains on.
 
 `python -m tests.support.coordinator_fleet 1000` serves until its input ends. For each line of input
-it prints how many were asked since the last line `forget`.
+it prints how many answers, and lines of watches, it has sent. With `--without-watch` all are of an
+older release.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -18,12 +22,18 @@ from typing import Self
 
 from aiohttp import web
 
+from regroup_trainer.coordinator.coordinator_status import StatusLines
 from regroup_trainer.protocol.addresses import COORDINATOR_PORT
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.job_status import CoordinatorStatus, MemberStatus
+from regroup_trainer.protocol.rank_messages import Progress
+from regroup_trainer.system.line_stream import LineStream
 from tests.support.operator_simulation import make_coordinator_status
 
-STEP_SECONDS = 0.05
+STEP_SECONDS = 1.0
 """Each step raises the sequence of a status: no request is held for longer."""
-
+WORKERS = 8
+"""Of each job."""
 
 FLEETS = range(100, 200)
 """Each fleet has a block of addresses of its own, since tests run at the same time."""
@@ -37,13 +47,14 @@ def address_of(fleet: int, number: int) -> str:
 class CoordinatorFleet:
     """A context manager: inside, so many coordinators of term 1 answer."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, with_watch: bool = True) -> None:
         self.addresses: list[str] = []
         self._count = count
+        self._options = [] if with_watch else ["--without-watch"]
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", __name__, str(self._count)]
+        command = [sys.executable, "-m", __name__, str(self._count), *self._options]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         fleet = int(self._process.stdout.readline())
@@ -59,19 +70,12 @@ class CoordinatorFleet:
         assert self._process is not None
         self._process.communicate(timeout=20)
 
-    def asked(self) -> int:
-        """How many of them were asked since `forget`."""
-        return self._order(b"count\n")
-
-    def forget(self) -> None:
-        """Forget who was asked."""
-        self._order(b"forget\n")
-
-    def _order(self, line: bytes) -> int:
+    def answers(self) -> int:
+        """How many answers and lines they have sent."""
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(line)
+        self._process.stdin.write(b"\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
@@ -86,18 +90,47 @@ class CoordinatorFleet:
             self._process.send_signal(signal.SIGCONT)
 
 
-ASKED: web.AppKey[set[str]] = web.AppKey("asked", set)
-"""The addresses that were asked since the last line `forget`."""
+class _Answers:
+    """What all of them send, and how much that was."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def status(self, request: web.Request) -> web.Response:
+        after, now = int(request.query["after"]), time.time()
+        if int(now / STEP_SECONDS) <= after:
+            await asyncio.sleep(STEP_SECONDS - now % STEP_SECONDS)
+        self.count += 1
+        text = _status_now().model_dump_json()
+        return web.Response(text=text, content_type="application/json")
+
+    async def watch(self, request: web.Request) -> web.StreamResponse:
+        lines = StatusLines(float(request.query["every"]), random.random)
+        stream = await LineStream.begin(request)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                line = lines.next_line(_status_now(), time.monotonic())
+                if line is not None and stream.is_free():
+                    await stream.send(line)
+                    self.count += 1
+                await asyncio.sleep(lines.pauses(time.monotonic())[1])
+        return stream.response
 
 
-async def _status(request: web.Request) -> web.Response:
-    if request.transport is not None:
-        request.app[ASKED].add(request.transport.get_extra_info("sockname")[0])
-    after, now = int(request.query["after"]), time.time()
-    if int(now / STEP_SECONDS) <= after:
-        await asyncio.sleep(STEP_SECONDS)
-    status = make_coordinator_status(sequence=int(time.time() / STEP_SECONDS))
-    return web.Response(text=status.model_dump_json(), content_type="application/json")
+def _status_now() -> CoordinatorStatus:
+    step = int(time.time() / STEP_SECONDS)
+    progress = Progress(generation=GenerationNumber(1, 1), rank=0, step=step, time=time.time())
+    return make_coordinator_status(
+        sequence=step, progress=progress, members=_MEMBERS, heard=(), world_size=WORKERS
+    )
+
+
+_MEMBERS = tuple(
+    MemberStatus(
+        member=str(uuid.UUID(int=n)), index=n, pod=f"job-w{n}-1", node=f"node{n}", rank=n, step=1
+    )
+    for n in range(WORKERS)
+)
 
 
 async def _listen(runner: web.AppRunner, fleet: int, number: int) -> None:
@@ -116,22 +149,21 @@ async def _find_block(runner: web.AppRunner) -> int:
     raise OSError(f"no block of addresses is free: {FLEETS}")
 
 
-async def _serve(count: int) -> None:
-    application = web.Application()
-    application.router.add_get("/v1/status", _status)
-    asked = application[ASKED] = set()
+async def _serve(count: int, *, with_watch: bool) -> None:
+    application, answers = web.Application(), _Answers()
+    application.router.add_get("/v1/status", answers.status)
+    if with_watch:
+        application.router.add_get("/v1/watch", answers.watch)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     fleet = await _find_block(runner)
     for number in range(1, count):
         await _listen(runner, fleet, number)
     print(fleet, flush=True)
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        if line == "forget\n":
-            asked.clear()
-        print(len(asked), flush=True)
+    while await asyncio.to_thread(sys.stdin.readline):
+        print(answers.count, flush=True)
     await runner.cleanup()
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(int(sys.argv[1])))
+    asyncio.run(_serve(int(sys.argv[1]), with_watch="--without-watch" not in sys.argv))

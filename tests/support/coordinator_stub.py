@@ -5,6 +5,7 @@ For tests of the operator, where no kubelet runs the real one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from http.server import BaseHTTPRequestHandler
@@ -13,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from regroup_trainer.protocol.addresses import COORDINATOR_PORT
 from regroup_trainer.protocol.desired import Desired, Lost
-from regroup_trainer.protocol.job_status import CoordinatorStatus
+from regroup_trainer.protocol.job_status import ASK_LINE, WATCH_LINE_SECONDS, CoordinatorStatus
 from tests.support.loopback_server import LoopbackServer, QuietHandler
 from tests.support.own_addresses import own_addresses
 from tests.support.version_one_records import recorded
@@ -22,7 +23,11 @@ _addresses = own_addresses(83)
 
 
 class CoordinatorStub(LoopbackServer):
-    """Answers GET /v1/status with `status`, and keeps what it receives. A context manager."""
+    """Answers GET /v1/watch and /v1/status with `status`, and keeps what it receives. A context
+    manager.
+    """
+
+    has_watch = True
 
     def __init__(self, status: CoordinatorStatus) -> None:
         self.address = next(_addresses)
@@ -35,8 +40,24 @@ class CoordinatorStub(LoopbackServer):
         """Requests wait while it is cleared."""
         self.answers.set()
         self._status = status
+        self.watches = 0
+        """How many were asked for."""
+        self.asks = False
+        """Whether its watches say to ask for the status."""
         self._news = threading.Condition()
+        self._ended = 0
+        """Watches up to this one have ended."""
         super().__init__(self.address, COORDINATOR_PORT)
+
+    def __exit__(self, *error: Any) -> None:
+        self.end_watches()
+        super().__exit__(*error)
+
+    def end_watches(self) -> None:
+        """Close the connections of all watches."""
+        with self._news:
+            self._ended = self.watches
+            self._news.notify_all()
 
     def report(self, **changes: Any) -> None:
         """Change the status."""
@@ -53,19 +74,44 @@ class CoordinatorStub(LoopbackServer):
         """The body of PUT /v1/desired. Raises ValueError when the protocol does not allow it."""
         return Desired.model_validate_json(body)
 
-    def _answer(self, after: int, wait: float) -> CoordinatorStatus:
+    def _answer(self, after: int, wait: float, watch: int | None = None) -> CoordinatorStatus:
+        """`watch`: the number of one, which may end meanwhile."""
         with self._news:
-            self._news.wait_for(lambda: self._status.sequence > after, timeout=wait)
+            self._news.wait_for(
+                lambda: self._status.sequence > after or (watch and watch <= self._ended), wait
+            )
             return self._status
+
+    def _line(self, status: CoordinatorStatus) -> bytes:
+        return ASK_LINE if self.asks else self.encode(status).encode()
 
     def _handler(stub) -> type[BaseHTTPRequestHandler]:  # noqa: N805
         class Handler(QuietHandler):
             def do_GET(self) -> None:
                 stub.tokens.add(self.headers.get("Authorization", ""))
                 stub.answers.wait(30)
-                query = parse_qs(urlsplit(self.path).query)
-                status = stub._answer(int(query["after"][0]), float(query["wait"][0]))
-                self._reply(stub.encode(status))
+                if not self.path.startswith("/v1/watch"):
+                    query = parse_qs(urlsplit(self.path).query)
+                    status = stub._answer(int(query["after"][0]), float(query["wait"][0]))
+                    self._reply(stub.encode(status))
+                else:
+                    stub.watches += 1
+                    self._watch(stub.watches)
+
+            def _watch(self, number: int) -> None:
+                if not stub.has_watch or stub.code != 200:
+                    self._reply(stub.encode(stub._status), None if stub.has_watch else 404)
+                    return
+                self.send_response(200)
+                self.end_headers()
+                seen = -1
+                with contextlib.suppress(OSError):
+                    while number > stub._ended:
+                        status = stub._answer(seen, WATCH_LINE_SECONDS[0], number)
+                        stub.answers.wait(30)
+                        line = stub._line(status) if status.sequence > seen else b""
+                        self.wfile.write(line + b"\n")
+                        seen = status.sequence
 
             def do_PUT(self) -> None:
                 stub.desired.append(stub.decode_desired(self._body()))
@@ -79,8 +125,8 @@ class CoordinatorStub(LoopbackServer):
             def _body(self) -> bytes:
                 return self.rfile.read(int(self.headers["Content-Length"]))
 
-            def _reply(self, text: str) -> None:
-                self.send_response(stub.code)
+            def _reply(self, text: str, code: int | None = None) -> None:
+                self.send_response(code or stub.code)
                 self.send_header("Content-Length", str(len(text.encode())))
                 self.end_headers()
                 self.wfile.write(text.encode())
@@ -89,7 +135,9 @@ class CoordinatorStub(LoopbackServer):
 
 
 class VersionOneStub(CoordinatorStub):
-    """The same, as a coordinator of release 0.1 speaks: protocol 1."""
+    """The same, as a coordinator of release 0.1 speaks: protocol 1, and without a watch."""
+
+    has_watch = False
 
     def encode(self, status: CoordinatorStatus) -> str:
         """The recorded answer, with what the test reports."""

@@ -1,21 +1,22 @@
-"""The operator's connection to the coordinators: one long poll per job, and its requests to them
-and to agents.
+"""The operator's connections to the coordinators: one watch per job, and its requests to them and
+to agents.
 
 The operator calls the IP of the coordinator pod that the job's UID owns: no names, no redirects, a
 time limit and a size limit. The answer is validated. An answer with news puts the job's key on the
-queue; a new step alone is not news.
+queue; a new step alone is not news. A coordinator of an older release is polled instead.
 
-Each poll has its own connection, so that none waits for another. How often all of them together ask
-is limited: with more than 80 jobs the pauses grow. Large answers of a namespace are read in turn.
+Each watch has its own connection, so that none waits for another. How often answers of all of them
+together are read is limited: with more than 80 jobs the pauses after an answer grow. Large answers
+of a namespace are read in turn.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakValueDictionary
 
 import aiohttp
@@ -27,6 +28,13 @@ from regroup_operator.controller.agent_survey import (
     TURN_SECONDS,
     Agent,
 )
+from regroup_operator.controller.coordinator_requests import (
+    LATE_SECONDS,
+    TIMEOUT_SECONDS,
+    WAIT_SECONDS,
+    Requests,
+    read_body,
+)
 from regroup_operator.controller.followed_coordinator import (
     FollowedCoordinator,
     Target,
@@ -35,7 +43,7 @@ from regroup_operator.controller.followed_coordinator import (
 from regroup_operator.controller.hearing_clock import HearingClock
 from regroup_operator.controller.outage_breaker import OutageBreaker
 from regroup_operator.decide.coordinator_evidence import is_evidence
-from regroup_operator.errors import CoordinatorError, NoAnswerError
+from regroup_operator.errors import CoordinatorError, NoAnswerError, NoWatchError
 from regroup_operator.observe.coordinator_answer import most_bytes, read_answer
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT
@@ -45,35 +53,18 @@ from regroup_trainer.protocol.desired import (
     Desired,
     Lost,
 )
-from regroup_trainer.protocol.message import printable
-from regroup_trainer.system.connection_errors import why_no_answer
+from regroup_trainer.protocol.job_status import ASK_LINE, WATCH_LINE_SECONDS
 
-TIMEOUT_SECONDS = 2.0
-WAIT_SECONDS = 1.0
-"""How long the coordinator may hold an answer back: one probe a second, so that three failures take
-three seconds.
-"""
 PAUSE_SECONDS = 0.2
-"""The least pause between an answer and the next request, so that fast steps do not keep the
-operator busy.
+"""The least pause between an answer and the next one, so that fast steps do not keep the operator
+busy.
 """
 FAILURE_PAUSE_SECONDS = 1.0
-"""The least pause after a request without an answer."""
-POLLS_A_SECOND = 400.0
+"""The least pause after a request without an answer; half of it after the end of a watch."""
+ANSWERS_A_SECOND = 400.0
 """Of all jobs together. An answer costs about a millisecond of the operator's one thread."""
-LARGE_BYTES = 256 * 1024
-"""Of an answer. What is longer is read when no other such answer of its namespace is."""
-TURN_PATIENCE_SECONDS = 1.0
-"""How long it waits for that. A coordinator whose answer is put off is there all the same."""
 _COST = (1e-3, 20e-6)
 """Seconds of that thread that an answer may take, and for each worker of its job."""
-
-
-def open_session() -> aiohttp.ClientSession:
-    """For Coordinators, which does not close it. It has as many connections as there are jobs: a
-    request that waits for another one's connection looks unanswered.
-    """
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 
 
 class Coordinators:
@@ -82,7 +73,7 @@ class Coordinators:
     """
 
     def __init__(self, session: aiohttp.ClientSession, on_news: Callable[[Key], None]) -> None:
-        self._session = session
+        self._requests = Requests(session)
         self._on_news = on_news
         self._followers: dict[Key, FollowedCoordinator] = {}
         self._breaker = OutageBreaker()
@@ -100,7 +91,7 @@ class Coordinators:
         agents: Sequence[Agent] = (),
         workers: int = DEFAULT_MAX_WORKERS,
     ) -> None:
-        """Poll this coordinator from now on, or none. A poll of the same target goes on. `agents`
+        """Follow this coordinator from now on, or none. The same target is followed on. `agents`
         are asked about it while it does not answer. `workers`: how many the job may have.
         """
         follower = self._followers.get(key)
@@ -114,24 +105,24 @@ class Coordinators:
             )
             where = f"{key[0]}/{key[1]}"
             follower.tasks = [
-                asyncio.create_task(self._poll(key, follower), name=f"poll {where}"),
+                asyncio.create_task(self._follow(key, follower), name=f"follow {where}"),
                 asyncio.create_task(self._survey(key, follower), name=f"survey {where}"),
             ]
         follower.survey.agents, follower.workers = agents, workers
 
     def has_asked(self, key: Key) -> bool:
-        """Whether the coordinator of this job has answered, or failed to, since it is polled."""
+        """Whether the coordinator of this job has answered, or failed to, since it is followed."""
         follower = self._followers.get(key)
         return follower is not None and follower.asked
 
     def forget(self, key: Key) -> None:
-        """Stop polling."""
+        """Stop following."""
         follower = self._followers.pop(key, None)
         for task in follower.tasks if follower is not None else ():
             task.cancel()
 
     def view(self, key: Key, term: int, running: Iterable[str]) -> CoordinatorView:
-        """The reports of the coordinator of this term; an empty view when another one is polled.
+        """The reports of the coordinator of this term; an empty view when another one is followed.
         `running`: the UIDs of the workers that run.
         """
         follower = self._followers.get(key)
@@ -141,7 +132,7 @@ class Coordinators:
         return follower.view(running, self._clock.now(), outage=outage)
 
     def close(self) -> None:
-        """Stop all polls."""
+        """Follow none."""
         if self._ticking is not None:
             self._ticking.cancel()
         for key in list(self._followers):
@@ -159,29 +150,62 @@ class Coordinators:
         """PUT /v1/coordinator to the agent at this IP. Raises CoordinatorError."""
         agent = f"http://{host_of(address)}:{AGENT_METRICS_PORT}"
         body = CoordinatorAddress(url=url).model_dump_json()
-        await self._request("PUT", agent + "/v1/coordinator", token, body)
+        await self._requests.send("PUT", agent + "/v1/coordinator", token, body)
+
+    async def _follow(self, key: Key, follower: FollowedCoordinator) -> None:
+        while follower.has_watch:
+            try:
+                await self._watch(key, follower)
+            except NoWatchError:
+                follower.has_watch = False
+                break
+            except CoordinatorError as error:
+                self._failed(key, follower, error)
+            # Outside of `except`: the error would keep what was decoded of a large answer.
+            pause = self._pause(FAILURE_PAUSE_SECONDS, follower)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+        await self._poll(key, follower)
+
+    async def _watch(self, key: Key, follower: FollowedCoordinator) -> None:
+        """Until it ends, by a CoordinatorError."""
+        url, every = f"{follower.target.url}/v1/watch", line_seconds(len(self._followers))
+        async with self._requests.watch(url, follower.target.token, every) as next_line:
+            while True:  # without a name for a line, which would be kept until the next one
+                pause = await self._take(key, follower, await next_line())
+                await asyncio.sleep(pause)
+
+    async def _take(self, key: Key, follower: FollowedCoordinator, line: bytes) -> float:
+        """Take over a line. Returns the pause until the next one is read: empty ones that come
+        faster than they should are read together.
+        """
+        if line:
+            answer = await self._status(key, follower) if line == ASK_LINE else line
+            self._answered(key, follower, answer)
+            return self._pause(PAUSE_SECONDS, follower)
+        now, before = self._clock.now(), follower.heard_last
+        follower.heard(now)
+        return PAUSE_SECONDS if now - before < PAUSE_SECONDS else 0.0
 
     async def _poll(self, key: Key, follower: FollowedCoordinator) -> None:
         while True:
+            after = follower.status.sequence if follower.status and not follower.failures else 0
             pause = PAUSE_SECONDS
             try:
-                news = self._answered(follower, await self._status(key, follower))
+                self._answered(key, follower, await self._status(key, follower, after))
             except CoordinatorError as error:
-                news, pause = self._failed(key, follower, error), FAILURE_PAUSE_SECONDS
-            if news:
-                self._on_news(key)
-            await asyncio.sleep(
-                poll_pause(pause, len(self._followers), follower.cost, follower.workers)
-            )
+                self._failed(key, follower, error)
+                pause = FAILURE_PAUSE_SECONDS
+            await asyncio.sleep(self._pause(pause, follower))
 
-    def _answered(self, follower: FollowedCoordinator, answer: bytearray) -> bool:
-        """Take over an answer, and what it costs. Returns whether it is news. Raises
-        CoordinatorError for what is no answer.
-        """
+    def _pause(self, least: float, follower: FollowedCoordinator) -> float:
+        return answer_pause(least, len(self._followers), follower.cost, follower.workers)
+
+    def _answered(self, key: Key, follower: FollowedCoordinator, answer: bytes | bytearray) -> None:
+        """Take over an answer, and what it costs. Raises CoordinatorError for what is no answer."""
         begun = time.thread_time()
         try:
             status = read_answer(answer, follower.target.term, follower.workers)
-            return follower.answered(status, self._clock.now())
+            news = follower.answered(status, self._clock.now())
         except ValueError as error:
             raise CoordinatorError(
                 f"{follower.target.url}: its answer is not taken: {error} (run operator and "
@@ -189,11 +213,14 @@ class Coordinators:
             ) from error
         finally:
             follower.cost = time.thread_time() - begun
+        if news:
+            self._on_news(key)
 
-    def _failed(self, key: Key, follower: FollowedCoordinator, error: CoordinatorError) -> bool:
+    def _failed(self, key: Key, follower: FollowedCoordinator, error: CoordinatorError) -> None:
         if isinstance(error, NoAnswerError):
             self._breaker.note_failure(key, len(self._followers), time.monotonic())
-        return follower.failed(error, self._clock.now())
+        if follower.failed(error, self._clock.now()):
+            self._on_news(key)
 
     async def _survey(self, key: Key, follower: FollowedCoordinator) -> None:
         """Ask agents while the coordinator does not answer. That one has not heard it either is
@@ -211,83 +238,36 @@ class Coordinators:
     async def _ask_agent(self, token: str, agent: Agent) -> CoordinatorContact:
         """GET /v1/coordinator of an agent. Raises CoordinatorError."""
         url = f"http://{host_of(agent.address)}:{AGENT_METRICS_PORT}/v1/coordinator"
-        text = await self._request("GET", url, token, None)
+        text = await self._requests.send("GET", url, token)
         try:
             return CoordinatorContact.model_validate_json(text)
         except ValueError as error:
             raise CoordinatorError(f"{url}: not what an agent answers: {error}") from error
 
-    async def _status(self, key: Key, follower: FollowedCoordinator) -> bytearray:
-        after = follower.status.sequence if follower.status and not follower.failures else 0
+    async def _status(self, key: Key, follower: FollowedCoordinator, after: int = 0) -> bytearray:
         url = f"{follower.target.url}/v1/status?after={after}&wait={WAIT_SECONDS}"
         turn = self._turns.setdefault(key[0], asyncio.Lock())
-        read = functools.partial(_read, most=most_bytes(follower.workers), turn=turn)
-        return await self._request("GET", url, follower.target.token, None, read)
+        read = functools.partial(read_body, most=most_bytes(follower.workers), turn=turn)
+        return await self._requests.send("GET", url, follower.target.token, read=read)
 
     async def _send(self, method: str, target: Target, path: str, body: str) -> None:
-        await self._request(method, target.url + path, target.token, body)
-
-    async def _request(
-        self, method: str, url: str, token: str, body: str | None, read: _Reader | None = None
-    ) -> bytearray:
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        timeout = aiohttp.ClientTimeout(
-            total=TIMEOUT_SECONDS + WAIT_SECONDS, sock_connect=TIMEOUT_SECONDS
-        )
-        try:
-            async with self._session.request(
-                method,
-                url,
-                data=body,
-                headers=headers,
-                timeout=timeout,
-                allow_redirects=False,
-            ) as answer:
-                content = await (read or _read)(answer)
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            where = url.partition("?")[0]
-            raise NoAnswerError(f"{where}: {why_no_answer(error)}") from error
-        if answer.status >= 300:
-            # A tenant's program wrote it: in a log it must look like no other line.
-            said = content[:300].decode(errors="replace")
-            raise CoordinatorError(f"{method} {url}: {answer.status} {printable(said)}")
-        return content
+        await self._requests.send(method, target.url + path, target.token, body)
 
 
-def poll_pause(least: float, polls: int, cost: float, workers: int) -> float:
-    """Seconds between an answer and the next request to that coordinator.
+def line_seconds(followed: int) -> float:
+    """How often a coordinator is to send a line while so many are followed. Its silence is known as
+    soon as if it were polled.
+    """
+    least, longest = WATCH_LINE_SECONDS
+    poll = followed / ANSWERS_A_SECOND + WAIT_SECONDS + TIMEOUT_SECONDS
+    return min(max(least, poll - LATE_SECONDS), longest)
 
-    All polls together take a part of the operator's thread. A coordinator whose answers take more
+
+def answer_pause(least: float, followed: int, cost: float, workers: int) -> float:
+    """Seconds between an answer of a coordinator and the next one that is read or asked for.
+
+    All answers together take a part of the operator's thread. A coordinator whose answers take more
     than those of so many workers should is asked as much less often, so that it delays itself.
     """
     fair = _COST[0] + _COST[1] * workers
-    return max(least, polls / POLLS_A_SECOND) * max(1.0, cost / fair)
-
-
-_Reader = Callable[[aiohttp.ClientResponse], Awaitable[bytearray]]
-
-
-async def _read(
-    answer: aiohttp.ClientResponse, most: int = LARGE_BYTES, turn: asyncio.Lock | None = None
-) -> bytearray:
-    """The body. Raises CoordinatorError above `most` bytes, and where it is not its turn."""
-    body = bytearray()
-    async with AsyncExitStack() as held:
-        async for chunk in answer.content.iter_chunked(65536):
-            if turn and len(body) <= LARGE_BYTES < len(body) + len(chunk):
-                await _take(turn, answer)
-                held.callback(turn.release)
-            body += chunk
-            if len(body) > most:
-                raise CoordinatorError(f"{answer.url}: an answer above {most} bytes")
-    return body
-
-
-async def _take(turn: asyncio.Lock, answer: aiohttp.ClientResponse) -> None:
-    try:
-        async with asyncio.timeout(TURN_PATIENCE_SECONDS):
-            await turn.acquire()
-    except TimeoutError as error:
-        raise CoordinatorError(
-            f"{answer.url}: its large answer is put off: another of its namespace is being read"
-        ) from error
+    return max(least, followed / ANSWERS_A_SECOND) * max(1.0, cost / fair)

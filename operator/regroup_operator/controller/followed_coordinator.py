@@ -1,4 +1,4 @@
-"""One coordinator that is polled: what its last answers, or their absence, amount to. The caller
+"""One coordinator that is followed: what its last answers, or their absence, amount to. The caller
 gives the time, of a HearingClock.
 """
 
@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS
 from regroup_operator.controller.agent_survey import AgentSurvey
@@ -44,9 +43,11 @@ def host_of(address: str) -> str:
 
 @dataclass
 class FollowedCoordinator:
-    """The poll of one job's coordinator."""
+    """What is known of one job's coordinator."""
 
     target: Target
+    has_watch: bool = True
+    """Whether it serves a watch, as far as it has said. Releases before this one do not."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     survey: AgentSurvey = field(default_factory=AgentSurvey)
     workers: int = DEFAULT_MAX_WORKERS
@@ -54,7 +55,7 @@ class FollowedCoordinator:
     cost: float = 0.0
     """Seconds of the operator's one thread that the last answer took."""
     asked: bool = False
-    """Whether a first request has ended, well or not."""
+    """Whether there was a first answer, or a first request had none."""
     status: CoordinatorStatus | None = None
     failures: int = 0
     error: str = ""
@@ -62,31 +63,34 @@ class FollowedCoordinator:
     unanswered: bool = False
     """Whether the last request had no answer at all."""
     heard_last: float = 0.0
-    """When the coordinator last answered, or the poll began."""
+    """When the coordinator last answered, or sent a line; at first when it was to be followed."""
     is_silent: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while it does not answer: then agents are asked."""
     lost_since: dict[str, float] = field(default_factory=dict)
     heard_at: dict[str, float] = field(default_factory=dict)
-    """UID of a running worker -> when the coordinator last heard of it, or it was first seen."""
+    """UID of a running worker -> when the coordinator last heard of it, or it was first seen: of
+    those that are not in `heard_of`.
+    """
+    heard_of: frozenset[str] = frozenset()
+    """UIDs of those it heard of when it last answered."""
 
     def answered(self, status: CoordinatorStatus, now: float) -> bool:
         """Take over an answer. Returns whether it is news."""
-        news = self.failures > 0 or self.status is None or _essence(self.status) != _essence(status)
-        lost = {member.member for member in status.members if member.lost}
-        self.lost_since = {uid: self.lost_since.get(uid, now) for uid in lost}
-        heard = {m.member for m in status.members if not m.lost} | set(status.heard or ())
         # A coordinator that did not answer could not say of whom it heard meanwhile.
         again = self.failures > 0
-        self.heard_at = {
-            uid: now if again or uid in heard else at for uid, at in self.heard_at.items()
-        }
+        news = again or self.status is None or self.status.essence() != status.essence()
+        lost = {member.member for member in status.members if member.lost}
+        self.lost_since = {uid: self.lost_since.get(uid, now) for uid in lost}
+        self.heard_at = {uid: now if again else self._heard_at(uid, now) for uid in self.heard_at}
+        self.heard_of = frozenset(m.member for m in status.members if not m.lost)
+        self.heard_of |= frozenset(status.heard or ())
         self.status, self.failures, self.error = status, 0, ""
         self.heard(now)
         self.answering_since = self.answering_since or now
         return news
 
     def heard(self, now: float) -> None:
-        """It has answered, whatever it said."""
+        """It has answered, whatever it said: of a watch, that nothing has changed."""
         self.asked, self.unanswered, self.heard_last = True, False, now
         self.is_silent.clear()
         self.survey.forget()
@@ -107,7 +111,7 @@ class FollowedCoordinator:
         """For the planner. `running`: the UIDs of the workers that run. `outage`: whether many
         coordinators stopped answering at once.
         """
-        self.heard_at = {uid: self.heard_at.get(uid, now) for uid in running}
+        self.heard_at = {uid: self._heard_at(uid, now) for uid in running}
         says = self.status is not None and self.status.heard is not None
         return CoordinatorView(
             status=self.status,
@@ -123,10 +127,5 @@ class FollowedCoordinator:
             error=self.error,
         )
 
-
-def _essence(status: CoordinatorStatus) -> dict[str, Any]:
-    """The parts of an answer that make it news: all but the numbers that every step changes."""
-    essence = status.model_dump(exclude={"sequence", "heard", "progress", "ledger", "message"})
-    essence["members"] = [(m.member, m.rank, m.lost) for m in status.members]
-    essence["has_stepped"] = status.progress is not None
-    return essence
+    def _heard_at(self, uid: str, now: float) -> float:
+        return self.heard_last if uid in self.heard_of else self.heard_at.get(uid, now)

@@ -19,7 +19,8 @@ from aiohttp import web
 from regroup_operator.api.resource import Key
 from regroup_operator.api.settings import Settings
 from regroup_operator.controller.cluster import Cluster, nodes_path
-from regroup_operator.controller.coordination import Coordinators, open_session
+from regroup_operator.controller.coordination import Coordinators
+from regroup_operator.controller.coordinator_requests import open_session
 from regroup_operator.controller.credentials import login
 from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.memory_watches import MemoryWatches

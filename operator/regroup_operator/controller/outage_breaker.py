@@ -25,7 +25,7 @@ class OutageBreaker:
         self._open_until = float("-inf")
 
     def note_failure(self, key: Hashable, followed: int, now: float) -> None:
-        """The coordinator of this job did not answer. `followed`: how many are polled in all."""
+        """The coordinator of this job did not answer. `followed`: how many are followed."""
         self._failed.pop(key, None)
         self._failed[key] = now
         since = now - TOGETHER_SECONDS

@@ -192,7 +192,7 @@ class Plan:
     requeue_after: float | None = None
     """Seconds until the next reconcile. None: when something happens."""
     follow: bool = False
-    """Whether the coordinator is to be polled."""
+    """Whether the coordinator is to be followed."""
     waiting: Waiting | None = None
     """Why the job is not ready. None while it trains, and after its end."""
     hindrance: str | None = None

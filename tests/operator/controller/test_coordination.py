@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import threading
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from functools import partial
 from http.server import BaseHTTPRequestHandler
 
 import aiohttp
@@ -20,10 +20,19 @@ from regroup_operator.api.resource import Key
 from regroup_operator.controller import coordination
 from regroup_operator.controller.agent_survey import Agent
 from regroup_operator.controller.coordination import (
-    LARGE_BYTES,
+    ANSWERS_A_SECOND,
+    PAUSE_SECONDS,
     Coordinators,
+    answer_pause,
+    line_seconds,
+)
+from regroup_operator.controller.coordinator_requests import (
+    LARGE_BYTES,
+    LATE_SECONDS,
+    TIMEOUT_SECONDS,
+    WAIT_SECONDS,
+    LineBuffer,
     open_session,
-    poll_pause,
 )
 from regroup_operator.controller.followed_coordinator import Target
 from regroup_operator.decide.coordinator_evidence import UNHEARD_SECONDS
@@ -34,7 +43,7 @@ from regroup_trainer.protocol.addresses import COORDINATOR_PORT
 from regroup_trainer.protocol.config import TrainConfig
 from regroup_trainer.protocol.desired import CoordinatorContact, Desired, Lost
 from regroup_trainer.protocol.generation import GenerationNumber
-from regroup_trainer.protocol.job_status import MemberStatus
+from regroup_trainer.protocol.job_status import ASK_LINE, WATCH_LINE_BYTES, MemberStatus
 from regroup_trainer.protocol.rank_messages import Progress
 from tests.support.agent_stub import AgentStub
 from tests.support.coordinator_fleet import CoordinatorFleet
@@ -109,9 +118,112 @@ async def test_a_step_is_no_news_and_a_lost_member_is(line: Line) -> None:
         assert view.status.progress.step == 2
 
 
+async def test_a_status_that_fits_no_line_is_asked_for(line: Line) -> None:
+    with CoordinatorStub(make_coordinator_status(message="training")) as stub:
+        stub.asks = True
+        line.coordinators.follow(KEY, target(stub))
+        await line.until(1)
+        stub.report(phase="recovering")
+        await line.until(2)
+        status = view_of(line).status
+        assert status is not None
+        assert (status.phase, status.message) == ("recovering", "training")
+
+
+async def test_a_coordinator_of_an_older_release_is_polled(line: Line) -> None:
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        stub.has_watch = False
+        line.coordinators.follow(KEY, target(stub))
+        await line.until(1)
+        stub.report(phase="recovering")
+        await line.until(2)
+        assert stub.watches == 1
+
+
+async def test_one_connection_brings_all_news(line: Line) -> None:
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        line.coordinators.follow(KEY, target(stub))
+        for number in range(1, 5):
+            await line.until(number)
+            stub.report(revision=number + 1)
+        await line.until(5)
+        assert stub.watches < 5
+
+
+async def test_a_watch_that_ends_is_silence_until_there_is_another(line: Line) -> None:
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        line.coordinators.follow(KEY, target(stub))
+        await line.until(1)
+        stub.end_watches()
+        await line.until(2)
+        await until("another", lambda: stub.watches > 1 and not view_of(line).failures)
+        assert view_of(line).unanswered_seconds == 0.0
+
+
+async def test_a_coordinator_that_stands_still_is_silent_as_soon_as_its_watch_is(
+    line: Line,
+) -> None:
+    """A power loss closes no connection."""
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        line.coordinators.follow(KEY, target(stub))
+        await line.until(1)
+        stub.answers.clear()
+        try:
+            await line.until(2)
+            view = view_of(line)
+            assert UNHEARD_SECONDS <= view.unanswered_seconds < UNHEARD_SECONDS + 2
+            assert view.error.endswith("/v1/watch: it takes too long")
+        finally:
+            stub.answers.set()
+
+
+@pytest.mark.parametrize("followed", [1, 40, 80, 400, 1000, 5000])
+def test_a_silent_watch_is_noticed_no_later_than_a_poll_without_an_answer(followed: int) -> None:
+    poll = max(PAUSE_SECONDS, followed / ANSWERS_A_SECOND) + WAIT_SECONDS + TIMEOUT_SECONDS
+    watch = line_seconds(followed) + LATE_SECONDS
+    assert UNHEARD_SECONDS < watch <= poll + 1e-9
+    assert followed / line_seconds(followed) <= max(ANSWERS_A_SECOND, followed / 5)
+
+
+def chunks(text: str, size: int) -> list[bytes]:
+    data = text.encode()
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_the_newest_line_of_a_stream_is_found_however_it_is_cut(size: int) -> None:
+    buffer, text = LineBuffer(), '{"a":1}\n\n\n{"b":22}\n{"c":3}\n\n{"d'
+    found = [line for chunk in chunks(text, size) if (line := buffer.newest(chunk))]
+    assert found[-1] == b'{"c":3}'
+    assert buffer.newest(b'":4}\n') == b'{"d":4}'
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_line_that_does_not_end_is_not_kept(end: bytes) -> None:
+    buffer = LineBuffer()
+    assert buffer.newest(b"x" * (WATCH_LINE_BYTES - 1)) == b""
+    with pytest.raises(CoordinatorError, match="above 65536 bytes"):
+        buffer.newest(b"x" + end)
+
+
 def silence_of(line: Line, uid: str) -> float:
     view = line.coordinators.view(KEY, 1, ("a", "b", "c"))
     return view.silent_seconds[uid]
+
+
+async def test_an_empty_line_is_a_sign_of_life_of_all_that_the_coordinator_hears(
+    line: Line,
+) -> None:
+    member = MemberStatus(member="a", index=0, pod="p", node="n", rank=0, step=0)
+    with CoordinatorStub(make_coordinator_status(members=(member,), heard=("b",))) as stub:
+        line.coordinators.follow(KEY, target(stub))
+        await line.until(1)
+        silence_of(line, "a")
+        await asyncio.to_thread(wait_until, "silence", lambda: silence_of(line, "c") > 4.0)
+        assert max(silence_of(line, uid) for uid in ("a", "b")) < 3.0
+        stub.report(heard=())
+        await asyncio.to_thread(wait_until, "silence", lambda: silence_of(line, "b") > 2.0)
+        assert silence_of(line, "b") < silence_of(line, "c") - 2.0
 
 
 async def test_a_worker_is_silent_since_it_was_last_heard_of_or_first_seen_to_run(
@@ -152,10 +264,9 @@ async def test_silence_is_counted_from_the_last_answer_to_the_next(line: Line) -
         await line.until(1)
         assert view_of(line).unanswered_seconds == 0.0
     await line.until(2)
-    await until("three probes without an answer", lambda: view_of(line).failures == 3)
-    view = view_of(line)
-    assert view.unanswered_seconds > 2.0
-    assert view.error == f"http://{stub.address}:8471/v1/status: Connection refused"
+    await until("probes without an answer", lambda: view_of(line).failures >= 3)
+    await until("silence", lambda: view_of(line).unanswered_seconds > 2.0)
+    assert view_of(line).error == f"http://{stub.address}:8471/v1/watch: Connection refused"
     assert len(line.news) == 2, "each further one is no news"
 
 
@@ -232,14 +343,18 @@ def stand_still(seconds: float) -> None:
     time.sleep(seconds)
 
 
-async def test_answers_that_this_process_was_too_late_to_read_are_no_silence(line: Line) -> None:
-    with CoordinatorStub(make_coordinator_status()) as stub:
-        line.coordinators.follow(KEY, target(stub))
+@pytest.mark.parametrize("kind", [CoordinatorStub, VersionOneStub])
+async def test_answers_that_this_process_was_too_late_to_read_are_no_silence(
+    line: Line, kind: type[CoordinatorStub]
+) -> None:
+    with kind(make_coordinator_status()) as stub:
+        line.coordinators.follow(KEY, replace(target(stub), protocol=1))
         await line.until(1)
-        stub.answers.clear()
-        stub.tokens.clear()
-        await until("a request", lambda: stub.tokens)
-        stub.answers.set()
+        if not stub.has_watch:
+            stub.answers.clear()
+            stub.tokens.clear()
+            await until("a request", lambda: stub.tokens)
+            stub.answers.set()
         stand_still(UNHEARD_SECONDS + 0.5)
         silences = []
         for _ in range(100):
@@ -248,37 +363,60 @@ async def test_answers_that_this_process_was_too_late_to_read_are_no_silence(lin
         assert max(silences) < 1.0
 
 
-async def test_each_of_a_thousand_coordinators_is_heard_again_and_again() -> None:
+@contextlib.asynccontextmanager
+async def followed_fleet(count: int, *, with_watch: bool = True) -> AsyncIterator[CoordinatorFleet]:
+    """Inside, so many coordinators are followed, and each has answered."""
     async with open_session() as session:
         coordinators = Coordinators(session, lambda _key: None)
-        with CoordinatorFleet(1000) as fleet:
+        with CoordinatorFleet(count, with_watch=with_watch) as fleet:
             keys = [("default", address) for address in fleet.addresses]
             for key in keys:
-                coordinators.follow(key, Target("uid", key[1], 1, "secret"))
+                coordinators.follow(key, Target("uid", key[1], 1, "secret"), workers=8)
 
-            def sequences() -> list[int]:
+            def all_answer() -> bool:
                 views = [coordinators.view(key, 1, ()) for key in keys]
-                return [view.status.sequence if view.status else 0 for view in views]
+                return all(view.status and not view.failures for view in views)
 
-            def has_newer(since: int) -> bool:
-                return min(sequences()) > since
-
-            newest = 0
-            for _ in range(3):
-                is_newer = partial(has_newer, newest)
-                await until("a newer answer of each", is_newer, 60)
-                newest = max(sequences())
-            coordinators.close()
+            try:
+                await until("an answer of each", all_answer, 120)
+                yield fleet
+                await until("an answer of each", all_answer, 60)
+            finally:
+                coordinators.close()
 
 
-@pytest.mark.parametrize("polls", [1, 100, 1000])
+async def test_each_of_a_thousand_coordinators_is_heard_again_and_again() -> None:
+    async with followed_fleet(1000) as fleet:
+        before = fleet.answers()
+        await until("lines of each", lambda: fleet.answers() - before > 3000, 120)
+
+
+async def cpu_share(count: int, *, with_watch: bool) -> float:
+    """Of a core, while so many coordinators only train."""
+    async with followed_fleet(count, with_watch=with_watch) as fleet:
+        begun, used, before = time.monotonic(), time.process_time(), fleet.answers()
+        await until("answers", lambda: fleet.answers() - before > 5 * count, 120)
+        return (time.process_time() - used) / (time.monotonic() - begun)
+
+
+@pytest.mark.long
+async def test_watches_of_quiet_coordinators_cost_a_fraction_of_polls() -> None:
+    """COORDINATORS=1000 makes it a thousand."""
+    count = int(os.environ.get("COORDINATORS", "300"))
+    polls = await cpu_share(count, with_watch=False)
+    watches = await cpu_share(count, with_watch=True)
+    print(f"{count} quiet coordinators: polls {polls:.1%} of a core, watches {watches:.1%}")
+    assert watches < polls / 3
+
+
+@pytest.mark.parametrize("followed", [1, 100, 1000])
 @pytest.mark.parametrize("cost", [1e-4, 1e-3, 0.01, 2.0])
 def test_costly_answers_take_no_more_of_the_operators_time_than_ordinary_ones(
-    polls: int, cost: float
+    followed: int, cost: float
 ) -> None:
-    load = polls * cost / poll_pause(0.2, polls, cost, workers=1)
+    load = followed * cost / answer_pause(0.2, followed, cost, workers=1)
     assert load <= 0.41
-    assert poll_pause(0.2, polls, 1e-3, workers=1) == max(0.2, polls / 400)
+    assert answer_pause(0.2, followed, 1e-3, workers=1) == max(0.2, followed / 400)
 
 
 async def test_the_pause_follows_from_what_the_last_answer_took(
@@ -286,11 +424,11 @@ async def test_the_pause_follows_from_what_the_last_answer_took(
 ) -> None:
     pauses: list[tuple[float, int]] = []
 
-    def note(least: float, polls: int, cost: float, workers: int) -> float:
+    def note(least: float, followed: int, cost: float, workers: int) -> float:
         pauses.append((cost, workers))
         return least
 
-    monkeypatch.setattr(coordination, "poll_pause", note)
+    monkeypatch.setattr(coordination, "answer_pause", note)
     with CoordinatorStub(make_coordinator_status()) as stub:
         many = json.dumps({"heard": [""] * 9_000})
         stub.encode = lambda status: many  # type: ignore[method-assign]
@@ -303,7 +441,7 @@ async def test_the_pause_follows_from_what_the_last_answer_took(
 
 class LargeAnswer(LoopbackServer):
     """A coordinator that answers the same bytes at once, or stops after so many of them until its
-    `rest` may follow. A context manager.
+    `rest` may follow. A context manager. Its watch says to ask, and ends.
     """
 
     def __init__(self, answer: bytes, first: int | None = None) -> None:
@@ -316,6 +454,11 @@ class LargeAnswer(LoopbackServer):
         class Handler(QuietHandler):
             def do_GET(self) -> None:
                 self.send_response(200)
+                if self.path.startswith("/v1/watch"):
+                    self.end_headers()
+                    with contextlib.suppress(OSError):
+                        self.wfile.write(ASK_LINE + b"\n")
+                    return
                 self.send_header("Content-Length", str(len(server._answer)))
                 self.end_headers()
                 with contextlib.suppress(OSError):

@@ -55,8 +55,8 @@ def test_running_jobs_keep_their_key_when_it_is_rotated(
     before = set(stub.tokens)
 
     change(api, key=NEW, former_2026=old)
-    restart(operator)
     stub.tokens.clear()
+    restart(operator)
     wait_until("a request with the former key's token", lambda: stub.tokens)
     assert stub.tokens == before
     assert namespace.create(SMALLEST, "next").status == 201

@@ -29,7 +29,12 @@ from regroup_trainer.coordinator.coordinator_status import HEARD_SECONDS, heard_
 from regroup_trainer.coordinator.core import MOST_UNKNOWN, TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import Effect
 from regroup_trainer.coordinator.number_files import reserve
-from regroup_trainer.coordinator.server import LONGEST_DELAY_SECONDS, Server, read_hello
+from regroup_trainer.coordinator.server import (
+    LONGEST_DELAY_SECONDS,
+    MOST_WATCHES,
+    Server,
+    read_hello,
+)
 from regroup_trainer.protocol.agent_messages import Hello, Leaving
 from regroup_trainer.protocol.coordinator_messages import Begin, Refused, coordinator_message
 from regroup_trainer.protocol.desired import Lost
@@ -94,7 +99,8 @@ async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
     "header", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}]
 )
 @pytest.mark.parametrize(
-    "route", ["GET status", "PUT desired", "POST lost", "GET agent", "POST heartbeat/x"]
+    "route",
+    ["GET status", "GET watch", "PUT desired", "POST lost", "GET agent", "POST heartbeat/x"],
 )
 async def test_everything_below_v1_wants_the_token(
     setup: Setup, header: dict[str, str], route: str
@@ -207,6 +213,69 @@ async def test_a_long_poll_returns_on_news_and_not_before(tmp_path: Path) -> Non
         socket = await setup.join(make_hello())
         news = await asyncio.wait_for(polling, 10)
         assert news.sequence > first.sequence
+        await socket.close()
+
+
+async def statuses(watch: aiohttp.ClientResponse) -> AsyncIterator[CoordinatorStatus]:
+    """Those of its lines, until it ends."""
+    async for line in watch.content:
+        if line != b"\n":
+            yield CoordinatorStatus.parse(line.decode())
+
+
+async def test_a_watch_sends_each_change_and_ends_with_the_coordinator(setup: Setup) -> None:
+    async with asyncio.timeout(60), setup.session.get(f"{setup.url}/v1/watch") as watch:
+        lines = statuses(watch)
+        first = await anext(lines)
+        assert (first.phase, first.members) == ("waiting", ())
+        socket = await setup.join(make_hello())
+        async for status in lines:
+            if status.members and status.phase == "starting":
+                break
+        await setup.server.hand_over(0.0, 0.0)
+        assert await anext(lines, None) is None
+        await socket.close()
+
+
+async def test_a_watch_of_which_nothing_changes_has_an_empty_line_a_second(setup: Setup) -> None:
+    async with (
+        asyncio.timeout(60),
+        setup.session.get(f"{setup.url}/v1/watch?every=-3") as watch,
+        setup.session.get(f"{setup.url}/v1/watch?every=nan") as refused,
+    ):
+        assert refused.status == 400
+        lines, times = [await watch.content.readline()], []
+        while lines[-3:] != [b"\n"] * 3:
+            lines.append(await watch.content.readline())
+            times.append(time.monotonic())
+        assert times[-1] - times[-3] >= 1.5
+        assert CoordinatorStatus.parse(lines[0].decode()).term == 1
+
+
+async def test_the_newest_watch_takes_the_place_of_the_oldest(setup: Setup) -> None:
+    """An operator that died without a word must not keep its successor out."""
+    async with contextlib.AsyncExitStack() as opened, asyncio.timeout(60):
+        watches = [
+            await opened.enter_async_context(setup.session.get(f"{setup.url}/v1/watch"))
+            for _ in range(MOST_WATCHES)
+        ]
+        for watch in watches:
+            await watch.content.readline()
+        newest = await opened.enter_async_context(setup.session.get(f"{setup.url}/v1/watch"))
+        assert CoordinatorStatus.parse((await newest.content.readline()).decode()).term == 1
+        with pytest.raises(aiohttp.ClientError):
+            await watches[0].content.read()
+        assert await watches[1].content.readline() == b"\n"
+
+
+async def test_watches_leave_the_agents_their_connections(setup: Setup) -> None:
+    async with contextlib.AsyncExitStack() as opened, asyncio.timeout(60):
+        for _ in range(60):
+            await opened.enter_async_context(setup.session.get(f"{setup.url}/v1/watch"))
+        assert setup.server.connections.proven <= MOST_WATCHES + 1
+        socket = await setup.join(make_hello())
+        kind = coordinator_message.validate_json(await socket.receive_str(timeout=10)).kind
+        assert kind == "welcome"
         await socket.close()
 
 

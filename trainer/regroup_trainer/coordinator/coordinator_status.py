@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from itertools import islice
 
 from regroup_trainer.coordinator.coordinator_state import State
@@ -13,13 +15,61 @@ from regroup_trainer.coordinator.waiting import PODS_NAMED, count_of_workers, en
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.desired import Desired, LastKnown
 from regroup_trainer.protocol.generation import Decision, GenerationRecord
-from regroup_trainer.protocol.job_status import CoordinatorPhase, CoordinatorStatus, MemberStatus
+from regroup_trainer.protocol.job_status import (
+    ASK_LINE,
+    WATCH_LINE_BYTES,
+    CoordinatorPhase,
+    CoordinatorStatus,
+    MemberStatus,
+)
 from regroup_trainer.protocol.ledger import FailedStarts
 
 HEARD_SECONDS = 5.0
 """How recent a sign of life must be."""
 HEARD_NAMED = 1024
 """Agents that a status names at most."""
+NEWS_SECONDS = 0.5
+"""The least time between two lines of a watch with a status."""
+PROGRESS_SECONDS = (25.0, 35.0)
+"""Between them where nothing changes: drawn anew each time, so that watches that began together do
+not stay together.
+"""
+
+
+class StatusLines:
+    """The lines of one watch, `every` so many seconds at least. Times are monotonic seconds. `draw`
+    gives numbers from 0 to 1.
+    """
+
+    def __init__(self, every: float, draw: Callable[[], float]) -> None:
+        self._every = every
+        self._draw = draw
+        self._essence: object = None
+        self._status_at = self._progress_at = self._line_at = -math.inf
+
+    def next_line(self, status: CoordinatorStatus, now: float) -> bytes | None:
+        """The line that is due, without its end; None while none is."""
+        essence = status.essence(), status.heard and frozenset(status.heard)
+        changed = essence != self._essence
+        if now >= (self._status_at + NEWS_SECONDS if changed else self._progress_at):
+            self._essence, self._status_at, self._line_at = essence, now, now
+            least, longest = PROGRESS_SECONDS
+            self._progress_at = now + least + (longest - least) * self._draw()
+            return _line_of(status)
+        if changed or now - self._line_at < self._every:
+            return None
+        self._line_at = now
+        return b""
+
+    def pauses(self, now: float) -> tuple[float, float]:
+        """Seconds in which no change leads to a line, and until a line is due without one."""
+        news, empty = self._status_at + NEWS_SECONDS, self._line_at + self._every
+        return max(0.0, news - now), max(0.0, empty - now)
+
+
+def _line_of(status: CoordinatorStatus) -> bytes:
+    line = status.model_dump_json().encode()
+    return line if len(line) < WATCH_LINE_BYTES else ASK_LINE
 
 
 def make_status(state: State, sequence: int) -> CoordinatorStatus:

@@ -11,6 +11,7 @@ import hmac
 import json
 import logging
 import math
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -24,6 +25,8 @@ from pydantic import BaseModel, ValidationError
 from regroup_trainer.coordinator.coordinator_metrics import make_registry
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.coordinator_status import (
+    NEWS_SECONDS,
+    StatusLines,
     handed_over,
     heard_of,
     make_status,
@@ -37,6 +40,7 @@ from regroup_trainer.coordinator.number_files import reserve
 from regroup_trainer.protocol.agent_messages import Hello, agent_message
 from regroup_trainer.protocol.coordinator_messages import Refused
 from regroup_trainer.protocol.desired import Desired, Lost
+from regroup_trainer.protocol.job_status import WATCH_LINE_SECONDS, CoordinatorStatus
 from regroup_trainer.protocol.message import (
     NAME_LIMIT,
     PROTOCOL_VERSION,
@@ -47,6 +51,7 @@ from regroup_trainer.protocol.message import (
 from regroup_trainer.protocol.rank_messages import Progress
 from regroup_trainer.system.background import Background
 from regroup_trainer.system.kept_file import KeptFile
+from regroup_trainer.system.line_stream import LineStream
 from regroup_trainer.system.server_connections import (
     IDLE_SECONDS,
     SPARE_CONNECTIONS,
@@ -57,6 +62,8 @@ BODY_BYTES = 256 * 1024
 LONGEST_DELAY_SECONDS = 60.0
 """A heartbeat that says it was later is taken for one that was so late."""
 LONGEST_WAIT_SECONDS = 60.0
+MOST_WATCHES = 4
+"""At a time: of two operators, with a place each for one that has died without a word."""
 BODY_SECONDS = 10.0
 """For the body of a request, and for the first message of an agent."""
 VOLUME_SECONDS = 5.0
@@ -92,6 +99,8 @@ class Server:
         self._kept: object = None
         self._kept_at = 0.0
         self._news = asyncio.Condition()
+        self._watches: list[LineStream] = []
+        """The oldest first."""
         self._tick_soon = asyncio.Event()
         """Set to have the next tick soon."""
         self._over = False
@@ -107,6 +116,7 @@ class Server:
         app.router.add_post("/v1/heartbeat/{member}", self._heartbeat)
         app.router.add_post(r"/v1/importing/{index:\d{1,6}}", self._importing)
         app.router.add_get("/v1/status", self._status)
+        app.router.add_get("/v1/watch", self._watch)
         app.router.add_put("/v1/desired", self._desired)
         app.router.add_post("/v1/lost", self._lost)
         app.router.add_get("/healthz", self._healthz)
@@ -126,6 +136,7 @@ class Server:
         try:
             yield listening.addresses[0][1]
         finally:
+            await self._end()
             await listening.cleanup()
 
     def _most_connections(self) -> int:
@@ -151,15 +162,24 @@ class Server:
                 await self._news.wait_for(lambda: not self._somebody_leaves())
             await self._pass(seconds)  # for the operator to read the result
         await self._pass(company_seconds, lambda: not self._is_between())
-        self._over = True  # whoever asks to leave from now on asks the successor
+        await self._end()  # whoever asks to leave from now on asks the successor
         for member in list(self._connections):
             self._close(member)
 
+    async def _end(self) -> None:
+        """Decide nothing from now on, and end the watches."""
+        self._over = True
+        await self._wake()
+
     async def _pass(self, seconds: float, enough: Callable[[], bool] = lambda: False) -> None:
         """Wait so long, or until it is enough, or no agent is connected."""
+        await self._await_news(seconds, lambda: not self._connections or enough())
+
+    async def _await_news(self, seconds: float, holds: Callable[[], bool]) -> None:
+        """Wait so long, or until this holds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds), self._news:
-                await self._news.wait_for(lambda: not self._connections or enough())
+                await self._news.wait_for(holds)
 
     def _has_company(self) -> bool:
         """Whether an agent on this node may leave as well, and has not said so."""
@@ -277,13 +297,46 @@ class Server:
             _number(request, "after", -1),
             min(_number(request, "wait", 0), LONGEST_WAIT_SECONDS),
         )
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait), self._news:
-                await self._news.wait_for(lambda: self._sequence > after)
+        await self._await_news(wait, lambda: self._sequence > after)
+        text = self._status_now().model_dump_json()
+        return web.Response(text=text, content_type="application/json")
+
+    def _status_now(self) -> CoordinatorStatus:
         status = make_status(self._core.state, self._sequence)
         heard = heard_of(self._core.state, time.monotonic())
-        status = status.model_copy(update={"heard": heard})
-        return web.Response(text=status.model_dump_json(), content_type="application/json")
+        return status.model_copy(update={"heard": heard})
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        least, longest = WATCH_LINE_SECONDS
+        every = min(max(least, _number(request, "every", least)), longest)
+        stream = await LineStream.begin(request)
+        self.connections.hold(request.transport)
+        if len(self._watches) >= MOST_WATCHES:
+            self._watches.pop(0).drop()
+        self._watches.append(stream)
+        try:
+            await self._send_lines(stream, StatusLines(every, random.random))
+        except (ConnectionError, TimeoutError):
+            stream.drop()
+        finally:
+            if stream in self._watches:
+                self._watches.remove(stream)
+        return stream.response
+
+    async def _send_lines(self, stream: LineStream, lines: StatusLines) -> None:
+        """Until this coordinator is over. Raises as `stream` does."""
+        while not self._over:
+            seen, now, is_free = self._sequence, time.monotonic(), stream.is_free()
+            line = lines.next_line(self._status_now(), now) if is_free else None
+            if line is not None:
+                await stream.send(line)
+            pauses = lines.pauses(now) if is_free else (NEWS_SECONDS, NEWS_SECONDS)
+            await self._await_line(seen, *pauses)
+
+    async def _await_line(self, seen: int, pause: float, longest: float) -> None:
+        """Wait `pause`, then for a change since the sequence `seen`; `longest` in all."""
+        await self._await_news(pause, lambda: self._over)
+        await self._await_news(longest - pause, lambda: self._over or self._sequence > seen)
 
     async def _desired(self, request: web.Request) -> web.Response:
         self._do(self._core.update_desired(await _body(request, Desired), time.monotonic()))

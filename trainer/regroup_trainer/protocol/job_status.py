@@ -123,6 +123,13 @@ class Outcome(Message):
     """In CamelCase, where it is known more precisely than that training failed."""
 
 
+WATCH_LINE_SECONDS = (1.0, 5.0)
+"""Least and longest time between two lines of a watch while nothing changes."""
+WATCH_LINE_BYTES = 64 * 1024
+"""Of a line of a watch, with its end."""
+ASK_LINE = b'{"ask":"/v1/status"}'
+"""Stands in a watch for a status that is longer than a line may be."""
+
 CoordinatorPhase = Literal[
     "waiting",
     "starting",
@@ -139,6 +146,11 @@ CoordinatorPhase = Literal[
 class CoordinatorStatus(Message):
     """Answer of GET /v1/status?after=SEQUENCE&wait=SECONDS: returns at once when `sequence` is
     above `after`.
+
+    GET /v1/watch?every=SECONDS answers with lines until the process ends, so often at least. A line
+    is a status, or ASK_LINE where that is longer than WATCH_LINE_BYTES: at the begin, after a
+    change of its essence or of `heard`, and each half minute for the progress. An empty line says
+    that neither has changed.
     """
 
     protocol: int = PROTOCOL_VERSION
@@ -178,6 +190,14 @@ class CoordinatorStatus(Message):
     outcome: Outcome | None = None
     """How the job ended; None while it has not."""
 
+    def essence(self) -> tuple[object, ...]:
+        """What makes a status news: all but the numbers that every step changes."""
+        return (
+            *(getattr(self, name) for name in _ESSENTIAL),
+            [(member.member, member.rank, member.lost) for member in self.members],
+            self.progress is not None,
+        )
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read an answer of any version of the protocol that is still spoken. Raises ValueError,
@@ -197,3 +217,7 @@ class CoordinatorStatus(Message):
             problem = error.errors(include_url=False)[0]
             where = shorten(".".join(map(str, problem["loc"])))
             raise ValueError(f"protocol {quote(version)}: {where}: {problem['msg']}") from error
+
+
+_NOT_ESSENTIAL = {"sequence", "heard", "progress", "ledger", "message", "members"}
+_ESSENTIAL = tuple(name for name in CoordinatorStatus.model_fields if name not in _NOT_ESSENTIAL)

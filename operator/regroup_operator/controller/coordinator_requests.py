@@ -1,0 +1,155 @@
+"""Requests to coordinators and agents: by IP and with the job's token, without redirects, and with
+bounds for the time and the size of an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPStatus
+
+import aiohttp
+
+from regroup_operator.errors import CoordinatorError, NoAnswerError, NoWatchError
+from regroup_trainer.protocol.job_status import WATCH_LINE_BYTES
+from regroup_trainer.protocol.message import printable
+from regroup_trainer.system.connection_errors import why_no_answer
+
+TIMEOUT_SECONDS = 2.0
+WAIT_SECONDS = 1.0
+"""How long a coordinator may hold an answer back."""
+LATE_SECONDS = 2.1
+"""How late a line of a watch may come. With the second between two lines this is a little more than
+UNHEARD_SECONDS: a coordinator is silent as soon as its watch is.
+"""
+LARGE_BYTES = 256 * 1024
+"""Of an answer. What is longer is read when no other such answer of its namespace is."""
+TURN_PATIENCE_SECONDS = 1.0
+"""How long it waits for that. A coordinator whose answer is put off is there all the same."""
+
+Read = Callable[[aiohttp.ClientResponse], Awaitable[bytearray]]
+"""Reads a body. Raises CoordinatorError."""
+
+_REQUEST = aiohttp.ClientTimeout(total=WAIT_SECONDS + TIMEOUT_SECONDS, sock_connect=TIMEOUT_SECONDS)
+
+
+def open_session() -> aiohttp.ClientSession:
+    """For Requests, which does not close it. It has as many connections as there are jobs: a
+    request that waits for another one's connection looks unanswered.
+    """
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+
+
+class Requests:
+    """Sends requests over a session."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def send(
+        self, method: str, url: str, token: str, body: str | None = None, read: Read | None = None
+    ) -> bytearray:
+        """The body of the answer. Raises CoordinatorError."""
+        async with self._answer(method, url, token, _REQUEST, body) as answer:
+            content = await (read or read_body)(answer)
+        if answer.status >= 300:
+            raise _refused(method, url, answer.status, content)
+        return content
+
+    @asynccontextmanager
+    async def watch(
+        self, url: str, token: str, every: float
+    ) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
+        """A function that waits until something arrives, and returns the newest line of that; empty
+        where nothing is new. Raises NoWatchError where there is no watch, NoAnswerError at its end
+        and where no line comes `every` so many seconds, and CoordinatorError.
+        """
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=TIMEOUT_SECONDS, sock_read=every + LATE_SECONDS
+        )
+        async with self._answer("GET", f"{url}?every={every:.2f}", token, timeout) as answer:
+            if answer.status == HTTPStatus.NOT_FOUND:
+                raise NoWatchError(url)
+            if answer.status >= 300:
+                raise _refused("GET", url, answer.status, await read_body(answer))
+            yield functools.partial(_next_line, answer, LineBuffer())
+
+    @asynccontextmanager
+    async def _answer(
+        self,
+        method: str,
+        url: str,
+        token: str,
+        timeout: aiohttp.ClientTimeout,
+        body: str | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An error of the connection is a NoAnswerError, then and later."""
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        try:
+            async with self._session.request(
+                method, url, data=body, headers=headers, timeout=timeout, allow_redirects=False
+            ) as answer:
+                yield answer
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            where = url.partition("?")[0]
+            raise NoAnswerError(f"{where}: {why_no_answer(error)}") from error
+
+
+class LineBuffer:
+    """Cuts a stream into lines. What it keeps is never longer than a line may be."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def newest(self, chunk: bytes) -> bytes:
+        """The newest line that this chunk completes and that is not empty, without its end: an
+        older one is of no use any more. Empty where there is none. Raises CoordinatorError for a
+        line that is too long.
+        """
+        whole, end, rest = (self._rest + chunk).rpartition(b"\n")
+        self._rest = rest if end else whole + rest
+        newest = whole.rstrip(b"\n").rpartition(b"\n")[2] if end else b""
+        if max(len(newest), len(self._rest)) >= WATCH_LINE_BYTES:
+            raise CoordinatorError(f"a line of its watch above {WATCH_LINE_BYTES} bytes")
+        return newest
+
+
+async def _next_line(answer: aiohttp.ClientResponse, buffer: LineBuffer) -> bytes:
+    chunk = await answer.content.readany()
+    if not chunk:
+        raise NoAnswerError(f"{answer.url.with_query(None)}: the connection was closed")
+    return buffer.newest(chunk)
+
+
+async def read_body(
+    answer: aiohttp.ClientResponse, most: int = LARGE_BYTES, turn: asyncio.Lock | None = None
+) -> bytearray:
+    """The body. Raises CoordinatorError above `most` bytes, and where it is not its turn."""
+    body = bytearray()
+    async with AsyncExitStack() as held:
+        async for chunk in answer.content.iter_chunked(65536):
+            if turn and len(body) <= LARGE_BYTES < len(body) + len(chunk):
+                await _take(turn, answer)
+                held.callback(turn.release)
+            body += chunk
+            if len(body) > most:
+                raise CoordinatorError(f"{answer.url}: an answer above {most} bytes")
+    return body
+
+
+async def _take(turn: asyncio.Lock, answer: aiohttp.ClientResponse) -> None:
+    try:
+        async with asyncio.timeout(TURN_PATIENCE_SECONDS):
+            await turn.acquire()
+    except TimeoutError as error:
+        raise CoordinatorError(
+            f"{answer.url}: its large answer is put off: another of its namespace is being read"
+        ) from error
+
+
+def _refused(method: str, url: str, status: int, content: bytearray) -> CoordinatorError:
+    # A tenant's program wrote it: in a log it must look like no other line.
+    said = content[:300].decode(errors="replace")
+    return CoordinatorError(f"{method} {url}: {status} {printable(said)}")

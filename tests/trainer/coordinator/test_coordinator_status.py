@@ -1,0 +1,126 @@
+"""The lines of a watch: what leads to one, how often, and what one holds."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from regroup_trainer.coordinator.coordinator_status import (
+    NEWS_SECONDS,
+    PROGRESS_SECONDS,
+    StatusLines,
+)
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.job_status import (
+    ASK_LINE,
+    WATCH_LINE_BYTES,
+    CoordinatorStatus,
+    MemberStatus,
+    Straggler,
+)
+from regroup_trainer.protocol.ledger import Ledger
+from regroup_trainer.protocol.rank_messages import Progress
+
+EVERY = 1.0
+
+
+def status(**changes: Any) -> CoordinatorStatus:
+    """Of a job that trains."""
+    progress = Progress(generation=GenerationNumber(1, 1), rank=0, step=7, time=0.0)
+    given = {"term": 1, "sequence": 1, "revision": 1, "phase": "running", "message": "training"}
+    return CoordinatorStatus(**{**given, "progress": progress, "heard": (), **changes})
+
+
+def member(**changes: Any) -> MemberStatus:
+    given = {"member": "uid-0", "index": 0, "pod": "gpt-w0-1", "node": "n", "rank": 0, "step": 0}
+    return MemberStatus(**{**given, **changes})
+
+
+def begun(first: CoordinatorStatus | None = None) -> StatusLines:
+    """The lines after the first one, which was sent at 0."""
+    lines = StatusLines(EVERY, random.random)
+    assert lines.next_line(first or status(), 0.0) == (first or status()).model_dump_json().encode()
+    return lines
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"phase": "recovering"},
+        {"revision": 2},
+        {"members": (member(),)},
+        {"world_size": 2},
+        {"heard": ("uid-1",)},
+        {"progress": None},
+        {"stragglers": (Straggler(rank=0, member="m", pod="p", node="n", percent=40),)},
+    ],
+)
+def test_a_change_of_the_essence_is_sent_whole(change: dict[str, Any]) -> None:
+    changed = status(**change)
+    line = begun().next_line(changed, NEWS_SECONDS)
+    assert line is not None
+    assert CoordinatorStatus.parse(line.decode()) == changed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sequence": 2},
+        {"message": "training: step 8"},
+        {"ledger": Ledger(lost_steps=1)},
+        {"progress": status().progress.model_copy(update={"step": 8})},  # type: ignore[union-attr]
+    ],
+)
+def test_what_each_step_changes_is_sent_twice_a_minute(change: dict[str, Any]) -> None:
+    lines, sent = begun(), []
+    for tick in range(600):
+        line = lines.next_line(status(**change), tick / 10)
+        if line:
+            sent.append(tick / 10)
+    least, longest = PROGRESS_SECONDS
+    assert least <= sent[0] <= longest + 0.1
+    assert len(sent) in (1, 2)
+
+
+def test_a_step_of_a_member_is_no_change_and_its_loss_is_one() -> None:
+    lines = begun(status(members=(member(),)))
+    assert lines.next_line(status(members=(member(step=9),)), 0.6) is None
+    assert lines.next_line(status(members=(member(lost="silent"),)), 0.6)
+
+
+def test_a_status_that_changes_all_the_time_is_sent_twice_a_second() -> None:
+    lines = begun()
+    sent = [t for t in range(1, 101) if lines.next_line(status(revision=t), t / 10)]
+    assert sent == list(range(5, 101, 5))
+
+
+def test_an_empty_line_says_that_nothing_has_changed() -> None:
+    lines = begun()
+    assert lines.next_line(status(), EVERY - 0.1) is None
+    assert lines.next_line(status(), EVERY) == b""
+    assert lines.next_line(status(), EVERY + 0.1) is None
+    assert lines.next_line(status(revision=2), EVERY + 0.2)
+
+
+def test_no_empty_line_hides_a_change() -> None:
+    lines = StatusLines(0.1, random.random)
+    lines.next_line(status(), 0.0)
+    assert lines.next_line(status(revision=2), NEWS_SECONDS - 0.1) is None
+    assert lines.next_line(status(revision=2), NEWS_SECONDS)
+
+
+def test_of_a_status_that_fits_no_line_it_is_said_that_it_changed() -> None:
+    members = tuple(member(member=f"uid-{n}", lost="x" * 100) for n in range(500))
+    lines = StatusLines(EVERY, random.random)
+    assert len(status(members=members).model_dump_json()) >= WATCH_LINE_BYTES
+    assert lines.next_line(status(members=members), 0.0) == ASK_LINE
+    assert lines.next_line(status(members=members), EVERY) == b""
+    assert lines.next_line(status(members=members, revision=2), EVERY) == ASK_LINE
+
+
+def test_the_pauses_say_when_a_line_may_come_and_when_one_must() -> None:
+    lines = begun()
+    assert lines.pauses(0.2) == pytest.approx((0.3, 0.8))
+    assert lines.pauses(5.0) == (0.0, 0.0)
