@@ -52,6 +52,7 @@ class OperatorProcess:
             "REGROUP_OPERATOR_TRAINER_IMAGE": "example/trainer:1",
             "REGROUP_OPERATOR_COORDINATOR_IMAGE": "example/operator:1",
             "REGROUP_OPERATOR_KEY_SECRET": f"{RELEASE}/regroup-key",
+            "REGROUP_OPERATOR_LEASE": f"{RELEASE}/regroup-operator",
             "REGROUP_OPERATOR_HEALTH_PORT": str(self.health_port),
             "REGROUP_OPERATOR_METRICS_PORT": str(self.metrics_port),
         }

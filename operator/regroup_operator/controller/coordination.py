@@ -36,6 +36,7 @@ from regroup_operator.controller.hearing_clock import HearingClock
 from regroup_operator.controller.outage_breaker import OutageBreaker
 from regroup_operator.decide.coordinator_evidence import is_evidence
 from regroup_operator.errors import CoordinatorError, NoAnswerError
+from regroup_operator.informer.write_guard import Guard, checks, guarded, unguarded
 from regroup_operator.observe.coordinator_answer import most_bytes, read_answer
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT
@@ -69,20 +70,27 @@ _COST = (1e-3, 20e-6)
 """Seconds of that thread that an answer may take, and for each worker of its job."""
 
 
-def open_session() -> aiohttp.ClientSession:
-    """For Coordinators, which does not close it. It has as many connections as there are jobs: a
-    request that waits for another one's connection looks unanswered.
+def open_session(guard: Guard = unguarded) -> aiohttp.ClientSession:
+    """For Coordinators with that guard, which does not close it. It has as many connections as
+    there are jobs: a request that waits for another one's connection looks unanswered.
     """
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    connector = aiohttp.TCPConnector(limit=0)
+    return aiohttp.ClientSession(connector=connector, trace_configs=checks(guard))
 
 
 class Coordinators:
     """The coordinators of all jobs. `on_news(key)` is called when an answer is news, or none
-    comes.
+    comes. `guard` is asked before each request that changes something.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, on_news: Callable[[Key], None]) -> None:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        on_news: Callable[[Key], None],
+        guard: Guard = unguarded,
+    ) -> None:
         self._session = session
+        self._guard = guard
         self._on_news = on_news
         self._followers: dict[Key, FollowedCoordinator] = {}
         self._breaker = OutageBreaker()
@@ -240,8 +248,8 @@ class Coordinators:
                 url,
                 data=body,
                 headers=headers,
-                timeout=timeout,
                 allow_redirects=False,
+                **guarded(method, self._guard, timeout),
             ) as answer:
                 content = await (read or _read)(answer)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
