@@ -31,6 +31,8 @@ class FakeClusterApi:
         self.requests: Counter[str] = Counter()
         self.withheld: set[str] = set()
         """Resources whose lists are refused."""
+        self.unreadable: set[str] = set()
+        """Resources whose reads by name are refused."""
         self._objects: dict[tuple[str, str, str], Json] = {}
         """By resource, namespace and name."""
         self._events: list[tuple[int, str, Json]] = []
@@ -110,6 +112,8 @@ class FakeClusterApi:
         if verb == "create":
             return await self._create(resource, namespace, body)
         found = self._objects.get((resource, namespace, name))
+        if verb == "get" and resource in self.unreadable:
+            return _refuse(403, "not yours to get")
         if found is None:
             return _refuse(404, f"{name} not found")
         if verb == "patch":

@@ -70,10 +70,19 @@ class OperatorProcess:
         wait_until("a healthy operator", self._healthy, seconds=60)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal; its exit code."""
+        """Send a signal that ends it; its exit code."""
+        self.send(how)
+        return self.wait()
+
+    def send(self, how: signal.Signals) -> None:
+        """Send a signal."""
         assert self._process is not None
         self._process.send_signal(how)
-        return self._process.wait(timeout=30)
+
+    def wait(self) -> int:
+        """Wait for its end; its exit code."""
+        assert self._process is not None
+        return self._process.wait(timeout=60)
 
     def metrics(self) -> str:
         """What a scrape gets."""
