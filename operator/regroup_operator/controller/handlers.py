@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any, NoReturn
 
 import kopf
@@ -77,20 +78,18 @@ class Operator:
         )
         self._is_filled = False
         self._leads = False
-        self._election: Election | None = None
-        self._closers: list[Any] = []
-        self._health: Listening | None = None
+        self._closing = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, *, may_watch_nodes: bool) -> None:
         """Open the clients, and start the workers once memory is filled and this replica leads.
         `may_watch_nodes`: whether its rights allow it.
         """
-        lease_connection = await ApiConnection(login).__aenter__()
-        lease = LeaseRequests(lease_connection, self._settings.lease)
-        election = self._election = Election(lease, new_identity(), self._end)
-        cluster = await Cluster(login, election.seconds_left).__aenter__()
-        session = open_session(election.seconds_left)
+        opened = self._closing.enter_async_context
+        lease = LeaseRequests(await opened(ApiConnection(login)), self._settings.lease)
+        election = Election(lease, new_identity(), self._end)
+        cluster = await opened(Cluster(login, election.seconds_left))
+        session = await opened(open_session(election.seconds_left))
         coordinators = Coordinators(session, self.queue.add, election.seconds_left)
         states = ObjectCache[NodeState](MOST_NODE_BYTES, MOST_NODE_BYTES)
         nodes = NodeWatch(cluster, states if may_watch_nodes else None)
@@ -104,12 +103,14 @@ class Operator:
         leading = asyncio.create_task(self._lead(election, reconciler, memory, watches))
         leading.add_done_callback(self._ended)
         self._tasks = [leading, *(asyncio.create_task(watch.run()) for watch in watches)]
-        self._health = await serve_health(
+        health = await serve_health(
             self._settings.health_port,
             lambda: len(self.queue),
             lambda: self._is_filled and election.has_read.is_set(),
         )
-        self._closers = [coordinators, session, cluster, lease_connection]
+        self._closing.push_async_callback(health.cleanup)
+        self._closing.push_async_callback(election.release)
+        self._closing.callback(coordinators.close)
 
     async def _lead(
         self,
@@ -141,20 +142,14 @@ class Operator:
         self._is_filled = True
 
     async def stop(self) -> None:
-        """End the workers, let another replica lead, and close the clients. The jobs train on."""
+        """End the workers and polls, let another replica lead, and close the clients. The jobs
+        train on.
+        """
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.queue.close()
-        coordinators, session, *connections = self._closers
-        coordinators.close()
-        if self._election is not None:
-            await self._election.release()
-        if self._health is not None:
-            await self._health.cleanup()
-        await session.close()
-        for connection in connections:
-            await connection.__aexit__(None, None, None)
+        await self._closing.aclose()
 
     def _node_watch(
         self, connection: ApiConnection, states: ObjectCache[NodeState], nodes: NodeWatch
@@ -166,15 +161,16 @@ class Operator:
         return ListWatch(Collection(connection, nodes_path()), states, changed, keep_node)
 
     def _pod_changed(self, job: Key, _same_spec: bool) -> None:
-        if self._leads:
-            self.queue.add(job)
+        self._add(job)
 
     def _changed(self, key: Key, same_spec: bool) -> None:
-        # A standby keeps no keys: those of jobs that are gone would gather.
+        # A status that the operator itself has written must not repeat a refused request at once.
+        self._add(key, patient=same_spec, routine=same_spec)
+
+    def _add(self, key: Key, **how: bool) -> None:
+        """A standby keeps no keys: those of jobs that are gone would gather."""
         if self._leads:
-            # A status that the operator itself has written must not repeat a refused request at
-            # once.
-            self.queue.add(key, patient=same_spec, routine=same_spec)
+            self.queue.add(key, **how)
 
     async def _work(self, reconciler: Reconciler) -> None:
         while True:

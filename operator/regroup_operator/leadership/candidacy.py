@@ -73,12 +73,10 @@ class Candidacy:
         )
 
     def _free_at(self, lease: Lease | None, now: float) -> float:
-        if lease is None and self.lease is not None:
-            # Somebody has deleted it, and its holder may act.
-            return now + max(self.lease.seconds, LEASE_SECONDS)
-        if lease is None or _is_same(lease, self.lease):
+        counts = lease or self.lease  # whose holder may act though somebody has deleted it
+        if counts is None or _is_same(lease, self.lease):
             return self.free_at
-        return now + lease.held_seconds
+        return now + counts.held_seconds
 
     def wrote(self, lease: Lease, sent_at: float) -> Candidacy:
         """After a write that succeeded. It was sent at `sent_at`, and others have seen the Lease
@@ -107,8 +105,10 @@ class Candidacy:
         }
 
 
-def _is_same(one: Lease, other: Lease | None) -> bool:
-    return other is not None and (one.uid, one.version) == (other.uid, other.version)
+def _is_same(one: Lease | None, other: Lease | None) -> bool:
+    if one is None or other is None:
+        return False
+    return (one.uid, one.version) == (other.uid, other.version)
 
 
 def _micro_time(time: datetime) -> str:
