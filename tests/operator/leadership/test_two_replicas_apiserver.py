@@ -47,19 +47,13 @@ def replicas(api: Api, tmp_path: Path) -> Iterator[tuple[OperatorProcess, Operat
     standby = OperatorProcess(tmp_path / "one/kubeconfig", tmp_path / "two")
     try:
         leader.start()
-        wait_until("a leader", lambda: leads(leader), seconds=WAIT_SECONDS)
-        standby.start()
+        standby.start(stands_by=True)
         yield leader, standby
     finally:
         for process in (leader, standby):
-            process.send(signal.SIGKILL)
-            process.wait()
+            process.end()
     for process in (leader, standby):
         assert "Traceback" not in process.log.read_text()
-
-
-def leads(replica: OperatorProcess) -> bool:
-    return 'leader_election_master_status{name="regroup-operator"} 1.0' in replica.metrics()
 
 
 def lease(api: Api) -> dict[str, Any]:
@@ -100,14 +94,14 @@ def test_only_the_leader_acts_and_shows_jobs_and_the_other_follows_a_sigterm_at_
     series = re.compile(rf'^trainingjob_status_phase{{namespace="{namespace.name}"', re.MULTILINE)
     assert series.search(leader.metrics())
     assert not series.search(standby.metrics())
-    assert not leads(standby)
+    assert not standby.leads()
     before = uids(kubelets)
 
     kubelets.write("gpt-w0-1", {"phase": "Failed"})
     start = time.monotonic()
     assert leader.stop() == 0
     expect_replacement(kubelets, before, "gpt-w0-1", "gpt-w0-2")
-    wait_until("another leader", lambda: leads(standby), seconds=WAIT_SECONDS)
+    wait_until("another leader", standby.leads, seconds=WAIT_SECONDS)
     seconds = time.monotonic() - start
     print(f"another replica acted within {seconds:.2f} s after SIGTERM")
     assert seconds < RELEASED_SECONDS
@@ -129,9 +123,9 @@ def test_the_other_follows_a_leader_that_was_killed(
     seconds = time.monotonic() - start
     print(f"another replica acted within {seconds:.1f} s after SIGKILL")
     assert seconds < WAIT_SECONDS
-    assert leads(standby)
-    leader.start()
-    assert not leads(leader)
+    assert standby.leads()
+    leader.start(stands_by=True)
+    assert not leader.leads()
     assert lease(namespace.api)["leaseTransitions"] == 1
 
 
@@ -143,7 +137,7 @@ def test_a_leader_that_was_paused_past_its_lease_writes_nothing_and_ends(
     before = uids(kubelets)
     leader.send(signal.SIGSTOP)
     kubelets.write("gpt-w0-1", {"phase": "Failed"})
-    wait_until("another leader", lambda: leads(standby), seconds=WAIT_SECONDS)
+    wait_until("another leader", standby.leads, seconds=WAIT_SECONDS)
     expect_replacement(kubelets, before, "gpt-w0-1", "gpt-w0-2")
     steady = uids(kubelets)
     holder = lease(namespace.api)["holderIdentity"]
@@ -176,15 +170,17 @@ async def test_writes_that_arrive_when_another_leads_are_harmless(
             for each in (standby, first):
                 assert each.stop() == 0
             late.start()
-            wait_until("a leader", lambda: leads(late), seconds=WAIT_SECONDS)
-            standby.start()
+            standby.start(stands_by=True)
 
-        await asyncio.to_thread(lead_by_the_proxy)
-        kubelets = await asyncio.to_thread(start_job, namespace)
-        before = uids(kubelets)
-        proxy.mute(answers=False)
-        await asyncio.to_thread(kubelets.write, "gpt-w0-1", {"phase": "Failed"})
-        assert await asyncio.to_thread(late.wait) == EXIT_CODE
+        try:
+            await asyncio.to_thread(lead_by_the_proxy)
+            kubelets = await asyncio.to_thread(start_job, namespace)
+            before = uids(kubelets)
+            proxy.mute(answers=False)
+            await asyncio.to_thread(kubelets.write, "gpt-w0-1", {"phase": "Failed"})
+            assert await asyncio.to_thread(late.wait) == EXIT_CODE
+        finally:
+            late.end()
         await asyncio.to_thread(expect_replacement, kubelets, before, "gpt-w0-1", "gpt-w0-2")
         after, holder = uids(kubelets), lease(api)["holderIdentity"]
         proxy.mute(muted=False)
