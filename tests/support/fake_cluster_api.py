@@ -33,6 +33,12 @@ class FakeClusterApi:
         """Resources whose lists are refused."""
         self.unreadable: set[str] = set()
         """Resources whose reads by name are refused."""
+        self.held: set[str] = set()
+        """Writes, as in `requests`, that are carried out when `let_through` is set, whether anybody
+        still waits for the answer or not.
+        """
+        self.let_through = asyncio.Event()
+        self.late: list[asyncio.Task[web.StreamResponse]] = []
         self._objects: dict[tuple[str, str, str], Json] = {}
         """By resource, namespace and name."""
         self._events: list[tuple[int, str, Json]] = []
@@ -109,6 +115,17 @@ class FakeClusterApi:
         if verb == "list":
             return self._list(request, resource, namespace)
         body: Any = await request.json() if request.can_read_body else {}
+        if f"{verb} {resource}" in self.held:
+            self.late.append(asyncio.create_task(self._write_late(verb, place, body)))
+            return await asyncio.shield(self.late[-1])
+        return await self._write(verb, place, body)
+
+    async def _write_late(self, verb: str, place: re.Match[str], body: Any) -> web.StreamResponse:
+        await self.let_through.wait()
+        return await self._write(verb, place, body)
+
+    async def _write(self, verb: str, place: re.Match[str], body: Any) -> web.StreamResponse:
+        resource, namespace, name = place["resource"], place["namespace"] or "", place["name"]
         if verb == "create":
             return await self._create(resource, namespace, body)
         found = self._objects.get((resource, namespace, name))

@@ -298,3 +298,36 @@ async def test_a_replica_that_may_not_read_the_lease_is_not_ready(
     api.unreadable.clear()
     await until("a replica that leads", lambda: operator.operator._leads)
     assert await operator.health() == 200
+
+
+@pytest.mark.parametrize("write", ["create pods", "patch trainingjobs"])
+async def test_a_write_that_arrives_when_another_leads_is_harmless(
+    write: str, api: FakeClusterApi, running: Start
+) -> None:
+    leader = await running()
+    await make_job(api)
+    await until("four pods", lambda: len(leader.pods()) == 4)
+    await leader.reads()
+    standby = await running()
+    await until("a standby that is ready", lambda: standby.operator._is_filled)
+    api.held = {write}
+    await change_pod(api, "gpt-w0-1", "status", phase="Failed")
+    await until("a write", lambda: bool(api.late))
+    api.held.clear()
+    await leader.stop()
+    await until("a replacement", lambda: len(standby.pods()) == 5)
+    await standby.reads()
+    (before,) = api.all("trainingjobs")
+    api.let_through.set()
+    await asyncio.gather(*api.late)
+    await until("one pod for each worker", lambda: live_workers(api) == ["0", "1", "2"])
+    await standby.reads()
+    assert live_workers(api) == ["0", "1", "2"]
+    (job,) = api.all("trainingjobs")
+    assert job["status"]["restarts"] == before["status"]["restarts"]
+
+
+def live_workers(api: FakeClusterApi) -> list[str]:
+    """The index of each worker that has not failed, once for each of its pods."""
+    labels = [p["metadata"]["labels"] for p in api.all("pods") if p["status"]["phase"] != "Failed"]
+    return sorted(each["regroup.dev/index"] for each in labels if "regroup.dev/index" in each)
