@@ -44,11 +44,37 @@ def test_helm_finds_nothing_to_complain_about() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_operator_is_one_restricted_pod() -> None:
+def test_the_operator_has_two_replicas_which_a_rollout_or_a_drain_takes_in_turn() -> None:
     objects = render()
     deployment = objects["Deployment", "regroup"]["spec"]
-    assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
-    pod = operator_of(objects)
+    assert (deployment["replicas"], deployment["strategy"]) == (2, {"type": "RollingUpdate"})
+    assert objects["PodDisruptionBudget", "regroup"]["spec"] == {
+        "maxUnavailable": 1,
+        "selector": deployment["selector"],
+    }
+    (apart,) = operator_of(objects)["affinity"]["podAntiAffinity"].values()
+    assert apart[0]["podAffinityTerm"]["labelSelector"] == deployment["selector"]
+    assert render("replicas=1")["Deployment", "regroup"]["spec"]["replicas"] == 1
+    own = render('affinity={"nodeAffinity": {}}')
+    assert operator_of(own)["affinity"] == {"nodeAffinity": {}}
+
+
+def test_the_operator_may_write_one_lease() -> None:
+    objects = render()
+    place = "regroup-system/regroup-operator"
+    values = {e["name"]: e["value"] for e in operator_of(objects)["containers"][0]["env"]}
+    assert values["REGROUP_OPERATOR_LEASE"] == place
+    role = objects["Role", "regroup-leader"]
+    leases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+    assert role["metadata"]["namespace"] == "regroup-system"
+    assert role["rules"] == [
+        {**leases, "resourceNames": ["regroup-operator"], "verbs": ["get", "patch"]},
+        {**leases, "verbs": ["create"]},
+    ]
+
+
+def test_the_operator_is_a_restricted_pod() -> None:
+    pod = operator_of(render())
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     container = pod["containers"][0]
@@ -63,7 +89,8 @@ def test_the_operator_is_one_restricted_pod() -> None:
 @pytest.mark.parametrize(
     ("setting", "complaint"),
     [
-        ("replicas=2", "replicas"),
+        ("replicas=0", "replicas"),
+        ("replica=2", "replica"),
         ('image={"repository": ""}', "repository"),
         ('image={"pullPolicy": "Sometimes", "repository": "a"}', "pullPolicy"),
         ('logLevel="LOUD"', "logLevel"),
@@ -198,6 +225,7 @@ WATCHED = {
     for verb in ("list", "watch")
 }
 OWNER = {("trainingjobs/finalizers", "update")}
+LEADER = {("leases", verb) for verb in ("get", "create", "patch")}
 
 
 def test_every_right_is_used_and_every_use_has_its_right() -> None:
@@ -205,7 +233,7 @@ def test_every_right_is_used_and_every_use_has_its_right() -> None:
 
     methods = {name for name in vars(Cluster) if re.fullmatch(r"[a-z][a-z_]*", name)}
     assert methods - {"may"} == set(USED.values())
-    assert rules_of(render()) == set(USED) | WATCHED | OWNER
+    assert rules_of(render()) == set(USED) | WATCHED | OWNER | LEADER
 
 
 def test_no_rule_has_a_wildcard() -> None:

@@ -79,10 +79,11 @@ class Installation:
 
     @contextlib.contextmanager
     def cordoned_node_of_operator(self) -> Iterator[None]:
-        """Inside, no pod comes to the node on which the operator runs."""
-        ours = ("-n", installing.SYSTEM, "-l", "app.kubernetes.io/part-of=regroup")
-        (pod,) = self.kubectl.read("pods", *ours)["items"]
-        node = pod["spec"]["nodeName"]
+        """Inside, no pod comes to the node on which the operator runs that leads."""
+        where = ("-n", installing.SYSTEM)
+        lease = self.kubectl.read("lease", "regroup-operator", *where)
+        leader = lease["spec"]["holderIdentity"].partition("_")[0]
+        node = self.kubectl.read("pod", leader, *where)["spec"]["nodeName"]
         self.kubectl("cordon", node)
         try:
             yield

@@ -32,12 +32,20 @@ class FakeClusterApi:
         self.withheld: set[str] = set()
         """Resources whose lists are refused."""
         self.writes = 0
-        """Requests that change something."""
+        """Requests that change something, less those for the Lease of the replica that leads."""
         self.created: dict[str, list[str]] = {}
         """Resource -> names of all that requests have ever made."""
         self.has_lost_answer = False
         self._loses = 0
         self._applies_lost = False
+        self.unreadable: set[str] = set()
+        """Resources whose reads by name are refused."""
+        self.held: set[str] = set()
+        """Writes, as in `requests`, that are carried out when `let_through` is set, whether anybody
+        still waits for the answer or not.
+        """
+        self.let_through = asyncio.Event()
+        self.late: list[asyncio.Task[web.StreamResponse]] = []
         self._objects: dict[tuple[str, str, str], Json] = {}
         """By resource, namespace and name."""
         self._events: list[tuple[int, str, Json]] = []
@@ -118,25 +126,33 @@ class FakeClusterApi:
         if verb == "list":
             return self._list(request, resource, namespace)
         body: Any = await request.json() if request.can_read_body else {}
-        if verb in ("create", "patch", "delete"):
+        if verb in ("create", "patch", "delete") and resource != "leases":
             self.writes += 1
             if self.writes == self._loses:
-                return await self._lose(verb, resource, namespace, name, body)
-        return await self._change(verb, resource, namespace, name, body)
+                return await self._lose(verb, place, body)
+        if f"{verb} {resource}" in self.held:
+            self.late.append(asyncio.create_task(self._write_late(verb, place, body)))
+            return await asyncio.shield(self.late[-1])
+        return await self._write(verb, place, body)
 
-    async def _lose(self, *given: Any) -> web.Response:
+    async def _lose(self, verb: str, place: re.Match[str], body: Any) -> web.StreamResponse:
         if self._applies_lost:
-            await self._change(*given)
+            await self._write(verb, place, body)
         self.has_lost_answer = True
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def _change(
-        self, verb: str, resource: str, namespace: str, name: str | None, body: Any
-    ) -> web.Response:
+    async def _write_late(self, verb: str, place: re.Match[str], body: Any) -> web.StreamResponse:
+        await self.let_through.wait()
+        return await self._write(verb, place, body)
+
+    async def _write(self, verb: str, place: re.Match[str], body: Any) -> web.StreamResponse:
+        resource, namespace, name = place["resource"], place["namespace"] or "", place["name"]
         if verb == "create":
             return await self._create(resource, namespace, body)
         found = self._objects.get((resource, namespace, name or ""))
+        if verb == "get" and resource in self.unreadable:
+            return _refuse(403, "not yours to get")
         if found is None:
             return _refuse(404, f"{name} not found")
         if verb == "patch":

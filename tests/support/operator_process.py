@@ -52,27 +52,51 @@ class OperatorProcess:
             "REGROUP_OPERATOR_TRAINER_IMAGE": "example/trainer:1",
             "REGROUP_OPERATOR_COORDINATOR_IMAGE": "example/operator:1",
             "REGROUP_OPERATOR_KEY_SECRET": f"{RELEASE}/regroup-key",
+            "REGROUP_OPERATOR_LEASE": f"{RELEASE}/regroup-operator",
             "REGROUP_OPERATOR_HEALTH_PORT": str(self.health_port),
             "REGROUP_OPERATOR_METRICS_PORT": str(self.metrics_port),
         }
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Start it and wait until it is healthy."""
+    def start(self, *, stands_by: bool = False) -> None:
+        """Start it and wait until it is healthy, and leads if it does not stand by. A former leader
+        that was killed holds its Lease for 15 s.
+        """
         with self.log.open("ab") as log:
             command = [sys.executable, "-m", "regroup_operator"]
             self._process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
         self.wait_until_healthy()
+        if not stands_by:
+            wait_until("an operator that leads", self.leads, seconds=60)
+
+    def leads(self) -> bool:
+        """Whether it is the leader."""
+        return 'leader_election_master_status{name="regroup-operator"} 1.0' in self.metrics()
 
     def wait_until_healthy(self) -> None:
         """Wait until it answers a probe."""
         wait_until("a healthy operator", self._healthy, seconds=60)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal; its exit code."""
+        """Send a signal that ends it; its exit code."""
+        self.send(how)
+        return self.wait()
+
+    def end(self) -> None:
+        """Kill it if it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self.wait()
+
+    def send(self, how: signal.Signals) -> None:
+        """Send a signal."""
         assert self._process is not None
         self._process.send_signal(how)
-        return self._process.wait(timeout=30)
+
+    def wait(self) -> int:
+        """Wait for its end; its exit code."""
+        assert self._process is not None
+        return self._process.wait(timeout=60)
 
     def metrics(self) -> str:
         """What a scrape gets."""

@@ -15,6 +15,7 @@ SETTINGS = Settings(
     trainer_image="trainer:1",
     coordinator_image="operator:1",
     key_secret="regroup-system/regroup-key",
+    lease="regroup-system/regroup-operator",
 )
 
 KEYS = keyring.Keyring("0a0a0a0a", {"0a0a0a0a": b"0123456789abcdef"}, SETTINGS.key_secret)

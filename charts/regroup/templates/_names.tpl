@@ -11,6 +11,10 @@
 {{ .Values.operatorKey.existingSecret | default (printf "%s-key" (include "regroup.name" .)) }}
 {{- end }}
 
+{{- define "regroup.lease" -}}
+{{ printf "%s-operator" (include "regroup.name" .) }}
+{{- end }}
+
 {{- define "regroup.selector" -}}
 app.kubernetes.io/name: regroup-operator
 app.kubernetes.io/instance: {{ .Release.Name }}

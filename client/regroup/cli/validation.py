@@ -131,7 +131,10 @@ def _as_submitted(name: str, spec: TrainingJobSpec) -> Job:
 
 
 _SETTINGS = Settings(
-    trainer_image="regroup/trainer", coordinator_image="regroup/operator", key_secret="none/none"
+    trainer_image="regroup/trainer",
+    coordinator_image="regroup/operator",
+    key_secret="none/none",
+    lease="none/none",
 )
 """Stands for an installation: what is refused of a spec does not depend on it."""
 

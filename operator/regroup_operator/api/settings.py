@@ -13,7 +13,7 @@ from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS
 from regroup_operator.errors import SettingsError
 
 PREFIX = "REGROUP_OPERATOR_"
-_SECRET = rf"^{OBJECT_NAME}/{OBJECT_NAME}$"
+_PLACE = rf"^{OBJECT_NAME}/{OBJECT_NAME}$"
 
 
 class Settings(BaseModel):
@@ -27,10 +27,12 @@ class Settings(BaseModel):
     """Image of the workers of jobs that name no image."""
     coordinator_image: str
     """Image of coordinators: the operator's own."""
-    key_secret: Annotated[str, Field(pattern=_SECRET)]
+    key_secret: Annotated[str, Field(pattern=_PLACE)]
     """The Secret with the key that the jobs' tokens are derived from, as `namespace/name`. The
     operator makes it where there is none.
     """
+    lease: Annotated[str, Field(pattern=_PLACE)]
+    """The Lease by which one replica of the operator leads, as `namespace/name`."""
     namespaces: tuple[str, ...] = ()
     """Namespaces to watch; empty: all."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8080

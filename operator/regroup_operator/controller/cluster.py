@@ -19,6 +19,7 @@ from regroup_operator.errors import (
 )
 from regroup_operator.informer.api_connection import JSON_PATCH, ApiConnection, Login
 from regroup_operator.informer.collection import Collection, pages
+from regroup_operator.informer.write_guard import Guard, unguarded
 from regroup_operator.observe.observed import Identity
 from regroup_trainer.protocol.message import quote
 
@@ -97,8 +98,8 @@ class Cluster:
     and raises ConflictError where that is gone or has changed.
     """
 
-    def __init__(self, login: Login) -> None:
-        self.connection = ApiConnection(login)
+    def __init__(self, login: Login, guard: Guard = unguarded) -> None:
+        self.connection = ApiConnection(login, guard)
 
     async def __aenter__(self) -> Self:
         await self.connection.__aenter__()

@@ -44,6 +44,7 @@ from regroup_operator.controller.hearing_clock import HearingClock
 from regroup_operator.controller.outage_breaker import OutageBreaker
 from regroup_operator.decide.coordinator_evidence import is_evidence
 from regroup_operator.errors import CoordinatorError, NoAnswerError, NoWatchError
+from regroup_operator.informer.write_guard import Guard, unguarded
 from regroup_operator.observe.coordinator_answer import most_bytes, read_answer
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT
@@ -69,11 +70,16 @@ _COST = (1e-3, 20e-6)
 
 class Coordinators:
     """The coordinators of all jobs. `on_news(key)` is called when an answer is news, or none
-    comes.
+    comes. `guard` is asked before each request that changes something.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, on_news: Callable[[Key], None]) -> None:
-        self._requests = Requests(session)
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        on_news: Callable[[Key], None],
+        guard: Guard = unguarded,
+    ) -> None:
+        self._requests = Requests(session, guard)
         self._on_news = on_news
         self._followers: dict[Key, FollowedCoordinator] = {}
         self._breaker = OutageBreaker()

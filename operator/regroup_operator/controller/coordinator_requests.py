@@ -13,6 +13,7 @@ from http import HTTPStatus
 import aiohttp
 
 from regroup_operator.errors import CoordinatorError, NoAnswerError, NoWatchError
+from regroup_operator.informer.write_guard import Guard, checks, guarded, unguarded
 from regroup_trainer.protocol.job_status import WATCH_LINE_BYTES
 from regroup_trainer.protocol.message import printable
 from regroup_trainer.system.connection_errors import why_no_answer
@@ -35,18 +36,20 @@ Read = Callable[[aiohttp.ClientResponse], Awaitable[bytearray]]
 _REQUEST = aiohttp.ClientTimeout(total=WAIT_SECONDS + TIMEOUT_SECONDS, sock_connect=TIMEOUT_SECONDS)
 
 
-def open_session() -> aiohttp.ClientSession:
-    """For Requests, which does not close it. It has as many connections as there are jobs: a
-    request that waits for another one's connection looks unanswered.
+def open_session(guard: Guard = unguarded) -> aiohttp.ClientSession:
+    """For Requests with that guard, which does not close it. It has as many connections as there
+    are jobs: a request that waits for another one's connection looks unanswered.
     """
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    connector = aiohttp.TCPConnector(limit=0)
+    return aiohttp.ClientSession(connector=connector, trace_configs=checks(guard))
 
 
 class Requests:
-    """Sends requests over a session."""
+    """Sends requests over a session. `guard` is asked before each that changes something."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(self, session: aiohttp.ClientSession, guard: Guard = unguarded) -> None:
         self._session = session
+        self._guard = guard
 
     async def send(
         self, method: str, url: str, token: str, body: str | None = None, read: Read | None = None
@@ -89,7 +92,12 @@ class Requests:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         try:
             async with self._session.request(
-                method, url, data=body, headers=headers, timeout=timeout, allow_redirects=False
+                method,
+                url,
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                **guarded(method, self._guard, timeout),
             ) as answer:
                 yield answer
         except (TimeoutError, aiohttp.ClientError, OSError) as error:

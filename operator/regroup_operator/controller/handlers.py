@@ -3,6 +3,8 @@
 TrainingJobs, pods and nodes have a list and watch of our own, which reads within bounds: tenants
 write the first two, and `metadata.managedFields` as deep as they like. What they show is in memory.
 kopf is the shell: login, start and end. It watches nothing.
+
+All replicas fill their memory. Only the leader has rounds, and so polls coordinators, and writes.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import AsyncExitStack
+from typing import Any, NoReturn
 
 import kopf
 from aiohttp import web
@@ -31,9 +34,12 @@ from regroup_operator.controller.work_queue import Urgency, WorkQueue
 from regroup_operator.errors import OperatorError
 from regroup_operator.informer.api_connection import ApiConnection
 from regroup_operator.informer.collection import Collection
+from regroup_operator.informer.job_memory import JobMemory
 from regroup_operator.informer.job_pods import OwnedPod, is_loss
 from regroup_operator.informer.list_watch import ListWatch
 from regroup_operator.informer.object_cache import Change, ObjectCache
+from regroup_operator.leadership.election import Election, end_process, new_identity
+from regroup_operator.leadership.lease_requests import LeaseRequests
 from regroup_operator.observe.observed import NodeState
 from regroup_operator.render.keyring import Keyring
 from regroup_trainer.system.server_connections import Connections, Listening
@@ -63,24 +69,30 @@ class Operator:
     it.
     """
 
-    def __init__(self, settings: Settings, keys: Keyring) -> None:
+    def __init__(
+        self, settings: Settings, keys: Keyring, end: Callable[[str], NoReturn] = end_process
+    ) -> None:
         self._settings = settings
         self._keys = keys
+        self._end = end
         self.queue: WorkQueue[Key] = WorkQueue(
             group_of=lambda key: key[0], most_of_a_group=WORKERS_OF_A_NAMESPACE
         )
-        self._started = asyncio.Event()
-        self._closers: list[Any] = []
-        self._health: Listening | None = None
+        self._is_filled = False
+        self._leads = False
+        self._closing = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, *, may_watch_nodes: bool) -> None:
-        """Open the clients, and start the workers once memory is filled. `may_watch_nodes`: whether
-        its rights allow it.
+        """Open the clients, and start the workers once memory is filled and this replica leads.
+        `may_watch_nodes`: whether its rights allow it.
         """
-        cluster = await Cluster(login).__aenter__()
-        session = open_session()
-        coordinators = Coordinators(session, self.queue.add)
+        opened = self._closing.enter_async_context
+        lease = LeaseRequests(await opened(ApiConnection(login)), self._settings.lease)
+        election = Election(lease, new_identity(), self._end)
+        cluster = await opened(Cluster(login, election.seconds_left))
+        session = await opened(open_session(election.seconds_left))
+        coordinators = Coordinators(session, self.queue.add, election.seconds_left)
         states = ObjectCache[NodeState](MOST_NODE_BYTES, MOST_NODE_BYTES)
         nodes = NodeWatch(cluster, states if may_watch_nodes else None)
         filling = MemoryWatches(cluster, self._settings.namespaces or (None,))
@@ -90,55 +102,79 @@ class Operator:
         watches = filling.watches
         if may_watch_nodes:
             watches.append(self._node_watch(cluster.connection, states, nodes))
-        self._tasks = [
-            asyncio.create_task(self._start_workers(reconciler, watches)),
-            *(asyncio.create_task(watch.run()) for watch in watches),
-        ]
-        self._health = await serve_health(
-            self._settings.health_port, lambda: len(self.queue), self._started.is_set
+        leading = asyncio.create_task(self._lead(election, reconciler, memory, watches))
+        leading.add_done_callback(self._ended)
+        self._tasks = [leading, *(asyncio.create_task(watch.run()) for watch in watches)]
+        health = await serve_health(
+            self._settings.health_port,
+            lambda: len(self.queue),
+            lambda: self._is_filled and election.has_read.is_set(),
         )
-        self._closers = [coordinators, session, cluster]
+        self._closing.push_async_callback(health.cleanup)
+        self._closing.push_async_callback(election.release)
+        self._closing.callback(coordinators.close)
 
-    async def _start_workers(self, reconciler: Reconciler, watches: list[ListWatch[Any]]) -> None:
+    async def _lead(
+        self,
+        election: Election,
+        reconciler: Reconciler,
+        memory: JobMemory,
+        watches: list[ListWatch[Any]],
+    ) -> None:
+        """Stand by, then lead until the process ends."""
+        await self._fill(watches)
+        await election.win()
+        self._leads = True
+        for key in memory.jobs.all_keys():
+            self.queue.add(key)
+        self._tasks += [asyncio.create_task(self._work(reconciler)) for _ in range(WORKERS)]
+        await election.hold()
+
+    def _ended(self, leading: asyncio.Task[None]) -> None:
+        if not leading.cancelled():
+            self._end(f"the election failed: {leading.exception()!r}")
+
+    async def _fill(self, watches: list[ListWatch[Any]]) -> None:
         try:
             async with asyncio.timeout(LISTED_SECONDS):
                 for watch in watches:
                     await watch.listed.wait()
         except TimeoutError:
             log.warning("not all could be listed within %g s: jobs wait no longer", LISTED_SECONDS)
-        self._tasks += [asyncio.create_task(self._work(reconciler)) for _ in range(WORKERS)]
-        self._started.set()
+        self._is_filled = True
 
     async def stop(self) -> None:
-        """End the workers and close the clients. The jobs train on."""
-        if self._health is not None:
-            await self._health.cleanup()
+        """End the workers and polls, let another replica lead, and close the clients. The jobs
+        train on.
+        """
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.queue.close()
-        coordinators, session, cluster = self._closers
-        coordinators.close()
-        await session.close()
-        await cluster.__aexit__(None, None, None)
+        await self._closing.aclose()
 
     def _node_watch(
         self, connection: ApiConnection, states: ObjectCache[NodeState], nodes: NodeWatch
     ) -> ListWatch[NodeState]:
         def changed(change: Change[NodeState]) -> None:
             for job in nodes.changed(change.subject[1]):
-                self.queue.add(job, Urgency.LOST)
+                self._add(job, Urgency.LOST)
 
         return ListWatch(Collection(connection, nodes_path()), states, changed, keep_node)
 
     def _pod_changed(self, change: Change[OwnedPod]) -> None:
-        self.queue.add(change.subject, Urgency.LOST if is_loss(change) else Urgency.CHANGED)
+        self._add(change.subject, Urgency.LOST if is_loss(change) else Urgency.CHANGED)
 
     def _changed(self, change: Change[str]) -> None:
         # A status that the operator itself has written must not repeat a refused request at once.
         known = Urgency.ROUTINE if change.same_spec else Urgency.CHANGED
         urgency = known if change.before else Urgency.NEW
-        self.queue.add(change.subject, urgency, patient=change.same_spec)
+        self._add(change.subject, urgency, patient=change.same_spec)
+
+    def _add(self, key: Key, urgency: Urgency, *, patient: bool = False) -> None:
+        """A standby keeps no keys: those of jobs that are gone would gather."""
+        if self._leads:
+            self.queue.add(key, urgency, patient=patient)
 
     async def _work(self, reconciler: Reconciler) -> None:
         while True:
@@ -168,7 +204,7 @@ async def serve_health(
     port: int, waiting: Callable[[], int], is_started: Callable[[], bool]
 ) -> Listening:
     """Serve /healthz, which answers how many jobs wait, on all addresses; with status 503 until the
-    workers have started. The caller cleans up. Silent connections are bounded: whoever reaches the
+    operator has started. The caller cleans up. Silent connections are bounded: whoever reaches the
     port can open them, and a probe must get through. Raises OSError.
     """
     connections = Connections(lambda: PROBES_AT_ONCE)

@@ -105,6 +105,8 @@ class Reconciler:
         self._progress = ProgressSchedule()
         self._hindrances: dict[Key, str | None] = {}
         """What the message of each job says beside its progress, as this process wrote it."""
+        self._looked_at: set[Key] = set()
+        """Jobs that this process has begun a round for."""
         self._planned: set[Key] = set()
         """Jobs that this process has planned for."""
         self._up_to_date: set[Key] = set()
@@ -191,6 +193,7 @@ class Reconciler:
         self._refusals.pop(key, None)
         self._doubtful.discard(key)
         self._progress.forget(key)
+        self._looked_at.discard(key)
         self._planned.discard(key)
         self._up_to_date.discard(key)
         self._hindrances.pop(key, None)
@@ -276,9 +279,13 @@ class Reconciler:
         return refusals.explain()
 
     def _known_pods(self, job: JobObject) -> tuple[Pod, ...] | None:
-        """The job's pods from memory; None where that does not suffice, or after a request that
-        failed: it may have been carried out all the same.
+        """The job's pods from memory; None where that does not suffice: after a request that
+        failed, which may have been carried out all the same, and after those of the former leader.
         """
+        if job.key not in self._looked_at:
+            self._looked_at.add(job.key)
+            if job.status.observed_generation:
+                self._doubtful.add(job.key)
         return None if job.key in self._doubtful else self._memory.pods.of(job)
 
     async def _listed_pods(self, job: JobObject) -> tuple[Pod, ...]:

@@ -22,6 +22,7 @@ from yarl import URL
 from regroup_operator.api.resource import Object
 from regroup_operator.errors import ClusterError, ConflictError, NotFoundError, UnreadableError
 from regroup_operator.informer.request_metrics import count_request
+from regroup_operator.informer.write_guard import Guard, checks, guarded, unguarded
 from regroup_operator.observe.bounded_json import (
     MOST_BYTES,
     UndecodableError,
@@ -50,10 +51,13 @@ Login = Callable[[], kopf.ConnectionInfo]
 
 
 class ApiConnection:
-    """Requests to one API server. An asynchronous context manager."""
+    """Requests to one API server. An asynchronous context manager. `guard` is asked before each
+    request that changes something.
+    """
 
-    def __init__(self, login: Login) -> None:
+    def __init__(self, login: Login, guard: Guard = unguarded) -> None:
         self._login = login
+        self._guard = guard
         self._info = login()
         self._session: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
@@ -65,7 +69,7 @@ class ApiConnection:
 
     def _open(self, limit: int) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(ssl=self._info.as_ssl_context(), limit=limit)
-        return aiohttp.ClientSession(connector=connector, timeout=TIMEOUT)
+        return aiohttp.ClientSession(connector=connector, trace_configs=checks(self._guard))
 
     async def __aexit__(
         self,
@@ -122,6 +126,7 @@ class ApiConnection:
                 yield await _event(path, line)
 
     async def _send(self, method: str, path: str, sent: Mapping[str, Any]) -> tuple[int, bytes]:
+        sent = {**sent, **guarded(method, self._guard, TIMEOUT)}
         async with self._answer(self._session, method, path, sent) as answer:
             return answer.status, await _read(answer)
 

@@ -156,6 +156,10 @@ class ObjectCache(Generic[T]):
         found = (self.get(key) for key in sorted(keys))
         return [seen for seen in found if seen is not None and seen.subject == subject]
 
+    def all_keys(self) -> list[Key]:
+        """Of all objects that the watch has shown."""
+        return list(self._watched.entries)
+
     def watched(self, key: Key) -> Seen[T] | None:
         """An object as the watch has shown it."""
         return self._watched.entries.get(key)

@@ -42,6 +42,10 @@ class RememberedObjects:
         self._label = label
         self._outdated: set[Key] = set()
 
+    def all_keys(self) -> list[Key]:
+        """Of all objects that the watches have shown."""
+        return [key for watch in self._watches.values() for key in watch.cache.all_keys()]
+
     async def get(self, key: Key) -> Object | None:
         """The object, at least as new as each noted answer; None: there is none. Raises as `ask`
         does.

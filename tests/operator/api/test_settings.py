@@ -11,6 +11,7 @@ GIVEN = {
     "REGROUP_OPERATOR_TRAINER_IMAGE": "t:1",
     "REGROUP_OPERATOR_COORDINATOR_IMAGE": "o:1",
     "REGROUP_OPERATOR_KEY_SECRET": "regroup-system/regroup-key",
+    "REGROUP_OPERATOR_LEASE": "regroup-system/regroup-operator",
 }
 
 
@@ -33,6 +34,7 @@ def test_lists_and_objects_are_json() -> None:
         ("NETWORK_PEERS", '{"a": 1}'),
         ("KEY_SECRET", "regroup-key"),
         ("KEY_SECRET", "a/../kube-system/b"),
+        ("LEASE", "regroup-operator"),
     ],
 )
 def test_a_wrong_variable_is_named(name: str, value: str) -> None:

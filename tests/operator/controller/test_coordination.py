@@ -12,6 +12,7 @@ import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
+from typing import NoReturn
 
 import aiohttp
 import pytest
@@ -550,6 +551,23 @@ async def test_the_coordinator_gets_what_the_spec_asks_for(line: Line) -> None:
     with CoordinatorStub(make_coordinator_status()) as stub:
         await line.coordinators.put_desired(target(stub), make_desired())
         assert stub.desired == [make_desired()]
+
+
+async def test_a_replica_that_may_not_write_asks_coordinators_and_changes_nothing() -> None:
+    def refuse() -> NoReturn:
+        raise RuntimeError
+
+    with CoordinatorStub(make_coordinator_status()) as stub:
+        async with open_session(refuse) as session:
+            coordinators = Coordinators(session, lambda _key: None, refuse)
+            coordinators.follow(KEY, target(stub))
+            await until("an answer", lambda: coordinators.has_asked(KEY))
+            with pytest.raises(RuntimeError):
+                await coordinators.put_desired(target(stub), make_desired())
+            with pytest.raises(RuntimeError):
+                await coordinators.post_lost(target(stub), Lost(members=("m",), reason="gone"))
+            coordinators.close()
+    assert (stub.desired, stub.lost) == ([], [])
 
 
 async def test_a_missing_coordinator_is_an_error_that_names_the_address(line: Line) -> None:

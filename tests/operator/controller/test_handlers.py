@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import aiohttp
 import pytest
@@ -36,13 +36,26 @@ async def until(what: str, condition: Callable[[], bool]) -> None:
         raise AssertionError(f"waited in vain for {what}") from None
 
 
+def refuse_to_end(why: str) -> NoReturn:
+    """Instead of the end of the process."""
+    raise RuntimeError(why)
+
+
 class Running:
     """An operator, and how often it was asked for what in how many rounds."""
 
     def __init__(self, api: FakeClusterApi, operator: Operator, port: int) -> None:
         self.api, self.operator, self.port = api, operator, port
+        self.reconciler: Reconciler | None = None
         self.rounds = 0
         """That have ended."""
+        self._is_stopped = False
+
+    async def stop(self) -> None:
+        """As upon SIGTERM; once."""
+        if not self._is_stopped:
+            self._is_stopped = True
+            await self.operator.stop()
 
     def begin(self) -> None:
         """Count from here on."""
@@ -54,7 +67,8 @@ class Running:
         queue = self.operator.queue
         await until("rest", lambda: self.rounds > 0 and not (len(queue) or queue._working))
         counts = self.api.requests
-        return Counter({k: n for k, n in counts.items() if k.startswith(("get ", "list "))})
+        of_rounds = {k: n for k, n in counts.items() if k != "get leases"}
+        return Counter({k: n for k, n in of_rounds.items() if k.startswith(("get ", "list "))})
 
     def pods(self) -> list[str]:
         """Names of all pods."""
@@ -102,25 +116,35 @@ async def change_pod(api: FakeClusterApi, name: str, field: str, **values: Any) 
 async def running(
     api: FakeClusterApi, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Callable[[], Awaitable[Running]]]:
-    """Starts an operator that may watch nodes."""
-    operator = Operator(SETTINGS.model_copy(update={"health_port": free_port()}), KEYS)
-    found = Running(api, operator, operator._settings.health_port)
+    """Starts an operator that may watch nodes, and each time another replica of it."""
+    replicas: list[Running] = []
     reconcile = Reconciler.reconcile
 
     async def counted(self: Reconciler, key: Key) -> float | None:
         try:
             return await reconcile(self, key)
         finally:
-            found.rounds += 1
+            for each in replicas:
+                each.rounds += each.reconciler is self
+
+    def made(self: Reconciler, *arguments: Any) -> None:
+        init(self, *arguments)
+        replicas[-1].reconciler = self
 
     async def start() -> Running:
-        await operator.start(may_watch_nodes=True)
-        return found
+        settings = SETTINGS.model_copy(update={"health_port": free_port()})
+        replica = Running(api, Operator(settings, KEYS, refuse_to_end), settings.health_port)
+        replicas.append(replica)
+        await replica.operator.start(may_watch_nodes=True)
+        return replica
 
+    init = Reconciler.__init__
     monkeypatch.setattr(handlers, "login", api.login)
+    monkeypatch.setattr(Reconciler, "__init__", made)
     monkeypatch.setattr(Reconciler, "reconcile", counted)
     yield start
-    await operator.stop()
+    for each in replicas:
+        await each.stop()
 
 
 Start = Callable[[], Awaitable[Running]]
@@ -199,7 +223,7 @@ async def test_jobs_and_probes_wait_until_memory_is_filled(
     await make_job(api)
     api.withheld = {"nodes"}
     operator = await running()
-    await until("a job in the queue", lambda: len(operator.operator.queue) == 1)
+    await until("other lists", lambda: api.requests["list trainingjobs"] == 1)
     await until("another try", lambda: api.requests["list nodes"] > 1)
     assert (operator.rounds, await operator.health()) == (0, 503)
     api.withheld.clear()
@@ -224,3 +248,93 @@ async def test_what_cannot_be_listed_delays_no_job_for_long(
     assert len(api.all("services")) == 2
     assert await operator.health() == 200
     assert "not all could be listed" in caplog.text
+
+
+# --- two replicas ---------------------------------------------------------------------------------
+
+
+async def test_a_standby_fills_its_memory_and_has_no_rounds(running: Start) -> None:
+    leader = await running()
+    await make_job(leader.api)
+    await until("four pods", lambda: len(leader.pods()) == 4)
+    standby = await running()
+    await until("a standby that is ready", lambda: standby.operator._is_filled)
+    await leader.reads()
+    leader.begin()
+    await change_pod(leader.api, "gpt-w0-1", "status", phase="Failed")
+    await until("a replacement", lambda: "gpt-w0-2" in leader.pods())
+    await leader.reads()
+    assert (standby.rounds, len(standby.operator.queue), await standby.health()) == (0, 0, 200)
+
+
+async def test_the_next_leader_lists_the_pods_of_each_job_and_makes_none_again(
+    running: Start,
+) -> None:
+    leader = await running()
+    await make_job(leader.api)
+    await until("four pods", lambda: len(leader.pods()) == 4)
+    await leader.reads()
+    standby = await running()
+    await until("a standby that is ready", lambda: standby.operator._is_filled)
+    standby.begin()
+    await leader.stop()
+    (lease,) = standby.api.all("leases")
+    assert lease["spec"]["holderIdentity"] == ""
+    await until("rounds", lambda: standby.rounds > 0)
+    reads = await standby.reads()
+    assert reads["list pods"] == 1
+    assert len(standby.pods()) == 4
+    (lease,) = standby.api.all("leases")
+    assert lease["spec"]["leaseTransitions"] == 1
+
+
+async def test_a_replica_that_may_not_read_the_lease_is_not_ready(
+    api: FakeClusterApi, running: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.unreadable = {"leases"}
+    operator = await running()
+    await until("a try", lambda: "Lease regroup-system/regroup-operator: GET" in caplog.text)
+    assert (operator.rounds, await operator.health()) == (0, 503)
+    api.unreadable.clear()
+    await until("a replica that leads", lambda: operator.operator._leads)
+    assert await operator.health() == 200
+
+
+@pytest.mark.parametrize(
+    ("write", "workers"),
+    [("create pods", ["0", "0", "1", "2"]), ("patch trainingjobs", ["0", "1", "2"])],
+)
+async def test_a_write_that_arrives_when_another_leads_is_harmless(
+    write: str, workers: list[str], api: FakeClusterApi, running: Start
+) -> None:
+    """A status is refused. One of two pods of a worker is deleted as soon as the coordinator says
+    which one has a rank (`test_staffing.py`); here none runs.
+    """
+    leader = await running()
+    await make_job(api)
+    await until("four pods", lambda: len(leader.pods()) == 4)
+    await leader.reads()
+    standby = await running()
+    await until("a standby that is ready", lambda: standby.operator._is_filled)
+    api.held = {write}
+    await change_pod(api, "gpt-w0-1", "status", phase="Failed")
+    await until("a write", lambda: bool(api.late))
+    api.held.clear()
+    await leader.stop()
+    await until("a replacement", lambda: len(standby.pods()) == 5)
+    await standby.reads()
+    (before,) = api.all("trainingjobs")
+    api.let_through.set()
+    await asyncio.gather(*api.late)
+    standby.begin()
+    standby.operator.queue.add(KEY)
+    await standby.reads()
+    assert live_workers(api) == workers
+    (job,) = api.all("trainingjobs")
+    assert job["status"]["restarts"] == before["status"]["restarts"]
+
+
+def live_workers(api: FakeClusterApi) -> list[str]:
+    """The index of each worker that has not failed, once for each of its pods."""
+    labels = [p["metadata"]["labels"] for p in api.all("pods") if p["status"]["phase"] != "Failed"]
+    return sorted(each["regroup.dev/index"] for each in labels if "regroup.dev/index" in each)

@@ -1,0 +1,156 @@
+"""One replica's part in the election: asks for the Lease, takes it, renews it, gives it back.
+
+What a replica may do is decided in `candidacy`. Here are the clock, the requests, and the end of
+the process that no longer leads: at once, as if it had crashed, since requests are under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import NoReturn
+
+from prometheus_client import Gauge
+
+from regroup_operator.errors import ClusterError, ConflictError
+from regroup_operator.leadership.candidacy import ACT_SECONDS, Candidacy
+from regroup_operator.leadership.lease_requests import LeaseRequests
+
+RENEW_SECONDS = 2.0
+ASK_SECONDS = 0.5
+"""Between a standby's questions: it acts so soon after the leader has given the Lease back."""
+REQUEST_SECONDS = 5.0
+"""Of one request for the Lease. Another try follows."""
+RELEASE_SECONDS = 3.0
+EXIT_CODE = 3
+"""Of a process that has lost the Lease."""
+
+leads = Gauge("leader_election_master_status", "1: this replica leads; 0: it stands by.", ["name"])
+log = logging.getLogger(__name__)
+
+
+def end_process(why: str) -> NoReturn:
+    """End at once, whatever is under way. Its container is started again."""
+    log.critical("the operator ends, and another replica acts: %s", why)
+    logging.shutdown()
+    os._exit(EXIT_CODE)
+
+
+def new_identity() -> str:
+    """For one process. The former one in the same pod may still have requests under way."""
+    return f"{socket.gethostname()}_{uuid.uuid4()}"
+
+
+def elapsed_seconds() -> float:
+    """A clock that nobody sets, and that goes on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Election:
+    """Calls `end`, which must not return, when this replica has led and must not act any more."""
+
+    def __init__(
+        self,
+        requests: LeaseRequests,
+        identity: str,
+        end: Callable[[str], NoReturn] = end_process,
+        clock: Callable[[], float] = elapsed_seconds,
+    ) -> None:
+        self._requests = requests
+        self._state = Candidacy(identity)
+        self._end = end
+        self._clock = clock
+        self._problem = ""
+        self._gauge = leads.labels(name=requests.place.rpartition("/")[2])
+        self._gauge.set(0)
+        self.has_read = asyncio.Event()
+        """Whether the API server lets it read the Lease, which then is there, or may be made."""
+
+    def seconds_left(self) -> float:
+        """For how long this replica may write from now on; more than 0. Ends the process when it
+        may not.
+        """
+        left = self._state.acts_until - self._clock()
+        if left <= 0:
+            self._end(self._why_it_ends())
+        return left
+
+    async def win(self) -> None:
+        """Return as soon as this replica leads."""
+        while True:
+            await self._take_turn(REQUEST_SECONDS)
+            if self._state.leads(self._clock()):
+                break
+            await asyncio.sleep(ASK_SECONDS)
+        self._gauge.set(1)
+        log.info("leads, by Lease %s", self._requests.place)
+
+    async def hold(self) -> NoReturn:
+        """Renew the Lease until the process ends."""
+        while True:
+            await asyncio.sleep(min(RENEW_SECONDS, self.seconds_left()))
+            await self._take_turn(min(REQUEST_SECONDS, self.seconds_left()))
+
+    async def release(self) -> None:
+        """Give the Lease back if this replica holds it. Nothing may be written from now on. Another
+        replica waits for the Lease to expire where this fails.
+        """
+        self._state = self._state.retired()
+        self._gauge.set(0)
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                while not await self._is_released():
+                    pass
+        except (TimeoutError, ClusterError) as error:
+            log.warning("cannot give Lease %s back: %s", self._requests.place, error)
+
+    async def _is_released(self) -> bool:
+        """Try. A renewal that was under way may have come between."""
+        lease = await self._requests.read()
+        if lease is None or lease.holder != self._state.identity:
+            return True
+        self._state = self._state.seen(lease, self._clock())
+        try:
+            spec = {**self._state.spec(datetime.now(UTC)), "holderIdentity": ""}
+            await self._requests.write(lease, spec)
+        except ConflictError:
+            return False
+        return True
+
+    async def _take_turn(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._read_and_write()
+            self._problem = ""
+        except (TimeoutError, ClusterError) as error:
+            self._state = self._state.doubted()
+            self._report(str(error) or "no answer")
+
+    async def _read_and_write(self) -> None:
+        if not self._state.wrote_last:
+            lease = await self._requests.read()
+            self._state = self._state.seen(lease, self._clock())
+            self.has_read.set()
+        sent_at = self._clock()
+        if self._state.may_write(sent_at):
+            spec = self._state.spec(datetime.now(UTC))
+            written = await self._requests.write(self._state.lease, spec)
+            self._state = self._state.wrote(written, sent_at)
+
+    def _report(self, problem: str) -> None:
+        """Log a problem that is new."""
+        if problem != self._problem:
+            log.warning("Lease %s: %s", self._requests.place, problem)
+        self._problem = problem
+
+    def _why_it_ends(self) -> str:
+        lease, place = self._state.lease, self._requests.place
+        if lease is not None and lease.holder not in ("", self._state.identity):
+            return f"{lease.holder} holds Lease {place}"
+        return f"Lease {place} was not renewed for {ACT_SECONDS:g} s: {self._problem or 'paused'}"

@@ -1,0 +1,198 @@
+"""One replica's part in the election, beside an API server in memory and with a clock of the
+test's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NoReturn
+
+import pytest
+
+from regroup_operator.errors import ClusterError
+from regroup_operator.informer.api_connection import ApiConnection
+from regroup_operator.leadership import election
+from regroup_operator.leadership.candidacy import ACT_SECONDS, LEASE_SECONDS
+from regroup_operator.leadership.election import Election, elapsed_seconds, new_identity
+from regroup_operator.leadership.lease_requests import LeaseRequests
+from tests.support.fake_cluster_api import FakeClusterApi
+
+PLACE = "regroup-system/regroup-operator"
+DEADLINE_SECONDS = 60
+
+
+class EndedError(Exception):
+    """Stands for the end of the process."""
+
+
+class Replica:
+    """An election, and the clock that it sees."""
+
+    def __init__(self, connection: ApiConnection, identity: str) -> None:
+        self.now = 100.0
+        self.requests = LeaseRequests(connection, PLACE)
+        self.election = Election(self.requests, identity, self._end, lambda: self.now)
+
+    def _end(self, why: str) -> NoReturn:
+        raise EndedError(why)
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[FakeClusterApi]:
+    async with FakeClusterApi() as api:
+        yield api
+
+
+@pytest.fixture
+async def replica(api: FakeClusterApi, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Replica]:
+    """It is called `a`, and asks and renews without a pause."""
+    monkeypatch.setattr(election, "ASK_SECONDS", 0)
+    monkeypatch.setattr(election, "RENEW_SECONDS", 0)
+    async with ApiConnection(api.login) as connection:
+        yield Replica(connection, "a")
+
+
+async def hold(api: FakeClusterApi, holder: str) -> None:
+    """Somebody writes the Lease."""
+    metadata = {"namespace": "regroup-system", "name": "regroup-operator"}
+    spec = {"holderIdentity": holder, "leaseTransitions": 4}
+    await api.store("leases", {"metadata": metadata, "spec": spec})
+
+
+def spec(api: FakeClusterApi) -> dict[str, Any]:
+    (lease,) = api.all("leases")
+    found: dict[str, Any] = lease["spec"]
+    return found
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0)
+
+
+async def end_of(replica: Replica) -> str:
+    """Why it ends."""
+    with pytest.raises(EndedError) as ended:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await replica.election.hold()
+    return str(ended.value)
+
+
+async def test_the_first_replica_makes_the_lease_and_may_write_until_ten_seconds_later(
+    api: FakeClusterApi, replica: Replica
+) -> None:
+    await replica.election.win()
+    assert spec(api)["holderIdentity"] == "a"
+    assert replica.election.seconds_left() == ACT_SECONDS
+    replica.now += ACT_SECONDS - 1
+    assert replica.election.seconds_left() == 1
+    replica.now += 1
+    with pytest.raises(EndedError, match=re.escape(f"Lease {PLACE} was not renewed for 10 s")):
+        replica.election.seconds_left()
+
+
+async def test_nobody_may_write_before_it_leads(replica: Replica) -> None:
+    with pytest.raises(EndedError):
+        replica.election.seconds_left()
+
+
+async def test_another_replica_is_waited_for_until_its_lease_expires(
+    api: FakeClusterApi, replica: Replica
+) -> None:
+    await hold(api, "b")
+    winning = asyncio.create_task(replica.election.win())
+    await replica.election.has_read.wait()
+    assert not winning.done()
+    replica.now += LEASE_SECONDS
+    await asyncio.wait_for(winning, DEADLINE_SECONDS)
+    assert (spec(api)["holderIdentity"], spec(api)["leaseTransitions"]) == ("a", 5)
+
+
+async def test_a_leader_whose_lease_another_has_ends_at_once(
+    api: FakeClusterApi, replica: Replica
+) -> None:
+    await replica.election.win()
+    await hold(api, "b")
+    assert await end_of(replica) == f"b holds Lease {PLACE}"
+
+
+async def test_a_leader_that_hears_nothing_ends_when_its_time_is_over(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any) -> NoReturn:
+        replica.now += 1
+        raise ClusterError("PATCH", "/lease", 0, "no answer")
+
+    await replica.election.win()
+    monkeypatch.setattr(LeaseRequests, "write", fail)
+    monkeypatch.setattr(LeaseRequests, "read", fail)
+    assert "was not renewed for 10 s: PATCH /lease: no answer" in await end_of(replica)
+
+
+async def test_a_renewal_that_was_refused_is_tried_again(
+    api: FakeClusterApi, replica: Replica
+) -> None:
+    await replica.election.win()
+    await hold(api, "a")  # as by a renewal whose answer was lost
+    replica.now += 9
+    holding = asyncio.create_task(replica.election.hold())
+    await until(lambda: replica.election.seconds_left() == ACT_SECONDS)
+    holding.cancel()
+    assert spec(api)["holderIdentity"] == "a"
+
+
+async def test_a_leader_gives_the_lease_back_and_writes_no_more(
+    api: FakeClusterApi, replica: Replica
+) -> None:
+    await replica.election.win()
+    await hold(api, "a")  # by a last renewal
+    await replica.election.release()
+    assert spec(api)["holderIdentity"] == ""
+    with pytest.raises(EndedError):
+        replica.election.seconds_left()
+
+
+async def test_a_standby_gives_nothing_back(api: FakeClusterApi, replica: Replica) -> None:
+    await hold(api, "b")
+    await replica.election.release()
+    assert spec(api)["holderIdentity"] == "b"
+
+
+async def test_a_deleted_lease_is_made_again_by_its_holder(
+    api: FakeClusterApi, replica: Replica
+) -> None:
+    await replica.election.win()
+    await api.remove("leases", "regroup-system", "regroup-operator")
+    holding = asyncio.create_task(replica.election.hold())
+    await until(lambda: bool(api.all("leases")))
+    holding.cancel()
+    assert spec(api)["holderIdentity"] == "a"
+
+
+async def test_a_problem_is_logged_once(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = asyncio.Semaphore(0)
+
+    async def refuse(*_: Any) -> NoReturn:
+        tries.release()
+        raise ClusterError("GET", "/lease", 403, "not yours")
+
+    monkeypatch.setattr(LeaseRequests, "read", refuse)
+    winning = asyncio.create_task(replica.election.win())
+    for _ in range(3):
+        await asyncio.wait_for(tries.acquire(), DEADLINE_SECONDS)
+    winning.cancel()
+    assert caplog.text.count("403 not yours") == 1
+    assert not replica.election.has_read.is_set()
+
+
+def test_each_process_has_an_identity_of_its_own_and_a_clock_that_goes_on() -> None:
+    assert new_identity() != new_identity()
+    assert elapsed_seconds() <= elapsed_seconds()
