@@ -15,6 +15,7 @@ from regroup_operator.api.policies import NodeFailurePolicy
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.timestamps import format_time, parse_time
 from regroup_operator.decide.failures import classify, describe
+from regroup_operator.decide.launcher_policy import LauncherPolicy
 from regroup_operator.decide.node_exclusion import count_node_failures, readmit_nodes
 from regroup_operator.decide.plan import DeletePod, Event, Step
 from regroup_operator.observe.observed import (
@@ -242,18 +243,17 @@ def _superseded(ended: list[Pod]) -> tuple[Pod, ...]:
 # --- removal --------------------------------------------------------------------------------------
 
 
-def remove_lost(
-    job: AnyJob, observed: Observed, now: datetime, *, training: bool, has_coordinator: bool
-) -> Step:
-    """Count the ends of workers once, suspect nodes that stopped responding, remove what is lost.
-    `training`: whether the job trains now. `has_coordinator`: whether it has one of ours.
+def remove_lost(job: AnyJob, observed: Observed, launcher: LauncherPolicy, now: datetime) -> Step:
+    """Count the ends of workers once, suspect nodes that stopped responding, remove what is
+    lost.
     """
     policy = job.policies.node_failure
     remembered = _with_handled_pods(job, observed)
-    if training:
+    if launcher.is_training(job, observed):
         remembered = _forgive(remembered, now)
     readmitted = readmit_nodes(job, observed, remembered, now)
     remembered = readmitted.status
+    has_coordinator = launcher.has_coordinator
     lost = find_lost(remembered, observed, policy, now, has_coordinator=has_coordinator)
     ends = account_for_ends(remembered, observed, lost, policy, now)
     suspects = next_suspects(remembered, observed, lost)

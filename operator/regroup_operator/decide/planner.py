@@ -17,7 +17,6 @@ from regroup_operator.api.status import EVENTS_KEPT, IMAGE_LIMIT, EventStatus, T
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.coordinator_evidence import explain_silence, outage_due
 from regroup_operator.decide.job_projection import project
-from regroup_operator.decide.launcher_policy import LauncherPolicy
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.losses import remove_lost
 from regroup_operator.decide.outcome import (
@@ -118,7 +117,7 @@ def _decide(job: AnyJob, observed: Observed, now: datetime) -> DraftPlan:
 def _hold(job: InvalidJob, observed: Observed, now: datetime) -> DraftPlan:
     """While the spec is invalid: count losses and keep the job reachable, but make no pod."""
     launcher = launcher_of(job)
-    losses = _remove_lost(job, observed, now, launcher)
+    losses = remove_lost(job, observed, launcher, now)
     rest = _without(observed, losses.actions)
     leader = launcher.retain_leader(rest, losses.status)
     actions = (*losses.actions, *leader, *report_lost(observed))
@@ -138,7 +137,7 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
     """
     launcher = launcher_of(job)
     blocker = _blocker(job, observed)
-    losses = _remove_lost(job, observed, now, launcher)
+    losses = remove_lost(job, observed, launcher, now)
     rest = _without(observed, losses.actions)
     silent = replace_silent(job, rest, losses.status, now)
     rest = _without(rest, silent.actions)
@@ -167,13 +166,6 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
         PlanContext(blocker, hindrance=_hindrance(rest, workers.status, now)),
         0.0 if hires_more(workers) else _requeue_after(job, rest, workers.status, blocker, now),
         follow=launcher.has_coordinator,
-    )
-
-
-def _remove_lost(job: AnyJob, observed: Observed, now: datetime, launcher: LauncherPolicy) -> Step:
-    training = launcher.is_training(job, observed)
-    return remove_lost(
-        job, observed, now, training=training, has_coordinator=launcher.has_coordinator
     )
 
 

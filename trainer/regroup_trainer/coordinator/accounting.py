@@ -87,6 +87,11 @@ class Account:
         counted = sum(self._restarts[cause] for cause in FAILURES)
         return max(counted, before + (end is not None and end.cause in FAILURES))
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Lost steps and restarts so far. They change with each that is counted."""
+        return self._lost_steps, self._restarts.total()
+
     def used(self, cause: Cause) -> int:
         """Restarts counted so far."""
         return self._restarts[cause]

@@ -419,11 +419,11 @@ class Server:
 
     def _keep(self) -> None:
         """Have the next process go on with this state. What was counted is kept at once."""
-        wanted, now = handed_over(self._core.state), time.monotonic()
-        counts = (wanted.revision, wanted.seed.lost_steps, wanted.seed.restarts)
+        state, now = self._core.state, time.monotonic()
+        counts = (state.desired.revision, state.account.counts)
         if counts != self._kept or now - self._kept_at > KEPT_SECONDS:
             self._kept, self._kept_at = counts, now
-            self._kept_file.write(wanted.model_dump_json())
+            self._kept_file.write(handed_over(state).model_dump_json())
 
     def _content_of(self, state: State) -> object:
         """Equal as long as nothing but the progress changes."""
