@@ -7,12 +7,13 @@ from __future__ import annotations
 import asyncio
 import json
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import kopf
 from aiohttp import web
 
 from regroup_operator.informer.api_connection import ApiConnection
+from tests.support.async_server import AsyncServer
 
 Json = dict[str, Any]
 GARBAGE = b'{"kind": "garbage"'
@@ -24,7 +25,7 @@ def make_object(name: str, version: int, generation: int = 1, **metadata: Any) -
     return {"metadata": {**known, "generation": generation, **metadata}}
 
 
-class FakeApiServer:
+class FakeApiServer(AsyncServer):
     """Serves the collection under each path. An asynchronous context manager."""
 
     def __init__(self) -> None:
@@ -47,18 +48,6 @@ class FakeApiServer:
         """The version of each watch."""
         self.lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         """What watches send; None ends one."""
-        self._runner: web.AppRunner | None = None
-        self.url = ""
-
-    async def __aenter__(self) -> Self:
-        app = web.Application()
-        app.router.add_get("/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-        return self
 
     async def __aexit__(
         self,
@@ -67,8 +56,7 @@ class FakeApiServer:
         traceback: TracebackType | None,
     ) -> None:
         self.lines.put_nowait(None)
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await super().__aexit__(kind, error, traceback)
 
     def connect(self) -> ApiConnection:
         """A connection to it, to be entered."""

@@ -10,11 +10,12 @@ import copy
 import json
 import re
 from collections import Counter
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import kopf
 from aiohttp import web
+
+from tests.support.async_server import AsyncServer
 
 Json = dict[str, Any]
 _PATH = re.compile(
@@ -23,7 +24,7 @@ _PATH = re.compile(
 )
 
 
-class FakeClusterApi:
+class FakeClusterApi(AsyncServer):
     """An asynchronous context manager. `requests` counts by verb and resource, as `list pods`."""
 
     def __init__(self) -> None:
@@ -51,26 +52,6 @@ class FakeClusterApi:
         self._events: list[tuple[int, str, Json]] = []
         """Version, resource and line for the watches, in order."""
         self._changed = asyncio.Condition()
-        self._runner: web.AppRunner | None = None
-        self.url = ""
-
-    async def __aenter__(self) -> Self:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
 
     def login(self) -> kopf.ConnectionInfo:
         """Its address, as credentials have it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -30,3 +31,15 @@ def wait_until(
         if end > deadline:
             raise AssertionError(f"waited {seconds:g} s in vain for {what}; last value: {value!r}")
         time.sleep(max(every, min(_LONGEST_PAUSE, 4 * (end - start))))
+
+
+async def until(what: str, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """`wait_until` for what the tasks of this event loop bring about."""
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                if condition():
+                    return
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"waited {seconds:g} s in vain for {what}") from None

@@ -4,7 +4,7 @@ TrainingJobs, pods and nodes have a list and watch of our own, which reads withi
 write the first two, and `metadata.managedFields` as deep as they like. What they show is in memory.
 kopf is the shell: login, start and end. It watches nothing.
 
-All replicas fill their memory. Only the leader has rounds, and so polls coordinators, and writes.
+All replicas fill their memory. Only the leader has rounds, so follows coordinators, and writes.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ class Operator:
         self._is_filled = True
 
     async def stop(self) -> None:
-        """End the workers and polls, let another replica lead, and close the clients. The jobs
-        train on.
+        """End the workers, follow no coordinator any more, let another replica lead, and close the
+        clients. The jobs train on.
         """
         for task in self._tasks:
             task.cancel()

@@ -212,13 +212,20 @@ def silence_of(line: Line, uid: str) -> float:
     return view.silent_seconds[uid]
 
 
-async def test_an_empty_line_is_a_sign_of_life_of_all_that_the_coordinator_hears(
-    line: Line,
-) -> None:
+@contextlib.asynccontextmanager
+async def followed_with_workers(line: Line) -> AsyncIterator[CoordinatorStub]:
+    """A coordinator that has answered once: `a` is a member, and `b` is about to be one."""
     member = MemberStatus(member="a", index=0, pod="p", node="n", rank=0, step=0)
     with CoordinatorStub(make_coordinator_status(members=(member,), heard=("b",))) as stub:
         line.coordinators.follow(KEY, target(stub))
         await line.until(1)
+        yield stub
+
+
+async def test_an_empty_line_is_a_sign_of_life_of_all_that_the_coordinator_hears(
+    line: Line,
+) -> None:
+    async with followed_with_workers(line) as stub:
         silence_of(line, "a")
         await asyncio.to_thread(wait_until, "silence", lambda: silence_of(line, "c") > 4.0)
         assert max(silence_of(line, uid) for uid in ("a", "b")) < 3.0
@@ -230,10 +237,7 @@ async def test_an_empty_line_is_a_sign_of_life_of_all_that_the_coordinator_hears
 async def test_a_worker_is_silent_since_it_was_last_heard_of_or_first_seen_to_run(
     line: Line,
 ) -> None:
-    member = MemberStatus(member="a", index=0, pod="p", node="n", rank=0, step=0)
-    with CoordinatorStub(make_coordinator_status(members=(member,), heard=("b",))) as stub:
-        line.coordinators.follow(KEY, target(stub))
-        await line.until(1)
+    async with followed_with_workers(line) as stub:
         assert silence_of(line, "c") < 1.0, "nothing can be said of the time before"
         await asyncio.to_thread(wait_until, "silence", lambda: silence_of(line, "c") > 3.0)
         assert max(silence_of(line, uid) for uid in ("a", "b")) < 3.0

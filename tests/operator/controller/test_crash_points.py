@@ -1,12 +1,11 @@
 """An operator that dies at any of its writes, before or after it is carried out: the next one makes
-the job whole, and everything is counted and told once.
+the job whole, and everything is counted and reported once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,19 +16,10 @@ from regroup_operator.controller.handlers import Operator
 from tests.support.fake_cluster_api import FakeClusterApi
 from tests.support.operator_simulation import make_spec
 from tests.support.rendering import KEYS, SETTINGS
+from tests.support.waiting import until
 
 Json = dict[str, Any]
 WORKERS = 8
-DEADLINE_SECONDS = 60
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.005)
 
 
 async def start_operator() -> Operator:
@@ -74,9 +64,9 @@ async def fail(api: FakeClusterApi, index: int) -> str:
 
 async def course(api: FakeClusterApi) -> None:
     """A start, and the loss of a worker."""
-    await until(lambda: is_whole(api))
+    await until("a whole job", lambda: is_whole(api))
     await fail(api, 3)
-    await until(lambda: is_whole(api) and len(api.all("pods")) == WORKERS + 2)
+    await until("a replacement", lambda: is_whole(api) and len(api.all("pods")) == WORKERS + 2)
 
 
 async def rest(operator: Operator, api: FakeClusterApi) -> None:
@@ -115,7 +105,7 @@ async def crash_at(
         api.lose_answer_at(number, applied=applied)
         first = await start_operator()
         running = asyncio.create_task(course(api))
-        await until(lambda: api.has_lost_answer or running.done())
+        await until("a lost answer", lambda: api.has_lost_answer or running.done())
         await first.stop()
         api.lose_answer_at(0, applied=False)
         second = await start_operator()
@@ -126,7 +116,7 @@ async def crash_at(
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["not carried out", "carried out"])
-async def test_wherever_the_operator_dies_the_next_one_counts_and_tells_all_once(
+async def test_wherever_the_operator_dies_the_next_one_counts_and_reports_all_once(
     writes: int, applied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert writes > WORKERS + 10
@@ -141,5 +131,5 @@ async def test_wherever_the_operator_dies_the_next_one_counts_and_tells_all_once
         assert len(job["status"]["handledPods"]) == 1, where
         reasons = Counter(event["reason"] for event in api.all("events"))
         assert reasons["WorkerLost"] == 1, where
-        told = {event["name"] for event in job["status"]["recentEvents"]}
-        assert told <= {event["metadata"]["name"] for event in api.all("events")}, where
+        remembered = {event["name"] for event in job["status"]["recentEvents"]}
+        assert remembered <= {event["metadata"]["name"] for event in api.all("events")}, where

@@ -18,22 +18,10 @@ from regroup_operator.controller.reconcile import Reconciler
 from tests.support.fake_cluster_api import FakeClusterApi
 from tests.support.operator_simulation import make_spec
 from tests.support.rendering import KEYS, SETTINGS
+from tests.support.waiting import until
 
 Json = dict[str, Any]
-DEADLINE_SECONDS = 60
 KEY = ("a", "gpt")
-
-
-async def until(what: str, condition: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    try:
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while True:
-                if condition():
-                    return
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"waited in vain for {what}") from None
 
 
 def refuse_to_end(why: str) -> NoReturn:
