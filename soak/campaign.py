@@ -17,7 +17,14 @@ from soak.checker import Memory, Verdict, judge
 from soak.draw import Episode, Fault
 from soak.evidence import STUCK_SECONDS, STUCK_SECONDS_TORCHRUN, Evidence, Hit, Seen, keep
 from soak.faults import strike
-from soak.jobs import CHECKPOINT_STEPS, SHAPES, SNAPSHOT_STEPS, TORCHRUN_STEPS, manifest
+from soak.jobs import (
+    CHECKPOINT_STEPS,
+    MIN_REPLICAS,
+    SHAPES,
+    SNAPSHOT_STEPS,
+    TORCHRUN_STEPS,
+    manifest,
+)
 from soak.kinds import JOBS
 from soak.reference import Reference
 from soak.replay import replay
@@ -152,6 +159,8 @@ class Campaign:
             recoveries=tuple(seen.recoveries[job.name].values()),
             samples=tuple(seen.samples[job.name]),
             kept=tuple(seen.kept[job.name]),
+            looks=tuple(seen.looks[job.name]),
+            min_replicas=MIN_REPLICAS,
             excused=tuple((a, b) for name, a, b in self.excused if name == job.name),
             hits=tuple(hit for name, hit in self.hits if name == job.name),
             duplicates=tuple(seen.duplicates[job.name]),

@@ -7,12 +7,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from soak.allowed_losses import a_copy_lived, over_allowed
-from soak.evidence import Evidence
+from soak.evidence import Evidence, Sample
+from soak.pod_states import waits_for_kubernetes
 from soak.records import Line, Number, Records
 from soak.replay import Loss, Replay, replay
 
@@ -190,27 +191,29 @@ def _recovery_lies(recovery: Json, records: Records) -> Iterator[str]:
 
 
 def stuck(evidence: Evidence) -> Iterator[str]:
-    """The times without progress that are longer than allowed, as far as they are not excused; and
-    an end that does not come.
+    """The times without progress that are longer than allowed, and an end that does not come.
 
-    Only a step beyond all before it is progress. A job that makes the same steps again and again,
-    or forms generations without a step, is stuck.
+    The clock stands while the volume does not answer, and while Kubernetes does not start pods
+    without which too few could run. Only a step beyond all before it is progress. A job that makes
+    the same steps again and again, or forms generations without a step, is stuck.
     """
     if not evidence.was_suspended:
         yield "it was not suspended in time"
     if not evidence.samples:
         yield "nobody looked at its steps while it trained"
-    for since, last, highest in _waits(evidence):
-        if last - since > evidence.stuck_seconds:
-            yield f"no progress beyond step {highest} for {last - since:.0f} s"
+    excused = (*evidence.excused, *waits_for_kubernetes(evidence.looks, evidence.min_replicas))
+    for since, last, highest in _waits(evidence.samples):
+        stood = last - since - _common(excused, since, last)
+        if stood > evidence.stuck_seconds:
+            yield f"no progress beyond step {highest} for {stood:.0f} s"
 
 
-def _waits(evidence: Evidence) -> Iterator[tuple[float, float, int]]:
+def _waits(samples: Sequence[Sample]) -> Iterator[tuple[float, float, int]]:
     """From when to when the highest step was seen unchanged, and that step; 0 before the first."""
     since, last, highest = None, 0.0, 0
-    for sample in evidence.samples:
+    for sample in samples:
         step = sample.step or 0
-        if since is None or step > highest or _is_excused(evidence, last, sample.time):
+        if since is None or step > highest:
             if since is not None:
                 yield since, last, highest
             since = sample.time
@@ -247,8 +250,14 @@ def _growth(life: Sequence[tuple[int, float]]) -> Growth:
     return Growth(rise, sum((x - mean_x) ** 2 for x, _ in life), len(life) - 1)
 
 
-def _is_excused(evidence: Evidence, since: float, until: float) -> bool:
-    return any(start <= until and since <= end for start, end in evidence.excused)
+def _common(spans: Iterable[tuple[float, float]], since: float, until: float) -> float:
+    """So many seconds of those from `since` to `until` are within spans, which may overlap."""
+    common, done = 0.0, since
+    for start, end in sorted(spans):
+        begun, ended = max(start, done), min(end, until)
+        common += max(ended - begun, 0.0)
+        done = max(done, ended)
+    return common
 
 
 def _in_full(step: int, last: int | None) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from soak import records
+from soak.pod_states import PodLook
 from soak.records import Line, Records, Stored
 
 STUCK_SECONDS = 60.0
@@ -79,8 +80,11 @@ class Seen:
     """Each that the status ever showed, once."""
     samples: tuple[Sample, ...] = ()
     kept: tuple[Kept, ...] = ()
+    looks: tuple[PodLook, ...] = ()
+    min_replicas: int = 1
+    """With fewer workers it cannot train."""
     excused: tuple[tuple[float, float], ...] = ()
-    """From when to when the job could not train."""
+    """From when to when its volume did not answer."""
     hits: tuple[Hit, ...] = ()
     duplicates: tuple[str, ...] = ()
     """A sentence for each moment with two pods of one worker."""

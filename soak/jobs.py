@@ -17,6 +17,7 @@ STEPS = 1_000_000
 """More than any soak makes."""
 PROGRAMS = "soak-programs"
 """The ConfigMap with the scripts."""
+MIN_REPLICAS = 2
 CHECKPOINT_STEPS = 200
 SNAPSHOT_STEPS = 20
 TORCHRUN_STEPS = 20
@@ -72,7 +73,7 @@ def manifest(name: str, kind: str) -> Json:
     """A TrainingJob of a kind, on the claim of its own name."""
     shape = SHAPES[kind]
     made = _manifest(name, shape, shape.replicas, PACE_SECONDS)
-    made["spec"]["elasticPolicy"] = {"minReplicas": 2, "maxReplicas": shape.replicas}
+    made["spec"]["elasticPolicy"] = {"minReplicas": MIN_REPLICAS, "maxReplicas": shape.replicas}
     return made
 
 

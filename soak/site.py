@@ -126,6 +126,12 @@ class Site:
         folder: Path = self.node_of(pod).folder / "kubelet" / "pods" / pod["metadata"]["uid"]
         return folder / "volumes" / "kubernetes.io~empty-dir" / "scratch"
 
+    def runs(self, node: str) -> bool:
+        """Whether a node has power, a network and a kubelet, and is not frozen."""
+        found = self.cluster.node(node).node
+        has_kubelet = found.is_running(self.cluster.processes)
+        return has_kubelet and found.is_plugged() and not found.is_frozen()
+
     def is_ready(self, node: str) -> bool:
         """What Kubernetes thinks of a node; False while it cannot be asked."""
         with contextlib.suppress(*UNREACHABLE):

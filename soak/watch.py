@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from soak import held, records
+from soak import held, pod_states, records
 from soak.checker import Memory
 from soak.evidence import Kept, Sample
+from soak.pod_states import PodLook
 from soak.process import mebibytes
 from soak.site import UNREACHABLE, Job, Site, watched
 
@@ -31,6 +32,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="soak-watch", daemon=True)
         self.samples: dict[str, list[Sample]] = defaultdict(list)
         self.kept: dict[str, list[Kept]] = defaultdict(list)
+        self.looks: dict[str, list[PodLook]] = defaultdict(list)
         self.recoveries: dict[str, dict[tuple[str, str], Json]] = defaultdict(dict)
         """By job; each by its time and generation, as it was seen last."""
         self.duplicates: dict[str, list[str]] = defaultdict(list)
@@ -61,9 +63,14 @@ class Watch:
         with contextlib.suppress(*UNREACHABLE):
             began, status = time.time(), job.status()
             self.note(job, status)
-            pods = job.pods("worker")
+            pods, meeting = job.pods("worker"), job.pods(job.meeting_role)
+            self.looks[job.name].append(PodLook(began, self._states(meeting), self._states(pods)))
             self.duplicates[job.name] += twice(pods)
             self.kept[job.name].append(self._kept(job, began, members(status, pods)))
+
+    def _states(self, pods: Sequence[Json]) -> tuple[str, ...]:
+        now, alive = time.time(), [pod for pod in pods if is_alive(pod)]
+        return tuple(pod_states.state(pod, now, self._site.runs) for pod in alive)
 
     def _kept(self, job: Job, began: float, pods: Sequence[Json]) -> Kept:
         nodes = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods}
@@ -89,12 +96,20 @@ def members(status: Json, pods: Sequence[Json]) -> list[Json]:
     return [pod for pod in pods if ranks.get(pod["metadata"]["name"]) is not None]
 
 
+def is_alive(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod has not ended."""
+    return pod["status"].get("phase") in ("Pending", "Running")
+
+
 def twice(pods: Sequence[Mapping[str, Any]]) -> list[str]:
     """A sentence for each worker with more than one pod among those that are not being deleted and
     have not ended.
     """
-    alive = [pod for pod in pods if pod["status"].get("phase") in ("Pending", "Running")]
-    names = [match for pod in alive if (match := WORKER.fullmatch(pod["metadata"]["name"]))]
+    names = [
+        match
+        for pod in pods
+        if is_alive(pod) and (match := WORKER.fullmatch(pod["metadata"]["name"]))
+    ]
     counts = Counter((match[1], match[2]) for match in names)
     return [
         f"worker {index} of {job} has {count} pods"

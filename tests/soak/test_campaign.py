@@ -30,7 +30,7 @@ def test_the_time_in_which_jobs_were_seen_whole_is_part_of_the_pause_before_a_fa
 class Ended:
     """A job of three workers whose pods run no more; two of them hold its snapshot."""
 
-    name, is_torchrun = "gpt", False
+    name, meeting_role, is_torchrun = "gpt", "coordinator", False
 
     def __init__(self, written: Written, nodes: Path) -> None:
         self.written = written.written()
@@ -51,6 +51,10 @@ class Ended:
     def scratch(self, pod: Mapping[str, Any]) -> Path:
         """As of a site."""
         return self._nodes / str(pod["metadata"]["name"])
+
+    def runs(self, _node: str) -> bool:
+        """As of a site."""
+        return True
 
     def folder(self) -> Path:
         """What it wrote."""

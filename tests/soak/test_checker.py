@@ -10,6 +10,7 @@ import pytest
 from soak import checker, records
 from soak.checker import Memory, memory_growth
 from soak.evidence import Kept, Sample, WholeSnapshot
+from soak.pod_states import TAKEN, UNSEEN, PodLook
 from soak.records import Line, Stored
 from soak.replay import replay
 from soak.watch import twice
@@ -200,8 +201,32 @@ def test_a_job_is_stuck_when_it_makes_no_step_for_longer_than_allowed(written: W
         )
     )
     assert written.verdict().stuck == ("no progress beyond step 14 for 69 s",)
-    written.change(excused=((20.0, 50.0),))
-    assert not written.verdict().stuck
+    written.change(excused=((20.0, 25.0),))
+    assert written.verdict().stuck == ("no progress beyond step 14 for 64 s",)
+    written.change(excused=((22.0, 25.0), (20.0, 23.0), (70.0, 200.0)))
+    assert not written.verdict().stuck, "the clock stands while the volume is away"
+
+
+def test_the_clock_stands_while_kubernetes_does_not_start_pods_that_are_needed(
+    written: Written,
+) -> None:
+    written.change(samples=tuple(Sample(float(second), 14) for second in range(70)))
+    assert written.verdict().stuck
+
+    def stuck(meeting: str, workers: str) -> bool:
+        """With pods whose states have these first letters, from second 10 to second 30."""
+        states = {name[0]: name for name in (UNSEEN, TAKEN)}
+        look = [tuple(states[letter] for letter in role) for role in (meeting, workers)]
+        looks = tuple(PodLook(float(second), *look) for second in range(10, 31))
+        written.change(looks=looks, min_replicas=2)
+        return bool(written.verdict().stuck)
+
+    assert not stuck("u", "ttt")
+    assert not stuck("t", "tuu")
+    assert not stuck("t", "uu")
+    assert stuck("t", "ttu"), "two can train"
+    assert stuck("", "ttt"), "the operator made no pod of a coordinator"
+    assert stuck("t", "u"), "the operator made one pod of the two that are needed"
 
 
 def test_steps_that_are_made_again_are_no_progress(written: Written) -> None:

@@ -11,6 +11,7 @@ from soak import evidence, reference, results
 from soak.__main__ import main
 from soak.checker import judge
 from soak.evidence import Hit, Kept, WholeSnapshot
+from soak.pod_states import TAKEN, UNSEEN, PodLook
 from soak.records import Stored
 from tests.support.soak_job import FIRST, Written
 
@@ -26,6 +27,7 @@ def seed(tmp_path: Path) -> Path:
         hits=(Hit(10.0, frozenset({1}), 3, frozenset({"w1"})),),
         kept=(Kept(9.4, 9.5, (snapshot,), (Stored(5, FIRST),)),),
         excused=((100.0, 110.0),),
+        looks=(PodLook(9.0, (TAKEN,), (TAKEN, UNSEEN)),),
     )
     found = written.written()
     evidence.keep(found, written.folder)
@@ -40,7 +42,7 @@ def test_what_was_kept_of_a_job_is_judged_as_it_was(seed: Path) -> None:
     (job,) = evidence.kept_jobs(seed)
     read = evidence.read(job, reference.load_kept(seed))
     written = Written(job)
-    written.change(hits=read.hits, kept=read.kept, excused=read.excused)
+    written.change(hits=read.hits, kept=read.kept, excused=read.excused, looks=read.looks)
     assert read == written.written()
     assert judge(read).lost_over_interval == 1, "the snapshot of step 9 was passed over"
 

@@ -1,0 +1,36 @@
+"""What a pod waits for: its scheduler, its kubelet, or nothing of Kubernetes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from soak.pod_states import TAKEN, UNPLACED, UNSEEN, state
+
+CREATED, PLACED = "2026-01-01T00:00:00Z", "2026-01-01T00:00:10Z"
+NEW_YEAR = 1767225600.0
+PLACEMENT = {"conditions": [{"type": "PodScheduled", "lastTransitionTime": PLACED}]}
+Json = dict[str, Any]
+
+
+def pod(node: str | None, status: Json) -> Json:
+    spec = {"nodeName": node} if node else {}
+    return {"metadata": {"creationTimestamp": CREATED}, "spec": spec, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("described", "seconds", "expected"),
+    [
+        (pod(None, {}), 4, TAKEN),
+        (pod(None, {}), 6, UNPLACED),
+        (pod("a", PLACEMENT), 14, TAKEN),
+        (pod("a", PLACEMENT), 16, UNSEEN),
+        (pod("off", PLACEMENT), 16, TAKEN),
+        (pod("a", {**PLACEMENT, "startTime": PLACED}), 16, TAKEN),
+    ],
+)
+def test_a_pod_is_late_only_while_kubernetes_does_nothing_about_it(
+    described: Json, seconds: float, expected: str
+) -> None:
+    assert state(described, NEW_YEAR + seconds, lambda node: node != "off") == expected
