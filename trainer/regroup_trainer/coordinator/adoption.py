@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 
 from regroup_trainer.coordinator.accounting import loss_of
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure, LastCommit
 from regroup_trainer.coordinator.registration import resync
 from regroup_trainer.protocol.agent_messages import Hello
-from regroup_trainer.protocol.generation import GenerationRecord, MemberRecord
+from regroup_trainer.protocol.generation import GenerationRecord
 
 LONGEST_SECONDS = 10.0
 """A member that shows life but says no hello for so long after the others is lost."""
@@ -22,46 +22,33 @@ def adopt(state: State, until: float, now: float) -> bool:
     missing member is lost. A member whose heartbeats arrive is only late: it may take seconds to
     notice that the connection to the former coordinator is gone.
     """
-    record = _newest(state)
+    record, missing = state.former.record, state.former.missing
     if record is None:
         return True
-    back = _back(state, record)
-    missing = _missing(record, back)
     if missing and _may_come(state, missing, until, now):
         return False
+    back = _back(state, record)
     _adopt(state, record, back, now)
-    if missing and state.current is not None:
-        who = f"worker {missing[0].pod} on node {missing[0].node}"
+    lost = next(iter(missing.values()), None)
+    if lost is not None and state.current is not None:
+        who = f"worker {lost.pod} on node {lost.node}"
         message = f"{who} has not connected to the new coordinator in time, so it counts as lost"
-        state.current.failure = Failure(now, "infrastructure", message, missing[0])
-    for hello in back.values():
+        state.current.failure = Failure(now, "infrastructure", message, lost)
+    for hello in back:
         resync(state, hello, now)
     return True
 
 
-def missing_members(state: State) -> list[MemberRecord]:
-    """The members of the newest reported generation that have not come back with it."""
-    record = _newest(state)
-    return [] if record is None else _missing(record, _back(state, record))
-
-
-def _missing(record: GenerationRecord, back: Mapping[str, Hello]) -> list[MemberRecord]:
-    return [place for place in record.members if place.member not in back]
-
-
-def _back(state: State, record: GenerationRecord) -> dict[str, Hello]:
+def _back(state: State, record: GenerationRecord) -> list[Hello]:
     """The hellos of the members that report this generation."""
     hellos = [member.hello for member in state.members.values()]
-    return {
-        h.member: h for h in hellos if h.record is not None and h.record.number == record.number
-    }
+    return [h for h in hellos if h.record is not None and h.record.number == record.number]
 
 
-def _may_come(state: State, missing: list[MemberRecord], until: float, now: float) -> bool:
+def _may_come(state: State, missing: Iterable[str], until: float, now: float) -> bool:
     if now < until:
         return True
-    only_late = all(_is_alive(state, place.member, now) for place in missing)
-    return only_late and now < until + LONGEST_SECONDS
+    return now < until + LONGEST_SECONDS and all(_is_alive(state, name, now) for name in missing)
 
 
 def _is_alive(state: State, name: str, now: float) -> bool:
@@ -69,17 +56,8 @@ def _is_alive(state: State, name: str, now: float) -> bool:
     return now - last_heartbeat < state.desired.timeout_milliseconds / 1000
 
 
-def _newest(state: State) -> GenerationRecord | None:
-    records = [
-        member.hello.record for member in state.members.values() if member.hello.record is not None
-    ]
-    return max(records, key=lambda record: record.number, default=None)
-
-
-def _adopt(state: State, record: GenerationRecord, back: Mapping[str, Hello], now: float) -> None:
-    restored = {
-        hello.restored.rank: hello.restored for hello in back.values() if hello.restored is not None
-    }
+def _adopt(state: State, record: GenerationRecord, back: Sequence[Hello], now: float) -> None:
+    restored = {hello.restored.rank: hello.restored for hello in back if hello.restored is not None}
     is_uncounted = state.last_known is not None and state.last_known.uncounted
     state.current = CurrentGeneration(
         record,
@@ -97,7 +75,9 @@ def _adopt(state: State, record: GenerationRecord, back: Mapping[str, Hello], no
         # The step from which it resumed may be below the one that the operator knew.
         before = state.committed
         state.committed = LastCommit(step, before.time if before else state.wall(now))
-    progresses = [hello.progress for hello in back.values() if hello.progress is not None]
+    for member in state.members.values():
+        state.current.copies.hold(member.name, member.snapshots)
+    progresses = [hello.progress for hello in back if hello.progress is not None]
     newest = max(progresses, key=lambda progress: progress.step, default=None)
     if newest is not None:
         state.start_failures.can_start = True

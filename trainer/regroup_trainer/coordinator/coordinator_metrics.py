@@ -54,7 +54,7 @@ class CoordinatorCollector(Collector):
     def _world_size(self, labels: tuple[str, str]) -> Metric:
         current = self._state.current
         metric = GaugeMetricFamily("trainingjob_world_size", "Ranks that train", labels=_LABELS)
-        metric.add_metric(labels, current.record.world_size if current and current.alive else 0)
+        metric.add_metric(labels, current.world_size if current and current.alive else 0)
         return metric
 
     def _volume(self, labels: tuple[str, str]) -> Metric:

@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regroup_trainer.coordinator.accounting import Account, Recoveries
-from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure, LastCommit
+from regroup_trainer.coordinator.current_generation import (
+    CurrentGeneration,
+    Failure,
+    FormerGeneration,
+    LastCommit,
+)
 from regroup_trainer.coordinator.effects import Close, Effect, Send
 from regroup_trainer.coordinator.journal import Journal
-from regroup_trainer.coordinator.membership import Member
+from regroup_trainer.coordinator.membership import Member, Members
 from regroup_trainer.coordinator.restart_budget import StartFailures
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.coordinator_messages import CoordinatorMessage, Exit
@@ -63,7 +68,7 @@ class State:
         self.term = term
         self.node = node
         self.desired = desired
-        self.members: dict[str, Member] = {}
+        self.members = Members()
         self.unknown_members: dict[str, float] = {}
         """Name -> last heartbeat of agents that are lost, import torch, or are yet to connect."""
         self.importing: dict[int, float] = {}
@@ -76,6 +81,8 @@ class State:
         """
         self.replaced: set[str] = set()
         """Members whose place another has taken: they are released when they return."""
+        self.former = FormerGeneration()
+        """What a coordinator that has just started may adopt."""
         self.current: CurrentGeneration | None = None
         self.last_known = desired.last_known
         """What the operator knew when this process started; None where nothing was interrupted."""
@@ -94,6 +101,8 @@ class State:
         self.account = Account(desired.seed, now)
         self.recoveries = Recoveries()
         self.journal = Journal(self.wall(now))
+        self.released: object = None
+        """What was known when members were last released."""
         self._effects: list[Effect] = []
 
     def wall(self, now: float) -> float:
@@ -126,9 +135,35 @@ class State:
             self.send(name, Exit(code=outcome.exit_code, reason=outcome.message))
         self.members.clear()
 
+    def enroll(self, member: Member) -> None:
+        """It said hello, and takes part from now on."""
+        known = self.members.get(member.name)
+        self.members.add(member)
+        if self.current is not None:
+            self.current.on_enrolled(member.name)
+            self.current.copies.hold(member.name, member.snapshots)
+        elif known is None or known.hello.record is None:
+            self.former.note(member.hello)
+        else:
+            self._find_former()
+
+    def remove(self, name: str) -> Member | None:
+        """Forget a member; None where there is none of that name."""
+        member = self.members.remove(name)
+        if self.current is not None:
+            self.current.copies.hold(name, ())
+        elif member is not None and member.hello.record is not None:
+            self._find_former()
+        return member
+
+    def _find_former(self) -> None:
+        self.former = FormerGeneration()
+        for member in self.members.values():
+            self.former.note(member.hello)
+
     def lose(self, member: Member, why: str, now: float, detect_seconds: float = 0.0) -> None:
         """Remove a member that is gone. The current generation fails if it needs that member."""
-        if self.members.pop(member.name, None) is None:
+        if self.remove(member.name) is None:
             return
         self.require(Close(member.name))
         self.lost_members[member.hello.index] = (member.hello, why)
@@ -136,7 +171,7 @@ class State:
         who = f"worker {member.hello.pod} on {member.hello.node}"
         self.emit(now, "WorkerLost", f"{who} is lost: {why}", "Warning")
         current = self.current
-        place = current.record.place_of(member.name) if current else None
+        place = current.place_of(member.name) if current else None
         if current is None or place is None or current.over:
             return
         known = current.failure
@@ -147,5 +182,5 @@ class State:
 
     def lose_disconnected(self, now: float) -> None:
         """Ranks lost a peer: every member whose connection is closed is that peer, and lost."""
-        for member in [m for m in self.members.values() if m.closed_at is not None]:
+        for member in [*self.members.closed.values()]:
             self.lose(member, "its connection closed and its peers lost it", now)

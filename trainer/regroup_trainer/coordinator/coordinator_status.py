@@ -14,7 +14,7 @@ from regroup_trainer.coordinator.straggler_reports import stragglers_of
 from regroup_trainer.coordinator.waiting import PODS_NAMED, count_of_workers, ending_message
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.desired import Desired, LastKnown
-from regroup_trainer.protocol.generation import Decision, GenerationRecord
+from regroup_trainer.protocol.generation import Decision, MemberRecord
 from regroup_trainer.protocol.job_status import (
     ASK_LINE,
     WATCH_LINE_BYTES,
@@ -86,7 +86,7 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
         generation=record.number if record else None,
         world_size=record.world_size if record and current and current.alive else 0,
         spares=spares_of(state),
-        members=(*_here(state, record), *_lost(state)),
+        members=(*_here(state), *_lost(state)),
         progress=state.progress,
         total_steps=_total_steps(state),
         evaluation=state.evaluation,
@@ -111,7 +111,7 @@ def handed_over(state: State) -> Desired:
         known = LastKnown(
             step=committed.step,
             time=committed.time,
-            world_size=current.record.world_size,
+            world_size=current.world_size,
             uncounted=0 not in current.restored,
         )
     counted = {"seed": state.account.ledger(), "last_known": known}
@@ -175,7 +175,7 @@ def _doing(state: State, current: CurrentGeneration) -> str:
     if ending is not None:
         return ending
     doing = _running(state, current) if current.unmanaged else _training(state, current)
-    late = overload(state.members.values(), state.desired)
+    late = overload(state.members.overloaded.values(), state.desired)
     return f"{doing}; {late}" if late else doing
 
 
@@ -247,12 +247,14 @@ def _waiting_spares(state: State) -> str:
 
 def _without_rank(state: State, current: CurrentGeneration) -> list[str]:
     members = sorted(state.members.values(), key=lambda member: member.hello.index)
-    return [member.hello.pod for member in members if current.record.place_of(member.name) is None]
+    return [member.hello.pod for member in members if current.place_of(member.name) is None]
 
 
-def _here(state: State, record: GenerationRecord | None) -> list[MemberStatus]:
+def _here(state: State) -> list[MemberStatus]:
     members = sorted(state.members.values(), key=lambda member: member.hello.index)
-    return [_member(m.hello, record, m.step, "") for m in members]
+    current = state.current
+    places = [current.place_of(member.name) if current else None for member in members]
+    return [_member(m.hello, place, m.step, "") for m, place in zip(members, places, strict=True)]
 
 
 def _lost(state: State) -> list[MemberStatus]:
@@ -261,8 +263,7 @@ def _lost(state: State) -> list[MemberStatus]:
     ]
 
 
-def _member(hello: Hello, record: GenerationRecord | None, step: int, lost: str) -> MemberStatus:
-    place = record.place_of(hello.member) if record else None
+def _member(hello: Hello, place: MemberRecord | None, step: int, lost: str) -> MemberStatus:
     return MemberStatus(
         member=hello.member,
         index=hello.index,

@@ -19,13 +19,14 @@ its agents (`adoption`).
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 from regroup_trainer.coordinator.adoption import adopt
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, GenerationEnd
 from regroup_trainer.coordinator.effects import Effect, ReserveNumber
-from regroup_trainer.coordinator.formation import choose, make_record
+from regroup_trainer.coordinator.formation import choose, make_record, size_of_next
 from regroup_trainer.coordinator.generation_end import (
     abort,
     apply_transition,
@@ -36,7 +37,7 @@ from regroup_trainer.coordinator.generation_end import (
     release,
 )
 from regroup_trainer.coordinator.hangs import watch
-from regroup_trainer.coordinator.membership import expired, overload, restart_deadlines
+from regroup_trainer.coordinator.membership import overload, restart_deadlines
 from regroup_trainer.coordinator.registration import register
 from regroup_trainer.coordinator.reports import announce_volume, on_report
 from regroup_trainer.coordinator.reserved_numbers import ReservedNumbers
@@ -44,6 +45,7 @@ from regroup_trainer.coordinator.restart_budget import RestartBackoff
 from regroup_trainer.coordinator.snapshot_registry import (
     announce_complete,
     failed_sources,
+    hold,
     repeat_announcement,
     source_of,
     usable,
@@ -92,7 +94,7 @@ class Coordinator:
             return TICK_SECONDS
         if current.decision is not None or current.diagnosed_at:
             return TICK_SECONDS
-        if any(member.is_suspect(state.desired, now) for member in state.members.values()):
+        if state.members.first_suspect(state.desired, now) is not None:
             return TICK_SECONDS
         return min(LONGEST_PAUSE_SECONDS, state.desired.heartbeat_milliseconds / 1000)
 
@@ -101,7 +103,7 @@ class Coordinator:
         state = self.state
         if self._next_tick is not None and now > self._next_tick + LATE_TICK_SECONDS:
             restart_deadlines(state.members.values(), now)
-        for member in expired(state.members.values(), state.desired, now):
+        for member in state.members.expired(state.desired, now):
             if member.closed_at is None:
                 since, how = member.last_seen, "no heartbeat"
             else:
@@ -122,8 +124,8 @@ class Coordinator:
         if member is None:
             self._note_unknown(name, now)
             return False
-        member.last_seen = now
-        member.note_delay(delay, now)
+        self.state.members.on_seen(member, now)
+        self.state.members.on_delay(member, delay, now)
         if late := overload([member], self.state.desired):
             wall = self.state.wall(now)
             self.state.journal.emit_rarely(wall, "HeartbeatsLate", late, "Warning")
@@ -141,7 +143,7 @@ class Coordinator:
         """The connection to a member closed."""
         member, current = self.state.members.get(name), self.state.current
         if member is not None and member.closed_at is None:
-            member.closed_at = now
+            self.state.members.on_closed(member, now)
             if current is not None and current.failure and current.failure.provisional:
                 self.state.lose_disconnected(now)
         return self._advance(now)
@@ -194,14 +196,13 @@ class Coordinator:
         if isinstance(message, Hello):
             self._on_hello(message, now)
         elif (member := self.state.members.get(name)) is not None:
-            member.last_seen = now
+            self.state.members.on_seen(member, now)
             if isinstance(message, Report) and not self._is_current(message):
                 return []  # it changes nothing, however many there are
             if isinstance(message, Leaving):
-                member.leaving = message.reason
+                self.state.members.on_leaving(member, message.reason)
             elif isinstance(message, HeldSnapshots):
-                member.snapshots = message.snapshots
-                announce_complete(self.state)
+                hold(self.state, member, message.snapshots)
             elif isinstance(message, Report):
                 on_report(self.state, message, member, now)
         return self._advance(now)
@@ -293,10 +294,10 @@ class Coordinator:
         forming, number = self._is_forming(), self._numbers.reserved
         context = self._waiting_context(now)
         if forming:
-            self._timers.note_chosen(context.chosen, now + state.desired.start_grace_seconds)
+            self._timers.note_size(context.size, now + state.desired.start_grace_seconds)
         waiting = find_waiting(context)
         if waiting is None and forming and number is not None:
-            self._begin(context, number)
+            self._begin(number, now)
             waiting = find_waiting(self._waiting_context(now))
         state.waiting = waiting
 
@@ -315,31 +316,35 @@ class Coordinator:
         return rank_not_out(state, current, now) is None
 
     def _waiting_context(self, now: float) -> WaitingContext:
-        """What is known for the next generation. Members are chosen only while one is formed."""
+        """What is known for the next generation. Members are counted only while one is formed."""
         state, timers = self.state, self._timers
         if not self._is_forming():
-            return WaitingContext(state, timers, self._numbers, 0, (), now)
-        candidates = self._candidates()
-        previous = state.current.record if state.current else None
-        chosen = choose(candidates, previous, state.desired, state.node)
-        return WaitingContext(state, timers, self._numbers, len(candidates), chosen, now)
+            return WaitingContext(state, timers, self._numbers, 0, 0, now)
+        members, workers = state.members, state.desired.workers
+        candidates, fitting = len(members.staying), members.fitting(workers)
+        if holders := leaving_holders(state):
+            hellos = self._candidates(holders)
+            candidates, fitting = len(hellos), sum(hello.index < workers for hello in hellos)
+        size = size_of_next(fitting, state.desired)
+        return WaitingContext(state, timers, self._numbers, candidates, size, now)
 
-    def _candidates(self) -> list[Hello]:
+    def _candidates(self, holders: Container[str]) -> list[Hello]:
         """The members that may take part: those that stay, and those that first have to save what
         only they hold. These come before their replacements.
         """
         members = self.state.members
-        holders = leaving_holders(self.state)
-        taken = {members[name].hello.index for name in holders}
+        taken = {member.hello.index for name, member in members.leaving.items() if name in holders}
         return [
             member.hello
             for name, member in members.items()
             if name in holders or (member.leaving is None and member.hello.index not in taken)
         ]
 
-    def _begin(self, context: WaitingContext, number: GenerationNumber) -> None:
-        state, before, now = self.state, self.state.current, context.now
-        chosen = tuple(context.chosen)
+    def _begin(self, number: GenerationNumber, now: float) -> None:
+        state, before = self.state, self.state.current
+        candidates = self._candidates(leaving_holders(state))
+        previous = before.record if before else None
+        chosen = choose(candidates, previous, state.desired, state.node)
         end = end_of(state, before, now)
         holdings = self._holdings(chosen, before)
         because = self._restored_from(holdings, before, end)
@@ -362,8 +367,9 @@ class Coordinator:
             )
         self._numbers.use()
         self._timers.gathering, self._timers.gather_until = False, None
+        message = Begin(record=record)
         for name in state.members:
-            state.send(name, Begin(record=record))
+            state.send(name, message)
         ranks = f"{record.world_size} ranks on {len(chosen)} workers"
         state.emit(now, "GenerationFormed", f"generation {number}: {ranks} ({record.reason})")
         self._reserve(now)
@@ -375,9 +381,8 @@ class Coordinator:
         members = [_holding(hello, before) for hello in chosen]
         names = {holding.member for holding in members}
         others = [Holding(name) for name in self.state.members if name not in names]
-        return [
-            replace(held, snapshots=usable(self.state, held.member)) for held in (*members, *others)
-        ]
+        snapshots = usable(self.state)
+        return [replace(held, snapshots=snapshots[held.member]) for held in (*members, *others)]
 
     def _restored_from(
         self, holdings: list[Holding], before: CurrentGeneration | None, end: GenerationEnd | None
@@ -392,7 +397,7 @@ class Coordinator:
 def _size_of(before: CurrentGeneration | None, state: State) -> int:
     """Ranks of the generation before; 0: unknown, until the history of the volume says it."""
     if before is not None:
-        return before.record.world_size
+        return before.world_size
     return state.last_known.world_size if state.last_known else 0
 
 
@@ -404,7 +409,7 @@ def _are_resident(holdings: list[Holding], record: GenerationRecord) -> bool:
 
 def _holding(hello: Hello, before: CurrentGeneration | None) -> Holding:
     """What a member brings into the next generation."""
-    place = before.record.place_of(hello.member) if before else None
+    place = before.place_of(hello.member) if before else None
     if before is None or place is None:
         return Holding(hello.member)
     return Holding(

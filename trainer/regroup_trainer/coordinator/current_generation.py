@@ -4,10 +4,12 @@ Pure.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from regroup_trainer.coordinator.pace import Pace
-from regroup_trainer.protocol.agent_messages import RankExit, Stack
+from regroup_trainer.protocol.agent_messages import Hello, RankExit, Stack
 from regroup_trainer.protocol.generation import (
     Decision,
     GenerationNumber,
@@ -17,6 +19,7 @@ from regroup_trainer.protocol.generation import (
 )
 from regroup_trainer.protocol.ledger import Cause
 from regroup_trainer.protocol.rank_messages import Busy, Finished, Progress, Restored, Retained
+from regroup_trainer.snapshots.neighbours import SnapshotCopies
 
 
 @dataclass(frozen=True)
@@ -118,10 +121,58 @@ class CurrentGeneration:
     """When the last of them that was asked has to be out; then its agent kills it."""
     finalized: bool = False
     """The first cause of its failure is certain, and the restart is counted."""
+    considered: object = None
+    """What was known when a planned end was last considered."""
     pace: Pace = field(init=False)
+    copies: SnapshotCopies = field(init=False)
+    """Of its memory snapshots, as its members hold them now."""
+    world_size: int = field(init=False)
+    highest_index: int = field(init=False)
+    """Of its members."""
 
     def __post_init__(self) -> None:
-        self.pace = Pace(self.record.world_size)
+        members = self.record.members
+        self.world_size = self.record.world_size
+        self.highest_index = max((place.index for place in members), default=0)
+        self.pace = Pace(self.world_size)
+        self.copies = SnapshotCopies(self.number, members)
+        self._positions = {place.member: position for position, place in enumerate(members)}
+        self._first_ranks = [place.first_rank for place in members]
+        self._inside = 0
+        """Position of the first member of which a rank may not have left."""
+
+    def position_of(self, member: str) -> int | None:
+        """Where the member stands in the record; None if it is not part of this generation."""
+        return self._positions.get(member)
+
+    def place_of(self, member: str) -> MemberRecord | None:
+        """The member's place, None if it is not part of this generation."""
+        position = self._positions.get(member)
+        return None if position is None else self.record.members[position]
+
+    def place_of_rank(self, rank: int) -> MemberRecord | None:
+        """The place of the member that runs this rank, None if there is no such rank."""
+        position = bisect_right(self._first_ranks, rank) - 1
+        place = self.record.members[position] if position >= 0 else None
+        return place if place is not None and rank in place.own_ranks else None
+
+    def rank_inside(self, here: Container[str]) -> int | None:
+        """The first rank that has not left the generation, of the members in `here`; None: all have
+        left. Ranks never enter it again, so none is looked at twice.
+        """
+        members = self.record.members
+        while self._inside < len(members):
+            place = members[self._inside]
+            if place.member in here:
+                for rank in place.own_ranks:
+                    if not any(rank in out for out in (self.retained, self.exits, self.finished)):
+                        return rank
+            self._inside += 1
+        return None
+
+    def on_enrolled(self, member: str) -> None:
+        """A member is here, perhaps again: its ranks may still be inside."""
+        self._inside = min(self._inside, self._positions.get(member, self._inside))
 
     @property
     def number(self) -> GenerationNumber:
@@ -157,7 +208,7 @@ class CurrentGeneration:
     @property
     def ended(self) -> bool:
         """Whether all its ranks have finished by agreement."""
-        return len(self.finished) == self.record.world_size
+        return len(self.finished) == self.world_size
 
     @property
     def alive(self) -> bool:
@@ -179,3 +230,24 @@ class CurrentGeneration:
         """Mean time of its steps, or of those of the generation before; 0 when unknown."""
         own = self.step_seconds(self.progress) if self.progress else 0.0
         return own or (self.before.step_seconds if self.before else 0.0)
+
+
+class FormerGeneration:
+    """The newest generation that agents report to a coordinator that has just started."""
+
+    def __init__(self) -> None:
+        self.record: GenerationRecord | None = None
+        """None: they report none."""
+        self.missing: dict[str, MemberRecord] = {}
+        """Its members that have not come back with it, in rank order."""
+
+    def note(self, hello: Hello) -> None:
+        """An agent said hello."""
+        record = hello.record
+        if record is None:
+            return
+        if self.record is None or record.number > self.record.number:
+            self.record = record
+            self.missing = {place.member: place for place in record.members}
+        if record.number == self.record.number:
+            self.missing.pop(hello.member, None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.desired import Desired
@@ -30,6 +31,12 @@ def least_workers(desired: Desired) -> int:
     return max(-(-desired.min_replicas // group) * group, group)
 
 
+def size_of_next(fitting: int, desired: Desired) -> int:
+    """How many members the next generation has of so many that may take part; 0: too few."""
+    size = min(_whole_groups(fitting, desired), wanted_workers(desired))
+    return size if size >= least_workers(desired) else 0
+
+
 def choose(
     candidates: Sequence[Hello],
     previous: GenerationRecord | None,
@@ -50,8 +57,8 @@ def choose(
         (hello for hello in candidates if hello.index < desired.workers),
         key=lambda hello: hello.index,
     )
-    count = min(_whole_groups(len(fitting), desired), wanted_workers(desired))
-    if count < least_workers(desired):
+    count = size_of_next(len(fitting), desired)
+    if not count:
         return ()
     former = previous.members if previous else ()
     order = {place.member: position for position, place in enumerate(former)}
@@ -86,15 +93,22 @@ def _groups(
     return list(zip(*columns, strict=True))
 
 
-def last_holders(record: GenerationRecord, staying: Container[str]) -> frozenset[str]:
-    """The members of a generation that hold a part of the state which no member in `staying` has.
+def last_holders(
+    record: GenerationRecord, positions: Iterable[int], stays: Callable[[str], bool]
+) -> frozenset[str]:
+    """Those of a generation's members at these positions that hold a part of the state which no
+    member that stays has.
 
     Members at the same place of their replica groups hold the same part.
     """
-    size = record.desired.replica_group_size
-    columns = [record.members[place::size] for place in range(size)]
-    lost = [column for column in columns if not any(one.member in staying for one in column)]
-    return frozenset(place.member for column in lost for place in column)
+    members, size = record.members, record.desired.replica_group_size
+    positions = [*positions]
+    lost = {
+        place
+        for place in {position % size for position in positions}
+        if not any(stays(one.member) for one in islice(members, place, None, size))
+    }
+    return frozenset(members[one].member for one in positions if one % size in lost)
 
 
 def make_record(

@@ -7,6 +7,7 @@ cause is certain.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from regroup_trainer.coordinator.coordinator_state import State
@@ -14,6 +15,7 @@ from regroup_trainer.coordinator.current_generation import (
     CurrentGeneration,
     Failure,
     GenerationEnd,
+    Transition,
 )
 from regroup_trainer.coordinator.formation import last_holders
 from regroup_trainer.coordinator.restart_budget import RestartBackoff, refusal
@@ -47,7 +49,7 @@ def apply_transition(state: State, current: CurrentGeneration, now: float) -> No
 
     The generation fails when the ranks do not agree in time, so that they are ended by force.
     """
-    wanted = planned_transition(current, state.members, state.desired, state.node)
+    wanted = _newly_wanted(state, current)
     if wanted is not None and (current.decision is None or wanted.decision > current.decision):
         current.decision, current.transition, current.decided_at = wanted.decision, wanted, now
         state.send(
@@ -68,24 +70,35 @@ def apply_transition(state: State, current: CurrentGeneration, now: float) -> No
         current.failure = Failure(now, agreed.cause, message, agreed.place)
 
 
+def _newly_wanted(state: State, current: CurrentGeneration) -> Transition | None:
+    """The planned end, considered anew only when something has changed on which it depends."""
+    known = (state.members.revision, state.desired, current.running, current.unmanaged)
+    if known == current.considered:
+        return None
+    current.considered = known
+    return planned_transition(current, state.members, state.desired, state.node)
+
+
 def abort(state: State, current: CurrentGeneration, now: float) -> None:
     """Have all ranks of a failed generation leave it.
 
     Without that, ranks that wait for a frozen peer would wait for ever.
     """
-    current.aborted_at = now
-    for place in current.record.members:
-        if place.member in state.members:
-            abort_member(state, current, place.member, now)
+    here = [place.member for place in current.record.members if place.member in state.members]
+    abort_members(state, current, here, now)
 
 
-def abort_member(state: State, current: CurrentGeneration, member: str, now: float) -> None:
-    """Have the ranks of one member leave a failed generation."""
+def abort_members(
+    state: State, current: CurrentGeneration, members: Iterable[str], now: float
+) -> None:
+    """Have the ranks of these members leave a failed generation."""
     stuck = current.failure.stuck if current.failure else None
     seconds = abort_seconds(current) + _allowance(state)
     current.aborted_at = now
     current.leave_until = max(current.leave_until, now + seconds)
-    state.send(member, LeaveGeneration(generation=current.number, seconds=seconds, stuck=stuck))
+    message = LeaveGeneration(generation=current.number, seconds=seconds, stuck=stuck)
+    for member in members:
+        state.send(member, message)
 
 
 def abort_seconds(current: CurrentGeneration) -> float:
@@ -105,7 +118,7 @@ def _allowance(state: State) -> float:
     """Seconds more for ranks to leave while a member's machine is overloaded: killed ranks lose
     their state.
     """
-    members = state.members.values()
+    members = state.members.overloaded.values()
     return max((member.allowance(state.desired) for member in members), default=0.0)
 
 
@@ -118,10 +131,7 @@ def rank_not_out(state: State, current: CurrentGeneration, now: float) -> int | 
         return None
     if now >= current.leave_until + KILL_SECONDS:
         return None
-    out = current.retained.keys() | current.exits.keys() | current.finished.keys()
-    here = [place for place in current.record.members if place.member in state.members]
-    ranks = [rank for place in here for rank in place.own_ranks]
-    return next((rank for rank in ranks if rank not in out), None)
+    return current.rank_inside(state.members)
 
 
 def _may_retain_state(current: CurrentGeneration) -> bool:
@@ -186,8 +196,8 @@ def _is_certain(state: State, current: CurrentGeneration, failure: Failure, now:
         return failure.exit is None or now >= failure.time + FINALIZE_SECONDS
     if rank_not_out(state, current, now) is not None:
         return False
-    suspect = any(member.is_suspect(state.desired, now) for member in state.members.values())
-    return not suspect and now >= failure.time + state.desired.heartbeat_milliseconds / 1000
+    suspect = state.members.first_suspect(state.desired, now)
+    return suspect is None and now >= failure.time + state.desired.heartbeat_milliseconds / 1000
 
 
 def _fail(state: State, failure: Failure, why: str, now: float, reason: str = "") -> None:
@@ -222,17 +232,21 @@ def leaving_holders(state: State) -> frozenset[str]:
     """The members that are to leave with the only live copy of a part of the state, while all parts
     of it live. The next generation includes them, to save the state.
     """
-    current = state.current
-    if current is None or not current.over or not current.retained:
+    current, members = state.current, state.members
+    if not members.leaving or current is None or not current.over or not current.retained:
         return frozenset()
-    staying = {name for name, member in state.members.items() if member.leaving is None}
-    leaving = {
-        name
-        for name, member in state.members.items()
-        if member.leaving is not None and member.hello.index < state.desired.workers
-    }
-    if not leaving:
-        return frozenset()
+    positions = [
+        position
+        for name, member in members.leaving.items()
+        if member.hello.index < state.desired.workers
+        and (position := current.position_of(name)) is not None
+    ]
+    holders = last_holders(current.record, positions, members.stays)
+    return holders if holders and _is_whole(state, current) else frozenset()
+
+
+def _is_whole(state: State, current: CurrentGeneration) -> bool:
+    """Whether all parts of the state live."""
     retained = [
         current.retained[rank]
         for place in current.record.members
@@ -240,9 +254,7 @@ def leaving_holders(state: State) -> frozenset[str]:
         for rank in place.own_ranks
         if rank in current.retained
     ]
-    if not is_whole(retained):
-        return frozenset()
-    return last_holders(current.record, staying) & leaving
+    return is_whole(retained)
 
 
 def release(state: State, now: float) -> None:
@@ -251,15 +263,19 @@ def release(state: State, now: float) -> None:
     A member is needed as long as its generation lives, or its ranks are still leaving it, or it is
     one of the `leaving_holders`.
     """
-    current, holders = state.current, leaving_holders(state)
+    current, members, holders = state.current, state.members, leaving_holders(state)
     leaving = (
         current is not None and not current.alive and rank_not_out(state, current, now) is not None
     )
-    needed = current.record if current is not None and (current.alive or leaving) else None
-    for name, member in list(state.members.items()):
-        surplus = member.hello.index >= state.desired.workers and needed is not None
-        has_place = needed is not None and needed.place_of(name) is not None
-        if (member.leaving is None and not surplus) or has_place or name in holders:
-            continue
-        state.send(name, Exit(code=0, reason=member.leaving or "the job was scaled down"))
-        del state.members[name]
+    needed = current if current is not None and (current.alive or leaving) else None
+    known = (members.revision, state.desired, needed and needed.number, holders)
+    if known == state.released:
+        return
+    state.released = known
+    surplus = members.beyond(state.desired.workers) if needed is not None else []
+    for member in (*members.leaving.values(), *surplus):
+        has_place = needed is not None and needed.place_of(member.name) is not None
+        if not has_place and member.name not in holders:
+            reason = member.leaving or "the job was scaled down"
+            state.send(member.name, Exit(code=0, reason=reason))
+            state.remove(member.name)

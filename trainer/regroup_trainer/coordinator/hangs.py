@@ -59,10 +59,10 @@ def _may_be_slow_to_start(current: CurrentGeneration) -> bool:
     desired = current.record.desired
     if desired.script or desired.train.training.compile:
         return True
-    sources = [report.restored_from for report in current.restored.values()]
-    if current.resident and all(source in (None, "Peers") for source in sources):
-        return False
-    return sources.count("Peers") < current.record.world_size
+    sources = (report.restored_from for report in current.restored.values())
+    if current.resident:
+        return any(source not in (None, "Peers") for source in sources)
+    return len(current.restored) < current.world_size or any(one != "Peers" for one in sources)
 
 
 def watch(state: State, current: CurrentGeneration, now: float) -> None:
@@ -75,10 +75,7 @@ def watch(state: State, current: CurrentGeneration, now: float) -> None:
     if current.diagnosed_at is None:
         if idle > deadline_seconds(current, state.desired):
             _ask_for_stacks(state, current, idle, now)
-    elif (
-        len(current.stacks) == current.record.world_size
-        or now - current.diagnosed_at > ANSWER_SECONDS
-    ):
+    elif len(current.stacks) == current.world_size or now - current.diagnosed_at > ANSWER_SECONDS:
         _end(state, current, now)
 
 
@@ -87,7 +84,7 @@ def _report_busy(state: State, current: CurrentGeneration, idle: float, now: flo
     if current.reported_busy == busy:
         return
     current.reported_busy = busy
-    place = current.record.place_of_rank(busy.rank)
+    place = current.place_of_rank(busy.rank)
     who = f"rank {busy.rank} on {place.where}" if place else f"rank {busy.rank}"
     text = (
         f"{who} has been busy ({busy.doing}) for {idle / 60:.0f} minutes: hangs are not watched "
@@ -98,8 +95,9 @@ def _report_busy(state: State, current: CurrentGeneration, idle: float, now: flo
 
 def _ask_for_stacks(state: State, current: CurrentGeneration, idle: float, now: float) -> None:
     current.diagnosed_at = now
+    message = Diagnose(generation=current.number)
     for place in current.record.members:
-        state.send(place.member, Diagnose(generation=current.number))
+        state.send(place.member, message)
     at = f"after step {current.progress.step}" if current.progress else "before its first step"
     what = f"no rank of generation {current.number} has reported progress for {idle:.0f} s {at}"
     text = f"{what}: all ranks are asked for their stacks, which their logs show"
@@ -107,8 +105,8 @@ def _ask_for_stacks(state: State, current: CurrentGeneration, idle: float, now: 
 
 
 def _end(state: State, current: CurrentGeneration, now: float) -> None:
-    found = culprit(current.stacks, current.record.world_size)
-    place = current.record.place_of_rank(found.rank) if found else None
+    found = culprit(current.stacks, current.world_size)
+    place = current.place_of_rank(found.rank) if found else None
     who = (
         f"rank {found.rank} on {place.where} {found.where}"
         if found and place

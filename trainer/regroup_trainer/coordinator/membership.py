@@ -19,8 +19,10 @@ do not cost two generations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 from regroup_trainer.protocol.agent_messages import HeldSnapshot, Hello
 from regroup_trainer.protocol.desired import Desired
@@ -94,6 +96,139 @@ class Member:
 
 def _suspect_seconds(desired: Desired) -> float:
     return SUSPECT_HEARTBEATS * desired.heartbeat_milliseconds / 1000
+
+
+class Members(Mapping[str, Member]):
+    """The members by name, in the order of their first hellos.
+
+    What decisions ask about all of them is kept beside them, so that a message costs the same
+    however many there are. So a member is changed through these methods only, and `now` never goes
+    back.
+    """
+
+    def __init__(self) -> None:
+        self._all: dict[str, Member] = {}
+        self._silent: OrderedDict[str, Member] = OrderedDict()
+        """The same members, the longest silent first."""
+        self.staying: dict[int, Member] = {}
+        """Index -> the member that means to stay. Where another has its index, that one leaves."""
+        self.leaving: dict[str, Member] = {}
+        self.closed: dict[str, Member] = {}
+        """Those without a connection, the longest first."""
+        self.overloaded: dict[str, Member] = {}
+        """Those whose heartbeats come so late that they get more time."""
+        self.revision = 0
+        """Raised when a member comes or goes, asks to leave, loses its connection or has a new one.
+        """
+        self._bound, self._fitting = 0, 0
+
+    def __getitem__(self, name: str) -> Member:
+        return self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._all
+
+    def stays(self, name: str) -> bool:
+        """Whether it is here and has not asked to leave."""
+        return name in self._all and name not in self.leaving
+
+    def add(self, member: Member) -> None:
+        """It said hello just now. It takes the place of a member of that name."""
+        if known := self._all.get(member.name):
+            self._forget(known)
+        self._all[member.name] = self._silent[member.name] = member
+        if member.leaving is None:
+            self.staying[member.hello.index] = member
+            self._fitting += member.hello.index < self._bound
+        else:
+            self.leaving[member.name] = member
+        self.revision += 1
+
+    def remove(self, name: str) -> Member | None:
+        """Forget a member; None where there is none of that name."""
+        if member := self._all.pop(name, None):
+            self._forget(member)
+            self.revision += 1
+        return member
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        for name in [*self]:
+            self.remove(name)
+
+    def on_seen(self, member: Member, now: float) -> None:
+        """A sign of life came."""
+        member.last_seen = now
+        self._silent.move_to_end(member.name)
+
+    def on_delay(self, member: Member, delay: float, now: float) -> None:
+        """A heartbeat was sent `delay` seconds late."""
+        member.note_delay(delay, now)
+        if member.delay > LEAST_DELAY:
+            self.overloaded[member.name] = member
+        else:
+            self.overloaded.pop(member.name, None)
+
+    def on_closed(self, member: Member, now: float) -> None:
+        """Its connection closed."""
+        member.closed_at = now
+        self.closed[member.name] = member
+        self.revision += 1
+
+    def on_leaving(self, member: Member, reason: str) -> None:
+        """It asked to leave."""
+        self._unstay(member)
+        member.leaving = reason
+        self.leaving[member.name] = member
+        self.revision += 1
+
+    def fitting(self, workers: int) -> int:
+        """How many mean to stay and have an index below `workers`."""
+        if workers != self._bound:
+            self._bound = workers
+            self._fitting = sum(index < workers for index in self.staying)
+        return self._fitting
+
+    def beyond(self, workers: int) -> list[Member]:
+        """Those that mean to stay and have an index from `workers` on."""
+        if self.fitting(workers) == len(self.staying):
+            return []
+        return [member for index, member in self.staying.items() if index >= workers]
+
+    def first_suspect(self, desired: Desired, now: float) -> Member | None:
+        """A member that may be gone; None: all are certainly here."""
+        for oldest in (self.closed, self._silent):
+            first = next(iter(oldest.values()), None)
+            if first is not None and first.is_suspect(desired, now):
+                return first
+        return None
+
+    def expired(self, desired: Desired, now: float) -> list[Member]:
+        """The members whose deadline is over, the longest silent first."""
+        timeout = desired.timeout_milliseconds / 1000
+        least = min(timeout, _suspect_seconds(desired))
+        silent = takewhile(lambda one: now >= one.last_seen + timeout, self._silent.values())
+        closed = takewhile(
+            lambda one: one.closed_at is None or now >= one.closed_at + least, self.closed.values()
+        )
+        late = {member.name: member for group in (silent, closed) for member in group}
+        return expired(late.values(), desired, now)
+
+    def _forget(self, member: Member) -> None:
+        self._unstay(member)
+        for some in (self._silent, self.leaving, self.closed, self.overloaded):
+            some.pop(member.name, None)
+
+    def _unstay(self, member: Member) -> None:
+        if self.staying.get(member.hello.index) is member:
+            del self.staying[member.hello.index]
+            self._fitting -= member.hello.index < self._bound
 
 
 def expired(members: Iterable[Member], desired: Desired, now: float) -> list[Member]:

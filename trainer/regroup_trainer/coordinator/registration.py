@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regroup_trainer.coordinator.coordinator_state import State
-from regroup_trainer.coordinator.generation_end import abort_member
+from regroup_trainer.coordinator.generation_end import abort_members
 from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.coordinator.reports import on_report
 from regroup_trainer.coordinator.reserved_numbers import ReservedNumbers
@@ -43,7 +43,7 @@ def resync(state: State, hello: Hello, now: float) -> None:
     if current is None:
         return
     if current.aborted_at is not None:
-        abort_member(state, current, hello.member, now)
+        abort_members(state, current, [hello.member], now)
     elif current.decision is not None and current.record.members[0].member == hello.member:
         state.send(hello.member, Decide(generation=current.number, decision=current.decision))
 
@@ -53,11 +53,11 @@ def _exit_order(state: State, hello: Hello) -> Exit | None:
         return Exit(code=state.outcome.exit_code, reason=state.outcome.message)
     if hello.member in state.ended_pods:
         return Exit(code=0, reason="Kubernetes reports that its pod has ended")
-    holder = next(
-        (member for member in state.members.values() if member.hello.index == hello.index), None
-    )
-    if hello.member in state.replaced and holder is not None and holder.name != hello.member:
-        return Exit(code=0, reason=f"replaced by {holder.hello.pod}")
+    if hello.member in state.replaced:
+        same_index = (one for one in state.members.values() if one.hello.index == hello.index)
+        holder = next(same_index, None)
+        if holder is not None and holder.name != hello.member:
+            return Exit(code=0, reason=f"replaced by {holder.hello.pod}")
     return None
 
 
@@ -68,25 +68,21 @@ def _why_wait(state: State, hello: Hello, now: float) -> str:
     pod that timed out may be executed later, beside the next one. While the first is heard, nothing
     is gained by the second, and a generation would be lost. The agent tries again until it may.
     """
-    for first in _rivals(state, hello):
-        displaces = _has_ranks(state, hello) and not _has_ranks(state, first.hello)
-        if first.is_heard(state.desired, now) and not displaces:
-            return (
-                f"{first.hello.pod} on node {first.hello.node} is worker {hello.index} already, "
-                f"and is heard: {hello.pod} takes over when it is not"
-            )
-    return ""
+    first = _rival(state, hello)
+    if first is None or not first.is_heard(state.desired, now):
+        return ""
+    if _has_ranks(state, hello) and not _has_ranks(state, first.hello):
+        return ""
+    return (
+        f"{first.hello.pod} on node {first.hello.node} is worker {hello.index} already, "
+        f"and is heard: {hello.pod} takes over when it is not"
+    )
 
 
-def _rivals(state: State, hello: Hello) -> list[Member]:
-    """The other agents of this index that mean to stay."""
-    return [
-        member
-        for member in state.members.values()
-        if member.hello.index == hello.index
-        and member.name != hello.member
-        and member.leaving is None
-    ]
+def _rival(state: State, hello: Hello) -> Member | None:
+    """The other agent of this index, if it means to stay."""
+    first = state.members.staying.get(hello.index)
+    return first if first is not None and first.name != hello.member else None
 
 
 def _has_ranks(state: State, hello: Hello) -> bool:
@@ -101,14 +97,14 @@ def _enroll(state: State, hello: Hello, now: float) -> None:
     """Give the index to this agent. A former one that is leaving is still needed for the agreed end
     of its generation; it is released after that.
     """
-    for rival in _rivals(state, hello):
+    if rival := _rival(state, hello):
         state.replaced.add(rival.name)
         state.lose(rival, f"replaced by {hello.pod}", now)
     known = state.members.get(hello.member)
     member = Member(hello=hello, last_seen=now, snapshots=hello.snapshots)
     if known is not None:
         member.leaving, member.step = known.leaving, known.step
-    state.members[hello.member] = member
+    state.enroll(member)
     former = state.lost_members.pop(hello.index, None)
     if former is not None and former[0].member != hello.member:
         state.replaced.add(former[0].member)
@@ -132,5 +128,5 @@ def _bring_up_to_date(state: State, hello: Hello, now: float) -> None:
         return
     if hello.record is not None and hello.record.number == state.current.number:
         resync(state, hello, now)
-    elif state.current.record.place_of(hello.member) is not None or hello.record is not None:
+    elif state.current.place_of(hello.member) is not None or hello.record is not None:
         state.send(hello.member, Begin(record=state.current.record))

@@ -40,7 +40,7 @@ def on_report(state: State, report: Report, member: Member, now: float) -> None:
     current = state.current
     if current is None or report.generation != current.number or state.outcome is not None:
         return
-    place = current.record.place_of_rank(report.rank)
+    place = current.place_of_rank(report.rank)
     if place is None or place.member != member.name:
         return
     current.last_report = now
@@ -224,8 +224,9 @@ def _on_finished(state: State, report: Finished, current: CurrentGeneration, now
     current.busy.pop(report.rank, None)
     if report.retained is not None:
         current.retained[report.rank] = report.retained
-    completed = all(end.reason == "completed" for end in current.finished.values())
-    if current.ended and current.failure is None and completed:
+    if not current.ended or current.failure is not None:
+        return
+    if all(end.reason == "completed" for end in current.finished.values()):
         step = f", after step {current.progress.step}" if current.progress else ""
         count = len(current.finished)
         ranks = f"the program ended well on {count} rank{'' if count == 1 else 's'}{step}"
@@ -239,7 +240,7 @@ def _on_parked(state: State, report: Parked, current: CurrentGeneration, now: fl
     current.retained[report.rank] = report.retained
     if current.failure is not None:
         return
-    place = current.record.place_of_rank(report.rank)
+    place = current.place_of_rank(report.rank)
     where = f" on {place.where}" if place else ""
     message = f"rank {report.rank}{where} lost a connection to its peers"
     current.failure = Failure(now, "infrastructure", message, place, provisional=True)
@@ -261,7 +262,7 @@ def _on_exit(state: State, report: RankExit, current: CurrentGeneration, now: fl
     )
     if known is not None and not (known.provisional and (lost_port or report.cause != "peer")):
         return
-    place = current.record.place_of_rank(report.rank)
+    place = current.place_of_rank(report.rank)
     message = describe(report, place)
     if lost_port:
         state.start_failures.port_races += 1

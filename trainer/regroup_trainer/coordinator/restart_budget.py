@@ -119,7 +119,7 @@ class StartFailures:
             or not _is_certain(end, current.record.desired)
         ):
             return False
-        missing = current.record.world_size - len(current.exits) - len(current.finished)
+        missing = current.world_size - len(current.exits) - len(current.finished)
         return missing > 0 and now < failure.time + _OTHERS_SECONDS
 
     def count(self, current: CurrentGeneration, failure: Failure, now: float) -> str | None:
@@ -137,13 +137,13 @@ class StartFailures:
         self._machines |= {
             _machine(place)
             for rank, other in current.exits.items()
-            if _error_of(other) == error and (place := current.record.place_of_rank(rank))
+            if _error_of(other) == error and (place := current.place_of_rank(rank))
         }
         shown = [_error_of(other) == error for other in current.exits.values()]
         if (
             _is_certain(end, current.record.desired)
             and all(shown)
-            and len(shown) == current.record.world_size
+            and len(shown) == current.world_size
         ):
             return "all ranks show the same error, which every try would show"
         machines = {_machine(place) for place in current.record.members}

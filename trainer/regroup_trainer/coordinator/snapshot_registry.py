@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration
@@ -17,19 +16,27 @@ from regroup_trainer.protocol.generation import (
     SnapshotSource,
 )
 from regroup_trainer.protocol.restore_source import Holding, newest_snapshot
-from regroup_trainer.snapshots.neighbours import failure_domains
-
-HOLDERS = 2
-"""Failure domains that hold each shard of a complete snapshot, so that one of them may be lost."""
 
 
-def usable(state: State, member: str) -> frozenset[tuple[SnapshotNumber, int]]:
-    """The shards that a member holds of snapshots from which the next generation may resume."""
+def usable(state: State) -> dict[str, frozenset[tuple[SnapshotNumber, int]]]:
+    """By member the shards that it holds of snapshots from which the next generation may resume."""
+    members = state.members.values()
+    numbers = {held.number for member in members for held in member.snapshots}
+    fit = {
+        number
+        for number in numbers
+        if _counts(state, number.step, number.generation) and not _is_outdated(state, number)
+    }
+    return {member.name: _shards(member, fit) for member in members}
+
+
+def _shards(
+    member: Member, numbers: Container[SnapshotNumber]
+) -> frozenset[tuple[SnapshotNumber, int]]:
     return frozenset(
         (held.number, shard)
-        for held in state.members[member].snapshots
-        if _counts(state, held.number.step, held.number.generation)
-        and not _is_outdated(state, held.number)
+        for held in member.snapshots
+        if held.number in numbers
         for shard in held.shards
     )
 
@@ -50,50 +57,27 @@ def source_of(state: State, holdings: Sequence[Holding]) -> SnapshotSource | Non
     )
 
 
+def hold(state: State, member: Member, snapshots: tuple[HeldSnapshot, ...]) -> None:
+    """An agent reports what it holds."""
+    member.snapshots = snapshots
+    if state.current is not None:
+        state.current.copies.hold(member.name, snapshots)
+    announce_complete(state)
+
+
 def announce_complete(state: State) -> None:
     """Send SnapshotComplete to all members once a newer snapshot is held in enough places."""
     current = state.current
-    if current is None:
+    newest = current.copies.complete() if current is not None else None
+    if current is None or newest is None:
         return
-    members = [m for place in current.record.members if (m := state.members.get(place.member))]
-    newest = max(_complete(current, members), default=None)
-    if newest is None or (current.snapshot is not None and newest <= current.snapshot):
+    if current.snapshot is not None and newest <= current.snapshot:
         return
     current.snapshot = newest
-    for member in members:
-        state.send(member.name, SnapshotComplete(number=newest))
-
-
-def _complete(current: CurrentGeneration, members: Sequence[Member]) -> list[SnapshotNumber]:
-    domains = failure_domains(current.record.members)
-    holders = min(HOLDERS, len({*domains.values()}))
-    ours = [
-        (held, domains[member.name])
-        for member in members
-        for held in member.snapshots
-        if held.number.generation == current.number
-    ]
-    times: Counter[SnapshotNumber] = Counter()
-    for held, _ in ours:
-        times[held.number] += len(held.shards)
-    # The count of copies is quick to look at, and most often too low.
-    likely = [number for number, count in times.items() if count >= holders * number.shards]
-    return [number for number in likely if _least_domains(number, ours) >= holders]
-
-
-def _least_domains(number: SnapshotNumber, held: Sequence[tuple[HeldSnapshot, str]]) -> int:
-    """The number of failure domains that hold the least protected shard.
-
-    `held` pairs what a member holds with its failure domain.
-    """
-    pairs = {
-        (shard, domain)
-        for snapshot, domain in held
-        if snapshot.number == number
-        for shard in snapshot.shards
-    }
-    times = Counter(shard for shard, _ in pairs)
-    return min((times[shard] for shard in range(number.shards)), default=0)
+    message = SnapshotComplete(number=newest)
+    for place in current.record.members:
+        if place.member in state.members:
+            state.send(place.member, message)
 
 
 def repeat_announcement(state: State, member: str) -> None:

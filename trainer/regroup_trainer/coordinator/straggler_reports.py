@@ -31,7 +31,7 @@ def stragglers_of(current: CurrentGeneration) -> tuple[Straggler, ...]:
 
 
 def _straggler(current: CurrentGeneration, rank: int) -> Straggler:
-    place = current.record.place_of_rank(rank)
+    place = current.place_of_rank(rank)
     assert place is not None, f"generation {current.number} has no rank {rank}"
     percent = current.pace.stragglers[rank]
     return Straggler(

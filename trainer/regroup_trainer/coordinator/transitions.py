@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Transition
-from regroup_trainer.coordinator.formation import choose, last_holders
-from regroup_trainer.coordinator.membership import Member
+from regroup_trainer.coordinator.formation import choose, last_holders, wanted_workers
+from regroup_trainer.coordinator.membership import Members
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.generation import Decision
 
@@ -17,21 +15,15 @@ UNMANAGED_SECONDS = 1.0
 
 
 def planned_transition(
-    current: CurrentGeneration, members: Mapping[str, Member], desired: Desired, node: str
+    current: CurrentGeneration, members: Members, desired: Desired, node: str
 ) -> Transition | None:
     """The transition that is wanted now; None when the generation is as it should be."""
     if desired.suspend:
         return Transition(Decision.STOP, "preemption", "the job is to be suspended")
-    leaving = [place for place in current.record.members if _leaves(members.get(place.member))]
-    if leaving and len(leaving) == len(current.record.members):
-        reason = f"all workers received {_sigterm(desired)}"
-        return Transition(Decision.STOP, "preemption", reason, leaving[0])
+    positions = [current.position_of(name) for name in members.leaving]
+    leaving = [position for position in positions if position is not None]
     if leaving:
-        reason = f"worker {leaving[0].pod} on node {leaving[0].node} received {_sigterm(desired)}"
-        staying = {name for name, member in members.items() if member.leaving is None}
-        takes_a_part_along = last_holders(current.record, staying)
-        decision = Decision.RELOAD if takes_a_part_along else Decision.LEAVE
-        return Transition(decision, "preemption", reason, leaving[0])
+        return _without(leaving, current, members, desired)
     if not current.running and not current.unmanaged:
         return None
     return _resize(current, members, desired, node) or _new_configuration(current, desired)
@@ -43,13 +35,36 @@ def _sigterm(desired: Desired) -> str:
     return f"SIGTERM{'' if desired.namespace == 'local' else by_kubelet}"
 
 
-def _leaves(member: Member | None) -> bool:
-    return member is not None and member.leaving is not None
+def _without(
+    leaving: list[int], current: CurrentGeneration, members: Members, desired: Desired
+) -> Transition:
+    """Members at these positions ask to leave."""
+    first = current.record.members[min(leaving)]
+    if len(leaving) == len(current.record.members):
+        reason = f"all workers received {_sigterm(desired)}"
+        return Transition(Decision.STOP, "preemption", reason, first)
+    reason = f"worker {first.pod} on node {first.node} received {_sigterm(desired)}"
+    takes_a_part_along = last_holders(current.record, leaving, members.stays)
+    decision = Decision.RELOAD if takes_a_part_along else Decision.LEAVE
+    return Transition(decision, "preemption", reason, first)
+
+
+def _is_as_it_should_be(current: CurrentGeneration, members: Members, desired: Desired) -> bool:
+    """Whether all members keep their places, and none can join: a quick look, which may miss it."""
+    size, before = len(current.record.members), current.record.desired
+    if current.highest_index >= desired.workers:
+        return False
+    if before.replica_group_size != desired.replica_group_size:
+        return False
+    wanted = wanted_workers(desired)
+    return size == wanted or (size < wanted and len(members.staying) == size)
 
 
 def _resize(
-    current: CurrentGeneration, members: Mapping[str, Member], desired: Desired, node: str
+    current: CurrentGeneration, members: Members, desired: Desired, node: str
 ) -> Transition | None:
+    if _is_as_it_should_be(current, members, desired):
+        return None
     here = {place.member for place in current.record.members}
     candidates = [
         member.hello

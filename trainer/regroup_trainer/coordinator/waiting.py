@@ -7,17 +7,15 @@ reason and message to the operator and the user.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
-from regroup_trainer.coordinator.adoption import missing_members
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration
 from regroup_trainer.coordinator.formation import least_workers, wanted_workers
 from regroup_trainer.coordinator.generation_end import rank_not_out
 from regroup_trainer.coordinator.reserved_numbers import LONGEST_RETRY_SECONDS, ReservedNumbers
-from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
@@ -42,9 +40,9 @@ class FormationTimers:
     gather_until: float | None = None
     """The end of that wait; None until the least workers are here."""
 
-    def note_chosen(self, chosen: Sequence[Hello], gather_until: float) -> None:
+    def note_size(self, size: int, gather_until: float) -> None:
         """The wait for more workers begins when there are enough for a generation."""
-        if not chosen:
+        if not size:
             self.gathering, self.gather_until = True, None
         elif self.gather_until is None:
             self.gather_until = gather_until
@@ -59,14 +57,14 @@ class WaitingContext:
     numbers: ReservedNumbers
     candidates: int
     """Members that may take part in the next generation."""
-    chosen: Sequence[Hello]
-    """The members of the next generation in rank order; empty when there are too few."""
+    size: int
+    """Members of the next generation; 0 when there are too few."""
     now: float
 
     @property
     def missing(self) -> int:
         """Workers that the next generation lacks to be full."""
-        return wanted_workers(self.state.desired) - len(self.chosen)
+        return wanted_workers(self.state.desired) - self.size
 
 
 ReasonCheck = Callable[[WaitingContext], str | None]
@@ -133,12 +131,13 @@ def _former_workers(context: WaitingContext) -> str | None:
     """A new coordinator gives the workers of a former one the time to come back."""
     state, timers = context.state, context.timers
     if timers.adopting:
-        late = ", ".join(place.pod for place in missing_members(state)[:PODS_NAMED])
+        missing = islice(state.former.missing.values(), PODS_NAMED)
+        late = ", ".join(place.pod for place in missing)
         return f"waiting for {late} to connect to the new coordinator, or else to count as lost"
     successor = state.term > 1 and state.current is None
     may_come = successor and context.now < timers.adopt_until
     wanted = context.missing > 0 or state.desired.suspend
-    if not context.chosen or not may_come or not wanted:
+    if not context.size or not may_come or not wanted:
         return None
     return "waiting for more workers of the former coordinator to connect"
 
@@ -152,14 +151,14 @@ def _nobody_yet(context: WaitingContext) -> str | None:
 
 
 def _too_few_workers(context: WaitingContext) -> str | None:
-    if context.chosen:
+    if context.size:
         return None
     state = context.state
     least, have = least_workers(state.desired), context.candidates
     missing = max(1, least - have)
     more = f"{missing} more worker{'s' if missing > 1 else ''}"
     what = f"waiting for {more}: have {have} of at least {least}{_absent(context)}"
-    leaving = next((m.hello.pod for m in state.members.values() if m.leaving is not None), None)
+    leaving = next((member.hello.pod for member in state.members.leaving.values()), None)
     if leaving is None:
         return what
     return f"{what}; {leaving} keeps the only live copy of the state until it is killed"
@@ -170,7 +169,7 @@ def _absent(context: WaitingContext) -> str:
     when all are here.
     """
     state = context.state
-    here = {member.hello.index for member in state.members.values() if member.leaving is None}
+    here = state.members.staying
     absent = (index for index in range(state.desired.workers) if index not in here)
     importing: list[str] = []
     others: list[str] = []
@@ -186,15 +185,13 @@ def _absent(context: WaitingContext) -> str:
 
 def _worker_is_suspect(context: WaitingContext) -> str | None:
     desired = context.state.desired
-    for member in context.state.members.values():
-        if member.is_suspect(desired, context.now):
-            what = (
-                "its heartbeats are late" if member.closed_at is None else "its connection closed"
-            )
-            who = f"{member.hello.pod} on node {member.hello.node}"
-            seconds = desired.timeout_milliseconds / 1000 + member.allowance(desired)
-            return f"waiting for {who}: {what}; it answers within {seconds:.1f} s or counts as lost"
-    return None
+    member = context.state.members.first_suspect(desired, context.now)
+    if member is None:
+        return None
+    what = "its heartbeats are late" if member.closed_at is None else "its connection closed"
+    who = f"{member.hello.pod} on node {member.hello.node}"
+    seconds = desired.timeout_milliseconds / 1000 + member.allowance(desired)
+    return f"waiting for {who}: {what}; it answers within {seconds:.1f} s or counts as lost"
 
 
 def _backing_off(context: WaitingContext) -> str | None:
@@ -209,7 +206,7 @@ def _rank_leaves(context: WaitingContext) -> str | None:
     rank = rank_not_out(context.state, current, context.now) if current is not None else None
     if current is None or rank is None:
         return None
-    place = current.record.place_of_rank(rank)
+    place = current.place_of_rank(rank)
     where = f" on {place.where}" if place is not None else ""
     late = "its agent kills it if it takes too long"
     return f"waiting for rank {rank}{where} to leave generation {current.number}: {late}"
@@ -222,7 +219,7 @@ def _gathering(context: WaitingContext) -> str | None:
     wanted = wanted_workers(context.state.desired)
     grace = context.state.desired.start_grace_seconds
     text = f"waiting up to {grace:.0f} s for {context.missing} more of {wanted} workers"
-    here = f"the job then trains with {len(context.chosen)}"
+    here = f"the job then trains with {context.size}"
     return f"{text}; {here}" if context.now < until else None
 
 

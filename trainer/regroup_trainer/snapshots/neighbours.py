@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from regroup_trainer.protocol.generation import MemberRecord
+from regroup_trainer.protocol.agent_messages import HeldSnapshot
+from regroup_trainer.protocol.generation import GenerationNumber, MemberRecord, SnapshotNumber
+
+HOLDERS = 2
+"""Failure domains that hold each shard of a complete snapshot, so that one of them may be lost."""
 
 
 def failure_domains(members: Sequence[MemberRecord]) -> dict[str, str]:
@@ -57,3 +61,55 @@ def ranks_kept(members: Sequence[MemberRecord], member: str) -> int:
     return sum(
         place.ranks for place in members if member in (place.member, kept_by.get(place.member))
     )
+
+
+class SnapshotCopies:
+    """In how many failure domains the shards of a generation's snapshots are held. What a member
+    holds is counted when it changes.
+    """
+
+    def __init__(self, generation: GenerationNumber, members: Sequence[MemberRecord]) -> None:
+        self._generation = generation
+        self._domains = failure_domains(members)
+        self._enough = min(HOLDERS, len({*self._domains.values()}))
+        self._held: dict[str, list[HeldSnapshot]] = {}
+        """By member."""
+        self._copies: dict[SnapshotNumber, dict[int, Counter[str]]] = {}
+        """By shard the domains, with the number of copies in each."""
+        self._safe: Counter[SnapshotNumber] = Counter()
+        """How many shards are held in domains enough."""
+
+    def hold(self, member: str, snapshots: Sequence[HeldSnapshot]) -> None:
+        """What this member holds from now on. Snapshots of other generations do not count, nor do
+        members without a place in this one.
+        """
+        if member not in self._domains:
+            return
+        held = [one for one in snapshots if one.number.generation == self._generation]
+        before = self._held.pop(member, [])
+        if held:
+            self._held[member] = held
+        for snapshot in before:
+            self._count(snapshot, self._domains[member], -1)
+        for snapshot in held:
+            self._count(snapshot, self._domains[member], 1)
+
+    def complete(self) -> SnapshotNumber | None:
+        """The newest snapshot of which each shard is held in domains enough; None: none is."""
+        whole = [number for number, safe in self._safe.items() if safe == number.shards]
+        return max(whole, default=None)
+
+    def _count(self, held: HeldSnapshot, domain: str, change: int) -> None:
+        number = held.number
+        shards = self._copies.setdefault(number, {})
+        for shard in {shard for shard in held.shards if 0 <= shard < number.shards}:
+            domains = shards.setdefault(shard, Counter())
+            was_safe = len(domains) >= self._enough
+            domains[domain] += change
+            if not domains[domain]:
+                del domains[domain]
+            self._safe[number] += (len(domains) >= self._enough) - was_safe
+            if not domains:
+                del shards[shard]
+        if not shards:
+            del self._copies[number], self._safe[number]

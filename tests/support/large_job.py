@@ -1,0 +1,197 @@
+"""A job of many workers at the coordinator's core alone: the messages of its life, in waves.
+
+A wave is what all agents or ranks send upon the same occasion. There are no agents behind them, so
+that nothing but the core takes time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from regroup_trainer.coordinator.core import Coordinator
+from regroup_trainer.coordinator.coordinator_status import make_status
+from regroup_trainer.coordinator.effects import Effect, ReserveNumber
+from regroup_trainer.protocol.agent_messages import (
+    HeldSnapshot,
+    HeldSnapshots,
+    Hello,
+    Leaving,
+    Stack,
+)
+from regroup_trainer.protocol.desired import Desired, Lost
+from regroup_trainer.protocol.generation import GenerationRecord, SnapshotNumber
+from regroup_trainer.protocol.message import PROTOCOL_VERSION
+from regroup_trainer.protocol.rank_messages import (
+    Finished,
+    Parked,
+    Progress,
+    Report,
+    Restored,
+    Retained,
+)
+from tests.support.coordinator_simulation import COORDINATOR_NODE, current_record, make_desired
+
+Event = Callable[[], object]
+"""One message, or one tick, as it comes to the core."""
+SHARDS = 2
+REPEATED = 100
+"""Times that what comes from nobody in particular is repeated."""
+
+
+@dataclass
+class LargeJob:
+    """So many workers with so many ranks each."""
+
+    workers: int
+    ranks: int = 1
+    now: float = 100.0
+    step: int = 0
+    core: Coordinator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start_coordinator(1)
+
+    def start_coordinator(self, term: int) -> None:
+        """The first coordinator, or a successor."""
+        self.core = Coordinator(term, COORDINATOR_NODE, self.desired(), self.now, 1_000_000.0)
+
+    def desired(self) -> Desired:
+        """Half of the workers are enough, so that the core waits for the other half for a while."""
+        sizes = {"replicas": self.workers, "max_replicas": self.workers}
+        return make_desired(min_replicas=self.workers // 2, steps=10**6, **sizes)
+
+    def waves(self) -> Iterator[tuple[str, list[Event]]]:
+        """The waves in their order, each with its name. Carry out one before taking the next."""
+        yield "hello", [partial(self.hello, n) for n in range(self.workers)]
+        yield "restored", [partial(self.send, n, report) for n, report in self.restored()]
+        yield "first progress", self.progress()
+        self.now += 1.0
+        yield "progress", self.progress()
+        yield (
+            "heartbeat",
+            [partial(self.core.on_heartbeat, uid(n), self.now) for n in range(self.workers)],
+        )
+        yield "tick", [self.tick] * REPEATED
+        yield "status", [partial(make_status, self.core.state, 1)] * 2
+        yield "snapshots", [partial(self.hold, n) for n in range(self.workers)]
+        yield "closed", [partial(self.close, n) for n in range(self.workers)]
+        yield "hello again", [partial(self.hello, n) for n in range(self.workers)]
+        yield "loss", [self.lose_last]
+        yield "tick after it", [self.tick] * REPEATED
+        yield "parked", [partial(self.send, n, report) for n, report in self.parked()]
+        self.now += 4.0
+        yield "replacement", [partial(self.hello, self.workers - 1)]
+        yield "restored again", [partial(self.send, n, report) for n, report in self.restored()]
+        yield "progress again", self.progress()
+        self.start_coordinator(2)
+        yield "hello to a successor", [partial(self.hello, n) for n in range(self.workers)]
+        yield "progress after it", self.progress()
+        yield "stack", [partial(self.send, n, report) for n, report in self.stacks()]
+        yield "leaving", [partial(self.leave, n) for n in range(self.workers)]
+        yield "finished", [partial(self.send, n, report) for n, report in self.finished()]
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Time does not pass: silence is not what is looked at here."""
+        self.do(self.core.tick(self.now))
+
+    def hello(self, number: int) -> None:
+        """An agent connects; its record is the generation that trains, if it trains."""
+        current = self.core.state.current
+        record = current.record if current else self._record
+        place = record.place_of(uid(number)) if record else None
+        hello = Hello(
+            protocol=PROTOCOL_VERSION,
+            member=uid(number),
+            index=number,
+            pod=f"gpt-w{number}-1",
+            node=f"node-{number}",
+            ranks=self.ranks,
+            store=f"10.0.0.1:{number}",
+            record=record if place else None,
+            endpoint=f"10.0.0.1:{number}",
+        )
+        self.do(self.core.on_message(hello, hello.member, self.now))
+
+    def close(self, number: int) -> None:
+        self.do(self.core.on_closed(uid(number), self.now))
+
+    def send(self, number: int, report: Report) -> None:
+        self.do(self.core.on_message(report, uid(number), self.now))
+
+    def hold(self, number: int) -> None:
+        """It holds one of the shards of a snapshot, and a copy of the other."""
+        snapshot = SnapshotNumber(self.step, self.record.number, self.workers)
+        shards = (number, (number + 1) % self.workers)
+        held = HeldSnapshots(snapshots=(HeldSnapshot(number=snapshot, shards=shards),))
+        self.do(self.core.on_message(held, uid(number), self.now))
+
+    def leave(self, number: int) -> None:
+        self.do(self.core.on_message(Leaving(reason="SIGTERM"), uid(number), self.now))
+
+    def lose_last(self) -> None:
+        lost = Lost(members=(uid(self.workers - 1),), reason="node NotReady")
+        self.do(self.core.on_lost(lost, self.now))
+
+    def do(self, effects: list[Effect]) -> None:
+        """The volume answers at once, and nobody receives a message."""
+        for effect in effects:
+            if isinstance(effect, ReserveNumber):
+                self.do(self.core.on_reserved(effect.number, None, self.now))
+
+    # --- what ranks send --------------------------------------------------------------------------
+
+    _record: GenerationRecord | None = None
+    """Of the newest generation, for the hellos to a successor."""
+
+    @property
+    def record(self) -> GenerationRecord:
+        """The current generation."""
+        self._record = current_record(self.core)
+        return self._record
+
+    def places(self) -> Iterator[tuple[int, int]]:
+        """The number of a worker and each of its ranks, by worker."""
+        for place in self.record.members:
+            for rank in place.own_ranks:
+                yield place.index, rank
+
+    def progress(self) -> list[Event]:
+        """One more step of all ranks."""
+        self.step += 1
+        number, time = self.record.number, 1_000_000.0 + self.now
+        fields = {"step": self.step, "time": time, "compute_seconds": 0.1, "seconds": {"step": 1.0}}
+        return [
+            partial(self.send, n, Progress(generation=number, rank=rank, **fields))
+            for n, rank in self.places()
+        ]
+
+    def restored(self) -> Iterator[tuple[int, Report]]:
+        number = self.record.number
+        for n, rank in self.places():
+            yield n, Restored(generation=number, rank=rank, step=self.step)
+
+    def parked(self) -> Iterator[tuple[int, Report]]:
+        number = self.record.number
+        for n, rank in self.places():
+            if n != self.workers - 1:
+                kept = Retained(step=self.step)
+                yield n, Parked(generation=number, rank=rank, retained=kept)
+
+    def stacks(self) -> Iterator[tuple[int, Report]]:
+        number = self.record.number
+        for n, rank in self.places():
+            yield n, Stack(generation=number, rank=rank, text="")
+
+    def finished(self) -> Iterator[tuple[int, Report]]:
+        number = self.record.number
+        for n, rank in self.places():
+            yield n, Finished(generation=number, rank=rank, step=self.step, reason="stop")
+
+
+def uid(number: int) -> str:
+    """The name of the agent of worker `number`."""
+    return f"uid-{number}"
