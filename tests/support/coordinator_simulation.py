@@ -176,6 +176,7 @@ class Job:
     """What a rank 0 that restores its state reads in the history on the volume."""
     lineage: GenerationNumber | None = None
     save_every: int = 10
+    step_seconds: float = STEP_SECONDS
     is_unmanaged: bool = False
     """Whether the ranks run a program without a Session: they report what a test sends for them."""
     volume_refuses: str = ""
@@ -356,7 +357,7 @@ class Job:
                 if agent.alive and agent.reachable and agent.heartbeats_arrive:
                     self.core.on_heartbeat(agent.name, self.now, agent.heartbeat_delay)
         if self.now >= self._next_step:
-            self._next_step = self.now + STEP_SECONDS
+            self._next_step = self.now + self.step_seconds
             records = [
                 agent.state.record
                 for agent in self.agents.values()
@@ -386,8 +387,8 @@ class Job:
             report = Progress(
                 generation=record.number, rank=rank, step=agent.step, time=1_000_000.0 + self.now
             )
-            own = STEP_SECONDS / 2 * self.pace.get(rank, 1.0)
-            fields = {"seconds": {"step": STEP_SECONDS * agent.step}, "compute_seconds": own}
+            own = self.step_seconds / 2 * self.pace.get(rank, 1.0)
+            fields = {"seconds": {"step": self.step_seconds * agent.step}, "compute_seconds": own}
             self.send(agent, report.model_copy(update=fields))
         if first.step % self.save_every == 0:
             self.saved_step = first.step

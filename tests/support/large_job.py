@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.coordinator_status import make_status
+from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.effects import Effect, ReserveNumber
 from regroup_trainer.protocol.agent_messages import (
     HeldSnapshot,

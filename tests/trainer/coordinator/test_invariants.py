@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from regroup_trainer.coordinator.coordinator_status import make_status
-from regroup_trainer.coordinator.formation import least_workers
+from regroup_trainer.coordinator.formation import choose, least_workers
+from regroup_trainer.coordinator.membership import LEAST_DELAY, expired
+from regroup_trainer.protocol.agent_messages import Hello
+from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.rank_messages import Progress
 from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired
 
+STEP_SECONDS_OF_MANY = 1.0
 WORKERS = 4
 SPARES = 2
 HANGS = {"max_hang_restarts": -1, "progress_timeout_seconds": 5}
@@ -23,16 +28,20 @@ MISFORTUNES = ["crash", "silence", "disconnect", "ask_to_leave", "fail_rank", "h
 class Faults(RuleBasedStateMachine):
     """Faults, requests to leave, scaling and coordinator restarts, in any order."""
 
+    times = 1
+    """Workers that stand where one is named."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.job = Job(
-            make_desired(
-                replicas=3, steps=10_000, max_restarts=-1, max_backoff_seconds=2.0, **HANGS
-            )
-        )
+        self.job = Job(self.desired())
         self.seen: list[GenerationNumber] = []
-        for index in range(3):
+        for index in range(3 * self.times):
             self.job.add_agent(index)
+
+    def desired(self) -> Desired:
+        sizes = {"replicas": 3 * self.times, "max_replicas": WORKERS * self.times}
+        limits = {"steps": 10_000, "max_restarts": -1, "max_backoff_seconds": 2.0, **HANGS}
+        return make_desired(**sizes, **limits)
 
     def pick(self, choice: int) -> SimulatedAgent | None:
         alive = [agent for agent in self.job.agents.values() if agent.alive and agent.reachable]
@@ -50,10 +59,11 @@ class Faults(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, WORKERS + SPARES - 1))
     def a_replacement_comes(self, index: int) -> None:
-        for agent in self.job.agents.values():
-            if agent.index == index and agent.alive and agent.reachable:
-                return
-        self.job.add_agent(index)
+        agents = self.job.agents.values()
+        here = {agent.index for agent in agents if agent.alive and agent.reachable}
+        for one in range(index * self.times, (index + 1) * self.times):
+            if one not in here:
+                self.job.add_agent(one)
 
     @rule(choice=st.integers(0, 9))
     def a_silent_worker_returns(self, choice: int) -> None:
@@ -65,7 +75,9 @@ class Faults(RuleBasedStateMachine):
 
     @rule(replicas=st.integers(1, WORKERS))
     def the_job_is_scaled(self, replicas: int) -> None:
-        self.job.update_desired(replicas=replicas, min_replicas=min(2, replicas))
+        self.job.update_desired(
+            replicas=replicas * self.times, min_replicas=min(2, replicas * self.times)
+        )
 
     @rule(spares=st.integers(0, SPARES))
     def spares_are_wanted(self, spares: int) -> None:
@@ -139,6 +151,71 @@ class Faults(RuleBasedStateMachine):
             assert (state.waiting is None) == trains
             assert state.waiting is None or make_status(state, 1).message == state.waiting.message
 
+    @invariant()
+    def what_is_kept_beside_the_members_is_what_they_show(self) -> None:
+        state, now = self.job.core.state, self.job.now
+        members, all_members = state.members, [*state.members.values()]
+        staying = [member for member in all_members if member.leaving is None]
+        assert members.staying == {member.hello.index: member for member in staying}
+        assert {*members.leaving} == {one.name for one in all_members if one.leaving is not None}
+        assert {*members.closed} == {one.name for one in all_members if one.closed_at is not None}
+        assert {*members.overloaded} == {m.name for m in all_members if m.delay > LEAST_DELAY}
+        workers = state.desired.workers
+        assert members.fitting(workers) == sum(one.hello.index < workers for one in staying)
+        suspects = [one for one in all_members if one.is_suspect(state.desired, now)]
+        first = members.first_suspect(state.desired, now)
+        assert first in suspects if suspects else first is None
+        late, found = expired(all_members, state.desired, now), members.expired(state.desired, now)
+        assert {one.name for one in late} == {one.name for one in found}
+
+    @invariant()
+    def nothing_is_left_undone_that_the_members_call_for(self) -> None:
+        """What is decided only upon a change is decided."""
+        state = self.job.core.state
+        current = state.current
+        if state.outcome is not None or current is None:
+            return
+        here = {place.member for place in current.record.members}
+        if current.alive and current.running and current.decision is None:
+            assert not [name for name in here if not state.members.stays(name)]
+            others = [m for m in state.members.values() if m.name in here or m.closed_at is None]
+            hellos = [member.hello for member in others if member.leaving is None]
+            chosen = choose(hellos, current.record, state.desired, state.node)
+            assert not chosen or {hello.member for hello in chosen} == here
+        if current.alive:
+            gone = [m for m in state.members.values() if m.leaving is not None]
+            gone += [m for m in state.members.values() if m.hello.index >= state.desired.workers]
+            assert all(member.name in here for member in gone)
+
+    @invariant()
+    def the_rank_that_is_waited_for_has_not_left(self) -> None:
+        state = self.job.core.state
+        current = state.current
+        if current is None:
+            self.the_former_generation_is_the_newest_that_members_report()
+            return
+        out = {*current.retained, *current.exits, *current.finished}
+        places = [place for place in current.record.members if place.member in state.members]
+        inside = [rank for place in places for rank in place.own_ranks if rank not in out]
+        assert current.rank_inside(state.members) == (inside[0] if inside else None)
+        for place in current.record.members:
+            assert current.place_of(place.member) == place
+            assert {current.place_of_rank(rank) for rank in place.own_ranks} == {place}
+        assert current.place_of_rank(current.world_size) is None
+        assert current.place_of_rank(-1) is None
+
+    def the_former_generation_is_the_newest_that_members_report(self) -> None:
+        former, hellos = self.job.core.state.former, self.hellos()
+        numbers = [hello.record.number for hello in hellos if hello.record is not None]
+        assert (former.record.number if former.record else None) == max(numbers, default=None)
+        if former.record is not None:
+            back = {h.member for h in hellos if h.record and h.record.number == max(numbers)}
+            missing = [p.member for p in former.record.members if p.member not in back]
+            assert [*former.missing] == missing
+
+    def hellos(self) -> list[Hello]:
+        return [member.hello for member in self.job.core.state.members.values()]
+
     def teardown(self) -> None:
         """Once faults stop and the wanted workers are there, steps are committed."""
         job = self.job
@@ -161,3 +238,22 @@ Faults.TestCase.settings = settings(
     max_examples=30, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestFaults = Faults.TestCase
+
+
+class FaultsOfMany(Faults):
+    """The same with 256 workers."""
+
+    times = 64
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.job.step_seconds = STEP_SECONDS_OF_MANY
+
+    def desired(self) -> Desired:
+        return super().desired().model_copy(update={"replicas": WORKERS * self.times})
+
+
+FaultsOfMany.TestCase.settings = settings(
+    max_examples=5, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestFaultsOfMany = pytest.mark.slow(FaultsOfMany.TestCase)

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regroup_trainer.snapshots.neighbours import failure_domains, neighbours, ranks_kept, writers
+from regroup_trainer.protocol.agent_messages import HeldSnapshot
+from regroup_trainer.protocol.generation import GenerationNumber, SnapshotNumber
+from regroup_trainer.snapshots.neighbours import (
+    HOLDERS,
+    SnapshotCopies,
+    failure_domains,
+    neighbours,
+    ranks_kept,
+    writers,
+)
 from tests.support.generations import make_places
 
 some_nodes = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=12)
@@ -88,3 +97,61 @@ def test_a_member_keeps_its_own_ranks_shards_and_those_it_is_the_neighbour_for()
     assert [ranks_kept(make_places("abc", ranks=2), f"m{n}") for n in range(3)] == [4, 4, 4]
     assert [ranks_kept(make_places("aab", ranks=2), f"m{n}") for n in range(3)] == [2, 4, 6]
     assert ranks_kept(make_places("a", ranks=2), "m0") == 2
+
+
+OURS, EARLIER = GenerationNumber(1, 2), GenerationNumber(1, 1)
+some_held = st.lists(
+    st.builds(
+        HeldSnapshot,
+        number=st.builds(
+            SnapshotNumber, st.integers(1, 3), st.sampled_from([OURS, EARLIER]), st.integers(0, 3)
+        ),
+        shards=st.lists(st.integers(-1, 4), max_size=4).map(tuple),
+    ),
+    max_size=3,
+)
+
+
+def newest_complete(
+    nodes: Sequence[str], held: dict[str, list[HeldSnapshot]]
+) -> SnapshotNumber | None:
+    """The same from all that is held now."""
+    domains = failure_domains(make_places(nodes))
+    enough = min(HOLDERS, len({*domains.values()}))
+    pairs = {
+        (one.number, shard, domains[member])
+        for member, snapshots in held.items()
+        for one in snapshots
+        for shard in one.shards
+    }
+    numbers = {number for number, _, _ in pairs if number.generation == OURS}
+    times = Counter((number, shard) for number, shard, _ in pairs)
+    whole = [
+        number
+        for number in numbers
+        if number.shards and all(times[number, shard] >= enough for shard in range(number.shards))
+    ]
+    return max(whole, default=None)
+
+
+@given(some_nodes, st.lists(st.tuples(st.integers(0, 11), some_held), max_size=20))
+def test_copies_are_counted_as_if_all_were_looked_at(
+    nodes: list[str], changes: list[tuple[int, list[HeldSnapshot]]]
+) -> None:
+    copies = SnapshotCopies(OURS, make_places(nodes))
+    held: dict[str, list[HeldSnapshot]] = {}
+    for number, snapshots in changes:
+        member = f"m{number % len(nodes)}"
+        held[member] = snapshots
+        copies.hold(member, snapshots)
+        assert copies.complete() == newest_complete(nodes, held)
+
+
+def test_what_others_hold_does_not_count() -> None:
+    copies = SnapshotCopies(OURS, make_places("ab"))
+    snapshot = HeldSnapshot(number=SnapshotNumber(1, OURS, 1), shards=(0,))
+    copies.hold("m0", [snapshot])
+    copies.hold("a spare", [snapshot])
+    assert copies.complete() is None
+    copies.hold("m1", [snapshot])
+    assert copies.complete() == snapshot.number

@@ -14,6 +14,7 @@ import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -70,6 +71,8 @@ VOLUME_SECONDS = 5.0
 """A volume that does not answer for so long is reported."""
 PROGRESS_NEWS_SECONDS = 1.0
 """Least time between two statuses that differ only in their progress."""
+STATUS_SHARE = 0.05
+"""Of a core, for the statuses that differ in their progress."""
 KEPT_SECONDS = 1.0
 """How old the seconds may be that the next process of this coordinator goes on with."""
 _NOWHERE = KeptFile(None)
@@ -82,6 +85,15 @@ log = logging.getLogger(__name__)
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
+@dataclass(frozen=True)
+class _BuiltStatus:
+    """A status, the content that it was built of, and how long it may be shown again."""
+
+    status: CoordinatorStatus
+    content: object
+    until: float
+
+
 class Server:
     """Passes messages to one core, and carries out its effects. What the next process goes on with
     is written to `kept`.
@@ -91,8 +103,13 @@ class Server:
         self._core = core
         self._token = token.encode()
         self._connections: dict[str, web.WebSocketResponse] = {}
+        self._connection_changes = 0
+        self._sent: BaseModel | None = None
+        """The newest message, and its frame: what goes to many is serialised once."""
+        self._frame = b""
         self._sequence = int(time.time() * 1000)
         self._published: object = None
+        self._built: _BuiltStatus | None = None
         self._progress_published_at = 0.0
         self._last_progress: Progress | None = None
         self._kept_file = kept
@@ -237,6 +254,7 @@ class Server:
         name = hello.member
         former = self._connections.get(name)
         self._connections[name] = socket
+        self._connection_changes += 1
         if former is not None:
             self._spawn(_close(former))
         self._do(self._core.on_message(hello, name, time.monotonic()))
@@ -245,6 +263,7 @@ class Server:
         finally:
             if self._connections.get(name) is socket:
                 del self._connections[name]
+                self._connection_changes += 1
                 self._do(self._core.on_closed(name, time.monotonic()))
         return socket
 
@@ -298,13 +317,22 @@ class Server:
             min(_number(request, "wait", 0), LONGEST_WAIT_SECONDS),
         )
         await self._await_news(wait, lambda: self._sequence > after)
-        text = self._status_now().model_dump_json()
+        text = self._status_now(after).model_dump_json()
         return web.Response(text=text, content_type="application/json")
 
-    def _status_now(self) -> CoordinatorStatus:
-        status = make_status(self._core.state, self._sequence)
-        heard = heard_of(self._core.state, time.monotonic())
-        return status.model_copy(update={"heard": heard})
+    def _status_now(self, after: float = -1) -> CoordinatorStatus:
+        """The status, with a sequence above `after` where there is one.
+
+        That of a large job is built again for news, but not for each step.
+        """
+        now, built = time.monotonic(), self._built
+        is_old = built is None or built.content is not self._published or now >= built.until
+        if built is None or is_old or built.status.sequence <= after:
+            begun = time.thread_time()
+            status = make_status(self._core.state, self._sequence)
+            pause = (time.thread_time() - begun) / STATUS_SHARE
+            self._built = built = _BuiltStatus(status, self._published, now + pause)
+        return built.status.model_copy(update={"heard": heard_of(self._core.state, now)})
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         least, longest = WATCH_LINE_SECONDS
@@ -372,12 +400,16 @@ class Server:
 
     def _send(self, member: str, message: BaseModel) -> None:
         socket = self._connections.get(member)
-        if socket is not None:
-            self._spawn(_send(socket, message.model_dump_json()))
+        if socket is None:
+            return
+        if message is not self._sent:
+            self._sent, self._frame = message, message.model_dump_json().encode()
+        self._spawn(_send(socket, self._frame))
 
     def _close(self, member: str) -> None:
         socket = self._connections.pop(member, None)
         if socket is not None:
+            self._connection_changes += 1
             self._spawn(_close(socket))
 
     async def _reserve(self, effect: ReserveNumber) -> None:
@@ -432,14 +464,13 @@ class Server:
             phase,
             message_of(state) if phase != "running" else "",
             state.current.number if state.current else None,
-            tuple(state.members),
-            tuple(state.lost_members),
+            state.members.revision,
             state.checkpoint,
             state.evaluation,
             state.volume.problem is not None,
             state.desired.revision,
             events[-1].sequence if events else 0,
-            tuple(self._connections),
+            self._connection_changes,
         )
 
     async def _wake(self) -> None:
@@ -474,9 +505,9 @@ def read_hello(text: str) -> Hello | Refused:
         )
 
 
-async def _send(socket: web.WebSocketResponse, text: str) -> None:
+async def _send(socket: web.WebSocketResponse, frame: bytes) -> None:
     with contextlib.suppress(ConnectionError):
-        await socket.send_str(text)
+        await socket.send_frame(frame, WSMsgType.TEXT)
 
 
 async def _close(socket: web.WebSocketResponse) -> None:
