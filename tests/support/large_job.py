@@ -77,7 +77,7 @@ class LargeJob:
         yield "status", [partial(make_status, self.core.state, 1)] * 2
         yield "snapshots", [partial(self.hold, n) for n in range(self.workers)]
         yield "closed", [partial(self.close, n) for n in range(self.workers)]
-        yield "hello again", [partial(self.hello, n) for n in range(self.workers)]
+        yield "hello again", [partial(self.hello, n, self.record) for n in range(self.workers)]
         yield "loss", [self.lose_last]
         yield "tick after it", [self.tick] * REPEATED
         yield "parked", [partial(self.send, n, report) for n, report in self.parked()]
@@ -85,8 +85,9 @@ class LargeJob:
         yield "replacement", [partial(self.hello, self.workers - 1)]
         yield "restored again", [partial(self.send, n, report) for n, report in self.restored()]
         yield "progress again", self.progress()
+        record = self.record
         self.start_coordinator(2)
-        yield "hello to a successor", [partial(self.hello, n) for n in range(self.workers)]
+        yield "hello to a successor", [partial(self.hello, n, record) for n in range(self.workers)]
         yield "progress after it", self.progress()
         yield "stack", [partial(self.send, n, report) for n, report in self.stacks()]
         yield "leaving", [partial(self.leave, n) for n in range(self.workers)]
@@ -98,11 +99,8 @@ class LargeJob:
         """Time does not pass: silence is not what is looked at here."""
         self.do(self.core.tick(self.now))
 
-    def hello(self, number: int) -> None:
-        """An agent connects; its record is the generation that trains, if it trains."""
-        current = self.core.state.current
-        record = current.record if current else self._record
-        place = record.place_of(uid(number)) if record else None
+    def hello(self, number: int, record: GenerationRecord | None = None) -> None:
+        """An agent connects, perhaps again."""
         hello = Hello(
             protocol=PROTOCOL_VERSION,
             member=uid(number),
@@ -111,7 +109,7 @@ class LargeJob:
             node=f"node-{number}",
             ranks=self.ranks,
             store=f"10.0.0.1:{number}",
-            record=record if place else None,
+            record=record,
             endpoint=f"10.0.0.1:{number}",
         )
         self.do(self.core.on_message(hello, hello.member, self.now))
@@ -144,14 +142,10 @@ class LargeJob:
 
     # --- what ranks send --------------------------------------------------------------------------
 
-    _record: GenerationRecord | None = None
-    """Of the newest generation, for the hellos to a successor."""
-
     @property
     def record(self) -> GenerationRecord:
         """The current generation."""
-        self._record = current_record(self.core)
-        return self._record
+        return current_record(self.core)
 
     def places(self) -> Iterator[tuple[int, int]]:
         """The number of a worker and each of its ranks, by worker."""

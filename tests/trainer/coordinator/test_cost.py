@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.large_job import Event, LargeJob
 
-FEW, MANY = 64, 1024
+FEW, MANY = 32, 512
 ONCE = ("loss", "replacement", "status")
 """These come once, and concern all members."""
 

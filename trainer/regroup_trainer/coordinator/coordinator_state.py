@@ -102,7 +102,7 @@ class State:
         self.recoveries = Recoveries()
         self.journal = Journal(self.wall(now))
         self.released: object = None
-        """What was known when members were last released."""
+        """What was known when all members were last looked at for whom to release."""
         self._effects: list[Effect] = []
 
     def wall(self, now: float) -> float:

@@ -268,14 +268,16 @@ def release(state: State, now: float) -> None:
         current is not None and not current.alive and rank_not_out(state, current, now) is not None
     )
     needed = current if current is not None and (current.alive or leaving) else None
-    known = (members.revision, state.desired, needed and needed.number, holders)
-    if known == state.released:
-        return
-    state.released = known
-    surplus = members.beyond(state.desired.workers) if needed is not None else []
-    for member in (*members.leaving.values(), *surplus):
-        has_place = needed is not None and needed.place_of(member.name) is not None
-        if not has_place and member.name not in holders:
+    known = (state.desired, needed and needed.number, holders)
+    changed, members.changed = members.changed, []
+    for name in changed if known == state.released else [*members]:
+        member = members.get(name)
+        if member is None or name in holders:
+            continue
+        surplus = member.hello.index >= state.desired.workers and needed is not None
+        has_place = needed is not None and needed.position_of(name) is not None
+        if (member.leaving is not None or surplus) and not has_place:
             reason = member.leaving or "the job was scaled down"
-            state.send(member.name, Exit(code=0, reason=reason))
-            state.remove(member.name)
+            state.send(name, Exit(code=0, reason=reason))
+            state.remove(name)
+    state.released = known

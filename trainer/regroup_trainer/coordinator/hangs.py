@@ -73,10 +73,15 @@ def watch(state: State, current: CurrentGeneration, now: float) -> None:
     if current.diagnosed_at is not None and current.last_activity > current.diagnosed_at:
         current.diagnosed_at, current.stacks = None, {}
     if current.diagnosed_at is None:
-        if idle > deadline_seconds(current, state.desired):
+        if _may_hang(state, idle) and idle > deadline_seconds(current, state.desired):
             _ask_for_stacks(state, current, idle, now)
     elif len(current.stacks) == current.world_size or now - current.diagnosed_at > ANSWER_SECONDS:
         _end(state, current, now)
+
+
+def _may_hang(state: State, idle: float) -> bool:
+    """Whether it is worth to look for the deadline: none is shorter."""
+    return idle > (state.desired.progress_timeout_seconds or LEAST_SECONDS)
 
 
 def _report_busy(state: State, current: CurrentGeneration, idle: float, now: float) -> None:

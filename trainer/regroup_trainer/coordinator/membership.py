@@ -117,6 +117,8 @@ class Members(Mapping[str, Member]):
         """Those without a connection, the longest first."""
         self.overloaded: dict[str, Member] = {}
         """Those whose heartbeats come so late that they get more time."""
+        self.changed: list[str] = []
+        """Names of those that came or asked to leave since the last look for whom to release."""
         self.revision = 0
         """Raised when a member comes or goes, asks to leave, loses its connection or has a new one.
         """
@@ -148,6 +150,7 @@ class Members(Mapping[str, Member]):
             self._fitting += member.hello.index < self._bound
         else:
             self.leaving[member.name] = member
+        self.changed.append(member.name)
         self.revision += 1
 
     def remove(self, name: str) -> Member | None:
@@ -186,6 +189,7 @@ class Members(Mapping[str, Member]):
         self._unstay(member)
         member.leaving = reason
         self.leaving[member.name] = member
+        self.changed.append(member.name)
         self.revision += 1
 
     def fitting(self, workers: int) -> int:
@@ -194,12 +198,6 @@ class Members(Mapping[str, Member]):
             self._bound = workers
             self._fitting = sum(index < workers for index in self.staying)
         return self._fitting
-
-    def beyond(self, workers: int) -> list[Member]:
-        """Those that mean to stay and have an index from `workers` on."""
-        if self.fitting(workers) == len(self.staying):
-            return []
-        return [member for index, member in self.staying.items() if index >= workers]
 
     def first_suspect(self, desired: Desired, now: float) -> Member | None:
         """A member that may be gone; None: all are certainly here."""

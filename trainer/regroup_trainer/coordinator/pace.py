@@ -23,6 +23,9 @@ class Pace:
 
     def __init__(self, world_size: int) -> None:
         self._reports: list[deque[float]] = [deque(maxlen=REPORTS) for _ in range(world_size)]
+        self._reported: set[int] = set()
+        """Ranks with a report since the last check."""
+        self._medians = [0.0] * world_size
         self._slow_since: dict[int, float] = {}
         self.stragglers: dict[int, int] = {}
         """Rank -> percent above the median when it became a straggler."""
@@ -33,6 +36,7 @@ class Pace:
         """A rank reported its mean own time of a step; 0 where it does not measure it."""
         if seconds > 0:
             self._reports[rank].append(seconds)
+            self._reported.add(rank)
 
     def check(self, now: float, limit: float) -> list[int]:
         """Judge the ranks; returns those that became stragglers.
@@ -48,7 +52,10 @@ class Pace:
     def _excess(self) -> dict[int, float]:
         if any(len(reports) < LEAST_REPORTS for reports in self._reports):
             return {}
-        medians = [statistics.median(reports) for reports in self._reports]
+        for rank in self._reported:
+            self._medians[rank] = statistics.median(self._reports[rank])
+        self._reported.clear()
+        medians = self._medians
         usual = statistics.median_low(medians)
         return {rank: median / usual - 1 for rank, median in enumerate(medians)}
 

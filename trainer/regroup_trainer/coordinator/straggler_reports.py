@@ -7,12 +7,15 @@ from regroup_trainer.coordinator.current_generation import CurrentGeneration
 from regroup_trainer.protocol.job_status import Straggler
 
 CHECK_SECONDS = 1.0
+RANKS_A_SECOND = 8192
+"""More ranks than that are checked less often."""
 MOST_REPORTED = 64
 
 
 def check_stragglers(state: State, current: CurrentGeneration, now: float) -> None:
     """Emit an event for each rank that has become a straggler."""
-    if now - current.stragglers_checked_at < CHECK_SECONDS:
+    pause = max(CHECK_SECONDS, current.world_size / RANKS_A_SECOND)
+    if now - current.stragglers_checked_at < pause:
         return
     current.stragglers_checked_at = now
     for rank in current.pace.check(now, state.desired.straggler_percent / 100):

@@ -20,10 +20,10 @@ def planned_transition(
     """The transition that is wanted now; None when the generation is as it should be."""
     if desired.suspend:
         return Transition(Decision.STOP, "preemption", "the job is to be suspended")
-    positions = [current.position_of(name) for name in members.leaving]
-    leaving = [position for position in positions if position is not None]
-    if leaving:
-        return _without(leaving, current, members, desired)
+    if any(current.position_of(name) is not None for name in members.leaving):
+        if current.transition is not None and len(members.leaving) < _least_for_more(current):
+            return current.transition
+        return _without_leaving(current, members, desired)
     if not current.running and not current.unmanaged:
         return None
     return _resize(current, members, desired, node) or _new_configuration(current, desired)
@@ -35,10 +35,17 @@ def _sigterm(desired: Desired) -> str:
     return f"SIGTERM{'' if desired.namespace == 'local' else by_kubelet}"
 
 
-def _without(
-    leaving: list[int], current: CurrentGeneration, members: Members, desired: Desired
-) -> Transition:
-    """Members at these positions ask to leave."""
+def _least_for_more(current: CurrentGeneration) -> int:
+    """How many members must leave at least to call for more than what is decided: all at the same
+    place of their replica groups, or all that there are.
+    """
+    count, size = len(current.record.members), current.record.desired.replica_group_size
+    return count // size if current.decision == Decision.LEAVE else count
+
+
+def _without_leaving(current: CurrentGeneration, members: Members, desired: Desired) -> Transition:
+    positions = [current.position_of(name) for name in members.leaving]
+    leaving = [position for position in positions if position is not None]
     first = current.record.members[min(leaving)]
     if len(leaving) == len(current.record.members):
         reason = f"all workers received {_sigterm(desired)}"
