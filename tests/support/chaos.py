@@ -20,7 +20,7 @@ from regroup_trainer.agent.agent_state import AgentState
 from regroup_trainer.checkpoint import lineage
 from regroup_trainer.coordinator import number_files
 from regroup_trainer.coordinator.core import Coordinator
-from regroup_trainer.coordinator.effects import Close, Effect, ReserveNumber, Send
+from regroup_trainer.coordinator.effects import Close, Effect, LookForFormer, ReserveNumber, Send
 from regroup_trainer.errors import FencedError
 from regroup_trainer.protocol.agent_messages import Hello, Leaving, RankExit
 from regroup_trainer.protocol.config import ParallelismConfig
@@ -346,6 +346,10 @@ class Job:
             match effect:
                 case ReserveNumber(number):
                     coordinator.reserving.append((self.now + self.random.random() / 2, number))
+                case LookForFormer(term):
+                    found = number_files.newest_former(self.volume.layout.directory, term)
+                    if found is not None:
+                        self._do(coordinator, coordinator.core.on_former(*found, self.now))
                 case Close(member):
                     if (connection := coordinator.connections.pop(member, None)) is not None:
                         connection.closed_by_coordinator = True

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from regroup_trainer.agent.agent_state import AgentState
 from regroup_trainer.coordinator.core import Coordinator
-from regroup_trainer.coordinator.effects import Close, Effect, ReserveNumber, Send
+from regroup_trainer.coordinator.effects import Close, Effect, LookForFormer, ReserveNumber, Send
 from regroup_trainer.protocol.agent_messages import HeldSnapshots, Leaving, RankExit, Stack
 from regroup_trainer.protocol.config import ParallelismConfig, TrainConfig, TrainingConfig
 from regroup_trainer.protocol.coordinator_messages import (
@@ -175,6 +175,8 @@ class Job:
     history_end: HistoryEnd | None = None
     """What a rank 0 that restores its state reads in the history on the volume."""
     lineage: GenerationNumber | None = None
+    history_bytes: int = 0
+    """Of its newest generation."""
     save_every: int = 10
     step_seconds: float = STEP_SECONDS
     is_unmanaged: bool = False
@@ -426,6 +428,10 @@ class Job:
             match effect:
                 case ReserveNumber(number):
                     self._reserve(number)
+                case LookForFormer(term):
+                    if self.lineage is not None and self.lineage.term < term:
+                        size = self.history_bytes
+                        self._do(self.core.on_former(self.lineage, size, self.now))
                 case Close(member):
                     if (agent := self.agents.get(member)) is not None:
                         agent.connected = False

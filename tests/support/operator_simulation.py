@@ -49,6 +49,7 @@ from regroup_trainer.protocol.rank_messages import Progress
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 NODES = ("n1", "n2", "n3")
+ELSEWHERE = Waiting.of(WaitingReason.CutOffGeneration, "generation 1.2 trains on, cut off")
 
 
 def make_spec(**fields: Any) -> dict[str, Any]:
@@ -132,6 +133,8 @@ class Simulation:
     outcome: Outcome | None = None
     silent_since: dict[str, datetime] = field(default_factory=dict)
     """UID -> since when the coordinator calls it lost."""
+    trains_elsewhere: bool = False
+    """Whether the coordinator says that workers train on without it."""
     unheard_since: dict[str, datetime] = field(default_factory=dict)
     """UID of a worker that runs and is no member -> since when nothing is heard of it."""
     unreached: dict[str, datetime] = field(default_factory=dict)
@@ -353,6 +356,7 @@ class Simulation:
             world_size=len(reporting) if enough else 0,
             progress=_progress(pod.term) if enough else None,
             outcome=self.outcome,
+            waiting=ELSEWHERE if self.trains_elsewhere else None,
         )
         lost = {uid: (self.now - since).total_seconds() for uid, since in self.silent_since.items()}
         since = {p.uid: self.unheard_since.get(p.uid, self.now) for p in self.workers()}

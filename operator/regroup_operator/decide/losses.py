@@ -124,6 +124,8 @@ def _why_unresponsive(
         return ""
     if node is not None and not node.exists:
         return "its node does not exist any more"
+    if view.knows_cut_off:
+        return ""  # it may be one of those who train on
     if node is not None and not node.ready and node.not_ready_seconds >= patience:
         return "its node is not Ready"
     if pod.node in suspects and view.answering_seconds >= JOIN_SECONDS:

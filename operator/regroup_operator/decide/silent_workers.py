@@ -114,7 +114,7 @@ def _silent(observed: Observed) -> dict[Pod, float]:
     others are heard of.
     """
     view = observed.coordinator
-    if view.status is None or view.failures:
+    if view.status is None or view.failures or view.knows_cut_off:
         return {}
     known = {member.member for member in view.status.members}
     seconds = view.silent_seconds

@@ -241,6 +241,12 @@ class CoordinatorView:
     error: str = ""
     """Why the last probe failed."""
 
+    @property
+    def knows_cut_off(self) -> bool:
+        """Whether it says that workers train on without it. It does not hear of them."""
+        waiting = self.status.waiting if self.status and not self.failures else None
+        return waiting is not None and waiting.reason == WaitingReason.CutOffGeneration.name
+
 
 @dataclass(frozen=True)
 class Observed:

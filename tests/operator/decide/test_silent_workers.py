@@ -131,3 +131,15 @@ def test_a_job_of_one_worker_keeps_it() -> None:
     simulation.unheard_since[simulation.workers()[0].uid] = simulation.now
     simulation.tick(100)
     assert deleted(simulation) == []
+
+
+def test_workers_that_train_on_cut_off_are_neither_silent_nor_lost() -> None:
+    simulation = with_silent(0, 1)
+    simulation.unready_nodes = {"n1", "n2"}
+    simulation.trains_elsewhere = True
+    for _ in range(20):
+        simulation.tick(10)
+        assert deleted(simulation) == []
+    assert "cut off" in simulation.round().status.message
+    simulation.trains_elsewhere = False
+    assert set(deleted(simulation)) == {"gpt-w0-1", "gpt-w1-1"}

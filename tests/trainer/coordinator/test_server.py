@@ -37,7 +37,7 @@ from regroup_trainer.coordinator.server import (
 )
 from regroup_trainer.protocol.agent_messages import Hello, Leaving
 from regroup_trainer.protocol.coordinator_messages import Begin, Refused, coordinator_message
-from regroup_trainer.protocol.desired import Lost
+from regroup_trainer.protocol.desired import LastKnown, Lost
 from regroup_trainer.protocol.environment import CoordinatorEnvironment
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
@@ -643,6 +643,21 @@ async def test_an_unwritable_volume_is_named_in_the_status(tmp_path: Path) -> No
     where = tmp_path / "file" / "job"
     expected = f"its number cannot be reserved in {where}: Not a directory (free space, or make"
     assert expected in refusal.message
+    ticking.cancel()
+
+
+async def test_a_generation_that_was_cut_off_is_found_on_the_volume(tmp_path: Path) -> None:
+    for folder, name in (("lineage", "1-2.json"), ("history", "1-2.jsonl")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text("{}\n")
+    now, known = time.monotonic(), LastKnown(step=7, time=0.0, world_size=2)
+    desired = make_desired(directory=str(tmp_path), last_known=known)
+    core = Coordinator(2, "n", desired, now, 0.0)
+    ticking = asyncio.create_task(Server(core, TOKEN).run())
+    waiting = await asyncio.to_thread(
+        wait_until, "the generation", lambda: find(core.state.waiting, "CutOffGeneration")
+    )
+    assert waiting.message.startswith("generation 1.2 of a former coordinator trains on")
     ticking.cancel()
 
 

@@ -20,8 +20,11 @@ def adopt(state: State, until: float, now: float) -> bool:
 
     Training never stopped, so a whole generation goes on under its old number. From `until` on, a
     missing member is lost. A member whose heartbeats arrive is only late: it may take seconds to
-    notice that the connection to the former coordinator is gone.
+    notice that the connection to the former coordinator is gone. A newer generation that trains
+    without the members that are here is waited for as long as it does.
     """
+    if state.cut_off.trains_without(state.former.number, now):
+        return False
     record, missing = state.former.record, state.former.missing
     if record is None:
         return True

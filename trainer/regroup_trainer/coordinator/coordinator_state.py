@@ -8,6 +8,7 @@ from typing import Literal
 from regroup_trainer.coordinator.accounting import Account, Recoveries
 from regroup_trainer.coordinator.current_generation import (
     CurrentGeneration,
+    CutOffGeneration,
     Failure,
     FormerGeneration,
     LastCommit,
@@ -83,6 +84,7 @@ class State:
         """Members whose place another has taken: they are released when they return."""
         self.former = FormerGeneration()
         """What a coordinator that has just started may adopt."""
+        self.cut_off = CutOffGeneration()
         self.current: CurrentGeneration | None = None
         self.last_known = desired.last_known
         """What the operator knew when this process started; None where nothing was interrupted."""

@@ -25,7 +25,7 @@ from dataclasses import replace
 from regroup_trainer.coordinator.adoption import adopt
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, GenerationEnd
-from regroup_trainer.coordinator.effects import Effect, ReserveNumber
+from regroup_trainer.coordinator.effects import Effect, LookForFormer, ReserveNumber
 from regroup_trainer.coordinator.formation import choose, make_record, size_of_next
 from regroup_trainer.coordinator.generation_end import (
     abort,
@@ -191,6 +191,11 @@ class Coordinator:
         self._note_volume(why, now)
         return self._advance(now)
 
+    def on_former(self, number: GenerationNumber, size: int, now: float) -> list[Effect]:
+        """Answer to LookForFormer: the generation, and the bytes of its history."""
+        self.state.cut_off.note(number, size, now)
+        return self._advance(now)
+
     def on_message(self, message: object, name: str, now: float) -> list[Effect]:
         """A message of a connected agent."""
         if isinstance(message, Hello):
@@ -221,11 +226,12 @@ class Coordinator:
     def _on_hello(self, hello: Hello, now: float) -> None:
         state = self.state
         state.unknown_members.pop(hello.member, None)
-        if not state.members and state.current is None:
-            # The time for members to come back counts from the first of them.
+        is_first, former = not state.members, state.former.number
+        register(state, self._numbers, hello, now)
+        if state.current is None and (is_first or state.former.number != former):
+            # The time for members to come back counts from the first of their generation.
             timeout = state.desired.timeout_milliseconds / 1000
             self._timers.adopt_until = max(self._timers.adopt_until, now + timeout)
-        register(state, self._numbers, hello, now)
         repeat_announcement(state, hello.member)
         announce_complete(state)
 
@@ -261,6 +267,9 @@ class Coordinator:
 
     def _adopt(self, now: float) -> None:
         """Go on with the generation of a former coordinator, if its members come back."""
+        state = self.state
+        if state.term > 1 and state.last_known is not None and state.cut_off.due(now):
+            state.require(LookForFormer(state.term))
         self._timers.adopting = not adopt(self.state, self._timers.adopt_until, now)
         if self.state.current is not None:
             self._timers.gathering = False

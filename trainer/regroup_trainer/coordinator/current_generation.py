@@ -4,6 +4,7 @@ Pure.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Container
 from dataclasses import dataclass, field
@@ -20,6 +21,13 @@ from regroup_trainer.protocol.generation import (
 from regroup_trainer.protocol.ledger import Cause
 from regroup_trainer.protocol.rank_messages import Busy, Finished, Progress, Restored, Retained
 from regroup_trainer.snapshots.neighbours import SnapshotCopies
+
+LOOK_SECONDS = 1.0
+"""Between two looks at the volume."""
+FIRST_SECONDS = 2.0
+"""A generation that makes no step for so long after the first look has ended."""
+QUIET_SECONDS = 10.0
+"""So has one that was seen to make steps, and makes none for so long."""
 
 
 @dataclass(frozen=True)
@@ -241,6 +249,11 @@ class FormerGeneration:
         self.missing: dict[str, MemberRecord] = {}
         """Its members that have not come back with it, in rank order."""
 
+    @property
+    def number(self) -> GenerationNumber | None:
+        """Of this generation; None: they report none."""
+        return self.record.number if self.record else None
+
     def note(self, hello: Hello) -> None:
         """An agent said hello."""
         record = hello.record
@@ -251,3 +264,36 @@ class FormerGeneration:
             self.missing = {place.member: place for place in record.members}
         if record.number == self.record.number:
             self.missing.pop(hello.member, None)
+
+
+class CutOffGeneration:
+    """A generation that a former coordinator formed of members who are not here: the network cuts
+    both off from this coordinator. They may train on, and only the volume shows it.
+    """
+
+    def __init__(self) -> None:
+        self.number: GenerationNumber | None = None
+        self._bytes = 0
+        self._looked_at = -math.inf
+        self._over_at = -math.inf
+
+    def due(self, now: float) -> bool:
+        """Whether it is time to look at the volume."""
+        if now < self._looked_at + LOOK_SECONDS:
+            return False
+        self._looked_at = now
+        return True
+
+    def note(self, number: GenerationNumber, size: int, now: float) -> None:
+        """The newest generation of a former term has a history of so many bytes."""
+        if number != self.number:
+            self._over_at = now + FIRST_SECONDS
+        elif size > self._bytes:
+            self._over_at = now + QUIET_SECONDS
+        self.number, self._bytes = number, size
+
+    def trains_without(self, newest: GenerationNumber | None, now: float) -> bool:
+        """Whether it may train, although the agents here report none that is newer than this."""
+        if self.number is None or now >= self._over_at:
+            return False
+        return newest is None or newest < self.number

@@ -33,4 +33,14 @@ class ReserveNumber:
     number: GenerationNumber
 
 
-Effect = Send | Close | ReserveNumber
+@dataclass(frozen=True)
+class LookForFormer:
+    """Look on the volume for the newest generation of a former term. Without an answer of the
+    volume there is none; else it is `Coordinator.on_former`.
+    """
+
+    term: int
+    """Of this coordinator."""
+
+
+Effect = Send | Close | ReserveNumber | LookForFormer

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.lineage_files import (
+    HISTORY_FOLDER,
     LINEAGE_FOLDER,
     generation_of,
+    history_name,
     reservation_name,
     room_name,
     room_number,
@@ -49,6 +51,19 @@ def reserve(
         raise
     numbers = (generation_of(name) for name in names)
     return number, max((found for found in numbers if found is not None), default=None)
+
+
+def newest_former(directory: Path, term: int) -> tuple[GenerationNumber, int] | None:
+    """The newest generation of a term below this one with a lineage record, and the bytes of its
+    history; None: there is none. Raises OSError.
+    """
+    names = [path.name for path in (directory / LINEAGE_FOLDER).iterdir()]
+    numbers = (generation_of(name) for name in names)
+    former = [number for number in numbers if number is not None and number.term < term]
+    if not former:
+        return None
+    history = directory / HISTORY_FOLDER / history_name(max(former))
+    return max(former), history.stat().st_size if history.exists() else 0
 
 
 def _give_back_room(lineage: Path, names: list[str], term: int) -> None:

@@ -35,12 +35,13 @@ from regroup_trainer.coordinator.coordinator_status import (
     phase_of,
 )
 from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
-from regroup_trainer.coordinator.effects import Close, Effect, ReserveNumber, Send
+from regroup_trainer.coordinator.effects import Close, Effect, LookForFormer, ReserveNumber, Send
 from regroup_trainer.coordinator.formation import least_workers
-from regroup_trainer.coordinator.number_files import reserve
+from regroup_trainer.coordinator.number_files import newest_former, reserve
 from regroup_trainer.protocol.agent_messages import Hello, agent_message
 from regroup_trainer.protocol.coordinator_messages import Refused
 from regroup_trainer.protocol.desired import Desired, Lost
+from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import WATCH_LINE_SECONDS, CoordinatorStatus
 from regroup_trainer.protocol.message import (
     NAME_LIMIT,
@@ -122,6 +123,8 @@ class Server:
         """Set to have the next tick soon."""
         self._over = False
         """Whether a successor decides now."""
+        self._look: Background[tuple[GenerationNumber, int] | None] | None = None
+        """The last one for a former generation."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.connections = Connections(self._most_connections)
         self._registry: CollectorRegistry = make_registry(core.state)
@@ -393,6 +396,8 @@ class Server:
                     self._close(member)
                 case ReserveNumber():
                     self._spawn(self._reserve(effect))
+                case LookForFormer(term):
+                    self._spawn(self._look_for_former(term))
         if self._core.pause(time.monotonic()) <= TICK_SECONDS:
             self._tick_soon.set()
         self._keep()
@@ -428,6 +433,16 @@ class Server:
             self._do(self._core.on_reservation_failed(why, time.monotonic()))
             return
         self._do(self._core.on_reserved(number, newest, time.monotonic()))
+
+    async def _look_for_former(self, term: int) -> None:
+        directory = Path(self._core.state.desired.directory)
+        if self._look is not None and not self._look.future.done():
+            return  # the volume has not answered the last one
+        self._look = Background(lambda: newest_former(directory, term))
+        with contextlib.suppress(OSError):
+            found = await asyncio.wrap_future(self._look.future)
+            if found is not None:
+                self._do(self._core.on_former(*found, time.monotonic()))
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

@@ -127,6 +127,18 @@ def _volume_is_away(context: WaitingContext) -> str | None:
     )
 
 
+def _trains_elsewhere(context: WaitingContext) -> str | None:
+    """Its steps would be lost if another generation began."""
+    state = context.state
+    trains = state.cut_off.trains_without(state.former.number, context.now)
+    if not context.timers.adopting or not trains:
+        return None
+    return (
+        f"generation {state.cut_off.number} of a former coordinator trains on, cut off from this "
+        "one; it takes over when these workers connect, or make no more steps"
+    )
+
+
 def _former_workers(context: WaitingContext) -> str | None:
     """A new coordinator gives the workers of a former one the time to come back."""
     state, timers = context.state, context.timers
@@ -235,6 +247,7 @@ REASONS: tuple[tuple[WaitingReason, ReasonCheck], ...] = (
     (WaitingReason.GenerationEnding, _ending),
     (WaitingReason.VolumeUnavailable, _volume_is_away),
     (WaitingReason.GenerationStarting, _starting),
+    (WaitingReason.CutOffGeneration, _trains_elsewhere),
     (WaitingReason.FormerWorkersAwaited, _former_workers),
     (WaitingReason.NoWorkersYet, _nobody_yet),
     (WaitingReason.TooFewWorkers, _too_few_workers),

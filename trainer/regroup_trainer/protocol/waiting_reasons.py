@@ -48,6 +48,7 @@ class WaitingReason(Enum):
     GenerationEnding = "the ranks end a generation together, after a step that they agree on"
     GenerationStarting = "the ranks of a generation load their state or compute the first step"
     VolumeUnavailable = "the volume is full, read-only or silent, so that no generation can begin"
+    CutOffGeneration = "workers train on with a former coordinator, cut off from the others"
     FormerWorkersAwaited = "a new coordinator gives the workers time to connect to it"
     NoWorkersYet = "no worker has connected to the coordinator yet"
     TooFewWorkers = "fewer workers are here than the smallest generation needs"

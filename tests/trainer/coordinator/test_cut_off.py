@@ -1,0 +1,99 @@
+"""A partition cuts off a coordinator with workers who train on. Its successor, and the workers on
+this side, see them only by what they write to the volume.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from regroup_trainer.coordinator.current_generation import FIRST_SECONDS, QUIET_SECONDS
+from regroup_trainer.coordinator.number_files import newest_former
+from regroup_trainer.protocol.desired import LastKnown
+from regroup_trainer.protocol.generation import GenerationNumber
+from tests.support.coordinator_simulation import Job, SimulatedAgent, start_job
+
+SECOND = GenerationNumber(1, 2)
+
+
+def cut_off() -> tuple[Job, list[SimulatedAgent]]:
+    """Workers 0 and 1 train on in generation 1.2 with their coordinator; its successor has only
+    worker 2, which was in generation 1.1.
+    """
+    job, agents = start_job(min_replicas=1)
+    job.silence(agents[2])
+    job.wait(4.0)
+    assert job.record.number == SECOND
+    assert job.indices == [0, 1]
+    job.silence(agents[0])
+    job.silence(agents[1])
+    known = LastKnown(step=job.step, time=1_000_000.0 + job.now, world_size=2)
+    job.desired = job.desired.model_copy(update={"last_known": known})
+    job.lineage, agents[2].reachable = SECOND, True
+    job.start_coordinator(term=2)
+    return job, agents
+
+
+def train_elsewhere(job: Job, seconds: int) -> None:
+    for _ in range(seconds):
+        job.history_bytes += 100
+        job.wait(1.0)
+
+
+def test_no_generation_begins_while_the_one_that_was_cut_off_makes_steps() -> None:
+    job, _ = cut_off()
+    train_elsewhere(job, 60)
+    state = job.core.state
+    assert state.current is None
+    assert state.waiting is not None
+    assert state.waiting.reason == "CutOffGeneration"
+    assert "generation 1.2 of a former coordinator trains on" in state.waiting.message
+    job.wait(QUIET_SECONDS - 2.0)
+    assert state.current is None
+    job.wait(4.0)
+    assert job.record.number == GenerationNumber(2, 1)
+    assert job.indices == [2]
+
+
+def test_it_goes_on_under_this_coordinator_when_its_workers_connect() -> None:
+    job, agents = cut_off()
+    train_elsewhere(job, 5)
+    before = job.step
+    agents[0].reachable = agents[1].reachable = True
+    job.wait(5.0)
+    assert sorted(job.indices) == [0, 1, 2]
+    assert job.record.restored_from == "Peers"
+    assert job.resumed[job.record.number] >= before, "worker 2 joined after the steps of the others"
+    ledger = job.core.state.account.ledger()
+    assert ledger.lost_steps == 0
+    assert not ledger.restarts.get("infrastructure")
+
+
+def test_one_that_makes_no_steps_is_not_waited_for() -> None:
+    job, _ = cut_off()
+    job.wait(FIRST_SECONDS + 1.0)
+    assert job.record.number == GenerationNumber(2, 1)
+
+
+def test_nobody_looks_where_nothing_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, agents = start_job()
+    job.lineage = GenerationNumber(1, 1)
+    monkeypatch.setattr(job.core, "on_former", None)
+    job.start_coordinator(term=2)
+    job.wait(3.0)
+    assert job.core.state.current is not None
+    assert all(agent.connected for agent in agents)
+
+
+def test_the_newest_generation_of_a_former_term_is_found_with_the_size_of_its_history(
+    tmp_path: Path,
+) -> None:
+    for folder in ("lineage", "history"):
+        (tmp_path / folder).mkdir()
+    assert newest_former(tmp_path, term=2) is None
+    for name in ("1-2.json", "1-10.json", "2-1.json", "1-11.claim"):
+        (tmp_path / "lineage" / name).touch()
+    assert newest_former(tmp_path, term=2) == (GenerationNumber(1, 10), 0)
+    (tmp_path / "history" / "1-10.jsonl").write_text("{}\n")
+    assert newest_former(tmp_path, term=2) == (GenerationNumber(1, 10), 3)
