@@ -181,6 +181,8 @@ class Job:
     step_seconds: float = STEP_SECONDS
     is_unmanaged: bool = False
     """Whether the ranks run a program without a Session: they report what a test sends for them."""
+    is_superseded: bool = False
+    """Whether the volume has numbers of a higher term: it gives no more of this one."""
     volume_refuses: str = ""
     """Why the volume gives no number; empty when it does."""
     pace: dict[int, float] = field(default_factory=dict)
@@ -444,6 +446,8 @@ class Job:
     def _reserve(self, number: GenerationNumber) -> None:
         if self.volume_refuses:
             self._do(self.core.on_reservation_failed(self.volume_refuses, self.now))
+            return
+        if self.is_superseded:
             return
         while number in self.reserved:
             number = GenerationNumber(number.term, number.n + 1)

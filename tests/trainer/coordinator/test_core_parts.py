@@ -14,7 +14,7 @@ from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.coordinator.accounting import Account
 from regroup_trainer.coordinator.formation import choose, make_record
 from regroup_trainer.coordinator.journal import Journal
-from regroup_trainer.coordinator.number_files import reserve
+from regroup_trainer.coordinator.number_files import SupersededError, reserve
 from regroup_trainer.coordinator.restart_budget import RestartBackoff, describe
 from regroup_trainer.protocol.agent_messages import RankExit
 from regroup_trainer.protocol.generation import GenerationNumber, MemberRecord
@@ -85,6 +85,13 @@ def test_room_of_former_terms_is_given_back_and_their_numbers_stay_taken(tmp_pat
     reserve(tmp_path / "job", GenerationNumber(2, 1))
     names = sorted(path.name for path in (tmp_path / "job/lineage").iterdir())
     assert names == ["1-1.claim", "2-1.claim", "2-1.room"]
+
+
+def test_a_coordinator_that_has_a_successor_gets_no_number(tmp_path: Path) -> None:
+    reserve(tmp_path / "job", GenerationNumber(2, 1))
+    with pytest.raises(SupersededError, match="2"):
+        reserve(tmp_path / "job", GenerationNumber(1, 9))
+    assert reserve(tmp_path / "job", GenerationNumber(2, 1))[0] == GenerationNumber(2, 2)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system")

@@ -86,6 +86,19 @@ def test_nobody_looks_where_nothing_was_interrupted(monkeypatch: pytest.MonkeyPa
     assert all(agent.connected for agent in agents)
 
 
+@pytest.mark.parametrize("is_superseded", [False, True])
+def test_a_coordinator_that_was_frozen_forms_no_generation_beside_its_successors(
+    is_superseded: bool,
+) -> None:
+    job, agents = start_job(min_replicas=1)
+    before = job.record.number
+    job.is_superseded = is_superseded
+    job.pause_coordinator(13.0)
+    job.silence(agents[0])  # it is with the successor
+    job.wait(10.0)
+    assert (job.record.number == before) is is_superseded
+
+
 def test_the_newest_generation_of_a_former_term_is_found_with_the_size_of_its_history(
     tmp_path: Path,
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from regroup_trainer.coordinator.reserved_numbers import (
     LONGEST_RETRY_SECONDS,
     NUMBERS_AHEAD,
@@ -81,3 +83,25 @@ def test_numbers_up_to_one_that_an_agent_has_seen_are_left_out() -> None:
     numbers.on_seen(GenerationNumber(1, 500))
     numbers.on_granted(number(101))
     assert numbers.reserved == number(101)
+
+
+def test_numbers_that_are_doubted_wait_for_an_answer_of_the_volume() -> None:
+    numbers = filled()
+    numbers.doubt()
+    assert numbers.reserved is None
+    wanted = numbers.next_request(0.0)
+    assert wanted == number(NUMBERS_AHEAD + 1)
+    numbers.on_granted(wanted)
+    assert numbers.reserved == number(1)
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_where_the_volume_gives_no_answer_doubted_numbers_have_to_do(is_silent: bool) -> None:
+    numbers = filled()
+    numbers.doubt()
+    assert numbers.next_request(0.0) is not None
+    if is_silent:
+        numbers.on_silent("no answer")
+    else:
+        numbers.on_refused("No space left on device", 0.0)
+    assert numbers.reserved == number(1)

@@ -661,6 +661,19 @@ async def test_a_generation_that_was_cut_off_is_found_on_the_volume(tmp_path: Pa
     ticking.cancel()
 
 
+async def test_agents_are_left_to_a_successor_that_has_reserved_numbers(setup: Setup) -> None:
+    socket = await setup.join(make_hello(0))
+    assert (await socket.receive(timeout=10)).type is aiohttp.WSMsgType.TEXT
+    reserve(Path(setup.core.state.desired.directory), GenerationNumber(2, 1))
+    late = time.monotonic() + 60
+    setup.server._do(setup.core.tick(late))
+    while (message := await socket.receive(timeout=10)).type is aiohttp.WSMsgType.TEXT:
+        pass
+    assert message.type is aiohttp.WSMsgType.CLOSE
+    other = await setup.join(make_hello(1))
+    assert (await other.receive(timeout=10)).type is not aiohttp.WSMsgType.TEXT
+
+
 async def test_a_volume_that_does_not_answer_is_named_and_its_answer_is_awaited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,8 @@ MOST_UNKNOWN = 10_000
 """Agents without a hello that are remembered: more than a job can have."""
 LATE_TICK_SECONDS = 0.5
 """A tick that is so late shows that this process was paused. Its view of the others is stale."""
+REPLACED_SECONDS = 2.0
+"""One that is so late may come from a process that has got a successor meanwhile."""
 
 
 class Coordinator:
@@ -101,8 +103,11 @@ class Coordinator:
     def tick(self, now: float) -> list[Effect]:
         """Let time pass. Call it again after `pause`, which a message may shorten."""
         state = self.state
-        if self._next_tick is not None and now > self._next_tick + LATE_TICK_SECONDS:
+        late = now - self._next_tick if self._next_tick is not None else 0.0
+        if late > LATE_TICK_SECONDS:
             restart_deadlines(state.members.values(), now)
+        if late > REPLACED_SECONDS:
+            self._numbers.doubt()
         for member in state.members.expired(state.desired, now):
             if member.closed_at is None:
                 since, how = member.last_seen, "no heartbeat"

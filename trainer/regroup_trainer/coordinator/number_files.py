@@ -17,10 +17,16 @@ from regroup_trainer.protocol.lineage_files import (
     generation_of,
     history_name,
     reservation_name,
+    reserved_number,
     room_name,
     room_number,
 )
 from regroup_trainer.system import durable
+
+
+class SupersededError(Exception):
+    """A coordinator of a higher term decides now. Its argument is that term."""
+
 
 ROOM_BYTES = 4096
 """More than a lineage record has. File systems give whole blocks of about this size anyway."""
@@ -33,11 +39,16 @@ def reserve(
     with room for its lineage record.
 
     Also returns the newest generation of any term that has a lineage record. Raises OSError when
-    the volume is full or not writable; then no number is taken.
+    the volume is full or not writable, and SupersededError when numbers of a higher term are
+    reserved; then no number is taken.
     """
     lineage = directory / LINEAGE_FOLDER
     lineage.mkdir(parents=True, exist_ok=True)
     names = [path.name for path in lineage.iterdir()]
+    reserved = (reserved_number(name) for name in names)
+    newest_term = max((number.term for number in reserved if number is not None), default=0)
+    if newest_term > first.term:
+        raise SupersededError(newest_term)
     _give_back_room(lineage, names, first.term)
     room = lineage / f".room-{first.term}.{os.getpid()}"
     try:

@@ -28,6 +28,7 @@ class ReservedNumbers:
         self._refusals = 0
         self._retry_at = float("-inf")
         self._reserved: deque[GenerationNumber] = deque()
+        self._is_doubted = False
         self.refusal = ""
         """Why the volume gives no further number; empty when it does."""
         self.is_silent = False
@@ -35,8 +36,8 @@ class ReservedNumbers:
 
     @property
     def reserved(self) -> GenerationNumber | None:
-        """The next number; None when there is none in reserve."""
-        return self._reserved[0] if self._reserved else None
+        """The next number; None when there is none in reserve, or while the reserve is doubted."""
+        return self._reserved[0] if self._reserved and not self._is_doubted else None
 
     @property
     def ahead(self) -> int:
@@ -47,15 +48,22 @@ class ReservedNumbers:
         """The number to request now; None while enough are reserved, one is requested, or a retry
         is not due.
         """
-        if len(self._reserved) >= NUMBERS_AHEAD or self._requested or now < self._retry_at:
+        enough = len(self._reserved) >= NUMBERS_AHEAD and not self._is_doubted
+        if enough or self._requested or now < self._retry_at:
             return None
         self._requested = True
         return GenerationNumber(self._term, self._floor + 1)
 
+    def doubt(self) -> None:
+        """A successor may have begun: no number is used until the volume has answered, which knows.
+        Where it refuses, the numbers in reserve have to do.
+        """
+        self._is_doubted = True
+
     def on_granted(self, number: GenerationNumber) -> None:
         """The volume reserved this number for us alone."""
         self._requested, self.refusal, self._refusals = False, "", 0
-        self.is_silent = False
+        self.is_silent = self._is_doubted = False
         if number.n > self._floor:
             self._floor = number.n
             self._reserved.append(number)
@@ -63,13 +71,14 @@ class ReservedNumbers:
     def on_refused(self, why: str, now: float) -> None:
         """The volume could not be written; the next request follows later."""
         self._requested, self.refusal, self.is_silent = False, why, False
+        self._is_doubted = False
         self._refusals += 1
         pause = backoff_seconds(self._refusals + 1, RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self._retry_at = now + pause
 
     def on_silent(self, why: str) -> None:
         """The volume has not answered a request for long. The request stands."""
-        self.refusal, self.is_silent = why, True
+        self.refusal, self.is_silent, self._is_doubted = why, True, False
 
     def on_seen(self, number: GenerationNumber | None) -> None:
         """An agent has seen this number, so that ours must be higher."""

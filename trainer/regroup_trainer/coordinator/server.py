@@ -37,7 +37,7 @@ from regroup_trainer.coordinator.coordinator_status import (
 from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import Close, Effect, LookForFormer, ReserveNumber, Send
 from regroup_trainer.coordinator.formation import least_workers
-from regroup_trainer.coordinator.number_files import newest_former, reserve
+from regroup_trainer.coordinator.number_files import SupersededError, newest_former, reserve
 from regroup_trainer.protocol.agent_messages import Hello, agent_message
 from regroup_trainer.protocol.coordinator_messages import Refused
 from regroup_trainer.protocol.desired import Desired, Lost
@@ -182,7 +182,11 @@ class Server:
                 await self._news.wait_for(lambda: not self._somebody_leaves())
             await self._pass(seconds)  # for the operator to read the result
         await self._pass(company_seconds, lambda: not self._is_between())
-        await self._end()  # whoever asks to leave from now on asks the successor
+        await self._give_way()  # whoever asks to leave from now on asks the successor
+
+    async def _give_way(self) -> None:
+        """Leave all agents to the successor."""
+        await self._end()
         for member in list(self._connections):
             self._close(member)
 
@@ -431,6 +435,10 @@ class Server:
             why = error.strerror or str(error)
             log.error("cannot reserve a generation number in %s: %s", directory, why)
             self._do(self._core.on_reservation_failed(why, time.monotonic()))
+            return
+        except SupersededError as error:
+            log.error("term %s has begun: this coordinator decides nothing any more", error)
+            await self._give_way()
             return
         self._do(self._core.on_reserved(number, newest, time.monotonic()))
 
