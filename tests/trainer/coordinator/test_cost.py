@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.large_job import Event, LargeJob
 
-FEW, MANY = 32, 512
+FEW, MANY = 16, 256
 ONCE = ("loss", "replacement", "status")
 """These come once, and concern all members."""
 
