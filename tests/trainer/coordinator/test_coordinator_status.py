@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.coordinator_status import (
     NEWS_SECONDS,
     PROGRESS_SECONDS,
@@ -14,7 +15,6 @@ from regroup_trainer.coordinator.coordinator_status import (
     ShownStatus,
     StatusLines,
 )
-from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import (
     ASK_LINE,

@@ -15,6 +15,10 @@ every rank. The story of one generation:
 Every input only updates what is known; `_advance` then decides from that alone. So the order of
 inputs matters little, and a restarted coordinator comes to the same decisions from the hellos of
 its agents (`adoption`).
+
+What decisions ask about all members or ranks is kept where a single one of them changes: in
+`Members`, `CurrentGeneration`, `FormerGeneration` and `SnapshotCopies`. So a message that changes
+no decision costs the same however many there are.
 """
 
 from __future__ import annotations
