@@ -21,7 +21,8 @@ SIZES = ("64x1", "64x8", "512x1", "512x8", "4096x1", "4096x8")
 """Workers and the ranks of each."""
 WAVES = (
     "hello", "restored", "progress", "heartbeat", "tick", "status", "snapshots", "closed",
-    "hello again", "loss", "parked", "replacement", "hello to a successor", "leaving", "finished",
+    "hello again", "loss", "parked", "replacement", "hello to a successor", "joining", "leaving",
+    "finished",
 )  # fmt: skip
 
 
