@@ -4,9 +4,9 @@
 
 The core runs alone, without network and JSON. Each wave of the life of a job is measured: what all
 agents or ranks send upon the same occasion. `progress` is what a steady job sends all the time. The
-time is that of the processor, so that other processes matter less. Three waves are one event that
-concerns all workers: the loss of a worker, its replacement (which begins the next generation), and
-the status that somebody asks for.
+time is that of the processor, so that other processes matter less. Two waves are one event that
+concerns all workers: the loss of a worker, and the status that somebody asks for. `parked` contains
+the begin of the next generation.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import pytest
 from tests.support.large_job import Event, LargeJob
 
 FEW, MANY = 16, 256
-ONCE = ("loss", "replacement", "status")
+ONCE = ("loss", "status")
 """These come once, and concern all members."""
 
 
