@@ -89,6 +89,8 @@ class LargeJob:
         self.start_coordinator(2)
         yield "hello to a successor", [partial(self.hello, n, record) for n in range(self.workers)]
         yield "progress after it", self.progress()
+        self.grow()
+        yield "joining", [partial(self.hello, self.workers + n) for n in range(self.workers)]
         yield "stack", [partial(self.send, n, report) for n, report in self.stacks()]
         yield "leaving", [partial(self.leave, n) for n in range(self.workers)]
         yield "finished", [partial(self.send, n, report) for n, report in self.finished()]
@@ -113,6 +115,12 @@ class LargeJob:
             endpoint=f"10.0.0.1:{number}",
         )
         self.do(self.core.on_message(hello, hello.member, self.now))
+
+    def grow(self) -> None:
+        """Twice as many workers are wanted."""
+        sizes = {"replicas": 2 * self.workers, "max_replicas": 2 * self.workers}
+        desired = self.desired().model_copy(update={"revision": 2, **sizes})
+        self.do(self.core.update_desired(desired, self.now))
 
     def close(self, number: int) -> None:
         self.do(self.core.on_closed(uid(number), self.now))

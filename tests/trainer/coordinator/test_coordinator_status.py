@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.coordinator_status import (
     NEWS_SECONDS,
     PROGRESS_SECONDS,
+    SHOWN_SECONDS,
+    ShownStatus,
     StatusLines,
 )
 from regroup_trainer.protocol.generation import GenerationNumber
@@ -22,6 +25,7 @@ from regroup_trainer.protocol.job_status import (
 )
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.rank_messages import Progress
+from tests.support.large_job import LargeJob
 
 EVERY = 1.0
 
@@ -124,3 +128,28 @@ def test_the_pauses_say_when_a_line_may_come_and_when_one_must() -> None:
     lines = begun()
     assert lines.pauses(0.2) == pytest.approx((0.3, 0.8))
     assert lines.pauses(5.0) == (0.0, 0.0)
+
+
+def large_state(workers: int) -> State:
+    """Of a coordinator to which so many agents are connected."""
+    job = LargeJob(workers)
+    for number in range(workers):
+        job.hello(number)
+    return job.core.state
+
+
+def test_a_large_status_is_shown_again_for_a_while_until_there_is_news() -> None:
+    workers, news = 500, object()
+    shown, while_shown = ShownStatus(large_state(workers)), 0.9 * SHOWN_SECONDS * workers
+    first = shown.at(0.0, 1, news)
+    assert len(first.members) == workers
+    assert shown.at(while_shown, 2, news) is first
+    assert shown.at(while_shown, 2, object()).sequence == 2, "news"
+    assert shown.at(2 * while_shown, 3, news).sequence == 3
+    assert shown.at(4 * while_shown, 4, news).sequence == 4, "it is old"
+
+
+def test_who_has_seen_a_status_gets_a_later_one() -> None:
+    shown, news = ShownStatus(large_state(500)), object()
+    assert shown.at(0.0, 1, news).sequence == 1
+    assert shown.at(0.0, 2, news, after=1).sequence == 2

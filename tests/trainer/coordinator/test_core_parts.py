@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.coordinator.accounting import Account
+from regroup_trainer.coordinator.current_generation import CurrentGeneration
 from regroup_trainer.coordinator.formation import choose, make_record
 from regroup_trainer.coordinator.journal import Journal
 from regroup_trainer.coordinator.number_files import SupersededError, reserve
@@ -22,7 +23,7 @@ from regroup_trainer.protocol.ledger import Ledger
 from tests.support import checkpoints
 from tests.support.coordinator_simulation import make_desired
 from tests.support.disks import fill, mounted
-from tests.support.generations import make_hello
+from tests.support.generations import make_generation, make_hello
 
 HELLOS = [make_hello(index) for index in range(6)]
 
@@ -189,3 +190,10 @@ def test_checkpoint_events_are_rare_and_the_journal_is_bounded() -> None:
     sequences = [event.sequence for event in journal.events()]
     assert sequences == sorted(set(sequences))
     assert len(journal.events()[-1].message) == 1024
+
+
+def test_a_rank_of_a_member_that_is_back_is_waited_for_again() -> None:
+    current = CurrentGeneration(make_generation(1, 1), begun=0.0)
+    assert current.rank_inside({"uid-1"}) == 1
+    current.on_enrolled("uid-0")
+    assert current.rank_inside({"uid-0", "uid-1"}) == 0

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.large_job import Event, LargeJob
 
-FEW, MANY = 32, 512
-ONCE = ("loss", "replacement", "status")
+FEW, MANY = 16, 256
+ONCE = ("loss", "status")
 """These come once, and concern all members."""
 
 

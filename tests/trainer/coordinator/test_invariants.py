@@ -254,6 +254,6 @@ class FaultsOfMany(Faults):
 
 
 FaultsOfMany.TestCase.settings = settings(
-    max_examples=5, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=4, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
 )
-TestFaultsOfMany = pytest.mark.slow(FaultsOfMany.TestCase)
+TestFaultsOfMany = pytest.mark.slow(pytest.mark.timeout(900)(FaultsOfMany.TestCase))

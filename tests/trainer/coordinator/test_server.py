@@ -20,6 +20,7 @@ from urllib.request import Request, urlopen
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import BaseModel
 
 from regroup.local.processes import free_port
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection, RejectedError
@@ -168,6 +169,27 @@ async def test_a_welcomed_agent_gets_its_generation_and_the_number_is_reserved(
     assert isinstance(begin, Begin)
     assert (tmp_path / "job/lineage" / f"1-{begin.record.number.n}.claim").exists()
     await socket.close()
+
+
+async def test_a_message_to_many_agents_is_serialised_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serialised = []
+
+    def dump(message: Begin) -> str:
+        serialised.append(message.record.number)
+        return BaseModel.model_dump_json(message)
+
+    monkeypatch.setattr(Begin, "model_dump_json", dump)
+    async with serving(tmp_path, replicas=3, min_replicas=3) as setup:
+        sockets = [await setup.join(make_hello(index)) for index in range(3)]
+        for socket in sockets:
+            await socket.receive_str(timeout=60)  # welcome
+        begins = {await socket.receive_str(timeout=60) for socket in sockets}
+        assert len(begins) == 1
+        for socket in sockets:
+            await socket.close()
+    assert len(serialised) == len({*serialised})
 
 
 async def test_a_steady_coordinator_ticks_seldom_and_wakes_at_once(

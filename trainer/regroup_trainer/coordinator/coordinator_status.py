@@ -28,6 +28,8 @@ HEARD_SECONDS = 5.0
 """How recent a sign of life must be."""
 HEARD_NAMED = 1024
 """Agents that a status names at most."""
+SHOWN_SECONDS = 0.0002
+"""How long a status is shown for each of its members: twenty times what it takes to build it."""
 NEWS_SECONDS = 0.5
 """The least time between two lines of a watch with a status."""
 PROGRESS_SECONDS = (25.0, 35.0)
@@ -99,6 +101,29 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
         volume=state.volume.problem,
         outcome=state.outcome,
     )
+
+
+class ShownStatus:
+    """The status as whoever asks gets it. That of a large job is built again for news at once, but
+    not for each step.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._newest: CoordinatorStatus | None = None
+        self._news: object = None
+        self._until = -math.inf
+
+    def at(self, now: float, sequence: int, news: object, after: float = -1) -> CoordinatorStatus:
+        """The status with this sequence, or an earlier one above `after` that lacks no news. `news`
+        is another object where something else than the progress has changed.
+        """
+        newest, is_old = self._newest, news is not self._news or now >= self._until
+        if newest is None or is_old or newest.sequence <= after:
+            newest = self._newest = make_status(self._state, sequence)
+            self._news = news
+            self._until = now + SHOWN_SECONDS * len(newest.members)
+        return newest
 
 
 def handed_over(state: State) -> Desired:

@@ -15,12 +15,15 @@ every rank. The story of one generation:
 Every input only updates what is known; `_advance` then decides from that alone. So the order of
 inputs matters little, and a restarted coordinator comes to the same decisions from the hellos of
 its agents (`adoption`).
+
+What decisions ask about all members or ranks is kept where a single one of them changes: in
+`Members`, `CurrentGeneration`, `FormerGeneration` and `SnapshotCopies`. So a message that changes
+no decision costs the same however many there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import replace
 
 from regroup_trainer.coordinator.adoption import adopt
 from regroup_trainer.coordinator.coordinator_state import State
@@ -46,9 +49,9 @@ from regroup_trainer.coordinator.snapshot_registry import (
     announce_complete,
     failed_sources,
     hold,
+    holdings_of,
     repeat_announcement,
     source_of,
-    usable,
 )
 from regroup_trainer.coordinator.straggler_reports import check_stragglers
 from regroup_trainer.coordinator.waiting import FormationTimers, WaitingContext, find_waiting
@@ -360,7 +363,7 @@ class Coordinator:
         previous = before.record if before else None
         chosen = choose(candidates, previous, state.desired, state.node)
         end = end_of(state, before, now)
-        holdings = self._holdings(chosen, before)
+        holdings = holdings_of(state, chosen, before)
         because = self._restored_from(holdings, before, end)
         snapshot = source_of(state, holdings) if because[0] in ("Peers", "Snapshot") else None
         failures = state.account.failures(before.record.failures if before else 0, end)
@@ -388,16 +391,6 @@ class Coordinator:
         state.emit(now, "GenerationFormed", f"generation {number}: {ranks} ({record.reason})")
         self._reserve(now)
 
-    def _holdings(
-        self, chosen: tuple[Hello, ...], before: CurrentGeneration | None
-    ) -> list[Holding]:
-        """What is in memory: of the next generation's members, and of the others that live."""
-        members = [_holding(hello, before) for hello in chosen]
-        names = {holding.member for holding in members}
-        others = [Holding(name) for name in self.state.members if name not in names]
-        snapshots = usable(self.state)
-        return [replace(held, snapshots=snapshots[held.member]) for held in (*members, *others)]
-
     def _restored_from(
         self, holdings: list[Holding], before: CurrentGeneration | None, end: GenerationEnd | None
     ) -> tuple[RestoredFrom, str]:
@@ -419,14 +412,3 @@ def _are_resident(holdings: list[Holding], record: GenerationRecord) -> bool:
     """Whether every rank of the generation has a live state in its memory."""
     live = {held.member: len(held.live) for held in holdings}
     return all(live.get(place.member, 0) == place.ranks for place in record.members)
-
-
-def _holding(hello: Hello, before: CurrentGeneration | None) -> Holding:
-    """What a member brings into the next generation."""
-    place = before.place_of(hello.member) if before else None
-    if before is None or place is None:
-        return Holding(hello.member)
-    return Holding(
-        hello.member,
-        live=tuple(before.retained[rank] for rank in place.own_ranks if rank in before.retained),
-    )

@@ -14,7 +14,6 @@ import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,10 +26,10 @@ from regroup_trainer.coordinator.coordinator_metrics import make_registry
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.coordinator_status import (
     NEWS_SECONDS,
+    ShownStatus,
     StatusLines,
     handed_over,
     heard_of,
-    make_status,
     message_of,
     phase_of,
 )
@@ -72,8 +71,6 @@ VOLUME_SECONDS = 5.0
 """A volume that does not answer for so long is reported."""
 PROGRESS_NEWS_SECONDS = 1.0
 """Least time between two statuses that differ only in their progress."""
-STATUS_SHARE = 0.05
-"""Of a core, for the statuses that differ in their progress."""
 KEPT_SECONDS = 1.0
 """How old the seconds may be that the next process of this coordinator goes on with."""
 _NOWHERE = KeptFile(None)
@@ -84,15 +81,6 @@ _UNREADABLE = (
 )
 log = logging.getLogger(__name__)
 _Model = TypeVar("_Model", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class _BuiltStatus:
-    """A status, the content that it was built of, and how long it may be shown again."""
-
-    status: CoordinatorStatus
-    content: object
-    until: float
 
 
 class Server:
@@ -110,7 +98,7 @@ class Server:
         self._frame = b""
         self._sequence = int(time.time() * 1000)
         self._published: object = None
-        self._built: _BuiltStatus | None = None
+        self._shown = ShownStatus(core.state)
         self._progress_published_at = 0.0
         self._last_progress: Progress | None = None
         self._kept_file = kept
@@ -328,18 +316,10 @@ class Server:
         return web.Response(text=text, content_type="application/json")
 
     def _status_now(self, after: float = -1) -> CoordinatorStatus:
-        """The status, with a sequence above `after` where there is one.
-
-        That of a large job is built again for news, but not for each step.
-        """
-        now, built = time.monotonic(), self._built
-        is_old = built is None or built.content is not self._published or now >= built.until
-        if built is None or is_old or built.status.sequence <= after:
-            begun = time.thread_time()
-            status = make_status(self._core.state, self._sequence)
-            pause = (time.thread_time() - begun) / STATUS_SHARE
-            self._built = built = _BuiltStatus(status, self._published, now + pause)
-        return built.status.model_copy(update={"heard": heard_of(self._core.state, now)})
+        """The status, with a sequence above `after` where there is one."""
+        now = time.monotonic()
+        status = self._shown.at(now, self._sequence, self._published, after)
+        return status.model_copy(update={"heard": heard_of(self._core.state, now)})
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         least, longest = WATCH_LINE_SECONDS

@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration
 from regroup_trainer.coordinator.membership import Member
-from regroup_trainer.protocol.agent_messages import HeldSnapshot
+from regroup_trainer.protocol.agent_messages import HeldSnapshot, Hello
 from regroup_trainer.protocol.coordinator_messages import SnapshotComplete
 from regroup_trainer.protocol.generation import (
     GenerationNumber,
@@ -15,19 +15,38 @@ from regroup_trainer.protocol.generation import (
     SnapshotNumber,
     SnapshotSource,
 )
+from regroup_trainer.protocol.rank_messages import Retained
 from regroup_trainer.protocol.restore_source import Holding, newest_snapshot
 
 
-def usable(state: State) -> dict[str, frozenset[tuple[SnapshotNumber, int]]]:
-    """By member the shards that it holds of snapshots from which the next generation may resume."""
-    members = state.members.values()
-    numbers = {held.number for member in members for held in member.snapshots}
-    fit = {
+def holdings_of(
+    state: State, chosen: Sequence[Hello], before: CurrentGeneration | None
+) -> list[Holding]:
+    """What is in memory: of the next generation's members, and of the others that live."""
+    first = {hello.member: state.members[hello.member] for hello in chosen}
+    fit = _usable(state)
+    return [
+        Holding(name, _live(name, before) if name in first else (), _shards(member, fit))
+        for name, member in {**first, **state.members}.items()
+    ]
+
+
+def _live(member: str, before: CurrentGeneration | None) -> tuple[Retained, ...]:
+    """The states that its ranks retain."""
+    place = before.place_of(member) if before else None
+    if before is None or place is None:
+        return ()
+    return tuple(before.retained[rank] for rank in place.own_ranks if rank in before.retained)
+
+
+def _usable(state: State) -> set[SnapshotNumber]:
+    """The snapshots from which the next generation may resume."""
+    numbers = {held.number for member in state.members.values() for held in member.snapshots}
+    return {
         number
         for number in numbers
         if _counts(state, number.step, number.generation) and not _is_outdated(state, number)
     }
-    return {member.name: _shards(member, fit) for member in members}
 
 
 def _shards(

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Transition
-from regroup_trainer.coordinator.formation import choose, last_holders, wanted_workers
+from regroup_trainer.coordinator.formation import (
+    choose,
+    last_holders,
+    size_of_next,
+    wanted_workers,
+)
 from regroup_trainer.coordinator.membership import Members
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.generation import Decision
@@ -67,11 +72,19 @@ def _is_as_it_should_be(current: CurrentGeneration, members: Members, desired: D
     return size == wanted or (size < wanted and len(members.staying) == size)
 
 
+def _has_another_size(current: CurrentGeneration, members: Members, desired: Desired) -> bool:
+    """Whether the next generation will have more or fewer members: a quick look as well."""
+    size = size_of_next(members.fitting(desired.workers), desired)
+    return not members.closed and size not in (0, len(current.record.members))
+
+
 def _resize(
     current: CurrentGeneration, members: Members, desired: Desired, node: str
 ) -> Transition | None:
     if _is_as_it_should_be(current, members, desired):
         return None
+    if current.transition is not None and _has_another_size(current, members, desired):
+        return current.transition
     here = {place.member for place in current.record.members}
     candidates = [
         member.hello

@@ -64,7 +64,7 @@ def ranks_kept(members: Sequence[MemberRecord], member: str) -> int:
 
 
 class SnapshotCopies:
-    """In how many failure domains the shards of a generation's snapshots are held. What a member
+    """In how many failure domains each shard of a generation's snapshots is held. What a member
     holds is counted when it changes.
     """
 
@@ -77,7 +77,7 @@ class SnapshotCopies:
         self._copies: dict[SnapshotNumber, dict[int, Counter[str]]] = {}
         """By shard the domains, with the number of copies in each."""
         self._safe: Counter[SnapshotNumber] = Counter()
-        """How many shards are held in domains enough."""
+        """How many shards are held in enough domains."""
 
     def hold(self, member: str, snapshots: Sequence[HeldSnapshot]) -> None:
         """What this member holds from now on. Snapshots of other generations do not count, nor do
@@ -95,7 +95,7 @@ class SnapshotCopies:
             self._count(snapshot, self._domains[member], 1)
 
     def complete(self) -> SnapshotNumber | None:
-        """The newest snapshot of which each shard is held in domains enough; None: none is."""
+        """The newest snapshot of which each shard is held in enough domains; None: none is."""
         whole = [number for number, safe in self._safe.items() if safe == number.shards]
         return max(whole, default=None)
 
