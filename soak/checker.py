@@ -59,7 +59,7 @@ class Memory(NamedTuple):
     """What a process had in use after a fault."""
 
     role: str
-    """operator, coordinator or worker."""
+    """operator (that leads), standby, coordinator or worker."""
     process: str
     """Distinct from that of another process."""
     fault: int

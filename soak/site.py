@@ -92,6 +92,12 @@ class Site:
         """The operator's pods."""
         return self.pods("app.kubernetes.io/part-of=regroup", installing.SYSTEM)
 
+    def leader(self) -> str:
+        """The operator's pod that leads; empty while none does. Raises one of UNREACHABLE."""
+        where = f"/apis/coordination.k8s.io/v1/namespaces/{installing.SYSTEM}/leases"
+        holders = [one["spec"]["holderIdentity"] for one in self.api.request("GET", where)["items"]]
+        return (holders[0] or "").rpartition("_")[0] if holders else ""
+
     def node_of(self, pod: Json) -> Node:
         """The node that runs a pod."""
         return self.cluster.node(pod["spec"]["nodeName"]).node
@@ -222,11 +228,15 @@ class Job:
 
 
 def watched(site: Site, jobs: tuple[Job, ...]) -> Iterator[tuple[str, str, Process]]:
-    """Role, name and process of the operator, and of the coordinators and agents of jobs. Under
-    torchrun these are torch's.
+    """Role, name and process of the operators, and of the coordinators and agents of jobs. Under
+    torchrun these are torch's. An operator that begins to lead needs more memory from then on.
     """
     ours = [job for job in jobs if not job.is_torchrun]
-    pods = [("operator", pod) for pod in site.operators()]
+    leader = site.leader()
+    pods = [
+        ("operator" if pod["metadata"]["name"] == leader else "standby", pod)
+        for pod in site.operators()
+    ]
     roles = ((job, role) for job in ours for role in (job.meeting_role, "worker"))
     pods += ((role, pod) for job, role in roles for pod in job.pods(role))
     for role, pod in pods:
