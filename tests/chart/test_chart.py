@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from devcluster import binaries
+from regroup_operator.api.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts/regroup"
@@ -307,6 +308,18 @@ def test_the_admission_policy_is_off_unless_asked_for() -> None:
     )
     flags = ("--set-json", 'admissionPolicy={"enabled": true, "secrets": ["a"]"]}')
     assert helm("template", "regroup", CHART, *flags).returncode != 0
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_the_coordinators_of_large_jobs_get_more_unless_all_are_to_get_the_same(
+    grows: bool,
+) -> None:
+    settings = () if grows else ("coordinator.growWithJob=false",)
+    (container,) = operator_of(render(*settings))["containers"]
+    given = {entry["name"]: entry.get("value", "") for entry in container["env"]}
+    read = Settings.read(given)
+    assert read.coordinators_grow == grows
+    assert read.coordinator_resources == Settings.model_fields["coordinator_resources"].default
 
 
 def test_the_dashboards_come_as_a_config_map_for_grafanas_sidecar() -> None:

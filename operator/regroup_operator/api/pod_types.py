@@ -214,13 +214,19 @@ def _amounts(value: Any) -> str:
 
 def _is_broken(amount: Any) -> bool:
     """Whether an amount is not whole. Kubernetes counts devices."""
-    parts = _QUANTITY.fullmatch(str(amount))
-    if parts is None or isinstance(amount, bool) or _quantity(amount):
-        return False  # that it is no amount is said elsewhere
+    number = amount_of(amount)
+    return number is not None and number.denominator > 1  # that it is no amount is said elsewhere
+
+
+def amount_of(value: Any) -> Fraction | None:
+    """The number that an amount such as 2, `500m` or `16Gi` stands for; None where it is none."""
+    parts = _QUANTITY.fullmatch(str(value))
+    if parts is None or isinstance(value, bool) or _quantity(value):
+        return None
     number, suffix = parts["number"], parts["suffix"] or ""
     scale = _SCALES.get(suffix) or Fraction(f"1{suffix}" if suffix[:1] in ("e", "E") else 1)
     digits = number if any(map(str.isdigit, number)) else "0"
-    return (Fraction(digits) * scale).denominator > 1
+    return Fraction(digits) * scale
 
 
 def _labels(value: Any) -> str:

@@ -47,6 +47,8 @@ class Settings(BaseModel):
         default={"requests": {"cpu": "20m", "memory": "96Mi"}, "limits": {"memory": "256Mi"}}
     )
     """ResourceRequirements of coordinators."""
+    coordinators_grow: bool = True
+    """Whether those of a large job get more of each of these amounts, as it needs."""
     network_peers: tuple[dict[str, Any], ...] = ()
     """NetworkPolicyPeers (operator, metrics scraper) that may reach the ports of status and
     metrics. Empty: all may.

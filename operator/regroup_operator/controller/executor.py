@@ -47,6 +47,9 @@ FIRST_AT_ONCE, MOST_AT_ONCE = 4, 16
 """Requests of one kind that are sent at the same time for one job: in its first batch, and in any.
 """
 
+AGENTS_AT_ONCE = 64
+"""Agents of a job to which its coordinator's address is sent at the same time."""
+
 log = logging.getLogger(__name__)
 
 
@@ -247,7 +250,13 @@ class Executor:
     async def _send_address(self, pods: tuple[Pod, ...], job: AnyJob, observed: Observed) -> None:
         url = workload.coordinator_url(observed.service.address if observed.service else "")
         token = self._keys.token(job)
-        problems = await asyncio.gather(*(self._problem_of(pod, token, url) for pod in pods))
+        places = asyncio.Semaphore(AGENTS_AT_ONCE)
+
+        async def problem_of(pod: Pod) -> str:
+            async with places:
+                return await self._problem_of(pod, token, url)
+
+        problems = await asyncio.gather(*map(problem_of, pods))
         former, now = self._unreached.get(job.key, {}), time.monotonic()
         failed = [pod.uid for pod, problem in zip(pods, problems, strict=True) if problem]
         self._unreached[job.key] = {uid: former.get(uid, now) for uid in failed}

@@ -10,6 +10,7 @@ All replicas fill their memory. Only the leader has rounds, so follows coordinat
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -35,7 +36,7 @@ from regroup_operator.errors import OperatorError
 from regroup_operator.informer.api_connection import ApiConnection
 from regroup_operator.informer.collection import Collection
 from regroup_operator.informer.job_memory import JobMemory
-from regroup_operator.informer.job_pods import OwnedPod, is_loss
+from regroup_operator.informer.job_pods import JobPods, OwnedPod, is_loss
 from regroup_operator.informer.list_watch import ListWatch
 from regroup_operator.informer.object_cache import Change, ObjectCache
 from regroup_operator.leadership.election import Election, end_process, new_identity
@@ -60,6 +61,11 @@ ask the API server: the right to list one namespace may be missing.
 """
 MOST_NODE_BYTES = 32 * 1024 * 1024
 """Of all nodes in memory, about."""
+
+RESTLESS_PODS, REST_SECONDS_EACH = 100, 0.0005
+"""Pods of a job whose rounds follow each other at once, and how long a job rests after a round for
+each one more. A round looks at all pods, and while a job starts each of them changes some times.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +133,8 @@ class Operator:
         self._leads = True
         for key in memory.jobs.all_keys():
             self.queue.add(key)
-        self._tasks += [asyncio.create_task(self._work(reconciler)) for _ in range(WORKERS)]
+        work = functools.partial(self._work, reconciler, memory.pods)
+        self._tasks += [asyncio.create_task(work()) for _ in range(WORKERS)]
         await election.hold()
 
     def _ended(self, leading: asyncio.Task[None]) -> None:
@@ -176,14 +183,14 @@ class Operator:
         if self._leads:
             self.queue.add(key, urgency, patient=patient)
 
-    async def _work(self, reconciler: Reconciler) -> None:
+    async def _work(self, reconciler: Reconciler, pods: JobPods) -> None:
         while True:
             key, waited = await self.queue.take()
             count_taken(waited, len(self.queue))
             started = time.monotonic()
             failed = await self._reconcile(reconciler, key)
             count_reconcile(time.monotonic() - started, failed=failed)
-            self.queue.done(key, failed=failed)
+            self.queue.done(key, failed=failed, rest=rest_after(pods.count(key)))
 
     async def _reconcile(self, reconciler: Reconciler, key: Key) -> bool:
         """Reconcile once. Returns whether it failed."""
@@ -198,6 +205,11 @@ class Operator:
         if again is not None:
             self.queue.add_after(key, max(0.0, again))
         return False
+
+
+def rest_after(pods: int) -> float:
+    """Seconds that a job with so many pods rests after a round."""
+    return REST_SECONDS_EACH * max(0, pods - RESTLESS_PODS)
 
 
 async def serve_health(

@@ -6,7 +6,8 @@ runs again afterwards. A key that failed waits longer each time. One that succee
 zero. In two things they are not. The groups (namespaces) that have keys here take turns: one with a
 thousand of them delays another by one key. And keys differ in urgency: what has lost a pod goes
 first, what is only looked at again goes last. Within a group, what has begun goes before what is
-new: of a thousand jobs the first ones are whole soon.
+new: of a thousand jobs the first ones are whole soon. A key may rest after its turn, so that many
+events in a row become one more turn, and not one each.
 """
 
 from __future__ import annotations
@@ -103,20 +104,30 @@ class WorkQueue(Generic[Key]):
         """Keys that were added while they were worked on -> whether patiently, and how urgently."""
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
+        self._resting: dict[Key, float] = {}
+        """Until when, by the loop's clock."""
 
     def __len__(self) -> int:
         return len(self._added)
 
     def add(self, key: Key, urgency: Urgency = Urgency.CHANGED, *, patient: bool = False) -> None:
         """Have `key` reconciled soon. A key that waits already is added once, and the greater
-        urgency counts. A `patient` one waits to the end of its back-off.
+        urgency counts. A `patient` one waits to the end of its back-off, and one that rests to the
+        end of that, unless it has lost something.
         """
         if key in self._working:
             was_patient, before = self._again.get(key, (True, urgency))
             self._again[key] = patient and was_patient, min(urgency, before)
-        elif not (patient and key in self._failures):
+        elif patient and key in self._failures:
+            return
+        elif urgency is not Urgency.LOST and (left := self._rest_left(key)) > 0:
+            self.add_after(key, left)
+        else:
             self._cancel_timer(key)
             self._queue(key, urgency)
+
+    def _rest_left(self, key: Key) -> float:
+        return self._resting.get(key, 0.0) - asyncio.get_running_loop().time()
 
     def _queue(self, key: Key, urgency: Urgency) -> None:
         since, before = self._added.get(key, (time.monotonic(), None))
@@ -129,7 +140,9 @@ class WorkQueue(Generic[Key]):
         self._changed.set()
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Have `key` reconciled in so many seconds, unless it is sooner for another reason."""
+        """Have `key` reconciled in so many seconds, unless it is sooner for another reason. This
+        may end its rest.
+        """
         loop = asyncio.get_running_loop()
         timer = self._timers.get(key)
         if timer is not None and timer.when() <= loop.time() + seconds:
@@ -160,9 +173,14 @@ class WorkQueue(Generic[Key]):
         self._turns[self._added[key][1]].pop(key)
         return key
 
-    def done(self, key: Key, *, failed: bool = False) -> None:
-        """End the work on a key. One that failed is added again by itself, later each time."""
+    def done(self, key: Key, *, failed: bool = False, rest: float = 0.0) -> None:
+        """End the work on a key. One that failed is added again by itself, later each time.
+        `rest`: seconds in which only a loss has it reconciled again, or `add_after`.
+        """
         self._working.discard(key)
+        self._resting.pop(key, None)
+        if rest:
+            self._resting[key] = asyncio.get_running_loop().time() + rest
         self._busy -= Counter([self._group_of(key)])
         self._changed.set()
         if failed:
@@ -178,8 +196,9 @@ class WorkQueue(Generic[Key]):
             self.add(key, urgency, patient=patient)
 
     def forget(self, key: Key) -> None:
-        """Forget the timer and the failures of a key whose object is gone."""
+        """Forget the timer, the rest and the failures of a key whose object is gone."""
         self._cancel_timer(key)
+        self._resting.pop(key, None)
         self._failures.pop(key, None)
 
     def close(self) -> None:
@@ -189,6 +208,7 @@ class WorkQueue(Generic[Key]):
 
     def _expire(self, key: Key) -> None:
         self._timers.pop(key, None)
+        self._resting.pop(key, None)
         self.add(key, Urgency.ROUTINE)
 
     def _cancel_timer(self, key: Key) -> None:

@@ -120,7 +120,7 @@ def _why_unresponsive(
     view, node = observed.coordinator, observed.nodes.get(pod.node)
     if view.lost_seconds.get(pod.uid, 0.0) >= KUBELET_GRACE_SECONDS:
         return "it sends the coordinator no heartbeats"
-    if _sends_heartbeats(pod, observed):
+    if view.failures == 0 and pod.uid in view.live_members:
         return ""
     if node is not None and not node.exists:
         return "its node does not exist any more"
@@ -131,16 +131,6 @@ def _why_unresponsive(
     if pod.node in suspects and view.answering_seconds >= JOIN_SECONDS:
         return "its node is unresponsive and it sends the coordinator no heartbeats"
     return ""
-
-
-def _sends_heartbeats(pod: Pod, observed: Observed) -> bool:
-    answer = observed.coordinator.status
-    fresh = observed.coordinator.failures == 0
-    return (
-        fresh
-        and answer is not None
-        and any(m.member == pod.uid and not m.lost for m in answer.members)
-    )
 
 
 def next_suspects(status: TrainingJobStatus, observed: Observed, lost: Lost) -> tuple[str, ...]:

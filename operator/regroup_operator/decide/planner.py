@@ -186,8 +186,8 @@ def _hindrance(observed: Observed, status: TrainingJobStatus, now: datetime) -> 
 
 def _without(observed: Observed, actions: Iterable[Action]) -> Observed:
     """What is left once the pods that these actions delete are gone."""
-    deleted: tuple[Pod, ...] = tuple(a.pod for a in actions if isinstance(a, DeletePod))
-    return replace(observed, pods=tuple(pod for pod in observed.pods if pod not in deleted))
+    deleted = {action.pod.uid for action in actions if isinstance(action, DeletePod)}
+    return replace(observed, pods=tuple(pod for pod in observed.pods if pod.uid not in deleted))
 
 
 def _with_planned_service(observed: Observed, actions: Iterable[Action]) -> Observed:

@@ -73,15 +73,14 @@ def stranded(observed: Observed) -> tuple[Pod, ...]:
     service, report = observed.service, observed.coordinator.status
     if service is None or not service.address or report is None or observed.coordinator.failures:
         return ()
-    members = {member.member for member in report.members if not member.lost}
-    members.update(report.heard or ())
+    heard_of = observed.coordinator.live_members | frozenset(report.heard or ())
     return tuple(
         pod
         for pod in observed.workers
         if pod.alive
         and pod.phase == "Running"
         and pod.ip
-        and pod.uid not in members
+        and pod.uid not in heard_of
         and pod.coordinator_address not in ("", service.address)
     )
 
@@ -120,4 +119,8 @@ def _silent(observed: Observed) -> dict[Pod, float]:
     seconds = view.silent_seconds
     running = [pod for pod in observed.workers if pod.alive and pod.uid in seconds]
     heard = {pod.uid for pod in running if seconds[pod.uid] < FRESH_SECONDS}
-    return {pod: seconds[pod.uid] for pod in running if pod.uid not in known and heard - {pod.uid}}
+    return {
+        pod: seconds[pod.uid]
+        for pod in running
+        if pod.uid not in known and len(heard) > (pod.uid in heard)
+    }

@@ -25,7 +25,7 @@ def replace_straggler(
     report = observed.coordinator.status
     if job.spec.failure_detection.straggler_action != "Replace" or report is None:
         return Step(status)
-    members = {member.member for member in report.members if not member.lost}
+    members = observed.coordinator.live_members
     pods = {pod.uid: pod for pod in observed.workers if pod.alive and pod.uid in members}
     slowest = next((straggler for straggler in report.stragglers if straggler.member in pods), None)
     if slowest is None or not _can_be_spared(job.spec, list(pods.values()), observed):

@@ -67,6 +67,10 @@ class JobPods:
         found = [seen.value for seen in cache.of(job.key)]
         return own_pods(job, found) if all(found) else None
 
+    def count(self, job: Key) -> int:
+        """How many pods with a job's label memory knows."""
+        return self._watch(job[0]).cache.count(job)
+
     def read(self, document: Object) -> SeenPod:
         """A pod from an answer. Raises UnreadableError."""
         return self._watch(document["metadata"]["namespace"]).read(document)

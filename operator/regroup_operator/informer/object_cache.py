@@ -152,9 +152,15 @@ class ObjectCache(Generic[T]):
 
     def of(self, subject: Key) -> list[Seen[T]]:
         """The objects of a subject, by name."""
-        keys = {*self._watched.keys_of(subject), *self._ahead.keys_of(subject)}
-        found = (self.get(key) for key in sorted(keys))
+        found = (self.get(key) for key in sorted(self._keys_of(subject)))
         return [seen for seen in found if seen is not None and seen.subject == subject]
+
+    def count(self, subject: Key) -> int:
+        """How many objects a subject has; one that has just gone may count."""
+        return len(self._keys_of(subject))
+
+    def _keys_of(self, subject: Key) -> set[Key]:
+        return {*self._watched.keys_of(subject), *self._ahead.keys_of(subject)}
 
     def all_keys(self) -> list[Key]:
         """Of all objects that the watch has shown."""

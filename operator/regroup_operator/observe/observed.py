@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from regroup_operator.api import names
@@ -247,6 +248,12 @@ class CoordinatorView:
         waiting = self.status.waiting if self.status and not self.failures else None
         return waiting is not None and waiting.reason == WaitingReason.CutOffGeneration.name
 
+    @cached_property
+    def live_members(self) -> frozenset[str]:
+        """UIDs of the members that it did not report as lost."""
+        members = self.status.members if self.status else ()
+        return frozenset(member.member for member in members if not member.lost)
+
 
 @dataclass(frozen=True)
 class Observed:
@@ -284,7 +291,7 @@ class Observed:
     held_back: frozenset[str] = frozenset()
     """Names of the kinds of actions, such as CreateWorker, that wait after a refusal."""
 
-    @property
+    @cached_property
     def workers(self) -> tuple[Pod, ...]:
         """Worker pods, by index."""
         return tuple(

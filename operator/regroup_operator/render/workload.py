@@ -12,13 +12,14 @@ from collections.abc import Iterable
 
 from regroup_operator.api import names
 from regroup_operator.api.desired_spec import desired_of
-from regroup_operator.api.replica_groups import workers_per_group
+from regroup_operator.api.replica_groups import ranks_of_worker, workers_per_group
 from regroup_operator.api.resource import Object
 from regroup_operator.api.settings import Settings
 from regroup_operator.api.timestamps import parse_time
 from regroup_operator.api.user_script import user_script
 from regroup_operator.observe.observed import Job, JobObject
 from regroup_operator.render import injection
+from regroup_operator.render.coordinator_resources import resources_for
 from regroup_operator.render.pods import (
     LAUNCHER_OBJECTS,
     avoiding,
@@ -205,6 +206,17 @@ def coordinator_image(job: Job, settings: Settings) -> str:
     return job.status.images.get("coordinator", settings.coordinator_image)
 
 
+def coordinator_needs(job: Job, settings: Settings) -> Object:
+    """ResourceRequirements of the coordinator for the largest that the job may become by itself. An
+    old job may have a `maxReplicas` that no installation allows: it costs nothing.
+    """
+    if not settings.coordinators_grow:
+        return settings.coordinator_resources
+    workers = min(job.spec.max_replicas + job.spec.spares, settings.max_workers)
+    ranks = workers * ranks_of_worker(job.spec)
+    return resources_for(settings.coordinator_resources, workers, ranks)
+
+
 def coordinator_pod(
     job: Job, settings: Settings, wanted: Desired, term: int, excluded: Iterable[str]
 ) -> Object:
@@ -232,7 +244,7 @@ def coordinator_pod(
             "failureThreshold": 6,
             "initialDelaySeconds": 10,
         },
-        "resources": settings.coordinator_resources,
+        "resources": coordinator_needs(job, settings),
         "securityContext": container_security(read_only=True),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts(job),

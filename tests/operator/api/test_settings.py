@@ -23,6 +23,9 @@ def test_lists_and_objects_are_json() -> None:
     assert settings.metrics_port == 9
     assert settings.max_workers == 4096
     assert settings.coordinator_resources["limits"] == {"memory": "256Mi"}
+    assert settings.coordinators_grow
+    fixed = {**GIVEN, "REGROUP_OPERATOR_COORDINATORS_GROW": "false"}
+    assert not Settings.read(fixed).coordinators_grow
 
 
 @pytest.mark.parametrize(
@@ -35,6 +38,7 @@ def test_lists_and_objects_are_json() -> None:
         ("KEY_SECRET", "regroup-key"),
         ("KEY_SECRET", "a/../kube-system/b"),
         ("LEASE", "regroup-operator"),
+        ("COORDINATORS_GROW", "sometimes"),
     ],
 )
 def test_a_wrong_variable_is_named(name: str, value: str) -> None:

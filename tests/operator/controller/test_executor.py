@@ -9,7 +9,12 @@ import pytest
 
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
-from regroup_operator.controller.executor import MOST_AT_ONCE, Executor, in_batches
+from regroup_operator.controller.executor import (
+    AGENTS_AT_ONCE,
+    MOST_AT_ONCE,
+    Executor,
+    in_batches,
+)
 from regroup_operator.decide.plan import (
     Action,
     CreateCoordinator,
@@ -19,11 +24,12 @@ from regroup_operator.decide.plan import (
     EnsureService,
     EnsureToken,
     PutDesired,
+    SendAddress,
 )
 from regroup_operator.errors import ClusterError
 from regroup_operator.informer.job_memory import JobMemory
 from regroup_operator.informer.remembered_objects import RememberedObjects
-from regroup_operator.observe.observed import CoordinatorView, Observed
+from regroup_operator.observe.observed import CoordinatorView, Observed, Pod, Service
 from regroup_trainer.protocol.environment import CoordinatorEnvironment
 from regroup_trainer.protocol.ledger import FailedStarts
 from tests.support.job_memory import make_memory
@@ -33,9 +39,11 @@ from tests.support.rendering import KEYS, SETTINGS, make_valid_job, values_of
 Json = dict[str, Any]
 
 
-def make_executor(server: object, memory: JobMemory | None = None) -> Executor:
+def make_executor(
+    server: object, memory: JobMemory | None = None, agents: object = None
+) -> Executor:
     """An executor that sends its requests there."""
-    cluster, coordinators = cast(Cluster, server), cast(Coordinators, None)
+    cluster, coordinators = cast(Cluster, server), cast(Coordinators, agents)
     return Executor(cluster, memory or make_memory(), coordinators, SETTINGS, KEYS)
 
 
@@ -160,3 +168,31 @@ async def test_what_an_action_has_made_is_in_memory_before_the_watch_shows_it() 
         cache.replace({}, 1, cache.begin_list())
         await make_executor(Maker(), memory).execute(action, job, Observed())
         assert await objects.get((job.namespace, name)) is not None
+
+
+class Agents:
+    """They take the coordinator's address in a moment; counts how many are asked at once."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.most = 0
+        self._now = 0
+
+    async def send_address(self, address: str, _token: str, _url: str) -> None:
+        self.asked.append(address)
+        self._now += 1
+        self.most = max(self.most, self._now)
+        await asyncio.sleep(0)
+        self._now -= 1
+
+
+async def test_a_new_address_is_sent_to_thousands_of_agents_a_bounded_number_at_a_time() -> None:
+    agents = Agents()
+    pods = tuple(
+        Pod(f"gpt-w{n}-1", f"u{n}", "worker", n, -1, "Running", ip=str(n)) for n in range(2000)
+    )
+    observed = Observed(pods=pods, service=Service(1, "198.19.0.2"))
+    executor = make_executor(None, agents=agents)
+    await executor.execute(SendAddress(pods), make_valid_job(), observed)
+    assert sorted(agents.asked) == sorted(pod.ip for pod in pods)
+    assert agents.most == AGENTS_AT_ONCE

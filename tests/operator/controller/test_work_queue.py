@@ -50,6 +50,55 @@ async def test_a_failed_key_comes_back_later_each_time_and_a_success_forgets() -
     queue.close()
 
 
+REST = 0.3
+
+
+async def test_events_of_a_key_that_rests_become_one_turn_at_the_end_of_its_rest() -> None:
+    queue, loop = make_queue(), asyncio.get_running_loop()
+    queue.add("a")
+    await queue.take()
+    queue.add("a")
+    began = loop.time()
+    queue.done("a", rest=REST)
+    for _ in range(3):
+        queue.add("a")
+    assert len(queue) == 0
+    async with asyncio.timeout(60):
+        assert (await queue.take())[0] == "a"
+    assert loop.time() - began >= REST
+    queue.done("a")
+    assert (len(queue), queue._timers, queue._resting) == (0, {}, {})
+
+
+@pytest.mark.parametrize("during", ["its turn", "its rest"])
+async def test_a_loss_ends_a_rest_at_once(during: str) -> None:
+    queue = make_queue()
+    queue.add("a")
+    await queue.take()
+    if during == "its turn":
+        queue.add("a", Urgency.LOST)
+    queue.done("a", rest=60)
+    if during == "its rest":
+        queue.add("a")
+        queue.add("a", Urgency.LOST)
+    assert len(queue) == 1
+    await queue.take()
+    queue.done("a")
+    queue.close()
+
+
+async def test_a_key_that_wants_another_turn_itself_need_not_rest() -> None:
+    queue = make_queue()
+    queue.add("a")
+    await queue.take()
+    queue.add("a")
+    queue.done("a", rest=3600)
+    queue.add_after("a", 0.0)
+    async with asyncio.timeout(60):
+        assert (await queue.take())[0] == "a"
+    queue.close()
+
+
 @pytest.mark.parametrize("when", ["while it is worked on", "afterwards"])
 async def test_only_a_patient_addition_waits_for_the_end_of_the_back_off(when: str) -> None:
     queue = make_queue()

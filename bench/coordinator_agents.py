@@ -1,0 +1,242 @@
+"""Agents of a job without ranks, in one process: they say to a real coordinator, over real
+connections, what agents and ranks say. For benchmarks of the coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import cache
+
+import aiohttp
+from pydantic import BaseModel
+
+from regroup_trainer.protocol.agent_messages import HeldSnapshot, HeldSnapshots, Hello
+from regroup_trainer.protocol.coordinator_messages import (
+    Begin,
+    CoordinatorMessage,
+    LeaveGeneration,
+    coordinator_message,
+)
+from regroup_trainer.protocol.desired import Desired, Lost
+from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, SnapshotNumber
+from regroup_trainer.protocol.message import PROTOCOL_VERSION
+from regroup_trainer.protocol.rank_messages import Parked, Progress, Report, Restored, Retained
+
+COPIES = 2
+"""Agents that hold each shard of a memory snapshot."""
+AT_ONCE = 64
+"""Connections that are made at the same time."""
+
+
+@cache
+def read_message(text: str) -> CoordinatorMessage:
+    """All agents receive the same text, which is long: one of them reads it for all."""
+    return coordinator_message.validate_json(text)
+
+
+@dataclass
+class AgentGroup:
+    """The agents of one job, each with `ranks` ranks."""
+
+    url: str
+    token: str
+    desired: Desired
+    ranks: int
+    session: aiohttp.ClientSession
+    agents: dict[int, SimulatedAgent] = field(default_factory=dict)
+    """By index."""
+    step: int = 0
+    ready: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def start(self) -> None:
+        """Connect all, and return once each trains in one generation."""
+        places = asyncio.Semaphore(AT_ONCE)
+
+        async def connect(index: int) -> None:
+            async with places:
+                await self.add(index, 1)
+
+        await asyncio.gather(*map(connect, range(self.desired.workers)))
+        await self.join(GenerationNumber(0, 0))
+
+    async def add(self, index: int, incarnation: int) -> None:
+        """Connect an agent, in place of a former one of this index."""
+        agent = SimulatedAgent(self, index, incarnation)
+        await agent.connect()
+        self.agents[index] = agent
+
+    async def join(self, former: GenerationNumber) -> None:
+        """Return once all train in a generation after `former`, and have reported a step."""
+        async with self.ready:
+            await self.ready.wait_for(
+                lambda: all(agent.number > former for agent in self.agents.values())
+            )
+        await self.round()
+        await self.settle()
+
+    async def round(self) -> None:
+        """A report of each rank, and a heartbeat of each agent, as twice a second."""
+        self.step += 1
+        await self._all(lambda agent: agent.report(self.step))
+
+    async def snapshot(self) -> None:
+        """Every rank has copied its shard, and agents hold each of them twice."""
+        await self._all(lambda agent: agent.hold(self.step, len(self.agents) * self.ranks))
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Return once the coordinator has taken everything that was sent before."""
+        await self._all(lambda agent: agent.ping())
+
+    async def replace(self, index: int) -> None:
+        """The operator reports this agent's pod as lost, and its replacement connects."""
+        lost = self.agents.pop(index)
+        former = lost.number
+        message = Lost(members=(lost.member,), reason="the pod was deleted")
+        async with self.session.post(f"{self.url}/v1/lost", data=message.model_dump_json()):
+            await lost.close()
+        await self.add(index, 2)
+        await self.join(former)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._all(lambda agent: agent.close())
+
+    async def _all(self, work: Callable[[SimulatedAgent], Awaitable[None]]) -> None:
+        await asyncio.gather(*map(work, self.agents.values()))
+
+
+class SimulatedAgent:
+    """One agent, and what its ranks report."""
+
+    def __init__(self, group: AgentGroup, index: int, incarnation: int) -> None:
+        self._group = group
+        self._index = index
+        self._incarnation = incarnation
+        self.member = str(uuid.uuid4())
+        """As the UID of a pod."""
+        self.number = GenerationNumber(0, 0)
+        """Of the generation that it is in."""
+        self._own_ranks = range(0)
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._pong = asyncio.Event()
+        self._listening: asyncio.Task[None] | None = None
+
+    async def connect(self) -> None:
+        """Say hello, and follow what the coordinator says from now on."""
+        url = f"{self._group.url}/v1/agent"
+        self._socket = await self._group.session.ws_connect(url, autoping=False, max_msg_size=0)
+        await self._send(self._hello())
+        self._listening = asyncio.create_task(self._listen(self._socket))
+
+    async def close(self) -> None:
+        """Its pod is gone."""
+        assert self._socket is not None
+        assert self._listening is not None
+        await self._socket.close()
+        await self._listening
+
+    async def report(self, step: int) -> None:
+        """What the ranks report of a step, and a heartbeat."""
+        for rank in self._own_ranks:
+            await self._send(self._progress(rank, step))
+        while not await self._heartbeat():
+            pass
+
+    async def hold(self, step: int, shards: int) -> None:
+        """Report the shards of its own ranks, and of its neighbour's."""
+        number = SnapshotNumber(step, self.number, shards)
+        first, ranks = self._own_ranks.start, self._group.ranks
+        held = tuple((first + n) % shards for n in range(COPIES * ranks))
+        await self._send(HeldSnapshots(snapshots=(HeldSnapshot(number=number, shards=held),)))
+
+    async def _heartbeat(self) -> bool:
+        """Whether it was answered. A slow machine has idle connections closed."""
+        url = f"{self._group.url}/v1/heartbeat/{self.member}?delay=0.001"
+        with contextlib.suppress(aiohttp.ClientConnectionError):
+            async with self._group.session.post(url, raise_for_status=True):
+                return True
+        return False
+
+    async def ping(self) -> None:
+        """Return once the coordinator has read all that was sent."""
+        assert self._socket is not None
+        self._pong.clear()
+        await self._socket.ping()
+        await self._pong.wait()
+
+    async def _listen(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        async for message in socket:
+            if message.type is aiohttp.WSMsgType.PONG:
+                self._pong.set()
+            elif message.type is aiohttp.WSMsgType.TEXT:
+                await self._on_message(read_message(message.data))
+
+    async def _on_message(self, message: CoordinatorMessage) -> None:
+        match message:
+            case Begin(record=record):
+                await self._begin(record)
+            case LeaveGeneration(generation=number) if number == self.number:
+                await self._report_all(self._parked)
+            case _:
+                pass
+
+    async def _begin(self, record: GenerationRecord) -> None:
+        place = record.place_of(self.member)
+        self._own_ranks = place.own_ranks if place else range(0)
+        self.number = record.number
+        await self._report_all(lambda rank: self._restored(rank, record))
+        async with self._group.ready:
+            self._group.ready.notify_all()
+
+    async def _report_all(self, report: Callable[[int], Report]) -> None:
+        for rank in self._own_ranks:
+            await self._send(report(rank))
+
+    def _hello(self) -> Hello:
+        n, address = self._index, f"10.{self._index // 250}.{self._index % 250}.17"
+        return Hello(
+            protocol=PROTOCOL_VERSION,
+            member=self.member,
+            index=n,
+            pod=f"{self._group.desired.job}-w{n}-{self._incarnation}",
+            node=f"gpu-node-{n:05}.compute.internal",
+            ranks=self._group.ranks,
+            store=f"{address}:29400",
+            endpoint=f"{address}:8472",
+        )
+
+    def _restored(self, rank: int, record: GenerationRecord) -> Restored:
+        source = record.restored_from
+        return Restored(
+            generation=record.number, rank=rank, step=self._group.step, restored_from=source
+        )
+
+    def _progress(self, rank: int, step: int) -> Progress:
+        seconds = dict.fromkeys(("step", "wait", "data", "checkpoint"), step * 0.123456789)
+        return Progress(
+            generation=self.number,
+            rank=rank,
+            step=step,
+            time=time.time(),
+            seconds=seconds,
+            epoch=0.123456789,
+            tokens=step * 65536,
+            compute_seconds=0.412345678,
+            loss=2.123456789 if rank == 0 else None,
+            tokens_per_second=123456.789 if rank == 0 else 0.0,
+        )
+
+    def _parked(self, rank: int) -> Parked:
+        shards = len(self._group.agents) * self._group.ranks
+        kept = Retained(step=self._group.step, shard=rank, shards=shards)
+        return Parked(generation=self.number, rank=rank, retained=kept)
+
+    async def _send(self, message: BaseModel) -> None:
+        assert self._socket is not None
+        await self._socket.send_str(message.model_dump_json())

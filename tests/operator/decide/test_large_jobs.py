@@ -1,0 +1,173 @@
+"""A plan for the largest job takes four times as long as for one of a quarter of its workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from regroup_operator.api import names
+from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS
+from regroup_operator.decide.planner import plan
+from regroup_operator.observe.kubernetes_objects import read_job
+from regroup_operator.observe.observed import (
+    Claim,
+    CoordinatorView,
+    Job,
+    Node,
+    Observed,
+    Pod,
+    Service,
+)
+from regroup_trainer.protocol.job_status import CoordinatorStatus, MemberStatus
+from tests.support.operator_simulation import make_coordinator_status, make_spec
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+BEFORE = "2025-12-31T00:00:00Z"
+TRIES = 3
+MOST_TIMES_AS_LONG = 8
+"""For four times as many workers: twice what is linear, and half of what is quadratic."""
+ETCD_BYTES = 1024 * 1024
+"""What the API server stores with room for the spec: etcd takes 1.5 MiB in a request."""
+
+
+def make_job(workers: int) -> Job:
+    """A job that has started."""
+    bounds = {"minReplicas": 1, "maxReplicas": workers}
+    status = {"startTime": BEFORE, "coordinatorTerm": 1, "nextIncarnation": 2}
+    metadata = {"namespace": "a", "name": "gpt", "uid": "uid-1", "generation": 1}
+    spec = make_spec(replicas=workers, elasticPolicy=bounds)
+    job = read_job({"metadata": metadata, "spec": spec, "status": status}, NOW)
+    assert isinstance(job, Job)
+    return job
+
+
+def make_pod(index: int) -> Pod:
+    """A worker that runs on a node of its own."""
+    return Pod(
+        name=f"gpt-w{index}-1",
+        uid=f"4322f31b-0000-4000-8000-{index:012}",
+        role=names.WORKER,
+        index=index,
+        term=-1,
+        phase="Running",
+        node=f"node-{index}",
+        ip=f"10.{index // 250}.{index % 250}.7",
+        coordinator_address="198.19.0.1",
+        placed=BEFORE,
+    )
+
+
+def observe(pods: tuple[Pod, ...], report: CoordinatorStatus) -> Observed:
+    """A job with these workers, whose coordinator reports this."""
+    leader = Pod(
+        "gpt-c1", "uid-c", names.COORDINATOR, -1, 1, "Running", node="node-c", ip="10.9.9.9"
+    )
+    view = CoordinatorView(
+        status=report,
+        answering_seconds=60,
+        silent_seconds={pod.uid: 1.0 for pod in pods},
+        lost_seconds={member.member: 9.0 for member in report.members if member.lost},
+    )
+    return Observed(
+        pods=(leader, *pods),
+        service=Service(1, "198.19.0.1", BEFORE),
+        network_policy=True,
+        token_sent_seconds=1.0,
+        claim=Claim("shared"),
+        coordinator=view,
+    )
+
+
+def report_of(pods: tuple[Pod, ...], lost: Callable[[Pod], bool]) -> CoordinatorStatus:
+    """All are members, of which some are lost."""
+    members = tuple(
+        MemberStatus(
+            member=pod.uid,
+            index=pod.index,
+            pod=pod.name,
+            node=pod.node,
+            rank=pod.index,
+            step=1,
+            lost="silent" if lost(pod) else "",
+        )
+        for pod in pods
+    )
+    return make_coordinator_status(members=members, heard=(), world_size=len(pods))
+
+
+def starting(pods: tuple[Pod, ...]) -> Observed:
+    return observe((), make_coordinator_status(phase="waiting", generation=None))
+
+
+def importing(pods: tuple[Pod, ...]) -> Observed:
+    heard = tuple(pod.uid for pod in pods)
+    return observe(pods, make_coordinator_status(phase="waiting", generation=None, heard=heard))
+
+
+def training(pods: tuple[Pod, ...]) -> Observed:
+    return observe(pods, report_of(pods, lost=lambda _: False))
+
+
+def one_lost(pods: tuple[Pod, ...]) -> Observed:
+    gone = replace(pods[0], phase="Failed", exit_code=137, ended=BEFORE)
+    return observe((gone, *pods[1:]), report_of(pods, lost=lambda pod: pod is pods[0]))
+
+
+def half_ended(pods: tuple[Pod, ...]) -> Observed:
+    ended = tuple(
+        replace(pod, phase="Failed", exit_code=137, ended=BEFORE) if pod.index % 2 else pod
+        for pod in pods
+    )
+    return observe(ended, report_of(pods, lost=lambda _: False))
+
+
+def half_without_nodes(pods: tuple[Pod, ...]) -> Observed:
+    seen = observe(pods, report_of(pods, lost=lambda pod: bool(pod.index % 2)))
+    nodes = {pod.node: Node(pod.node, exists=False) for pod in pods if pod.index % 2}
+    return replace(seen, nodes=nodes)
+
+
+def twice_as_many_as_wanted(pods: tuple[Pod, ...]) -> Observed:
+    more = tuple(make_pod(index + len(pods)) for index in range(len(pods)))
+    return training((*pods, *more))
+
+
+SCENES = (
+    starting,
+    importing,
+    training,
+    one_lost,
+    half_ended,
+    half_without_nodes,
+    twice_as_many_as_wanted,
+)
+
+
+def plan_of(
+    scene: Callable[[tuple[Pod, ...]], Observed], workers: int
+) -> tuple[float, TrainingJobStatus]:
+    """CPU seconds of a plan, the least of some tries, and the status that it writes."""
+    job, pods = make_job(workers), tuple(make_pod(index) for index in range(workers))
+    tries: list[tuple[float, TrainingJobStatus]] = []
+    for _ in range(TRIES):
+        observed = scene(pods)  # anew: what a former plan has computed is kept with it
+        begun = time.process_time()
+        status = plan(job, observed, NOW).status
+        tries.append((time.process_time() - begun, status))
+    return min(tries, key=lambda tried: tried[0])
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
+def test_the_time_of_a_plan_grows_with_the_workers_and_its_status_can_be_stored(
+    scene: Callable[[tuple[Pod, ...]], Observed],
+) -> None:
+    few, _ = plan_of(scene, DEFAULT_MAX_WORKERS // 4)
+    many, status = plan_of(scene, DEFAULT_MAX_WORKERS)
+    assert many < MOST_TIMES_AS_LONG * few
+    written = status.model_dump_json(by_alias=True, exclude_none=True)
+    assert len(written.encode()) < ETCD_BYTES
