@@ -72,10 +72,12 @@ class FaultyProxy:
         self._faulty = False
         self._started, self._ended = threading.Event(), asyncio.Event()
         self._later: set[asyncio.Task[None]] = set()
-        self._watches: set[web.Request] = set()
+        self._watches: set[asyncio.Transport] = set()
         self._port = 0
         self.counts: Counter[str] = Counter()
         """How many requests met which fault."""
+        self.errors: list[Exception] = []
+        """Of the proxy itself."""
         self.late_pods: set[str] = set()
         """Names of pods whose creation was, or will be, carried out late."""
 
@@ -138,6 +140,15 @@ class FaultyProxy:
             await self._ended.wait()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self._treat(request)
+        except (ConnectionError, aiohttp.ClientConnectionError):
+            raise
+        except Exception as error:
+            self.errors.append(error)
+            raise
+
+    async def _treat(self, request: web.Request) -> web.StreamResponse:
         sent = await _Sent.read(request, small_pages=self._faulty)
         fault = self._draw(sent)
         self.counts[fault.name] += 1
@@ -196,20 +207,31 @@ class FaultyProxy:
                 return web.Response(status=answer.status, headers=headers, body=body)
             passed = web.StreamResponse(status=answer.status, headers=headers)
             await passed.prepare(request)
-            self._watches.add(request)
-            try:
-                async with asyncio.timeout(seconds):
-                    async for chunk in answer.content.iter_any():
-                        await passed.write(chunk)
-            except (TimeoutError, ConnectionError):
-                return _closed(request)
-            finally:
-                self._watches.discard(request)
+            with self._breakable(request):
+                try:
+                    async with asyncio.timeout(seconds):
+                        async for chunk in answer.content.iter_any():
+                            await passed.write(chunk)
+                except (TimeoutError, ConnectionError):
+                    return _closed(request)
             return passed
 
+    @contextmanager
+    def _breakable(self, request: web.Request) -> Iterator[None]:
+        """Inside, the connection breaks when the faults begin."""
+        transport = request.transport
+        if transport is None:
+            yield
+            return
+        self._watches.add(transport)
+        try:
+            yield
+        finally:
+            self._watches.discard(transport)
+
     def _break_watches(self) -> None:
-        for request in self._watches:
-            _closed(request)
+        for transport in self._watches:
+            transport.abort()
 
     async def _gone(self, request: web.Request, sent: _Sent) -> web.StreamResponse:
         status = _status(410, "Expired", "too old resource version")

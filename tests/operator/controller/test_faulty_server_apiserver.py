@@ -194,6 +194,7 @@ class Kubelet:
 def proxy(api: Api, request: pytest.FixtureRequest) -> Iterator[FaultyProxy]:
     with FaultyProxy(api.kubeconfig, request.getfixturevalue("seed")).serving() as proxy:
         yield proxy
+    assert not proxy.errors
 
 
 @pytest.fixture
