@@ -32,6 +32,7 @@ from tests.support.operator_process import (
     kubeconfig_of_release,
     make_claim,
     make_node,
+    renewed_leases,
 )
 from tests.support.specs import SMALLEST, put
 from tests.support.waiting import wait_until
@@ -102,7 +103,6 @@ class FormerJob:
     def __init__(self, namespace: Namespace, release: FormerRelease, folder: Path) -> None:
         self.namespace, self.kubelets = namespace, Kubelets(namespace)
         self._release, self._folder = release, folder
-        self._serving = ExitStack()
         self._shown_step = 0
         self._coordinator: FormerCoordinator | None = None
         self._agents: FormerAgents | None = None
@@ -111,6 +111,16 @@ class FormerJob:
         for node in NODES:
             make_node(self.namespace.api, node)
         make_claim(self.namespace)
+        with ExitStack() as self._serving:
+            self._serving.enter_context(renewed_leases(self.namespace.api, NODES))
+            self._start()
+            self._serving = self._serving.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._serving.close()
+
+    def _start(self) -> None:
         assert self.namespace.create(SPEC).status == 201
         wait_until("four pods", lambda: len(self.kubelets.pods()) == 4, WAIT_SECONDS)
         self.token = token_of(self.namespace)
@@ -119,10 +129,6 @@ class FormerJob:
         for name in self.kubelets.pods("worker"):
             self._run_worker(name)
         self.until_it_trains("1.1")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._serving.close()
 
     def pods(self) -> dict[str, str]:
         """Name -> UID of those that run."""

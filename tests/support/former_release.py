@@ -26,6 +26,7 @@ from regroup_trainer.protocol.addresses import COORDINATOR_PORT
 from tests.support.kube_api import ROOT, Json, Namespace
 from tests.support.operator_process import OperatorProcess
 from tests.support.own_addresses import own_addresses
+from tests.support.waiting import wait_until
 
 COMMIT = "30ba7d2a28ceafccf22c91112ff63475ab5f83d5"
 PROTOCOL = 2
@@ -94,6 +95,7 @@ class FormerCoordinator:
         command = [sys.executable, "-m", "regroup_trainer.coordinator"]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+        wait_until("a coordinator that answers", self._answers, seconds=60)
         return self
 
     def __exit__(
@@ -105,6 +107,12 @@ class FormerCoordinator:
         self._process.kill()
         self._process.wait()
 
+
+    def _answers(self) -> bool:
+        assert self._process.poll() is None, self.log.read_text()
+        with contextlib.suppress(OSError):
+            return bool(self.status())
+        return False
 
     def status(self) -> Json:
         """What it reports."""
