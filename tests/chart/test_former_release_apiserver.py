@@ -98,29 +98,23 @@ class Installation:
 
 
 class FormerJob:
-    """A job of 0.2.0 that trains, with its coordinator and its agents. A context manager."""
+    """A job of 0.2.0 that trains, with its coordinator and its agents, which `serving` ends."""
 
-    def __init__(self, namespace: Namespace, release: FormerRelease, folder: Path) -> None:
+    def __init__(
+        self, namespace: Namespace, release: FormerRelease, folder: Path, serving: ExitStack
+    ) -> None:
         self.namespace, self.kubelets = namespace, Kubelets(namespace)
-        self._release, self._folder = release, folder
+        self._release, self._folder, self._serving = release, folder, serving
         self._shown_step = 0
         self._coordinator: FormerCoordinator | None = None
         self._agents: FormerAgents | None = None
 
-    def __enter__(self) -> FormerJob:
+    def start(self) -> None:
+        """Create it, and run its pods, until it trains."""
         for node in NODES:
             make_node(self.namespace.api, node)
         make_claim(self.namespace)
-        with ExitStack() as self._serving:
-            self._serving.enter_context(renewed_leases(self.namespace.api, NODES))
-            self._start()
-            self._serving = self._serving.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._serving.close()
-
-    def _start(self) -> None:
+        self._serving.enter_context(renewed_leases(self.namespace.api, NODES))
         assert self.namespace.create(SPEC).status == 201
         wait_until("four pods", lambda: len(self.kubelets.pods()) == 4, WAIT_SECONDS)
         self.token = token_of(self.namespace)
@@ -147,7 +141,11 @@ class FormerJob:
             made = status.get("progress", {}).get("step") or 0
             return status if now == ("Running", generation, 3) and made > step else None
 
-        status = wait_until(f"training in generation {generation}", trains, WAIT_SECONDS)
+        try:
+            status = wait_until(f"training in generation {generation}", trains, WAIT_SECONDS)
+        except AssertionError as error:
+            error.add_note(str(self.namespace.read()))
+            raise
         self._shown_step = status["progress"]["step"]
         assert self._agents is not None
         assert not self._agents.refusals
@@ -206,7 +204,9 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
 @pytest.fixture
 def job(installation: Installation, tmp_path: Path) -> Iterator[FormerJob]:
     namespace = Namespace.make(installation.api, "team")
-    with FormerJob(namespace, installation.former, tmp_path) as job:
+    with ExitStack() as serving:
+        job = FormerJob(namespace, installation.former, tmp_path, serving)
+        job.start()
         yield job
 
 

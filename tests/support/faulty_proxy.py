@@ -6,7 +6,6 @@ By seed it draws what becomes of each request: see `Fault`. It runs in a thread 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
 import ssl
@@ -129,7 +128,9 @@ class FaultyProxy:
             )
             app = web.Application()
             app.router.add_route("*", "/{path:.*}", self._answer)
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+            runner = web.AppRunner(
+                app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True
+            )
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
             own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -165,8 +166,10 @@ class FaultyProxy:
                 self._carry_out_later(sent, self._random.uniform(*LATE_SECONDS))
                 return _closed(request)
             case Fault.SILENT:
-                await _until_given_up(request)
-                self._carry_out_later(sent, 0.0)
+                try:
+                    await asyncio.sleep(SILENT_SECONDS)
+                finally:  # the client has given up
+                    self._carry_out_later(sent, 0.0)
                 return _closed(request)
         seconds = self._random.uniform(*WATCH_SECONDS) if fault is Fault.DROPPED else None
         return await self._pass(request, sent, seconds)
@@ -303,13 +306,3 @@ def _closed(request: web.Request) -> web.Response:
     if request.transport is not None:
         request.transport.abort()
     return web.Response()
-
-
-async def _until_given_up(request: web.Request) -> None:
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(_disconnected(request), SILENT_SECONDS)
-
-
-async def _disconnected(request: web.Request) -> None:
-    while request.transport is not None and not request.transport.is_closing():
-        await asyncio.sleep(0.1)

@@ -107,7 +107,6 @@ class FormerCoordinator:
         self._process.kill()
         self._process.wait()
 
-
     def _answers(self) -> bool:
         assert self._process.poll() is None, self.log.read_text()
         with contextlib.suppress(OSError):

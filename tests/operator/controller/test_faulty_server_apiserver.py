@@ -19,20 +19,15 @@ from tests.support.faulty_proxy import FaultyProxy
 from tests.support.kube_api import Api, Json, Namespace
 from tests.support.operator_process import OperatorProcess, installed_operator
 from tests.support.played_cluster import PlayedCluster
-from tests.support.specs import SMALLEST, put
+from tests.support.specs import SMALLEST
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.long, pytest.mark.timeout(900)]
 
 JOBS = ("one", "two", "three")
-STEPS = 8
-"""Of the course of each job."""
-FAULTY_SECONDS = 90.0
-"""How long there are faults, also where the courses would take longer."""
+FAULTY_SECONDS = 75.0
 CLEAN_SECONDS = 240.0
-"""How long the rest of the courses may take."""
+"""How long the last step of each course may take, once there are no faults."""
 SPEC = {**SMALLEST, "restartPolicy": {"maxRestarts": -1, "backoffSeconds": 0}}
-LEAST_FAULTS = 5
-"""Of each kind."""
 
 
 class Course:
@@ -43,6 +38,8 @@ class Course:
         self.planted = 0
         """Failures of workers since its start, or since it was suspended."""
         self.waits_for = ""
+        self.ends = False
+        """Whether this step is the last one."""
         self._cluster = cluster
         self._draw = random.Random(seed)
         self._replicas = 3
@@ -53,8 +50,8 @@ class Course:
         yield from self._create()
         steps = [self._fail_workers, self._delete_worker, self._fail_coordinator]
         steps += [self._scale, self._suspend, self._create_again]
-        for step in (*steps, *self._draw.choices(steps, k=STEPS))[-STEPS:]:
-            yield from step()
+        while not self.ends:
+            yield from self._draw.choice(steps)()
 
     def is_whole(self) -> bool:
         """Whether it has exactly its pods, and all failures are counted."""
@@ -109,14 +106,14 @@ class Course:
     def _suspend(self) -> Iterator[None]:
         self._change({"suspend": True})
 
-        def is_suspended() -> bool:
-            conditions = self._cluster.status(self.name).get("conditions", [])
-            return {"Suspended": "True"}.items() <= {c["type"]: c["status"] for c in conditions}.items()
-
-        yield from self._until("to be suspended", is_suspended)
+        yield from self._until("to be suspended", self._is_suspended)
         self.planted = 0
         self._change({"suspend": False})
         yield from self._until_whole()
+
+    def _is_suspended(self) -> bool:
+        conditions = self._cluster.status(self.name).get("conditions", [])
+        return ("Suspended", "True") in [(c["type"], c["status"]) for c in conditions]
 
     def _create_again(self) -> Iterator[None]:
         assert self._cluster.namespace.api.request("DELETE", self._path).status == 200
@@ -181,7 +178,10 @@ class Kubelet:
         for operator in self.operators:
             code = operator.exit_code()
             if code is not None:
-                assert code in (EXIT_CODE, -signal.SIGKILL), (code, operator.log.read_text()[-3000:])
+                assert code in (EXIT_CODE, -signal.SIGKILL), (
+                    code,
+                    operator.log.read_text()[-3000:],
+                )
                 self.restarts += 1
                 operator.launch()
 
@@ -216,39 +216,62 @@ def kubelet(api: Api, tmp_path: Path, proxy: FaultyProxy, replicas: int) -> Iter
         assert "Traceback" not in operator.log.read_text()
 
 
+class Run:
+    """All courses at once, under the eyes of judge and kubelet."""
+
+    def __init__(
+        self, cluster: PlayedCluster, proxy: FaultyProxy, kubelet: Kubelet, seed: int
+    ) -> None:
+        self._cluster, self._kubelet = cluster, kubelet
+        self.courses = [Course(cluster, name, f"{seed} {name}") for name in JOBS]
+        self.judge = Judge(cluster, proxy)
+        self._running = [course.run() for course in self.courses]
+
+    def go_on(self) -> None:
+        """One look, and one move of each."""
+        self._kubelet.look()
+        self._cluster.play()
+        self.judge.look(self.courses)
+        self._running = [one for one in self._running if next(one, "over") is None]
+        time.sleep(0.1)
+
+    def go_on_for(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.go_on()
+
+    def go_on_until(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + CLEAN_SECONDS
+        while not condition():
+            assert time.monotonic() < end, [
+                (c.name, c.waits_for, c.planted, self._cluster.status(c.name)) for c in self.courses
+            ]
+            self.go_on()
+
+    def is_over(self) -> bool:
+        """Whether all courses are, and left a whole job each."""
+        return not self._running and all(course.is_whole() for course in self.courses)
+
+    def all_run(self) -> bool:
+        return {self._cluster.status(name).get("phase") for name in JOBS} == {"Running"}
+
+
 @pytest.mark.parametrize(("seed", "replicas"), [(1, 1), (2, 2), (3, 2)])
 def test_whatever_the_api_server_answers_jobs_are_whole_and_all_is_counted_once(
     seed: int, replicas: int, namespace: Namespace, proxy: FaultyProxy, kubelet: Kubelet
 ) -> None:
     with PlayedCluster(namespace) as cluster:
-        courses = [Course(cluster, name, f"{seed} {name}") for name in JOBS]
-        judge = Judge(cluster, proxy)
-        running = [course.run() for course in courses]
-
-        def go_on() -> bool:
-            """Whether a course is not over."""
-            kubelet.look()
-            cluster.play()
-            judge.look(courses)
-            running[:] = [course for course in running if next(course, "over") is None]
-            return bool(running)
-
-        began = time.monotonic()
+        run = Run(cluster, proxy, kubelet, seed)
         proxy.begin_faults()
-        for part in (1, 2, 3):
-            while go_on() and time.monotonic() - began < part * FAULTY_SECONDS / 3:
-                time.sleep(0.1)
-            if part == 1:
-                kubelet.kill_first()
+        run.go_on_for(FAULTY_SECONDS / 3)
+        kubelet.kill_first()
+        run.go_on_for(2 * FAULTY_SECONDS / 3)
         proxy.end_faults()
-        faulty = time.monotonic() - began
-        deadline = time.monotonic() + CLEAN_SECONDS
-        while go_on() or proxy.has_late or not all(course.is_whole() for course in courses):
-            assert time.monotonic() < deadline, [(c.name, c.waits_for) for c in courses]
+        for course in run.courses:
+            course.ends = True
+        run.go_on_until(lambda: run.is_over() and not proxy.has_late)
         cluster.phase = "running"
-        while not all(cluster.status(name).get("phase") == "Running" for name in JOBS):
-            go_on()
-            assert time.monotonic() < deadline, [cluster.status(name) for name in JOBS]
-        print(f"{faulty:.0f} s of faults: {dict(proxy.counts)}, {kubelet.restarts} restarts")
-        print(f"late pods: {sorted(proxy.late_pods)}, two at a time: {judge.doubles}")
-        assert all(course.is_whole() for course in courses)
+        run.go_on_until(run.all_run)
+        assert run.is_over()
+        print(f"{dict(proxy.counts)}, {kubelet.restarts} restarts")
+        print(f"late pods: {sorted(proxy.late_pods)}, two at a time: {run.judge.doubles}")
