@@ -223,8 +223,8 @@ def test_a_job_of_0_2_0_trains_on_through_the_upgrade_and_the_way_back(
     job.until_it_trains("1.2")
     job.lose_coordinator("gpt-c1", by="gpt-c2")
     job.until_it_trains("1.2")
-    job.namespace.replace_spec(put(SPEC, "trainer.training.steps", 9000), dry_run=False)
-    wait_until("the newer spec", lambda: job.coordinator_status()["total_steps"] == 9000, 60)
+    job.namespace.replace_spec(put(SPEC, "restartPolicy.maxRestarts", 7), dry_run=False)
+    wait_until("the newer spec", lambda: job.coordinator_status()["revision"] == 2, WAIT_SECONDS)
 
     before = job.pods()
     installation.helm("upgrade", "regroup", installation.former.chart, "--reset-then-reuse-values")

@@ -176,12 +176,16 @@ class Kubelets:
     def run(self, name: str, node: str, address: str = "198.18.0.9") -> Json:
         """Bind a pod and call it Running and Ready."""
         self.bind(name, node)
+        return self.run_bound(name, address)
+
+    def run_bound(self, name: str, address: str = "198.18.0.9") -> Json:
+        """Call a pod that has a node Running and Ready."""
         self.write(name, {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]})
         self.set_ready(name, ready=True)
         return self.namespace.api.request("GET", self.namespace.core(f"pods/{name}")).body
 
-    def bind(self, name: str, node: str) -> None:
-        """Give a pod its node, as the scheduler does."""
+    def bind(self, name: str, node: str) -> bool:
+        """Give a pod its node, as the scheduler does. Returns whether it has it now."""
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         binding = {
             "apiVersion": "v1",
@@ -189,7 +193,8 @@ class Kubelets:
             "metadata": {"name": name},
             "target": target,
         }
-        self.namespace.api.request("POST", self.namespace.core(f"pods/{name}/binding"), binding)
+        path = self.namespace.core(f"pods/{name}/binding")
+        return self.namespace.api.request("POST", path, binding).status == 201
 
     def set_ready(self, name: str, *, ready: bool) -> None:
         """Write the result of a pod's readiness probe."""

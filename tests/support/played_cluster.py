@@ -103,12 +103,14 @@ class PlayedCluster:
     def _run(self, pod: Json) -> None:
         metadata = pod["metadata"]
         node = NODES[sum(metadata["uid"].encode()) % len(NODES)]
+        if not self.kubelets.bind(metadata["name"], node):
+            return  # it is gone
         if metadata["labels"]["regroup.dev/role"] == "worker":
-            self.kubelets.run(metadata["name"], node)
+            self.kubelets.run_bound(metadata["name"])
             return
         stub = _PlayedCoordinator(int(metadata["labels"]["regroup.dev/term"]))
         self._stubs[metadata["uid"]] = stub
-        self.kubelets.run(metadata["name"], node, stub.address)
+        self.kubelets.run_bound(metadata["name"], stub.address)
 
     def _lead(self) -> None:
         """Let each coordinator report the workers that run, and obey. One that has no pod ends."""

@@ -62,6 +62,7 @@ class Course:
         terms = [pod["metadata"]["labels"]["regroup.dev/term"] for pod in leaders(live)]
         return (
             workers == Counter([*range(self._replicas), -1])
+            and {pod["status"]["phase"] for pod in live} == {"Running"}
             and terms == [str(status.get("coordinatorTerm"))]
             and status.get("podFailures", 0) == self.planted
         )
