@@ -105,7 +105,6 @@ class FormerJob:
     ) -> None:
         self.namespace, self.kubelets = namespace, Kubelets(namespace)
         self._release, self._folder, self._serving = release, folder, serving
-        self._shown_step = 0
         self._coordinator: FormerCoordinator | None = None
         self._agents: FormerAgents | None = None
 
@@ -129,26 +128,31 @@ class FormerJob:
         found = self.kubelets.pods().items()
         return {n: p["metadata"]["uid"] for n, p in found if p["status"]["phase"] == "Running"}
 
-    def until_it_trains(self, generation: str) -> Json:
-        """Wait until all three workers train in this generation, beyond the step that was shown
-        last; the status.
-        """
-        step = self._shown_step
+    def until_it_trains(self, generation: str) -> None:
+        """Wait until all three workers train in this generation, as coordinator and status say."""
 
-        def trains() -> Json | None:
-            status: Json = self.namespace.read().get("status", {})
-            now = status.get("phase"), status.get("rendezvousGeneration"), status.get("worldSize")
-            made = status.get("progress", {}).get("step") or 0
-            return status if now == ("Running", generation, 3) and made > step else None
+        def trains() -> bool:
+            report, status = self.coordinator_status(), self.status()
+            shown = status.get("phase"), status.get("rendezvousGeneration"), status.get("worldSize")
+            says = report["phase"], report["world_size"]
+            return shown == ("Running", generation, 3) and says == ("running", 3)
 
-        try:
-            status = wait_until(f"training in generation {generation}", trains, WAIT_SECONDS)
-        except AssertionError as error:
-            error.add_note(str(self.namespace.read()))
-            raise
-        self._shown_step = status["progress"]["step"]
+        wait_until(f"training in generation {generation}", trains, WAIT_SECONDS)
         assert self._agents is not None
         assert not self._agents.refusals
+
+    def until_it_is_followed(self) -> None:
+        """Wait until the status shows more steps: the operator hears the coordinator."""
+
+        def step() -> int:
+            return self.status().get("progress", {}).get("step") or 0
+
+        before = step()
+        wait_until("more steps", lambda: step() > before, WAIT_SECONDS)
+
+    def status(self) -> Json:
+        """Of the TrainingJob."""
+        status: Json = self.namespace.read().get("status", {})
         return status
 
     def coordinator_status(self) -> Json:
@@ -216,7 +220,8 @@ def test_a_job_of_0_2_0_trains_on_through_the_upgrade_and_the_way_back(
     before = job.pods()
     installation.helm("upgrade", "regroup", CHART, "--reset-then-reuse-values")
     installation.start()
-    status = job.until_it_trains("1.1")
+    job.until_it_is_followed()
+    status = job.status()
     assert (status["protocolVersion"], status["images"]) == (PROTOCOL, IMAGES)
     assert job.pods() == before
     job.lose_worker("gpt-w2-1", by="gpt-w2-2")
@@ -229,7 +234,8 @@ def test_a_job_of_0_2_0_trains_on_through_the_upgrade_and_the_way_back(
     before = job.pods()
     installation.helm("upgrade", "regroup", installation.former.chart, "--reset-then-reuse-values")
     installation.start_former()
-    assert job.until_it_trains("1.2")["images"] == IMAGES
+    job.until_it_is_followed()
+    assert job.status()["images"] == IMAGES
     assert job.pods() == before
     job.lose_coordinator("gpt-c2", by="gpt-c3")
     job.until_it_trains("1.2")
@@ -246,6 +252,7 @@ def test_jobs_train_on_while_regroup_is_uninstalled_and_installed_again(
     assert job.pods() == before
     installation.helm("install", "regroup", CHART)
     installation.start()
+    job.until_it_is_followed()
     job.until_it_trains("1.1")
     assert job.pods() == before
     assert token_of(job.namespace) == job.token
