@@ -126,6 +126,7 @@ class FaultyProxy:
                     timeout=aiohttp.ClientTimeout(total=None),
                 )
             )
+            stack.push_async_callback(connector.close, abort_ssl=True)
             app = web.Application()
             app.router.add_route("*", "/{path:.*}", self._answer)
             runner = web.AppRunner(
@@ -188,7 +189,7 @@ class FaultyProxy:
             500: "InternalError",
             503: "ServiceUnavailable",
             504: "Timeout",
-            **({} if sent.method == "GET" else {409: "Conflict"}),
+            **({409: "Conflict"} if sent.changes else {}),
         }
         code = self._random.choice(list(reasons))
         self.counts[str(code)] += 1
@@ -244,7 +245,7 @@ class FaultyProxy:
         return web.Response(text=line + "\n", content_type="application/json")
 
     def _carry_out_later(self, sent: _Sent, seconds: float) -> None:
-        if sent.method == "GET":
+        if not sent.changes:
             return
         if sent.new_pod:
             self.late_pods.add(sent.new_pod)
@@ -276,6 +277,11 @@ class _Sent:
     @property
     def is_watch(self) -> bool:
         return "watch=1" in urlsplit(self.path).query
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes a stored object: then there may be a conflict."""
+        return self.method != "GET" and "reviews" not in self.path
 
     @property
     def weights(self) -> Weights:
