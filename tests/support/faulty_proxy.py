@@ -60,7 +60,7 @@ LEASES: Weights = {Fault.REFUSED: 10, Fault.LOST: 5, Fault.LATE: 3}
 
 
 class FaultyProxy:
-    """A context manager. Inside it serves as `url`, from the begin without faults."""
+    """Serves inside `serving`, and passes all on until its faults begin."""
 
     def __init__(self, kubeconfig: Path, seed: int) -> None:
         """`kubeconfig`: of a devcluster.ApiServer, whose certificate it shows too."""
@@ -206,36 +206,25 @@ class FaultyProxy:
         """Pass on the answer as it comes, for so many seconds at most."""
         async with self._forward(sent) as answer:
             headers = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP}
-            if not sent.is_watch:
+            if not sent.is_watch or request.transport is None:
                 body = await answer.read()
                 return web.Response(status=answer.status, headers=headers, body=body)
             passed = web.StreamResponse(status=answer.status, headers=headers)
             await passed.prepare(request)
-            with self._breakable(request):
-                try:
-                    async with asyncio.timeout(seconds):
-                        async for chunk in answer.content.iter_any():
-                            await passed.write(chunk)
-                except (TimeoutError, ConnectionError):
-                    return _closed(request)
+            self._watches.add(request.transport)
+            try:
+                async with asyncio.timeout(seconds):
+                    async for chunk in answer.content.iter_any():
+                        await passed.write(chunk)
+            except (TimeoutError, ConnectionError):
+                return _closed(request)
             return passed
 
-    @contextmanager
-    def _breakable(self, request: web.Request) -> Iterator[None]:
-        """Inside, the connection breaks when the faults begin."""
-        transport = request.transport
-        if transport is None:
-            yield
-            return
-        self._watches.add(transport)
-        try:
-            yield
-        finally:
-            self._watches.discard(transport)
-
     def _break_watches(self) -> None:
+        """Those of which the connection has ended are aborted in vain."""
         for transport in self._watches:
             transport.abort()
+        self._watches.clear()
 
     async def _gone(self, request: web.Request, sent: _Sent) -> web.StreamResponse:
         status = _status(410, "Expired", "too old resource version")
