@@ -37,8 +37,9 @@ class Basis:
 async def find_basis(cluster: Cluster, key_secret: str, pause: float = RETRY_SECONDS) -> Basis:
     """Raises SettingsError when there is no key, and ClusterError when a request is refused.
 
-    Waits for an API server that is away or overloaded. A kubelet would restart an operator that ended
-    instead, but ever less often, and the operator would miss the API server's return by minutes.
+    Waits for an API server that is away or overloaded. A kubelet would restart an operator that
+    ended instead, but ever less often, and the operator would miss the API server's return by
+    minutes.
     """
     while True:
         try:
