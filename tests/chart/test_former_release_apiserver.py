@@ -100,13 +100,14 @@ class Installation:
 class FormerJob:
     """A job of 0.2.0 that trains, with its coordinator and its agents, which `serving` ends."""
 
+    _coordinator: FormerCoordinator
+    _agents: FormerAgents
+
     def __init__(
         self, namespace: Namespace, release: FormerRelease, folder: Path, serving: ExitStack
     ) -> None:
         self.namespace, self.kubelets = namespace, Kubelets(namespace)
         self._release, self._folder, self._serving = release, folder, serving
-        self._coordinator: FormerCoordinator | None = None
-        self._agents: FormerAgents | None = None
 
     def start(self) -> None:
         """Create it, and run its pods, until it trains."""
@@ -138,7 +139,6 @@ class FormerJob:
             return shown == ("Running", generation, 3) and says == ("running", 3)
 
         wait_until(f"training in generation {generation}", trains, WAIT_SECONDS)
-        assert self._agents is not None
         assert not self._agents.refusals
 
     def until_it_is_followed(self) -> None:
@@ -157,12 +157,10 @@ class FormerJob:
 
     def coordinator_status(self) -> Json:
         """What its coordinator reports."""
-        assert self._coordinator is not None
         return self._coordinator.status()
 
     def lose_worker(self, name: str, by: str) -> None:
         """A pod is deleted; its replacement starts and joins."""
-        assert self._agents is not None
         self._agents.end(self.kubelets.pods()[name])
         options: Json = {"gracePeriodSeconds": 0}
         self.namespace.api.request("DELETE", self.namespace.core(f"pods/{name}"), options)
@@ -171,8 +169,7 @@ class FormerJob:
 
     def lose_coordinator(self, name: str, by: str) -> None:
         """It is killed; its successor starts from what the operator wrote into its pod."""
-        assert self._coordinator is not None
-        self._coordinator.__exit__(None, None, None)
+        self._coordinator.end()
         self.kubelets.write(name, {"phase": "Failed", "reason": "Evicted"})
         self._wait_for_pod(by, IMAGES["coordinator"])
         self._run_coordinator(by)
@@ -182,11 +179,9 @@ class FormerJob:
         assert pod["spec"]["containers"][0]["image"] == image
 
     def _run_worker(self, name: str) -> None:
-        assert self._agents is not None
         self._agents.start(self.kubelets.run(name, NODES[int(name.split("-")[1][1:])]))
 
     def _run_coordinator(self, name: str) -> None:
-        assert self._agents is not None
         pod = self.kubelets.pods()[name]
         coordinator = self._release.coordinator(pod, self.namespace, self._folder)
         self._coordinator = self._serving.enter_context(coordinator)

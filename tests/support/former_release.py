@@ -95,7 +95,11 @@ class FormerCoordinator:
         command = [sys.executable, "-m", "regroup_trainer.coordinator"]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
-        wait_until("a coordinator that answers", self._answers, seconds=60)
+        try:
+            wait_until("a coordinator that answers", self._answers, seconds=60)
+        except BaseException:
+            self.end()
+            raise
         return self
 
     def __exit__(
@@ -104,6 +108,10 @@ class FormerCoordinator:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Kill it."""
         self._process.kill()
         self._process.wait()
 
