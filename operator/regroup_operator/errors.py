@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 
 class OperatorError(Exception):
     """Base of all."""
@@ -29,6 +31,11 @@ class ClusterError(OperatorError):
         self.message = message
         self.reason = reason
         """As Kubernetes has it, such as AlreadyExists."""
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same request may succeed later: there was no answer, 429 or 5xx."""
+        return self.status in (0, HTTPStatus.TOO_MANY_REQUESTS) or self.status >= 500
 
 
 class NotFoundError(ClusterError):

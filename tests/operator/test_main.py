@@ -45,8 +45,8 @@ async def test_both_nodes_and_their_leases_must_be_ours_to_read(
     assert (await find_basis(Server(*answers), PLACE)).may_watch_nodes is may
 
 
-async def test_a_start_waits_for_an_api_server_that_is_away() -> None:
-    server = Server(0, 0, True, 0, True, True)
+async def test_a_start_waits_for_an_api_server_that_is_away_or_overloaded() -> None:
+    server = Server(0, 503, True, 429, True, True)
     assert (await find_basis(server, PLACE, pause=0)).may_watch_nodes is True
     assert server.answers == []
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -43,7 +43,10 @@ def run(program: str, *arguments: str, stdin: str = "") -> str:
 class OperatorProcess:
     """`python -m regroup_operator`, to be killed and started again."""
 
-    def __init__(self, kubeconfig: Path, folder: Path) -> None:
+    def __init__(
+        self, kubeconfig: Path, folder: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """`environment`: more variables."""
         self.health_port, self.metrics_port = free_port(), free_port()
         self.log = folder / "operator.log"
         self._environment = {
@@ -55,6 +58,7 @@ class OperatorProcess:
             "REGROUP_OPERATOR_LEASE": f"{RELEASE}/regroup-operator",
             "REGROUP_OPERATOR_HEALTH_PORT": str(self.health_port),
             "REGROUP_OPERATOR_METRICS_PORT": str(self.metrics_port),
+            **(environment or {}),
         }
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -62,12 +66,21 @@ class OperatorProcess:
         """Start it and wait until it is healthy, and leads if it does not stand by. A former leader
         that was killed holds its Lease for 15 s.
         """
-        with self.log.open("ab") as log:
-            command = [sys.executable, "-m", "regroup_operator"]
-            self._process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+        self.launch()
         self.wait_until_healthy()
         if not stands_by:
             wait_until("an operator that leads", self.leads, seconds=60)
+
+    def launch(self) -> None:
+        """Start it."""
+        with self.log.open("ab") as log:
+            command = [sys.executable, "-m", "regroup_operator"]
+            self._process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        assert self._process is not None
+        return self._process.poll()
 
     def leads(self) -> bool:
         """Whether it is the leader."""
@@ -127,11 +140,16 @@ def installed_operator(api: Api, folder: Path) -> OperatorProcess:
         "helm", "template", "regroup", chart, "--namespace", RELEASE, "--show-only", rbac
     )
     apply(api, "apply", "-f", "-", stdin=rendered)
+    return OperatorProcess(kubeconfig_of_release(api, folder), folder)
+
+
+def kubeconfig_of_release(api: Api, folder: Path) -> Path:
+    """With the service account of the release that is installed, in `folder`."""
     token = apply(api, "create", "token", "regroup", "--namespace", RELEASE).strip()
     config = yaml.safe_load(api.kubeconfig.read_text())
     config["users"][0]["user"] = {"token": token}
     (folder / "kubeconfig").write_text(yaml.safe_dump(config))
-    return OperatorProcess(folder / "kubeconfig", folder)
+    return folder / "kubeconfig"
 
 
 def _get(url: str) -> str:
@@ -158,12 +176,16 @@ class Kubelets:
     def run(self, name: str, node: str, address: str = "198.18.0.9") -> Json:
         """Bind a pod and call it Running and Ready."""
         self.bind(name, node)
+        return self.run_bound(name, address)
+
+    def run_bound(self, name: str, address: str = "198.18.0.9") -> Json:
+        """Call a pod that has a node Running and Ready."""
         self.write(name, {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]})
         self.set_ready(name, ready=True)
         return self.namespace.api.request("GET", self.namespace.core(f"pods/{name}")).body
 
-    def bind(self, name: str, node: str) -> None:
-        """Give a pod its node, as the scheduler does."""
+    def bind(self, name: str, node: str) -> bool:
+        """Give a pod its node, as the scheduler does. Returns whether it has it now."""
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         binding = {
             "apiVersion": "v1",
@@ -171,7 +193,8 @@ class Kubelets:
             "metadata": {"name": name},
             "target": target,
         }
-        self.namespace.api.request("POST", self.namespace.core(f"pods/{name}/binding"), binding)
+        path = self.namespace.core(f"pods/{name}/binding")
+        return self.namespace.api.request("POST", path, binding).status == 201
 
     def set_ready(self, name: str, *, ready: bool) -> None:
         """Write the result of a pod's readiness probe."""

@@ -28,7 +28,7 @@ async def read_or_make_keys(cluster: Cluster, place: str) -> Keyring:
             await cluster.create_secret(_new(namespace, name))
             found = await cluster.secret(namespace, name)
     except ClusterError as error:
-        if not error.status or error.status >= 500:
+        if error.may_pass:
             raise
         raise SettingsError(
             f"Secret {place} with the operator's key: {error}: make it, with at least 16 bytes in "

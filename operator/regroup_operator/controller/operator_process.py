@@ -37,15 +37,16 @@ class Basis:
 async def find_basis(cluster: Cluster, key_secret: str, pause: float = RETRY_SECONDS) -> Basis:
     """Raises SettingsError when there is no key, and ClusterError when a request is refused.
 
-    Waits for an API server that does not answer. A kubelet would restart an operator that ended
-    instead, but ever less often, and the operator would miss the API server's return by minutes.
+    Waits for an API server that is away or overloaded. A kubelet would restart an operator that
+    ended instead, but ever less often, and the operator would miss the API server's return by
+    minutes.
     """
     while True:
         try:
             keys = await read_or_make_keys(cluster, key_secret)
             return Basis(await _may_watch_nodes(cluster), keys)
         except ClusterError as error:
-            if error.status:
+            if not error.may_pass:
                 raise
             logging.warning("%s", error)
             await asyncio.sleep(pause)

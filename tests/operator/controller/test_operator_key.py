@@ -52,7 +52,7 @@ async def test_a_refusal_says_what_to_make(status: int) -> None:
         await read_or_make_keys(Secrets(refusal=status), PLACE)
 
 
-@pytest.mark.parametrize("status", [0, 500, 503])
+@pytest.mark.parametrize("status", [0, 429, 500, 503])
 async def test_an_api_server_that_is_away_is_no_wrong_setting(status: int) -> None:
     with pytest.raises(ClusterError):
         await read_or_make_keys(Secrets(refusal=status), PLACE)

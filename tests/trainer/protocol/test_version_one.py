@@ -41,6 +41,12 @@ def test_a_malformed_answer_is_refused_with_its_version(part: str, value: Any) -
         CoordinatorStatus.parse(json.dumps({**recorded("status"), part: value}))
 
 
+def test_an_answer_of_a_release_that_is_not_bridged_says_what_to_do() -> None:
+    newer = {**recorded("status"), "protocol": PROTOCOL_VERSION + 1}
+    with pytest.raises(ValueError, match=r"^protocol \d+: .*: suspend and resume the job$"):
+        CoordinatorStatus.parse(json.dumps(newer))
+
+
 @pytest.mark.parametrize("text", ["", "[]", "7", "{", "[" * 100_000])
 def test_what_is_no_answer_at_all_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):

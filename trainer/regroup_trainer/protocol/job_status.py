@@ -216,8 +216,12 @@ class CoordinatorStatus(Message):
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             where = shorten(".".join(map(str, problem["loc"])))
-            raise ValueError(f"protocol {quote(version)}: {where}: {problem['msg']}") from error
+            known = version in (*version_one.DESIRED_VERSIONS, PROTOCOL_VERSION)
+            advice = "" if known else _OTHER_RELEASE
+            text = f"protocol {quote(version)}: {where}: {problem['msg']}{advice}"
+            raise ValueError(text) from error
 
 
+_OTHER_RELEASE = "; this release does not speak that protocol: suspend and resume the job"
 _NOT_ESSENTIAL = {"sequence", "heard", "progress", "ledger", "message", "members"}
 _ESSENTIAL = tuple(name for name in CoordinatorStatus.model_fields if name not in _NOT_ESSENTIAL)
