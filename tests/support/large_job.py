@@ -165,9 +165,9 @@ class LargeJob:
         """One more step of all ranks."""
         self.step += 1
         number, time = self.record.number, 1_000_000.0 + self.now
-        fields = {"step": self.step, "time": time, "compute_seconds": 0.1, "seconds": {"step": 1.0}}
+        report = Progress(generation=number, rank=0, step=self.step, time=time, compute_seconds=0.1)
         return [
-            partial(self.send, n, Progress(generation=number, rank=rank, **fields))
+            partial(self.send, n, report.model_copy(update={"rank": rank}))
             for n, rank in self.places()
         ]
 

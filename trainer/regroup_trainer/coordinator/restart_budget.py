@@ -112,15 +112,10 @@ class StartFailures:
 
     def awaits_others(self, current: CurrentGeneration, failure: Failure, now: float) -> bool:
         """Whether to give the other ranks time to show the error of a rank that cannot start."""
-        end = failure.exit
-        if (
-            end is None
-            or self._proves(current, now)
-            or not _is_certain(end, current.record.desired)
-        ):
+        end, missing = failure.exit, current.world_size - len(current.exits) - len(current.finished)
+        if end is None or missing <= 0 or now >= failure.time + _OTHERS_SECONDS:
             return False
-        missing = current.world_size - len(current.exits) - len(current.finished)
-        return missing > 0 and now < failure.time + _OTHERS_SECONDS
+        return not self._proves(current, now) and _is_certain(end, current.record.desired)
 
     def count(self, current: CurrentGeneration, failure: Failure, now: float) -> str | None:
         """Count the end of a generation; returns why the job must not be started again."""
