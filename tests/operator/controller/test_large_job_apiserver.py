@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from regroup_operator.api import names
-from regroup_trainer.protocol.job_status import MemberStatus
+from regroup_trainer.protocol.job_status import WATCH_LINE_BYTES, MemberStatus
 from tests.support.coordinator_stub import CoordinatorStub
 from tests.support.kube_api import Json, Namespace
 from tests.support.operator_process import Kubelets, OperatorProcess, make_claim, make_node
@@ -93,6 +93,7 @@ def test_a_job_of_thousands_of_workers_starts_and_replaces_one_at_little_cost(
         members=members_of(workers), world_size=COUNT, heard=(), total_steps=0
     )
     with CoordinatorStub(report) as stub:
+        stub.asks = len(report.model_dump_json()) >= WATCH_LINE_BYTES
         kubelets.run("gpt-c1", "n1", stub.address)
 
         def trains() -> bool:
