@@ -99,7 +99,7 @@ def test_a_job_of_thousands_of_workers_starts_and_replaces_one_at_little_cost(
         kubelets.run("gpt-c1", "n1", stub.address)
 
         def trains() -> bool:
-            return namespace.read()["status"].get("readyReplicas") == COUNT
+            return bool(namespace.read()["status"].get("readyReplicas") == COUNT)
 
         wait_until("a job that trains", trains, seconds=PATIENCE)
         spent("it trains")
