@@ -70,7 +70,8 @@ async def course(api: FakeClusterApi) -> None:
 
 
 async def rest(operator: Operator, api: FakeClusterApi) -> None:
-    """Wait until nothing is left to do but to look again."""
+    """Wait until nothing is left to do but to look again. A leader has its first rounds at once."""
+    await until("a leader", lambda: operator._leads)
     version = -1
     while version != api.version or len(operator.queue) or operator.queue._working:
         version = api.version

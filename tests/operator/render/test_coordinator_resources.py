@@ -70,7 +70,7 @@ def test_more_ranks_never_get_less_and_a_request_is_at_most_its_limit(workers: i
         texts = [found[kind][name] for kind in given for name in ("cpu", "memory")]
         return tuple(int(text.removesuffix("m").removesuffix("Mi")) for text in texts)
 
-    former = (0, 0, 0, 0)
+    former: tuple[int, ...] = (0, 0, 0, 0)
     for ranks in (1, 2, 4, 8, 1024):
         cpu, memory, most_cpu, most_memory = now = amounts(ranks)
         assert cpu <= most_cpu
