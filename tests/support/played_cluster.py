@@ -81,11 +81,11 @@ class PlayedCluster:
         status: Json = self.jobs[name].get("status", {})
         return status
 
-    def fail(self, pod: Json, *, exit_code: int = 1, reason: str = "") -> None:
+    def fail(self, pod: Json, reason: str = "") -> None:
         """The program of a pod ends with an error."""
         labels = pod["metadata"]["labels"]
         name = "trainer" if labels["regroup.dev/role"] == "worker" else "coordinator"
-        ended = {"exitCode": exit_code, "reason": "Error", "message": "boom"}
+        ended = {"exitCode": 1, "reason": "Error", "message": "boom"}
         shown = {"name": name, "image": "a", "imageID": "", "ready": False, "restartCount": 0}
         containers = [{**shown, "state": {"terminated": ended}}]
         status = {"phase": "Failed", "reason": reason, "containerStatuses": containers}
