@@ -5,7 +5,8 @@
 Regroup's operator, Kubeflow Trainer v2 with JobSet, and the floor each have a cluster of their own,
 one after another. The coordinators of Regroup's jobs are stubs that speak the protocol and make a
 step each second. All runs in a network namespace of its own, in which pods' addresses are local: it
-needs root, or user namespaces. Clients have no limits of requests.
+needs root, or user namespaces. Clients have open limits of requests, those of the subjects that end
+with -stock the limits that they come with.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rich.console import Console
 
 from bench import harness
 from bench.operator.cluster import POD_ADDRESSES
-from bench.operator.course import SUBJECTS, UNITS, Size, measure
+from bench.operator.course import UNITS, Size, measure
 from devcluster.processes import run
 
 NAME = "operator"
@@ -33,17 +34,18 @@ CASES = {
     "300x8": Size(jobs=300, idle_seconds=60, replacements=100),
     "1000x8": Size(jobs=1000, idle_seconds=600, replacements=100),
 }
+ALL = ("regroup", "trainer-v2", "floor", "regroup-stock", "trainer-v2-stock")
 THEIR_REPLACEMENTS = 3
 """Each takes them ten seconds."""
 SETTINGS = (
     "etcd, kube-apiserver, controllers, scheduler and kwok on this machine, beside the operators; "
-    "clients without limits; coordinators are stubs; CPU with that of Kubernetes' controllers"
+    "coordinators are stubs; CPU with that of Kubernetes' controllers"
 )
 
 
 @click.command()
 @click.option("--case", "cases", multiple=True, type=click.Choice(list(CASES)), help="Only these.")
-@click.option("--subject", "subjects", multiple=True, type=click.Choice(list(SUBJECTS)))
+@click.option("--subject", "subjects", multiple=True, type=click.Choice(ALL))
 @click.option("--quick", is_flag=True, help="One job, to see that it works.")
 @click.option("--output", type=click.Path(path_type=Path), default=harness.RESULTS)
 def main(cases: tuple[str, ...], subjects: tuple[str, ...], quick: bool, output: Path) -> None:
@@ -51,7 +53,7 @@ def main(cases: tuple[str, ...], subjects: tuple[str, ...], quick: bool, output:
     _enter_namespace()
     for case in ("1x8",) if quick else cases or tuple(CASES):
         rows: list[harness.Row] = []
-        for subject in subjects or tuple(SUBJECTS):
+        for subject in subjects or ALL:
             rows += _measured(case, subject)
         found = [*harness.kept(output / f"{NAME}.json", case), *rows]
         file = harness.write(output, NAME, found, quick=quick)
@@ -61,7 +63,7 @@ def main(cases: tuple[str, ...], subjects: tuple[str, ...], quick: bool, output:
 
 def _measured(case: str, subject: str) -> list[harness.Row]:
     size = CASES[case]
-    if subject != "regroup":
+    if not subject.startswith("regroup"):
         size = Size(size.jobs, min(size.idle_seconds, 60), THEIR_REPLACEMENTS)
     values, writes = asyncio.run(measure(size, subject, click.echo))
     click.echo(f"{case} {subject}: {harness.shown(values)}")

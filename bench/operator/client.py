@@ -59,10 +59,11 @@ class Client:
             self._slots,
             self._session.request(method, self._url + path, data=text, headers=headers) as answer,
         ):
-            found: Json = json.loads(await answer.read())
+            found = await answer.text()
         if answer.status >= 400:
-            raise RefusedError(f"{method} {path}: {answer.status} {found.get('message')}")
-        return found
+            raise RefusedError(f"{method} {path}: {answer.status} {found[:1000]}")
+        document: Json = json.loads(found)
+        return document
 
     async def watch(self, path: str, selector: str = "") -> AsyncIterator[Json]:
         """Events of a collection from its beginning. It ends when the API server ends it."""

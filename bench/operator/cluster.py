@@ -30,9 +30,15 @@ STAGES = (
     "pod/fast/pod-ready.yaml",
     "pod/fast/pod-delete.yaml",
 )
-OPEN = ("--kube-api-qps=5000", "--kube-api-burst=10000")
-"""For the clients of Kubernetes' controllers, whose limits would be measured otherwise."""
-SYSTEM = Identity("system", "bench-system", "system:masters")
+PARALLEL = (
+    "podPlayStageParallelism",
+    "nodePlayStageParallelism",
+    "nodeLeaseParallelism",
+    "podsOnNodeSyncParallelism",
+)
+"""kwok has no defaults of these for a configuration in a file."""
+QPS, BURST = 5000, 10000
+"""Open limits of clients: nobody comes near them."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,11 @@ def usage(pid: int) -> Usage:
 class SimulatedCluster:
     """A context manager."""
 
-    def __init__(self, report: Callable[[str], None]) -> None:
+    def __init__(self, report: Callable[[str], None], *, stock_limits: bool = False) -> None:
+        """With `stock_limits`, the clients of Kubernetes' controllers and of operators have the
+        limits of requests that they come with; otherwise open ones.
+        """
+        self.stock_limits = stock_limits
         self._kwok = programs.build(programs.KWOK, report)
         self.folder = Path(tempfile.mkdtemp(prefix="regroup-bench-"))
         self.audit_log = self.folder / "audit.jsonl"
@@ -110,13 +120,14 @@ class SimulatedCluster:
         return self.server.pid("kube-controller-manager")
 
     def _start_controllers(self) -> None:
-        manager = (*self.server.endpoint.controller_manager(), "--secure-port=0", *OPEN)
+        limits = (f"--kube-api-qps={QPS}", f"--kube-api-burst={BURST}")
+        common = ("--secure-port=0", *(() if self.stock_limits else limits))
+        manager = (*self.server.endpoint.controller_manager(), *common)
         self.server.start("kube-controller-manager", manager)
         (scheduler,) = (one for one in CLIENTS if one.name == "scheduler")
         kubeconfig = self.server.kubeconfig_of(scheduler)
         command = (self.server.bin / "kube-scheduler", f"--kubeconfig={kubeconfig}")
-        flags = ("--leader-elect=false", "--secure-port=0", *OPEN)
-        self.server.start("kube-scheduler", (*command, *flags))
+        self.server.start("kube-scheduler", (*command, "--leader-elect=false", *common))
 
     def _start_kwok(self) -> None:
         options = {
@@ -126,7 +137,7 @@ class SimulatedCluster:
             "enablePodsOnNodeSyncStreamWatch": False,
             "nodeLeaseDurationSeconds": 40,
             "enableDebuggingHandlers": False,
-            "podPlayStageParallelism": 16,
+            **dict.fromkeys(PARALLEL, 16),
         }
         described = {
             "apiVersion": "config.kwok.x-k8s.io/v1alpha1",

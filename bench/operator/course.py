@@ -23,6 +23,8 @@ SUBJECTS: Mapping[str, type[Subject]] = {
     "trainer-v2": TrainerV2,
     "floor": Floor,
 }
+STOCK = "-stock"
+"""Ends the name of a subject whose clients have the limits of requests that they come with."""
 UNITS = {
     "create_to_pods_p50_seconds": "s",
     "create_to_pods_p99_seconds": "s",
@@ -212,9 +214,10 @@ async def measure(
     size: Size, name: str, report: Callable[[str], None]
 ) -> tuple[Values, Mapping[audit.Write, int]]:
     """The figures of a subject on a cluster of its own, and the writes that made the jobs."""
-    with SimulatedCluster(report) as cluster:
+    kind = SUBJECTS[name.removesuffix(STOCK)]
+    with SimulatedCluster(report, stock_limits=name.endswith(STOCK)) as cluster:
         async with cluster.client() as client:
-            subject = SUBJECTS[name](cluster, client)
+            subject = kind(cluster, client)
             await cluster.add_nodes(client, size.jobs * subject.pods_per_job)
             await subject.install()
             async with PodWatch(client, subject.label) as seen:

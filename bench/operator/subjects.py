@@ -19,7 +19,7 @@ import yaml
 
 from bench.operator import programs
 from bench.operator.client import Client, Json, RefusedError, documents
-from bench.operator.cluster import NAMESPACE, SimulatedCluster
+from bench.operator.cluster import BURST, NAMESPACE, QPS, SimulatedCluster
 from devcluster.pki import Identity
 from devcluster.processes import run
 
@@ -214,7 +214,6 @@ class TrainerV2(Subject):
             "webhook": {"port": 9443, "certDir": str(self._certificates("jobset"))},
             "metrics": {"bindAddress": "0"},
             "health": {"healthProbeBindAddress": "127.0.0.1:8111"},
-            "clientConnection": {"qps": 5000, "burst": 10000},
         }
         self._start("jobset", built, config)
 
@@ -228,11 +227,12 @@ class TrainerV2(Subject):
             "webhook": {"port": 9444, "host": "127.0.0.1"},
             "leaderElection": {"leaderElect": False},
             "certManagement": {"enable": False},
-            "clientConnection": {"qps": 5000, "burst": 10000},
         }
         self._start("trainer", built, config)
 
     def _start(self, name: str, built: programs.Built, config: Json) -> None:
+        if not self.cluster.stock_limits:
+            config["clientConnection"] = {"qps": QPS, "burst": BURST}
         file = self.cluster.folder / f"{name}.yaml"
         file.write_text(json.dumps(config))
         server = self.cluster.server
