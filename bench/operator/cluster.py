@@ -97,9 +97,12 @@ class SimulatedCluster:
     ) -> None:
         self.server.stop()
 
-    def client(self) -> Client:
-        """With all rights."""
-        return Client(self.server.url, self.server.endpoint.authority)
+    def client(self, name: str = "admin") -> Client:
+        """With all rights. The audit log has `name` for a user."""
+        authority = self.server.endpoint.authority
+        if name != "admin":
+            authority.issue(Identity(name, name, "system:masters"))
+        return Client(self.server.url, authority, name)
 
     async def add_nodes(self, client: Client, pods: int) -> None:
         """Enough for so many pods. Raises TimeoutError when they do not get ready."""

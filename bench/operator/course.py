@@ -216,8 +216,8 @@ async def measure(
     """The figures of a subject on a cluster of its own, and the writes that made the jobs."""
     kind = SUBJECTS[name.removesuffix(STOCK)]
     with SimulatedCluster(report, stock_limits=name.endswith(STOCK)) as cluster:
-        async with cluster.client() as client:
-            subject = kind(cluster, client)
+        async with cluster.client() as client, cluster.client("script") as script:
+            subject = kind(cluster, client, script)
             await cluster.add_nodes(client, size.jobs * subject.pods_per_job)
             await subject.install()
             async with PodWatch(client, subject.label) as seen:

@@ -55,7 +55,7 @@ class Floor(Regroup):
         others = [one for one in made if one[0] != COLLECTIONS[-1]]
         pods = [one for one in made if one[0] == COLLECTIONS[-1]]
         for some in (others, pods):
-            await gather(self.client.request("POST", path, body) for path, body in some)
+            await gather(self.script.request("POST", path, body) for path, body in some)
 
     def processes(self) -> Mapping[str, int]:
         """None of its own."""

@@ -40,8 +40,9 @@ class Subject(ABC):
     pods_per_job: ClassVar[int]
     can_restart = False
 
-    def __init__(self, cluster: SimulatedCluster, client: Client) -> None:
-        self.cluster, self.client = cluster, client
+    def __init__(self, cluster: SimulatedCluster, client: Client, script: Client) -> None:
+        """`client` acts as the user, `script` as one that stands in for an operator."""
+        self.cluster, self.client, self.script = cluster, client, script
 
     @abstractmethod
     async def install(self) -> None:
