@@ -9,12 +9,14 @@ from __future__ import annotations
 import shutil
 import socket
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from devcluster import binaries
 from devcluster.controlplane import ApiEndpoint
+from devcluster.pki import Identity
 from devcluster.processes import Launch, Processes, run
 from devcluster.progress import silent
 from devcluster.waiting import wait_until
@@ -28,27 +30,27 @@ class ApiServer:
     that started it.
     """
 
-    def __init__(self, controllers: bool = False) -> None:
+    def __init__(self, controllers: bool = False, flags: tuple[str, ...] = ()) -> None:
         """Prepare the server without starting it.
 
         `controllers` also runs the controller manager (garbage collection, service accounts).
+        `flags` are further ones of the API server.
         """
         self.bin = binaries.build(silent)
-        self._controllers = controllers
+        self._controllers, self._flags = controllers, flags
         self._state = Path(tempfile.mkdtemp(prefix="regroup-api-"))
         self._processes = Processes(self._state)
         port, etcd_port, peer_port = _free_ports(3)
-        self._endpoint = ApiEndpoint(
+        self.endpoint = ApiEndpoint(
             self.bin, self._state, "127.0.0.1", port, etcd_port, peer_port, SERVICES
         )
 
     def __enter__(self) -> Self:
-        self._endpoint.write_identities("devcluster-api", ())
-        self._start("etcd", self._endpoint.etcd())
+        self.endpoint.write_identities("devcluster-api", ())
+        self.start("etcd", self.endpoint.etcd())
         # The endpoints of the service `kubernetes` cannot be on loopback, so they are disabled.
-        self._start(
-            "kube-apiserver", (*self._endpoint.apiserver(), "--endpoint-reconciler-type=none")
-        )
+        server = (*self.endpoint.apiserver(), "--endpoint-reconciler-type=none", *self._flags)
+        self.start("kube-apiserver", server)
         try:
             wait_until(
                 self._ready,
@@ -57,10 +59,8 @@ class ApiServer:
                 f"See {self._processes.log('kube-apiserver')}.",
             )
             if self._controllers:
-                self._start(
-                    "kube-controller-manager",
-                    (*self._endpoint.controller_manager(), "--secure-port=0"),
-                )
+                manager = (*self.endpoint.controller_manager(), "--secure-port=0")
+                self.start("kube-controller-manager", manager)
         except BaseException:
             self.stop()
             raise
@@ -80,7 +80,39 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        return self._endpoint.url
+        return self.endpoint.url
+
+    def kubeconfig_of(self, identity: Identity) -> Path:
+        """The kubeconfig of a client with a certificate of its own."""
+        self.endpoint.authority.issue(identity)
+        file = self._state / f"{identity.name}.kubeconfig"
+        file.touch(mode=0o600)
+        text = self.endpoint.authority.kubeconfig(identity.name, self.url, "devcluster-api")
+        file.write_text(text)
+        return file
+
+    def start(
+        self,
+        name: str,
+        argv: tuple[str | Path, ...],
+        environment: Mapping[str, str] | None = None,
+    ) -> int:
+        """Start a program that ends with the API server. Returns its process id."""
+        # The kernel ends it when a test is killed. It follows the thread, not the process.
+        command = ("setpriv", "--pdeathsig", "KILL", *argv)
+        self._processes.start(Launch(name, command, environment=environment or {}))
+        return self.pid(name)
+
+    def pid(self, name: str) -> int:
+        """The process id of a program that was started. Raises DevclusterError when it has
+        ended.
+        """
+        self._processes.require_running(name)
+        return self._processes.pid(name) or 0
+
+    def log(self, name: str) -> Path:
+        """What a program has printed."""
+        return self._processes.log(name)
 
     def kubectl(self, *arguments: str | Path, stdin: str = "") -> str:
         """Run kubectl as administrator and return its output. Raises CommandFailedError."""
@@ -95,12 +127,7 @@ class ApiServer:
     def _ready(self) -> bool:
         for name in ("etcd", "kube-apiserver"):
             self._processes.require_running(name)
-        return self._endpoint.api.answers("/readyz")
-
-    def _start(self, name: str, argv: tuple[str | Path, ...]) -> None:
-        # The kernel ends the API server when a test is killed. It follows the thread, not the
-        # process.
-        self._processes.start(Launch(name, ("setpriv", "--pdeathsig", "KILL", *argv)))
+        return self.endpoint.api.answers("/readyz")
 
 
 def _free_ports(count: int) -> list[int]:

@@ -1,0 +1,150 @@
+"""Coordinators that train on: one process answers at the addresses of all coordinators' pods.
+
+`python -m bench.operator.coordinators URL FOLDER`, with the folder of the certificates. Members are
+the job's workers that run. A step takes a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import sys
+import time
+from pathlib import Path
+
+from aiohttp import web
+
+from bench.operator.client import Client, Json
+from bench.operator.pods import PODS
+from devcluster.pki import Authority
+from regroup_trainer.coordinator.coordinator_status import StatusLines
+from regroup_trainer.protocol.addresses import COORDINATOR_PORT
+from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.job_status import CoordinatorStatus, MemberStatus
+from regroup_trainer.protocol.rank_messages import Progress
+from regroup_trainer.system.line_stream import LineStream
+
+JOB, ROLE, INDEX = "regroup.dev/job", "regroup.dev/role", "regroup.dev/index"
+STEP_SECONDS = 1.0
+
+
+class Coordinators:
+    """What each of them knows of its job."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, Json] = {}
+        """Coordinators' pods by address."""
+        self._workers: dict[str, dict[str, Json]] = {}
+        """Job -> name -> pod, of those that run."""
+        self._revisions: dict[str, int] = {}
+
+    def note(self, kind: str, pod: Json) -> None:
+        """An event of a watch."""
+        labels, name = pod["metadata"]["labels"], pod["metadata"]["name"]
+        runs = kind != "DELETED" and pod["status"].get("phase") == "Running"
+        if labels[ROLE] == "worker":
+            workers = self._workers.setdefault(labels[JOB], {})
+            if runs and "deletionTimestamp" not in pod["metadata"]:
+                workers[name] = pod
+            else:
+                workers.pop(name, None)
+        elif runs:
+            self._at[pod["status"]["podIP"]] = pod
+
+    def status(self, address: str) -> CoordinatorStatus:
+        """What the coordinator at an address says. Raises HTTPServiceUnavailable without one."""
+        if address not in self._at:
+            raise web.HTTPServiceUnavailable
+        name, job = (self._at[address]["metadata"][key] for key in ("name", "labels"))
+        job = job[JOB]
+        members = sorted(map(_member, self._workers.get(job, {}).values()), key=_index)
+        step, generation = int(time.time() / STEP_SECONDS), GenerationNumber(1, 1)
+        progress = Progress(generation=generation, rank=0, step=step, time=time.time())
+        return CoordinatorStatus(
+            term=int(name.rpartition("-c")[2]),
+            sequence=step,
+            revision=self._revisions.get(name, 1),
+            phase="running",
+            message="training",
+            generation=generation,
+            world_size=len(members),
+            total_steps=10**9,
+            progress=progress,
+            members=tuple(members),
+        )
+
+    async def get_status(self, request: web.Request) -> web.Response:
+        """It says at once what has changed, or after a step."""
+        after, now = int(request.query["after"]), time.time()
+        if int(now / STEP_SECONDS) <= after:
+            await asyncio.sleep(STEP_SECONDS - now % STEP_SECONDS)
+        text = self.status(_address(request)).model_dump_json()
+        return web.Response(text=text, content_type="application/json")
+
+    async def watch(self, request: web.Request) -> web.StreamResponse:
+        """Lines as of the real one."""
+        address, lines = (
+            _address(request),
+            StatusLines(float(request.query["every"]), random.random),
+        )
+        self.status(address)
+        stream = await LineStream.begin(request)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                line = lines.next_line(self.status(address), time.monotonic())
+                if line is not None and stream.is_free():
+                    await stream.send(line)
+                await asyncio.sleep(lines.pauses(time.monotonic())[1])
+        return stream.response
+
+    async def put_desired(self, request: web.Request) -> web.Response:
+        """Take the revision."""
+        desired = Desired.model_validate_json(await request.read())
+        self._revisions[self._at[_address(request)]["metadata"]["name"]] = desired.revision
+        return web.json_response({})
+
+    async def post_lost(self, request: web.Request) -> web.Response:
+        """The loss of a pod shows in the watch of the pods."""
+        await request.read()
+        return web.json_response({})
+
+
+def _address(request: web.Request) -> str:
+    assert request.transport is not None
+    return str(request.transport.get_extra_info("sockname")[0])
+
+
+def _member(pod: Json) -> MemberStatus:
+    index = int(pod["metadata"]["labels"][INDEX])
+    return MemberStatus(
+        member=pod["metadata"]["uid"],
+        index=index,
+        pod=pod["metadata"]["name"],
+        node=pod["spec"]["nodeName"],
+        rank=index,
+        step=1,
+    )
+
+
+def _index(member: MemberStatus) -> int:
+    return member.index
+
+
+async def _serve(url: str, folder: Path) -> None:
+    coordinators, application = Coordinators(), web.Application()
+    application.router.add_get("/v1/status", coordinators.get_status)
+    application.router.add_get("/v1/watch", coordinators.watch)
+    application.router.add_put("/v1/desired", coordinators.put_desired)
+    application.router.add_post("/v1/lost", coordinators.post_lost)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "0.0.0.0", COORDINATOR_PORT, backlog=4096).start()
+    async with Client(url, Authority(folder)) as client:
+        async for event in client.watch(PODS, ROLE):
+            coordinators.note(event["type"], event["object"])
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(sys.argv[1], Path(sys.argv[2])))

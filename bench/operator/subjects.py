@@ -1,0 +1,319 @@
+"""What is measured: Regroup, Kubeflow Trainer v2, and the floor below which nobody comes."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import sys
+import time
+import urllib.request
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import yaml
+
+from bench.operator import programs
+from bench.operator.client import Client, Json, RefusedError, documents
+from bench.operator.cluster import BURST, NAMESPACE, QPS, SimulatedCluster
+from devcluster.pki import Identity
+from devcluster.processes import run
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKERS = 8
+"""Of each job."""
+SYSTEM = "regroup-system"
+START_SECONDS = 60
+REPLICAS = ("operator-1", "operator-2")
+
+
+class Subject(ABC):
+    """An operator on a cluster. Its processes end with the cluster."""
+
+    label: ClassVar[str]
+    """Of pods: the name of their job."""
+    jobs_path: ClassVar[str]
+    pods_per_job: ClassVar[int]
+    can_restart = False
+
+    def __init__(self, cluster: SimulatedCluster, client: Client, script: Client) -> None:
+        """`client` acts as the user, `script` as one that stands in for an operator."""
+        self.cluster, self.client, self.script = cluster, client, script
+
+    @abstractmethod
+    async def install(self) -> None:
+        """Bring it up. Raises DevclusterError, TimeoutError."""
+
+    @abstractmethod
+    def manifest(self, name: str) -> Json:
+        """A job of eight workers."""
+
+    @abstractmethod
+    def processes(self) -> Mapping[str, int]:
+        """Name -> process id of what it runs, besides Kubernetes."""
+
+    async def create(self, name: str) -> None:
+        """Create a job."""
+        await self.client.request("POST", self.jobs_path, self.manifest(name))
+
+    async def all_train(self) -> bool:
+        """Whether all jobs are reported to train."""
+        jobs = (await self.client.request("GET", self.jobs_path))["items"]
+        return all(map(self.trains, jobs))
+
+    def trains(self, _job: Json) -> bool:
+        """Whether a job's status says so."""
+        return True
+
+
+class Regroup(Subject):
+    """Two replicas of the operator, under the service account of the chart."""
+
+    label = "regroup.dev/job"
+    jobs_path = f"/apis/regroup.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
+    pods_per_job = WORKERS + 1
+    can_restart = True
+
+    async def install(self) -> None:
+        """With the coordinators of all jobs to come."""
+        await apply_definitions(self.client, documents(ROOT / "manifests/crd.yaml"))
+        await make_claim(self.client)
+        server = self.cluster.server
+        await self.client.request("POST", "/api/v1/namespaces", {"metadata": {"name": SYSTEM}})
+        command = ("template", "regroup", ROOT / "charts/regroup", "--namespace", SYSTEM)
+        rendered = run([server.bin / "helm", *command, "--show-only", "templates/rbac.yaml"])
+        server.kubectl("apply", "-f", "-", stdin=rendered)
+        token = server.kubectl("create", "token", "regroup", "--namespace", SYSTEM).strip()
+        config = yaml.safe_load(server.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": token}
+        self._kubeconfig = self.cluster.folder / "operator.kubeconfig"
+        self._kubeconfig.write_text(yaml.safe_dump(config))
+        stubs = (sys.executable, "-m", "bench.operator.coordinators", server.url)
+        server.start("coordinators", (*stubs, server.endpoint.authority.folder))
+        self.start()
+        self.wait_until_led()
+
+    def manifest(self, name: str) -> Json:
+        """Without elasticity: exactly eight."""
+        spec = yaml.safe_load((ROOT / "manifests/samples/smallest.yaml").read_text())["spec"]
+        del spec["elasticPolicy"]
+        return {
+            "apiVersion": "regroup.dev/v1alpha1",
+            "kind": "TrainingJob",
+            "metadata": {"name": name},
+            "spec": {**spec, "replicas": WORKERS},
+        }
+
+    def processes(self) -> Mapping[str, int]:
+        """Of both replicas."""
+        return {name: self.cluster.server.pid(name) for name in REPLICAS}
+
+    def trains(self, job: Json) -> bool:
+        """Whether the coordinator says so."""
+        return bool(job.get("status", {}).get("phase") == "Running")
+
+    def start(self, names: Sequence[str] = REPLICAS) -> None:
+        """Start replicas."""
+        for name in names:
+            number = REPLICAS.index(name)
+            settings = {
+                "TRAINER_IMAGE": "example/trainer:1",
+                "COORDINATOR_IMAGE": "example/operator:1",
+                "KEY_SECRET": f"{SYSTEM}/regroup-key",
+                "LEASE": f"{SYSTEM}/regroup-operator",
+                "HEALTH_PORT": str(8101 + number),
+                "METRICS_PORT": str(_metrics_port(name)),
+            }
+            variables = {f"REGROUP_OPERATOR_{key}": value for key, value in settings.items()}
+            variables["KUBECONFIG"] = str(self._kubeconfig)
+            command = (sys.executable, "-m", "regroup_operator")
+            self.cluster.server.start(name, command, variables)
+
+    def leader(self) -> str | None:
+        """The replica that leads."""
+        return next(filter(_leads, REPLICAS), None)
+
+    def wait_until_led(self) -> None:
+        """Raises TimeoutError."""
+        deadline = time.monotonic() + START_SECONDS
+        while self.leader() is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no replica leads after {START_SECONDS} s")
+            time.sleep(0.02)
+
+    def end(self, names: Sequence[str], how: signal.Signals = signal.SIGTERM) -> None:
+        """End replicas, and wait for that."""
+        pids = [self.cluster.server.pid(name) for name in names]
+        for pid in pids:
+            os.kill(pid, how)
+        for pid in pids:
+            os.waitpid(pid, 0)
+
+
+class TrainerV2(Subject):
+    """Kubeflow Trainer and JobSet, a replica each."""
+
+    label = "jobset.sigs.k8s.io/jobset-name"
+    jobs_path = f"/apis/trainer.kubeflow.org/v1alpha1/namespaces/{NAMESPACE}/trainjobs"
+    pods_per_job = WORKERS
+
+    async def install(self) -> None:
+        """With webhooks, as in its manifests."""
+        report = print
+        jobset = programs.build(programs.JOBSET, report)
+        trainer = programs.build(programs.TRAINER, report)
+        crds = sorted((trainer.sources / "manifests/base/crds").glob("trainer.*.yaml"))
+        crds += sorted((jobset.sources / "config/components/crd/bases").glob("*.yaml"))
+        await apply_definitions(self.client, documents(*crds))
+        self._start_jobset(jobset)
+        self._start_trainer(trainer)
+        hooks = jobset.sources / "config/components/webhook/manifests.yaml"
+        await self._add_webhooks("jobset", hooks, 9443)
+        hooks = trainer.sources / "manifests/base/webhook/manifests.yaml"
+        await self._add_webhooks("trainer", hooks, 9444)
+        runtime = trainer.sources / "manifests/base/runtimes/torch_distributed.yaml"
+        (described,) = documents(runtime)
+        path = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes"
+        await _until_taken(self.client, "POST", path, described)
+
+    def manifest(self, name: str) -> Json:
+        """Eight nodes of its runtime for torch."""
+        return {
+            "apiVersion": "trainer.kubeflow.org/v1alpha1",
+            "kind": "TrainJob",
+            "metadata": {"name": name},
+            "spec": {
+                "runtimeRef": {"name": "torch-distributed"},
+                "trainer": {"numNodes": WORKERS},
+            },
+        }
+
+    def processes(self) -> Mapping[str, int]:
+        """Of both operators."""
+        return {name: self.cluster.server.pid(name) for name in ("trainer", "jobset")}
+
+    def _certificates(self, name: str) -> Path:
+        """A folder with a certificate for webhooks."""
+        authority = self.cluster.server.endpoint.authority
+        authority.issue(Identity(f"{name}-webhook", name, hosts=("127.0.0.1",)))
+        folder = self.cluster.folder / name / "k8s-webhook-server" / "serving-certs"
+        folder.mkdir(parents=True)
+        (folder / "tls.crt").write_bytes(authority.crt(f"{name}-webhook").read_bytes())
+        (folder / "tls.key").write_bytes(authority.key(f"{name}-webhook").read_bytes())
+        return folder
+
+    def _start_jobset(self, built: programs.Built) -> None:
+        config = {
+            "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+            "kind": "Configuration",
+            "leaderElection": {"leaderElect": False},
+            "internalCertManagement": {"enable": False},
+            "webhook": {"port": 9443, "certDir": str(self._certificates("jobset"))},
+            "metrics": {"bindAddress": "0"},
+            "health": {"healthProbeBindAddress": "127.0.0.1:8111"},
+        }
+        self._start("jobset", built, config)
+
+    def _start_trainer(self, built: programs.Built) -> None:
+        self._certificates("trainer")
+        config = {
+            "apiVersion": "config.trainer.kubeflow.org/v1alpha1",
+            "kind": "Configuration",
+            "health": {"healthProbeBindAddress": "127.0.0.1:8112"},
+            "metrics": {"bindAddress": "0", "secureServing": False},
+            "webhook": {"port": 9444, "host": "127.0.0.1"},
+            "leaderElection": {"leaderElect": False},
+            "certManagement": {"enable": False},
+        }
+        self._start("trainer", built, config)
+
+    def _start(self, name: str, built: programs.Built, config: Json) -> None:
+        if not self.cluster.stock_limits:
+            config["clientConnection"] = {"qps": QPS, "burst": BURST}
+        file = self.cluster.folder / f"{name}.yaml"
+        file.write_text(json.dumps(config))
+        server = self.cluster.server
+        kubeconfig = server.kubeconfig_of(Identity(name, name, "system:masters"))
+        variables = {"KUBECONFIG": str(kubeconfig), "TMPDIR": str(self.cluster.folder / name)}
+        server.start(name, (built.program, f"--config={file}"), variables)
+
+    async def _add_webhooks(self, name: str, file: Path, port: int) -> None:
+        authority = self.cluster.server.endpoint.authority
+        bundle = _base64(authority.certificate.read_bytes())
+        for described in documents(file):
+            kind = described["kind"]
+            described["metadata"]["name"] = f"{name}-{kind.lower()}"
+            for hook in described["webhooks"]:
+                path = hook["clientConfig"].pop("service")["path"]
+                hook["clientConfig"] = {
+                    "url": f"https://127.0.0.1:{port}{path}",
+                    "caBundle": bundle,
+                }
+                if any("pods" in rule["resources"] for rule in hook["rules"]):
+                    there = {"key": TrainerV2.label, "operator": "Exists"}
+                    hook["objectSelector"] = {"matchExpressions": [there]}
+            plural = f"{kind.lower()}s"
+            where = f"/apis/admissionregistration.k8s.io/v1/{plural}"
+            await self.client.request("POST", where, described)
+
+
+async def apply_definitions(client: Client, described: Sequence[Json]) -> None:
+    """Create CustomResourceDefinitions, and wait until they are served."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    for one in described:
+        await client.request("POST", path, one)
+    for one in described:
+        spec = one["spec"]
+        served = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+        await _until_taken(client, "GET", served)
+
+
+async def make_claim(client: Client) -> None:
+    """The volume that all jobs write to."""
+    size = {"storage": "1Gi"}
+    reference = {"namespace": NAMESPACE, "name": "shared"}
+    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = {**common, "capacity": size, "claimRef": reference, "hostPath": {"path": "/none"}}
+    claim = {**common, "resources": {"requests": size}, "volumeName": "shared"}
+    metadata = {"name": "shared"}
+    await client.request(
+        "POST", "/api/v1/persistentvolumes", {"metadata": metadata, "spec": volume}
+    )
+    where = f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims"
+    await client.request("POST", where, {"metadata": metadata, "spec": claim})
+
+
+async def _until_taken(client: Client, method: str, path: str, body: Json | None = None) -> None:
+    """Repeat a request that is refused at first: a definition, or a webhook, takes a moment."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            await client.request(method, path, body)
+        except RefusedError:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.1)
+        else:
+            return
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _metrics_port(replica: str) -> int:
+    return 8091 + REPLICAS.index(replica)
+
+
+def _leads(replica: str) -> bool:
+    line = 'leader_election_master_status{name="regroup-operator"} 1.0'
+    try:
+        url = f"http://127.0.0.1:{_metrics_port(replica)}/metrics"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return line in answer.read().decode()
+    except OSError:
+        return False

@@ -1,0 +1,34 @@
+"""Writes are counted by who has sent them, without what is the same for all operators."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from bench.operator.audit import CONTROLLERS, Write, writes
+
+
+def event(user: str, verb: str, resource: str = "pods", **more: Any) -> str:
+    """A line of an audit log."""
+    reference = {"resource": resource, **more}
+    agent = "kube-controller-manager/v1 (linux/amd64) kubernetes/x/endpointslice-controller"
+    return json.dumps(
+        {"user": {"username": user}, "verb": verb, "objectRef": reference, "userAgent": agent}
+    )
+
+
+def test_the_writes_of_operators_and_controllers_are_counted() -> None:
+    log = [
+        event("operator", "create"),
+        event("operator", "create"),
+        event("operator", "patch", "trainingjobs", subresource="status"),
+        event("operator", "list"),
+        event(CONTROLLERS, "update", "endpointslices"),
+        event("kwok", "patch", subresource="status"),
+        event("system:kube-scheduler", "create", subresource="binding"),
+    ]
+    assert writes(log) == {
+        Write("operator", "create", "pods"): 2,
+        Write("operator", "patch", "trainingjobs/status"): 1,
+        Write("endpointslice-controller", "update", "endpointslices"): 1,
+    }

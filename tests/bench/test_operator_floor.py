@@ -1,0 +1,33 @@
+"""The floor posts what an operator has made, without what the API server fills in."""
+
+from __future__ import annotations
+
+from bench.operator.course import quantile
+from bench.operator.floor import _as_posted
+
+
+def test_what_the_api_server_fills_in_is_not_posted() -> None:
+    found = {
+        "metadata": {
+            "name": "job-c1",
+            "labels": {"regroup.dev/job": "job"},
+            "uid": "1",
+            "resourceVersion": "7",
+            "ownerReferences": [{"uid": "2"}],
+        },
+        "spec": {"containers": [], "nodeName": "n1", "clusterIP": "198.19.0.1"},
+        "status": {"phase": "Running"},
+    }
+    assert _as_posted(found) == {
+        "metadata": {"name": "job-c1", "labels": {"regroup.dev/job": "job"}},
+        "spec": {"containers": []},
+    }
+
+
+def test_a_secret_is_posted_with_its_data() -> None:
+    assert _as_posted({"metadata": {"name": "token"}, "data": {"a": "b"}})["data"] == {"a": "b"}
+
+
+def test_a_quantile_is_one_of_the_values() -> None:
+    assert quantile([3.0, 1.0, 2.0], 0.99) == 3.0
+    assert quantile([float(n) for n in range(1, 201)], 0.99) == 199.0
