@@ -249,6 +249,10 @@ class Run:
         """Whether all courses are, and left a whole job each."""
         return not self._running and all(course.is_whole() for course in self.courses)
 
+    def live_pods(self) -> set[str]:
+        """UIDs."""
+        return {pod["metadata"]["uid"] for name in JOBS for pod in self._cluster.live(name)}
+
     def all_run(self) -> bool:
         return {self._cluster.status(name).get("phase") for name in JOBS} == {"Running"}
 
@@ -267,9 +271,9 @@ def test_whatever_the_api_server_answers_jobs_are_whole_and_all_is_counted_once(
         for course in run.courses:
             course.ends = True
         run.go_on_until(lambda: run.is_over() and not proxy.has_late)
-        cluster.phase = "running"
+        made, cluster.phase = run.live_pods(), "running"
         run.go_on_until(run.all_run)
-        assert run.is_over()
+        assert run.live_pods() == made
         assert {fault.name for fault in Fault} <= proxy.counts.keys()
         print(f"{dict(proxy.counts)}, {kubelet.restarts} restarts")
         print(f"late pods: {sorted(proxy.late_pods)}, two at a time: {run.judge.doubles}")
