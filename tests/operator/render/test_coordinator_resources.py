@@ -10,7 +10,7 @@ import pytest
 
 from regroup_operator.api.settings import Settings
 from regroup_operator.render import workload
-from regroup_operator.render.coordinator_resources import MIB, peak_bytes, resources_for
+from regroup_operator.render.coordinator_resources import MIB, kept_bytes, resources_for
 from regroup_trainer.protocol.ledger import Ledger
 from tests.support.kube_api import ROOT
 from tests.support.rendering import SETTINGS, make_valid_job
@@ -42,11 +42,11 @@ def measured(metric: str) -> dict[tuple[int, int], float]:
     }
 
 
-def test_the_peak_is_as_measured() -> None:
+def test_the_memory_is_as_measured() -> None:
     peaks = measured("rss_peak_mb")
     assert max(peaks) == (512, 512)
     for size, peak in peaks.items():
-        assert peak == pytest.approx(peak_bytes(*size) / MIB, rel=0.1)
+        assert peak == pytest.approx(kept_bytes(*size) / MIB, rel=0.05)
 
 
 def test_a_small_job_gets_what_the_installation_says() -> None:
@@ -55,9 +55,9 @@ def test_a_small_job_gets_what_the_installation_says() -> None:
 
 
 def test_a_large_job_gets_more() -> None:
-    assert resources_for(GIVEN, workers=512, ranks=512) == {
-        "requests": {"cpu": "1000m", "memory": "136Mi"},
-        "limits": {"memory": "272Mi"},
+    assert resources_for(GIVEN, workers=1024, ranks=8192) == {
+        "requests": {"cpu": "1000m", "memory": "128Mi"},
+        "limits": {"memory": "627Mi"},
     }
 
 
@@ -83,9 +83,9 @@ def test_more_ranks_never_get_less_and_a_request_is_at_most_its_limit(workers: i
 def test_workers_that_a_job_may_have_by_itself_count_and_spares_and_all_ranks() -> None:
     few = resources_of()["requests"]["cpu"]
     assert few == "20m"
-    assert resources_of(**up_to(100))["requests"]["cpu"] == "200m"
-    assert resources_of(**up_to(100), spares=10)["requests"]["cpu"] == "220m"
-    assert resources_of(**up_to(100), nprocPerNode=2)["requests"]["cpu"] == "400m"
+    assert resources_of(**up_to(100))["requests"]["cpu"] == "55m"
+    assert resources_of(**up_to(100), spares=20)["requests"]["cpu"] == "66m"
+    assert resources_of(**up_to(100), nprocPerNode=2)["requests"]["cpu"] == "70m"
 
 
 def test_no_job_counts_for_more_workers_than_the_installation_allows() -> None:
