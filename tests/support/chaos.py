@@ -325,7 +325,11 @@ class Job:
                 self._do(coordinator, coordinator.core.on_closed(connection.member, self.now))
         for reserve in [reserve for reserve in coordinator.reserving if reserve[0] <= self.now]:
             coordinator.reserving.remove(reserve)
-            number, newest = number_files.reserve(self.volume.layout.directory, reserve[1])
+            try:
+                number, newest = number_files.reserve(self.volume.layout.directory, reserve[1])
+            except number_files.SupersededError:
+                self.end(coordinator, closing=True)  # as the server does: it decides nothing more
+                return
             self._do(coordinator, coordinator.core.on_reserved(number, newest, self.now))
         if self.now - coordinator.ticked >= coordinator.core.pause(self.now):
             coordinator.ticked = self.now

@@ -76,11 +76,12 @@ def uids(kubelets: Kubelets) -> Pods:
     return {name: pod["metadata"]["uid"] for name, pod in kubelets.pods().items()}
 
 
-def expect_replacement(kubelets: Kubelets, before: Pods, lost: str, by: str) -> None:
-    """The lost worker is replaced once, and every other pod is the one of before."""
-    wait_until("a replacement", lambda: by in kubelets.pods(), seconds=WAIT_SECONDS)
+def expect_replacement(kubelets: Kubelets, before: Pods, lost: str, *by: str) -> None:
+    """The lost worker is replaced once, by one of these; every other pod is the one of before."""
+    wait_until("a replacement", lambda: kubelets.pods().keys() & set(by), seconds=WAIT_SECONDS)
     now = uids(kubelets)
-    assert now.keys() - before.keys() == {by}
+    (new,) = now.keys() - before.keys()
+    assert new in by
     assert {name: now[name] for name in before if name != lost} == {
         name: uid for name, uid in before.items() if name != lost
     }
@@ -100,7 +101,8 @@ def test_only_the_leader_acts_and_shows_jobs_and_the_other_follows_a_sigterm_at_
     kubelets.write("gpt-w0-1", {"phase": "Failed"})
     start = time.monotonic()
     assert leader.stop() == 0
-    expect_replacement(kubelets, before, "gpt-w0-1", "gpt-w0-2")
+    # A leader that ends between its write of the status and the pod leaves the number unused.
+    expect_replacement(kubelets, before, "gpt-w0-1", "gpt-w0-2", "gpt-w0-3")
     wait_until("another leader", standby.leads, seconds=WAIT_SECONDS)
     seconds = time.monotonic() - start
     print(f"another replica acted within {seconds:.2f} s after SIGTERM")

@@ -223,11 +223,12 @@ class Faults(RuleBasedStateMachine):
             return
         for agent in job.agents.values():
             agent.reachable, agent.stuck_in = True, None
-        job.wait(5.0)
-        for index in range(job.desired.workers):
-            if not any(a.index == index and a.alive for a in job.agents.values()):
-                job.add_agent(index)
-        job.wait(70.0)
+        for seconds in (5.0, 20.0, 70.0):  # a worker that leaves may save the state first
+            job.wait(seconds)
+            for index in range(job.desired.workers):
+                if not any(a.index == index and a.alive for a in job.agents.values()):
+                    job.add_agent(index)
+        job.wait(10.0)
         at = job.step
         job.wait(5.0)
         assert job.step > at, job.core.state.waiting
