@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -28,6 +27,7 @@ import aiohttp
 
 from bench.coordinator_agents import AgentGroup
 from bench.harness import Plan, Values, command
+from devcluster.processes import cpu_seconds, memory_mib
 from regroup.local.processes import (
     ADDRESS,
     NODE_OF_COORDINATOR,
@@ -47,7 +47,6 @@ REPORTS = 1600
 QUICK_ROUNDS = 2
 STATUSES = 5
 START_SECONDS = 60.0
-MIB = 2**20
 UNITS = {
     "rss_mb": "MiB",
     "rss_peak_mb": "MiB",
@@ -130,30 +129,24 @@ class Usage:
     """Memory and CPU of a process, as the kernel counts them."""
 
     def __init__(self, pid: int) -> None:
-        self._folder = Path(f"/proc/{pid}")
+        self._pid = pid
         self._cpu = 0.0
 
     def cpu_since_last(self) -> float:
         """CPU seconds since the last call."""
-        fields = (self._folder / "stat").read_text().rpartition(")")[2].split()
-        now = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        now = cpu_seconds(self._pid)
         spent, self._cpu = now - self._cpu, now
         return spent
 
     def rss_mib(self) -> float:
         """Resident memory now."""
-        return self._status("VmRSS")
+        return memory_mib(self._pid)
 
     def peak_mib_since_last(self) -> float:
         """The most resident memory since the last call."""
-        peak = self._status("VmHWM")
-        (self._folder / "clear_refs").write_text("5")
+        peak = memory_mib(self._pid, "VmHWM")
+        Path(f"/proc/{self._pid}/clear_refs").write_text("5")
         return peak
-
-    def _status(self, name: str) -> float:
-        lines = (self._folder / "status").read_text().splitlines()
-        line = next(line for line in lines if line.startswith(f"{name}:"))
-        return int(line.split()[1]) * 1024 / MIB
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from devcluster import cgroups
 from devcluster.errors import CommandFailedError, DevclusterError
@@ -152,6 +153,24 @@ def start_time(pid: int) -> int | None:
     """
     fields = read_proc(pid, "stat").rpartition(")")[2].split()
     return None if not fields or (fields[0] in "ZX" and not _runs(pid)) else int(fields[19])
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used since its start. Raises LookupError when it is gone."""
+    fields = read_proc(pid, "stat").rpartition(")")[2].split()
+    if not fields:
+        raise LookupError(f"process {pid} is gone")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mib(pid: int, kind: Literal["VmRSS", "VmHWM"] = "VmRSS") -> float:
+    """The memory that a process has in use, or the most that it had (VmHWM). Raises LookupError
+    when it is gone.
+    """
+    for line in read_proc(pid, "status").splitlines():
+        if line.startswith(f"{kind}:"):
+            return int(line.split()[1]) / 1024
+    raise LookupError(f"process {pid} is gone")
 
 
 def _runs(pid: int) -> bool:

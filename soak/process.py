@@ -7,7 +7,7 @@ import os
 import signal
 from dataclasses import dataclass
 
-from devcluster.processes import read_proc, start_time
+from devcluster.processes import memory_mib, start_time
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,6 @@ class Process:
 
 def mebibytes(process: Process) -> float | None:
     """The memory that a process has in use."""
-    for line in read_proc(process.pid, "status").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
+    with contextlib.suppress(LookupError):
+        return memory_mib(process.pid)
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from bench.operator.audit import CONTROLLERS, Write, writes
+from bench.operators.audit import CONTROLLERS, Write, writes
 
 
 def event(user: str, verb: str, resource: str = "pods", **more: Any) -> str:

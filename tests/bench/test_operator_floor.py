@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bench.operator.course import quantile
-from bench.operator.floor import _as_posted
+from bench.operators.course import quantile
+from bench.operators.floor import _as_posted
 
 
 def test_what_the_api_server_fills_in_is_not_posted() -> None:

@@ -142,7 +142,7 @@ class FormerJob:
         assert not self._agents.refusals
 
     def until_it_is_followed(self) -> None:
-        """Wait until the status shows more steps: the operator hears the coordinator."""
+        """Wait until the status shows more steps: the operator follows the coordinator."""
 
         def step() -> int:
             return self.status().get("progress", {}).get("step") or 0

@@ -8,8 +8,6 @@ older release.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
 import signal
 import subprocess
 import sys
@@ -22,16 +20,13 @@ from typing import Self
 
 from aiohttp import web
 
-from regroup_trainer.coordinator.coordinator_status import StatusLines
+from bench.operators.status_routes import STEP_SECONDS, StatusRoutes
 from regroup_trainer.protocol.addresses import COORDINATOR_PORT
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, MemberStatus
 from regroup_trainer.protocol.rank_messages import Progress
-from regroup_trainer.system.line_stream import LineStream
 from tests.support.operator_simulation import make_coordinator_status
 
-STEP_SECONDS = 1.0
-"""Each step raises the sequence of a status: no request is held for longer."""
 WORKERS = 8
 """Of each job."""
 
@@ -90,31 +85,12 @@ class CoordinatorFleet:
             self._process.send_signal(signal.SIGCONT)
 
 
-class _Answers:
+class _Answers(StatusRoutes):
     """What all of them send, and how much that was."""
 
-    def __init__(self) -> None:
-        self.count = 0
-
-    async def status(self, request: web.Request) -> web.Response:
-        after, now = int(request.query["after"]), time.time()
-        if int(now / STEP_SECONDS) <= after:
-            await asyncio.sleep(STEP_SECONDS - now % STEP_SECONDS)
-        self.count += 1
-        text = _status_now().model_dump_json()
-        return web.Response(text=text, content_type="application/json")
-
-    async def watch(self, request: web.Request) -> web.StreamResponse:
-        lines = StatusLines(float(request.query["every"]), random.random)
-        stream = await LineStream.begin(request)
-        with contextlib.suppress(ConnectionError):
-            while True:
-                line = lines.next_line(_status_now(), time.monotonic())
-                if line is not None and stream.is_free():
-                    await stream.send(line)
-                    self.count += 1
-                await asyncio.sleep(lines.pauses(time.monotonic())[1])
-        return stream.response
+    def status(self, _request: web.Request) -> CoordinatorStatus:
+        """The same for all."""
+        return _status_now()
 
 
 def _status_now() -> CoordinatorStatus:
@@ -151,7 +127,7 @@ async def _find_block(runner: web.AppRunner) -> int:
 
 async def _serve(count: int, *, with_watch: bool) -> None:
     application, answers = web.Application(), _Answers()
-    application.router.add_get("/v1/status", answers.status)
+    application.router.add_get("/v1/status", answers.get_status)
     if with_watch:
         application.router.add_get("/v1/watch", answers.watch)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)

@@ -17,6 +17,7 @@ from pathlib import Path
 import yaml
 
 from devcluster import binaries
+from devcluster.processes import cpu_seconds
 from regroup.local.processes import free_port
 from regroup_trainer.protocol.job_status import MemberStatus
 from tests.support.kube_api import ROOT, Api, Json, Namespace
@@ -118,8 +119,7 @@ class OperatorProcess:
     def cpu_seconds(self) -> float:
         """CPU time that it has used since its last start."""
         assert self._process is not None
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self._process.pid)
 
     def _healthy(self) -> bool:
         assert self._process is not None

@@ -244,7 +244,7 @@ class CoordinatorView:
 
     @property
     def knows_cut_off(self) -> bool:
-        """Whether it says that workers train on without it. It does not hear of them."""
+        """Whether it says that workers train on without it. It gets no message of theirs."""
         waiting = self.status.waiting if self.status and not self.failures else None
         return waiting is not None and waiting.reason == WaitingReason.CutOffGeneration.name
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from bench.operator.client import Client, Json
-from bench.operator.cluster import NAMESPACE
+from bench.operators.client import Client, Json
+from bench.operators.cluster import NAMESPACE
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 

@@ -18,7 +18,6 @@ from devcluster.pki import Authority
 AT_ONCE = 64
 """Requests at one time, as those of many users."""
 LINE_BYTES = 2**22
-PATCH = "application/merge-patch+json"
 Json = dict[str, Any]
 
 
@@ -49,11 +48,9 @@ class Client:
     ) -> None:
         await self._session.close()
 
-    async def request(
-        self, method: str, path: str, body: Json | None = None, content: str = "application/json"
-    ) -> Json:
+    async def request(self, method: str, path: str, body: Json | None = None) -> Json:
         """The answer. Raises RefusedError."""
-        headers = {"Content-Type": content}
+        headers = {"Content-Type": "application/json"}
         text = None if body is None else json.dumps(body)
         async with (
             self._slots,

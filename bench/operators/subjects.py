@@ -17,9 +17,9 @@ from typing import ClassVar
 
 import yaml
 
-from bench.operator import programs
-from bench.operator.client import Client, Json, RefusedError, documents
-from bench.operator.cluster import BURST, NAMESPACE, QPS, SimulatedCluster
+from bench.operators import programs
+from bench.operators.client import Client, Json, RefusedError, documents
+from bench.operators.cluster import BURST, NAMESPACE, QPS, SimulatedCluster
 from devcluster.pki import Identity
 from devcluster.processes import run
 
@@ -92,7 +92,7 @@ class Regroup(Subject):
         config["users"][0]["user"] = {"token": token}
         self._kubeconfig = self.cluster.folder / "operator.kubeconfig"
         self._kubeconfig.write_text(yaml.safe_dump(config))
-        stubs = (sys.executable, "-m", "bench.operator.coordinators", server.url)
+        stubs = (sys.executable, "-m", "bench.operators.coordinators", server.url)
         server.start("coordinators", (*stubs, server.endpoint.authority.folder))
         self.start()
         self.wait_until_led()

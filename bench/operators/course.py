@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.harness import Values
-from bench.operator import audit
-from bench.operator.client import Client, gather, until
-from bench.operator.cluster import SimulatedCluster, Usage, usage
-from bench.operator.floor import Floor
-from bench.operator.pods import PODS, PodWatch
-from bench.operator.subjects import REPLICAS, Regroup, Subject, TrainerV2
+from bench.operators import audit
+from bench.operators.client import Client, gather, until
+from bench.operators.cluster import SimulatedCluster, Usage, usage
+from bench.operators.floor import Floor
+from bench.operators.pods import PODS, PodWatch
+from bench.operators.subjects import REPLICAS, Regroup, Subject, TrainerV2
 
 SUBJECTS: Mapping[str, type[Subject]] = {
     "regroup": Regroup,
@@ -89,7 +89,7 @@ class Course:
     async def _create(self, jobs: int) -> None:
         names = [f"job-{number:05d}" for number in range(jobs)]
         cpu, created = self._cpu(), dict[str, float]()
-        offset = self._cluster.audit_log.stat().st_size
+        before = self._cluster.audit_size()
 
         async def create(name: str) -> None:
             created[name] = time.monotonic()
@@ -99,7 +99,7 @@ class Course:
         await gather(map(create, names))
         await self._until_all(self._seen.made, names, CREATION_SECONDS)
         await self._until_all(self._seen.ran, names, SETTLE_SECONDS)
-        await self._settle()
+        await until(self._subject.all_train, SETTLE_SECONDS, every=1.0)
         for what, moments in (("pods", self._seen.made), ("running", self._seen.ran)):
             took = [max(moments[name].values()) - created[name] for name in names]
             self.found[f"create_to_{what}_p50_seconds"] = statistics.median(took)
@@ -107,9 +107,7 @@ class Course:
         last = max(max(moments.values()) for moments in map(self._seen.made.__getitem__, names))
         self.found["total_seconds"] = last - begun
         self.found["cpu_ms_per_job"] = 1000 * (self._cpu() - cpu) / jobs
-        with self._cluster.audit_log.open() as log:
-            log.seek(offset)
-            self.writes = audit.writes(log)
+        self.writes = self._cluster.writes_since(before)
         self.found["api_writes_per_job"] = sum(self.writes.values()) / jobs
         usages = list(self._usages().values())
         if usages:
@@ -127,9 +125,6 @@ class Course:
             return not waiting
 
         await self._seen.until(done, seconds)
-
-    async def _settle(self) -> None:
-        await until(self._subject.all_train, SETTLE_SECONDS, every=1.0)
 
     async def _idle(self, seconds: float) -> None:
         before, begun = self._usages(), time.monotonic()
@@ -176,16 +171,13 @@ class Course:
 
     async def _restart(self, subject: Regroup) -> None:
         subject.end(REPLICAS)
-        offset = self._cluster.audit_log.stat().st_size
-        begun = time.monotonic()
+        before, begun = self._cluster.audit_size(), time.monotonic()
         subject.start()
         await asyncio.to_thread(subject.wait_until_led)
         self.found["sync_seconds"] = time.monotonic() - begun
         await self._replacement(FAILOVER_SECONDS)
         await asyncio.sleep(10)
-        with self._cluster.audit_log.open() as log:
-            log.seek(offset)
-            done = audit.writes(log)
+        done = self._cluster.writes_since(before)
         status = sum(n for write, n in done.items() if write.resource.endswith("jobs/status"))
         self.found["sync_status_writes"] = status
 

@@ -1,39 +1,37 @@
 """Coordinators that train on: one process answers at the addresses of all coordinators' pods.
 
-`python -m bench.operator.coordinators URL FOLDER`, with the folder of the certificates. Members are
+`python -m bench.operators.coordinators URL FOLDER`, with the folder of the certificates. Members are
 the job's workers that run. A step takes a second.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
 import sys
 import time
+from operator import attrgetter
 from pathlib import Path
 
 from aiohttp import web
 
-from bench.operator.client import Client, Json
-from bench.operator.pods import PODS
+from bench.operators.client import Client, Json
+from bench.operators.pods import PODS
+from bench.operators.status_routes import STEP_SECONDS, StatusRoutes
 from devcluster.pki import Authority
-from regroup_trainer.coordinator.coordinator_status import StatusLines
 from regroup_trainer.protocol.addresses import COORDINATOR_PORT
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, MemberStatus
 from regroup_trainer.protocol.rank_messages import Progress
-from regroup_trainer.system.line_stream import LineStream
 
 JOB, ROLE, INDEX = "regroup.dev/job", "regroup.dev/role", "regroup.dev/index"
-STEP_SECONDS = 1.0
 
 
-class Coordinators:
+class Coordinators(StatusRoutes):
     """What each of them knows of its job."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._at: dict[str, Json] = {}
         """Coordinators' pods by address."""
         self._workers: dict[str, dict[str, Json]] = {}
@@ -53,13 +51,14 @@ class Coordinators:
         elif runs:
             self._at[pod["status"]["podIP"]] = pod
 
-    def status(self, address: str) -> CoordinatorStatus:
-        """What the coordinator at an address says. Raises HTTPServiceUnavailable without one."""
+    def status(self, request: web.Request) -> CoordinatorStatus:
+        """What the coordinator at the address says. Raises HTTPServiceUnavailable without one."""
+        address = _address(request)
         if address not in self._at:
             raise web.HTTPServiceUnavailable
         name, job = (self._at[address]["metadata"][key] for key in ("name", "labels"))
         job = job[JOB]
-        members = sorted(map(_member, self._workers.get(job, {}).values()), key=_index)
+        members = sorted(map(_member, self._workers.get(job, {}).values()), key=attrgetter("index"))
         step, generation = int(time.time() / STEP_SECONDS), GenerationNumber(1, 1)
         progress = Progress(generation=generation, rank=0, step=step, time=time.time())
         return CoordinatorStatus(
@@ -75,30 +74,6 @@ class Coordinators:
             members=tuple(members),
         )
 
-    async def get_status(self, request: web.Request) -> web.Response:
-        """It says at once what has changed, or after a step."""
-        after, now = int(request.query["after"]), time.time()
-        if int(now / STEP_SECONDS) <= after:
-            await asyncio.sleep(STEP_SECONDS - now % STEP_SECONDS)
-        text = self.status(_address(request)).model_dump_json()
-        return web.Response(text=text, content_type="application/json")
-
-    async def watch(self, request: web.Request) -> web.StreamResponse:
-        """Lines as of the real one."""
-        address, lines = (
-            _address(request),
-            StatusLines(float(request.query["every"]), random.random),
-        )
-        self.status(address)
-        stream = await LineStream.begin(request)
-        with contextlib.suppress(ConnectionError):
-            while True:
-                line = lines.next_line(self.status(address), time.monotonic())
-                if line is not None and stream.is_free():
-                    await stream.send(line)
-                await asyncio.sleep(lines.pauses(time.monotonic())[1])
-        return stream.response
-
     async def put_desired(self, request: web.Request) -> web.Response:
         """Take the revision."""
         desired = Desired.model_validate_json(await request.read())
@@ -112,8 +87,8 @@ class Coordinators:
 
 
 def _address(request: web.Request) -> str:
-    assert request.transport is not None
-    return str(request.transport.get_extra_info("sockname")[0])
+    """As the request has it: also when its connection is gone."""
+    return str(request.url.host)
 
 
 def _member(pod: Json) -> MemberStatus:
@@ -126,10 +101,6 @@ def _member(pod: Json) -> MemberStatus:
         rank=index,
         step=1,
     )
-
-
-def _index(member: MemberStatus) -> int:
-    return member.index
 
 
 async def _serve(url: str, folder: Path) -> None:

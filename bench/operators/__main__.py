@@ -1,6 +1,6 @@
 """Jobs of eight workers on a real control plane whose nodes kwok simulates.
 
-    make bench NAME=operator ARGS="--case 100x8"
+    make bench NAME=operators ARGS="--case 100x8"
 
 Regroup's operator, Kubeflow Trainer v2 with JobSet, and the floor each have a cluster of their own,
 one after another. The coordinators of Regroup's jobs are stubs that speak the protocol and make a
@@ -21,8 +21,8 @@ import click
 from rich.console import Console
 
 from bench import harness
-from bench.operator.cluster import POD_ADDRESSES
-from bench.operator.course import UNITS, Size, measure
+from bench.operators.cluster import POD_ADDRESSES
+from bench.operators.course import UNITS, Size, measure
 from devcluster.processes import run
 
 NAME = "operator"
@@ -81,11 +81,11 @@ def _enter_namespace() -> None:
     if INSIDE not in os.environ:
         as_root = () if os.geteuid() == 0 else ("--user", "--map-root-user")
         os.environ[INSIDE] = "1"
-        again = (sys.executable, "-m", "bench.operator", *sys.argv[1:])
+        again = (sys.executable, "-m", "bench.operators", *sys.argv[1:])
         os.execvp("unshare", ("unshare", "--net", *as_root, "--", *again))
     run(["ip", "link", "set", "lo", "up"])
     run(["ip", "route", "replace", "local", POD_ADDRESSES, "dev", "lo"])
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m bench.operator")
+    main(prog_name="python -m bench.operators")

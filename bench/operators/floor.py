@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from bench.operator.client import Json, gather, until
-from bench.operator.cluster import NAMESPACE
-from bench.operator.subjects import REPLICAS, START_SECONDS, Regroup
+from bench.operators.client import Json, gather, until
+from bench.operators.cluster import NAMESPACE
+from bench.operators.subjects import REPLICAS, START_SECONDS, Regroup
 
 PATTERN = "pattern-of-a-job"
 COLLECTIONS = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +12,12 @@ from typing import Self
 
 import yaml
 
-from bench.operator import audit, programs
-from bench.operator.client import Client, Json, until
+from bench.operators import audit, programs
+from bench.operators.client import Client, Json, until
 from devcluster.apiserver import ApiServer
 from devcluster.controlplane import CLIENTS
 from devcluster.pki import Identity
-from devcluster.processes import read_proc
+from devcluster.processes import cpu_seconds, memory_mib
 
 POD_ADDRESSES = "198.18.0.0/16"
 """All are local in the benchmark's network namespace."""
@@ -53,14 +53,7 @@ class Usage:
 
 def usage(pid: int) -> Usage:
     """Raises LookupError when there is no such process."""
-    stat, status = read_proc(pid, "stat"), read_proc(pid, "status")
-    if not stat or "VmRSS" not in status:
-        raise LookupError(f"process {pid} has ended")
-    fields = stat.rpartition(")")[2].split()
-    sizes = dict(line.split(":", 1) for line in status.splitlines())
-    rss, peak = (int(sizes[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
-    ticks = int(fields[11]) + int(fields[12])
-    return Usage(ticks / os.sysconf("SC_CLK_TCK"), rss, peak)
+    return Usage(cpu_seconds(pid), memory_mib(pid), memory_mib(pid, "VmHWM"))
 
 
 class SimulatedCluster:
@@ -117,6 +110,16 @@ class SimulatedCluster:
             return sum(map(_is_ready, nodes)) == count
 
         await until(are_ready, READY_SECONDS)
+
+    def audit_size(self) -> int:
+        """Bytes of the audit log: where `writes_since` is to begin."""
+        return self.audit_log.stat().st_size
+
+    def writes_since(self, begin: int) -> Counter[audit.Write]:
+        """The writes that came after the audit log had so many bytes."""
+        with self.audit_log.open() as log:
+            log.seek(begin)
+            return audit.writes(log)
 
     def controllers_pid(self) -> int:
         """Of Kubernetes' controller manager."""
