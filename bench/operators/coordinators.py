@@ -1,7 +1,7 @@
 """Coordinators that train on: one process answers at the addresses of all coordinators' pods.
 
-`python -m bench.operators.coordinators URL FOLDER`, with the folder of the certificates. Members are
-the job's workers that run. A step takes a second.
+`python -m bench.operators.coordinators URL FOLDER`, with the folder of the certificates. Members
+are the job's workers that run. A step takes a second.
 """
 
 from __future__ import annotations
