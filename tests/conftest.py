@@ -1,8 +1,7 @@
 """How the whole suite runs: in which order, what beside what, and what a failing test names.
 
 Tests that wait (for a cluster, an API server, a time-out) run beside tests that compute. Therefore
-`make test` has a worker of pytest-xdist for each core. Tests that are marked `long` run one after
-the other, with nothing beside them.
+pytest-xdist has a worker for each core.
 """
 
 from __future__ import annotations
@@ -27,6 +26,8 @@ _MOST_WORKERS = 6
 _SHARED = {
     "tests/devcluster/test_cluster.py": "nodes",
     "tests/e2e/*": "nodes",
+    "tests/soak/test_soak.py": "nodes",
+    "tests/bench/test_recovery.py": "nodes",
     "*_apiserver.py": "an API server",
     "tests/demo/*": "a Prometheus",
 }
