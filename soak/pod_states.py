@@ -43,10 +43,13 @@ def state(pod: Json, now: float, runs: Callable[[str], bool]) -> str:
 def waits_for_kubernetes(looks: Sequence[PodLook], minimum: int) -> Iterator[tuple[float, float]]:
     """From when to when too few pods could run only because Kubernetes did not start them: those
     through which workers meet, or `minimum` workers. One look after another.
+
+    A look says that a pod was late for `LATE_SECONDS`. What was before, while nobody could look, it
+    does not say.
     """
     for before, look in pairwise(looks):
         if _waits(look.meeting, 1) or _waits(look.workers, minimum):
-            yield before.time, look.time
+            yield max(before.time, look.time - LATE_SECONDS), look.time
 
 
 def _waits(states: Sequence[str], minimum: int) -> bool:

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from soak.pod_states import TAKEN, UNPLACED, UNSEEN, state
+from soak.pod_states import (
+    LATE_SECONDS,
+    TAKEN,
+    UNPLACED,
+    UNSEEN,
+    PodLook,
+    state,
+    waits_for_kubernetes,
+)
 
 CREATED, PLACED = "2026-01-01T00:00:00Z", "2026-01-01T00:00:10Z"
 NEW_YEAR = 1767225600.0
@@ -34,3 +42,8 @@ def test_a_pod_is_late_only_while_kubernetes_does_nothing_about_it(
     described: Json, seconds: float, expected: str
 ) -> None:
     assert state(described, NEW_YEAR + seconds, lambda node: node != "off") == expected
+
+
+def test_a_late_pod_excuses_no_time_in_which_nobody_could_look() -> None:
+    late = [PodLook(0.0, (TAKEN,), (TAKEN,)), PodLook(60.0, (TAKEN,), (UNSEEN,))]
+    assert list(waits_for_kubernetes(late, 1)) == [(60.0 - LATE_SECONDS, 60.0)]
