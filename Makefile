@@ -47,7 +47,8 @@ test: prepare ## Run the tests: unit tests, with a real API server, on a real cl
 .PHONY: test-long
 test-long: prepare ## Run the long tests: lost nodes, drains, torchrun on a cluster (needs root)
 	@$(RUN) -m devcluster build --policies > /dev/null
-	$(RUN) -m pytest -n auto -m long $(ARGS)
+	$(RUN) -m pytest -n auto -m "long and not cluster" $(ARGS)
+	$(RUN) -m pytest -m "long and cluster" $(ARGS)
 
 # The slow steps of a new machine come before the tests, because their progress is visible here.
 # Go compiles while packages are fetched and layers are written.
