@@ -15,7 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from demo import programs
 from tests.support import expositions
 
-PAGE = Path(__file__).resolve().parents[1] / "docs/reference/metrics.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/reference/metrics.md"
+CHART = ROOT / "charts/regroup"
 JOB = {"namespace", "trainingjob"}
 """Labels of every series of a job, which the page leaves out."""
 SECTIONS: dict[str, set[str]] = {
@@ -103,6 +105,17 @@ def test_type_labels_and_help_are_those_of_a_scrape(real: dict[str, Series], nam
     shown = ON_PAGE[name]
     assert (shown.type, shown.labels) == (real[name].type, real[name].labels)
     assert shown.text.startswith(real[name].text.rstrip(".")), real[name].text
+
+
+@pytest.mark.parametrize("folder", ["alerts", "dashboards"])
+def test_rules_and_dashboards_ask_for_series_of_the_page(folder: str) -> None:
+    texts = [file.read_text() for file in (CHART / folder).iterdir()]
+    prefixes = {name.partition("_")[0] for name in ON_PAGE}
+    asked = set(re.findall(rf"\b(?:{'|'.join(prefixes)})_\w+", " ".join(texts)))
+    assert len(asked) >= 10
+    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked} <= set(ON_PAGE) - set(
+        NOT_BUILT
+    )
 
 
 @pytest.mark.parametrize("exposition", PROGRAMS)

@@ -70,12 +70,12 @@ class Fires(Course):
 COURSES: dict[str, tuple[Course, ...]] = {
     "TrainingJobStalled": (
         Fires(40, {**RUNNING, of_job("step", pod="w0"): "0+10x10 100x90"}, shown="100"),
-        # Rank 0 has moved, and some steps were done again.
+        # Rank 0 has moved, and some steps were done again. Its former pod is not gone yet.
         Course(
             60,
             {
                 **RUNNING,
-                of_job("step", pod="w0"): "0+10x30 _x60",
+                of_job("step", pod="w0"): "0+10x30 300x60",
                 of_job("step", pod="w1"): "_x30 250+10x60",
             },
         ),
@@ -266,7 +266,7 @@ COURSES: dict[str, tuple[Course, ...]] = {
                     "controller_runtime_reconcile_errors_total",
                     namespace="regroup-system",
                     controller="trainingjob",
-                ): "0x5 4x60"
+                ): " ".join(str(minute // 4) for minute in range(60))
             },
         ),
     ),
@@ -293,8 +293,9 @@ COURSES: dict[str, tuple[Course, ...]] = {
         ),
     ),
     "TrainingJobGpuXid": (
+        # The rank has died of it.
         Fires(
-            10,
+            14,
             {
                 series(
                     "DCGM_FI_DEV_XID_ERRORS",
