@@ -17,9 +17,8 @@ from demo.panels import (
     Series,
     Table,
     board_of,
-    chart_panel,
-    figure_panel,
     filled,
+    overview,
     table_panel,
     variable,
 )
@@ -188,15 +187,8 @@ WORST = Table(
 
 def panels() -> list[Panel]:
     """All panels in reading order."""
-    built: list[Panel] = [
-        figure_panel(figure, Place(4 * column, 0, 4, 4)) for column, figure in enumerate(FIGURES)
-    ]
-    for number, chart in enumerate(CHARTS):
-        row, column = divmod(number, 2)
-        built.append(chart_panel(chart, Place(12 * column, 4 + 8 * row, 12, 8)))
-    built.append(table_panel(NAMESPACES, Place(0, 20, 14, 9)))
-    built.append(table_panel(WORST, Place(14, 20, 10, 9)))
-    return built
+    namespaces = table_panel(NAMESPACES, Place(0, 20, 14, 9))
+    return [*overview(FIGURES, CHARTS), namespaces, table_panel(WORST, Place(14, 20, 10, 9))]
 
 
 def build() -> dict[str, Any]:

@@ -12,19 +12,15 @@ from demo.panels import (
     SOURCE_VARIABLE,
     Chart,
     Figure,
-    Panel,
-    Place,
     Series,
     board_of,
-    chart_panel,
-    figure_panel,
     filled,
+    overview,
 )
 
 OURS = "and on (instance) trainingjob_internal_errors_total"
 CONTROLLER = 'controller="trainingjob"'
 QUEUE = 'name="trainingjob"'
-GOOD = ((None, "green"), (1, "red"))
 
 
 def rate(series: str, labels: str = "") -> str:
@@ -57,7 +53,7 @@ FIGURES = (
     Figure(
         "Replicas",
         "Replicas that answer Prometheus.",
-        "count(trainingjob_internal_errors_total)",
+        f"count(leader_election_master_status {OURS})",
         "none",
         decimals=0,
         steps=((None, "red"), (1, "yellow"), (2, "green")),
@@ -89,10 +85,10 @@ FIGURES = (
     Figure(
         "Internal errors",
         "Rounds that ended in an error that the operator does not know: report it.",
-        "sum(trainingjob_internal_errors_total)",
+        "sum(trainingjob_internal_errors_total and on (instance) leader_election_master_status)",
         "none",
         decimals=0,
-        steps=GOOD,
+        steps=((None, "green"), (1, "red")),
     ),
 )
 CHARTS = (
@@ -178,19 +174,8 @@ CHARTS = (
 )
 
 
-def panels() -> list[Panel]:
-    """All panels in reading order."""
-    built: list[Panel] = [
-        figure_panel(figure, Place(4 * column, 0, 4, 4)) for column, figure in enumerate(FIGURES)
-    ]
-    for number, chart in enumerate(CHARTS):
-        row, column = divmod(number, 2)
-        built.append(chart_panel(chart, Place(12 * column, 4 + 8 * row, 12, 8)))
-    return built
-
-
 def build() -> dict[str, Any]:
     """The dashboard in Grafana's JSON model."""
     board = board_of("Operator", "The operator: whether it acts, keeps up and is answered.")
     board.time("now-3h", "now").refresh("30s").variables([SOURCE_VARIABLE])
-    return filled(board, panels())
+    return filled(board, overview(FIGURES, CHARTS))

@@ -197,6 +197,17 @@ def chart_panel(chart: Chart, place: Place) -> timeseries.Panel:
     return panel if chart.decimals is None else panel.decimals(chart.decimals)
 
 
+def overview(figures: tuple[Figure, ...], charts: tuple[Chart, ...]) -> list[Panel]:
+    """Six figures beside each other, and rows of two charts below them."""
+    shown: list[Panel] = [
+        figure_panel(figure, Place(4 * column, 0, 4, 4)) for column, figure in enumerate(figures)
+    ]
+    for number, chart in enumerate(charts):
+        row, column = divmod(number, 2)
+        shown.append(chart_panel(chart, Place(12 * column, 4 + 8 * row, 12, 8)))
+    return shown
+
+
 def overrides(series: Series) -> Iterable[models.DynamicConfigValue]:
     """The field properties that a series sets."""
     if series.color:
