@@ -35,9 +35,17 @@ def server() -> Iterator[ApiServer]:
         apply(api, "create", "namespace", RELEASE)
         for plural in KINDS.values():
             apply(api, "create", "-f", str(definition(plural)))
-        for plural in KINDS.values():
-            wait_until(plural, lambda p=plural: api.request("GET", f"{PATH}/{p}").status == 200, 60)
+        wait_until(
+            "the three kinds",
+            lambda: all(serves(api, plural) for plural in KINDS.values()),
+            seconds=60,
+        )
         yield server
+
+
+def serves(api: Api, plural: str) -> bool:
+    """Whether the API server has taken up a definition."""
+    return api.request("GET", f"{PATH}/{plural}").status == 200
 
 
 def rendered(server: ApiServer) -> dict[str, Json]:
