@@ -16,6 +16,7 @@ import click
 
 if TYPE_CHECKING:
     from regroup.kubernetes.cluster_api import ClusterApi
+    from regroup.kubernetes.kubeconfig import Target
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -74,7 +75,10 @@ class Cluster:
         _require_client()
         from regroup.kubernetes.cluster_api import ClusterApi
 
-        return ClusterApi(self._target(), self.timeout or _NO_LIMIT_SECONDS)
+        api = ClusterApi(self._target(), self.timeout or _NO_LIMIT_SECONDS)
+        if context := click.get_current_context(silent=True):
+            context.call_on_close(api.close)
+        return api
 
     @functools.cached_property
     def namespace(self) -> str:
@@ -82,7 +86,7 @@ class Cluster:
         _require_client()
         return self._target().current_namespace()
 
-    def _target(self) -> Any:
+    def _target(self) -> Target:
         from regroup.kubernetes.kubeconfig import Target
 
         return Target(self.kubeconfig, self.context, self.chosen_namespace)

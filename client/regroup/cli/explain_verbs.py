@@ -40,9 +40,10 @@ from regroup.cli.cluster_options import (
 def why(cluster: Cluster, name: str, operator_namespace: str, output: str | None) -> None:
     """Say why a job does not train.
 
-    In one sentence, with the evidence and what to do. The reason is the operator's own. Evidence is from the status, events, pods,
-    nodes and quotas, as far as you may read them. Only while the operator is
-    away does this command judge itself, and says so.
+    In one sentence, with the evidence and what to do. The reason is the
+    operator's own. Evidence is from the status, events, pods, nodes and quotas,
+    as far as you may read them. Only while the operator is away does this
+    command judge itself, and says so.
     """
     from regroup.kubernetes.output import structured
     from regroup.kubernetes.scene import gather

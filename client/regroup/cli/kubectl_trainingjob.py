@@ -78,7 +78,7 @@ def _sentence(error: Exception) -> str:
 @click.version_option(package_name="regroup")
 @cluster_flags
 @click.pass_context
-def trainingjob(ctx: click.Context, **chosen: Any) -> None:
+def trainingjob(ctx: click.Context, /, **chosen: Any) -> None:
     """See and change TrainingJobs, and find out why one does not train.
 
     Exit codes: 0 done, 1 an error, 2 a wrong command line; `status` and --wait

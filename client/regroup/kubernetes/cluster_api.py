@@ -48,6 +48,10 @@ class ClusterApi:
         self._leases = client.CoordinationV1Api(self._api)
         self._timeout = timeout_seconds
 
+    def close(self) -> None:
+        """Close its connections."""
+        self._api.close()
+
     # --- TrainingJobs -----------------------------------------------------------------------------
 
     def job(self, namespace: str, name: str) -> Object:

@@ -100,17 +100,24 @@ def status_lines(job: JobRecord, now: datetime, width: int, *, wide: bool) -> li
 
 def status_line(job: JobRecord, now: datetime) -> str:
     """The status in one line, for -w and --wait: with the reason where it does not train."""
-    status = job.status
-    shown = status.progress
+    text = "" if _trains(job) else f": {message(job)}"
+    return f"{clock(now)[11:]}  {figures(job)}{text}"
+
+
+def figures(job: JobRecord) -> str:
+    """Phase, workers and step, in a line."""
+    status, shown = job.status, job.status.progress
     step = f"step {shown.step}" + (f"/{shown.total_steps}" if shown.total_steps else "")
-    trains = job.phase in ("Running", "Resizing", "Succeeded")
-    parts = [f"{status.ready_replicas}/{job.replicas} workers", step]
-    if trains and shown.loss is not None:
+    parts = [f"{job.phase}, {status.ready_replicas}/{job.replicas} workers", step]
+    if _trains(job) and shown.loss is not None:
         parts.append(f"loss {shown.loss:.4f}")
-    if trains and shown.remaining_seconds and not job.has_ended:
+    if _trains(job) and shown.remaining_seconds and not job.has_ended:
         parts.append(f"{duration(shown.remaining_seconds)} left")
-    text = "" if trains else f": {message(job)}"
-    return f"{clock(now)[11:]}  {job.phase:<10}  {', '.join(parts)}{text}"
+    return ", ".join(parts)
+
+
+def _trains(job: JobRecord) -> bool:
+    return job.phase in ("Running", "Resizing", "Succeeded")
 
 
 def message(job: JobRecord) -> str:

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from regroup.kubernetes.cluster_errors import ClusterError
 
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError)
+"""What the client raises for files that hold anything."""
 _DEFAULT = Path("~/.kube/config")
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -42,10 +46,12 @@ class Target:
                         client_configuration=settings,
                         persist_config=False,
                     )
-            except (ConfigException, OSError, ValueError, KeyError, TypeError) as error:
+            except (ConfigException, *_UNREADABLE) as error:
                 raise ClusterError(self._explain(error)) from None
         if logged:
-            raise ClusterError(self._explain(f"no credentials: {logged[0]}"))
+            raise ClusterError(
+                self._explain(f"no credentials: its login program failed: {logged[0]}")
+            )
         return client.ApiClient(settings)
 
     def current_namespace(self) -> str:
@@ -62,7 +68,7 @@ class Target:
 
         try:
             contexts, active = config.list_kube_config_contexts(self._files())
-        except (config.ConfigException, OSError, ValueError, KeyError, TypeError):
+        except (config.ConfigException, *_UNREADABLE):
             return {}
         chosen = next((c for c in contexts if c["name"] == self.context), None)
         return dict((chosen if self.context else active or {}) or {}).get("context") or {}

@@ -107,6 +107,7 @@ class Follower:
     choice: Choice
     query: LogQuery
     note: Callable[[str], None]
+    pause: float = LOOK_SECONDS
     _lines: queue.Queue[str] = field(default_factory=lambda: queue.Queue(_QUEUED))
     _threads: dict[str, threading.Thread] = field(default_factory=dict)
 
@@ -115,9 +116,9 @@ class Follower:
         ended, next_look = False, 0.0
         while True:
             if not ended and time.monotonic() >= next_look:
-                ended, next_look = self._start_new(), time.monotonic() + LOOK_SECONDS
+                ended, next_look = self._start_new(), time.monotonic() + self.pause
             try:
-                yield self._lines.get(timeout=LOOK_SECONDS / 4)
+                yield self._lines.get(timeout=self.pause / 4)
             except queue.Empty:
                 if ended and not any(thread.is_alive() for thread in self._threads.values()):
                     return

@@ -17,6 +17,11 @@ T = TypeVar("T")
 NODES_READ = 16
 LEASE = "regroup-operator"
 _NOT_FOUND = 404
+_GAPS = {
+    403: "your role may not read this",
+    _NOT_FOUND: "not found (see --operator-namespace)",
+}
+"""Status of a refusal -> words for it."""
 
 
 def gather(api: ClusterApi, namespace: str, name: str, operator: str, now: datetime) -> Scene:
@@ -28,7 +33,7 @@ def gather(api: ClusterApi, namespace: str, name: str, operator: str, now: datet
     pods = _try("pods", gaps, lambda: read_pods(api.pods(namespace, name))) or []
     events = _try("events", gaps, lambda: events_of(api, namespace, job, pods)) or []
     quotas = _try("quotas", gaps, lambda: [read_quota(q) for q in api.quotas(namespace)]) or []
-    lease = _try("the operator's Lease", gaps, lambda: api.lease(operator, LEASE))
+    lease = _try("Lease of the operator", gaps, lambda: api.lease(operator, LEASE))
     return Scene(
         job=job,
         operator=operator_sign(job, lease, now),
@@ -80,5 +85,5 @@ def _try(what: str, gaps: list[str], read: Callable[[], T]) -> T | None:
     try:
         return read()
     except ClusterError as error:
-        gaps.append(f"{what}: {error}")
+        gaps.append(f"{what}: {_GAPS.get(error.status) or error}")
         return None

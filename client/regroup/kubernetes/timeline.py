@@ -42,8 +42,8 @@ class Timeline:
     end: datetime
     """Its end, or now."""
     ended: bool
-    trains: bool
-    """Whether it trains at the end."""
+    waits_since: datetime | None
+    """Since when it does not train; None while it does, and after its end."""
     trained: bool
     """Whether it has ever trained."""
     is_cut: bool
@@ -61,11 +61,12 @@ def timeline(job: JobRecord, now: datetime) -> Timeline:
     is_cut = len(recoveries) >= _RECOVERIES_KEPT
     first = recoveries[0].time if recoveries else now
     start = first if is_cut else min(time_of(status.start_time) or job.created or first, first)
+    trains = job.phase in ("Running", "Resizing") or job.has_ended
     return Timeline(
         start=start,
         end=(time_of(status.completion_time) if job.has_ended else None) or now,
         ended=job.has_ended,
-        trains=job.phase in ("Running", "Resizing") or job.has_ended,
+        waits_since=None if trains else job.since("Ready") or start,
         trained=bool(status.progress.step or recoveries),
         is_cut=is_cut,
         recoveries=tuple(recoveries),
@@ -122,16 +123,10 @@ def bar(shown: Timeline, columns: int) -> str:
     for recovery in shown.recoveries:
         first, last = (_column(shown, time, columns) for time in (recovery.time, recovery.end))
         cells[first : last + 1] = STOPPED * (last - first + 1)
-    if not shown.trains:
-        last_known = shown.recoveries[-1].time if shown.recoveries else None
-        _wait_at_the_end(cells, _column(shown, last_known, columns) + 1 if last_known else 0)
+    if shown.waits_since is not None:
+        since = _column(shown, shown.waits_since, columns)
+        cells[since:] = WAITS * (columns - since)
     return "".join(cells)
-
-
-def _wait_at_the_end(cells: list[str], since: int) -> None:
-    """A job that does not train now: since its last recovery, or at least in the last column."""
-    for column in range(min(since, len(cells) - 1), len(cells)):
-        cells[column] = WAITS
 
 
 def _column(shown: Timeline, time: datetime, columns: int) -> int:

@@ -25,6 +25,7 @@ EVENTS_SHOWN = 6
 PODS_SHOWN = 8
 RECENT_SECONDS = 3600.0
 """Older events and recoveries are no evidence."""
+HAS_ENDED = "no, it has ended"
 PATIENCE_SECONDS = 60.0
 """An operator that has not looked at a spec for so long is away."""
 
@@ -136,7 +137,7 @@ def _by_the_operator(job: JobRecord) -> tuple[str, str, str, str]:
         condition = job.status.condition("Failed" if end == "Failed" else "Complete")
         if condition is not None and condition.status == "True":
             todo = _AFTER_FAILURE if end == "Failed" else "nothing: the job is done"
-            return condition.reason, condition.message, "no, it has ended", todo
+            return condition.reason, condition.message, HAS_ENDED, todo
     if ready is None:
         message = "no operator has looked at this job yet"
         return "NotObserved", message, HEALS["maybe"], "look again in a minute"
@@ -159,7 +160,7 @@ _AFTER_FAILURE = (
 def _evidence(scene: Scene, now: datetime) -> Iterator[str]:
     """Each with its source in front, the nearest to the job first."""
     job = scene.job
-    yield f"status: {job_summary.status_line(job, now)[10:]}; written {ago(job.status_time, now)}"
+    yield f"status: {job_summary.figures(job)}; written {ago(job.status_time, now)}"
     if scene.operator.evidence:
         yield f"operator: {scene.operator.evidence}"
     if job.unreadable:
@@ -241,12 +242,11 @@ def _events(events: Sequence[EventRecord], now: datetime) -> Iterator[str]:
 
 def why_lines(report: WhyReport, width: int) -> list[str]:
     """The report for a person."""
-    state = "trains" if report.trains else "does not train"
-    ended = report.heals == "no, it has ended"
-    head = f"{report.name} has ended" if ended else f"{report.name} {state}"
-    lines = paragraph(f"{head}: {report.reason}: {report.message}", width)
+    lines = paragraph(f"{_head(report)}: {report.reason}: {report.message}", width)
     if report.judged_by != "operator":
-        lines += paragraph("The operator is away: this is judged by kubectl trainingjob.", width)
+        lines += paragraph(
+            "(Judged by kubectl trainingjob from pods and events: the operator is away.)", width
+        )
     lines += ["", "Evidence:", *(bullets(report.evidence, width) or ["  none"])]
     if report.not_seen:
         lines += ["", "Not seen:", *bullets(report.not_seen, width)]
@@ -254,3 +254,11 @@ def why_lines(report: WhyReport, width: int) -> list[str]:
         lines += ["", *paragraph(f"Heals: {report.heals}", width)]
         lines += paragraph(f"Do: {report.what_to_do}", width)
     return lines
+
+
+def _head(report: WhyReport) -> str:
+    if report.judged_by != "operator":
+        return f"{report.name}, without an operator"
+    if report.heals == HAS_ENDED:
+        return f"{report.name} has ended"
+    return f"{report.name} {'trains' if report.trains else 'does not train'}"
