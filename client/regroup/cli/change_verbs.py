@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regroup.cli.cluster_options import (
-    Cluster,
+    ChosenCluster,
     DurationParameter,
     Verb,
     job_argument,
@@ -65,7 +65,7 @@ _STDIN = Path("-")
 @output_option()
 @on_cluster
 def submit(
-    cluster: Cluster,
+    cluster: ChosenCluster,
     file: Path | None,
     wait: bool,
     timeout: float | None,
@@ -117,7 +117,7 @@ def _of_flags(flags: dict[str, Any]) -> Object:
     return job
 
 
-def _namespace(cluster: Cluster, job: Object) -> str:
+def _namespace(cluster: ChosenCluster, job: Object) -> str:
     """The job's own namespace. Raises click.ClickException where -n says another."""
     own = job["metadata"].get("namespace")
     if own and cluster.chosen_namespace and own != cluster.chosen_namespace:
@@ -135,7 +135,9 @@ def _namespace(cluster: Cluster, job: Object) -> str:
 @_DRY_RUN
 @output_option()
 @on_cluster
-def scale(cluster: Cluster, name: str, replicas: int, dry_run: bool, output: str | None) -> None:
+def scale(
+    cluster: ChosenCluster, name: str, replicas: int, dry_run: bool, output: str | None
+) -> None:
     """Change the number of workers, without losing a step.
 
     It stays within spec.elasticPolicy.
@@ -150,7 +152,7 @@ def scale(cluster: Cluster, name: str, replicas: int, dry_run: bool, output: str
 @_DRY_RUN
 @output_option()
 @on_cluster
-def suspend(cluster: Cluster, name: str, dry_run: bool, output: str | None) -> None:
+def suspend(cluster: ChosenCluster, name: str, dry_run: bool, output: str | None) -> None:
     """Save a job's state and give its pods back.
 
     `resume` goes on from there.
@@ -163,13 +165,13 @@ def suspend(cluster: Cluster, name: str, dry_run: bool, output: str | None) -> N
 @_DRY_RUN
 @output_option()
 @on_cluster
-def resume(cluster: Cluster, name: str, dry_run: bool, output: str | None) -> None:
+def resume(cluster: ChosenCluster, name: str, dry_run: bool, output: str | None) -> None:
     """Let a suspended job train on."""
     _set_suspend(cluster, name, False, dry_run, output)
 
 
 def _set_suspend(
-    cluster: Cluster, name: str, value: bool, dry_run: bool, output: str | None
+    cluster: ChosenCluster, name: str, value: bool, dry_run: bool, output: str | None
 ) -> None:
     patch = {"spec": {"suspend": value}}
     job = cluster.api.patch_job(cluster.namespace, name, patch, dry_run=dry_run)

@@ -59,7 +59,7 @@ class DurationParameter(click.ParamType[float]):
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ChosenCluster:
     """What the flags chose. Nothing is read until `api` or `namespace` is asked for."""
 
     kubeconfig: str | None
@@ -133,10 +133,10 @@ def on_cluster(verb: Function) -> Function:
     return cluster_flags(run)  # type: ignore[return-value]
 
 
-def cluster_of(chosen: dict[str, Any]) -> Cluster:
+def cluster_of(chosen: dict[str, Any]) -> ChosenCluster:
     """The cluster of the flags' values."""
     timeout = chosen.get("request_timeout")
-    return Cluster(
+    return ChosenCluster(
         chosen.get("kubeconfig"),
         chosen.get("context"),
         chosen.get("namespace"),

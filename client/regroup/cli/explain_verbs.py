@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from regroup.cli.cluster_options import (
-    Cluster,
+    ChosenCluster,
     DurationParameter,
     Verb,
     job_argument,
@@ -37,7 +37,7 @@ from regroup.cli.cluster_options import (
 )
 @output_option()
 @on_cluster
-def why(cluster: Cluster, name: str, operator_namespace: str, output: str | None) -> None:
+def why(cluster: ChosenCluster, name: str, operator_namespace: str, output: str | None) -> None:
     """Say why a job does not train.
 
     In one sentence, with the evidence and what to do. The reason is the
@@ -70,7 +70,7 @@ def why(cluster: Cluster, name: str, operator_namespace: str, output: str | None
 @job_argument()
 @output_option()
 @on_cluster
-def timeline(cluster: Cluster, name: str, output: str | None) -> None:
+def timeline(cluster: ChosenCluster, name: str, output: str | None) -> None:
     """Draw the generations and recoveries of a job.
 
     The status remembers the last ten.
@@ -108,7 +108,7 @@ def timeline(cluster: Cluster, name: str, output: str | None) -> None:
 )
 @on_cluster
 def logs(
-    cluster: Cluster,
+    cluster: ChosenCluster,
     name: str,
     rank: int | None,
     failed: bool,

@@ -13,11 +13,13 @@ from typing import Any
 
 import click
 
+from regroup.cli.bundle_verb import bundle
 from regroup.cli.change_verbs import resume, scale, submit, suspend
 from regroup.cli.cluster_options import cluster_flags, write_examples
 from regroup.cli.completion_verb import completion
 from regroup.cli.explain_verbs import logs, timeline, why
-from regroup.cli.show_verbs import describe, get, status
+from regroup.cli.failure_verb import simulate_failure
+from regroup.cli.show_verbs import describe, get, status, top
 from regroup.cli.validate_command import validate_files
 
 INTERRUPTED = 130
@@ -91,8 +93,8 @@ def trainingjob(ctx: click.Context, /, **chosen: Any) -> None:
 
 
 for verb in (
-    submit, get, status, describe, logs, why, timeline, scale, suspend, resume, validate_files,
-    completion,
+    submit, get, status, describe, logs, why, timeline, top, scale, suspend, resume,
+    bundle, simulate_failure, validate_files, completion,
 ):  # fmt: skip
     trainingjob.add_command(verb)
 

@@ -1,7 +1,8 @@
-"""Verbs that show jobs: get, status, describe."""
+"""Verbs that show jobs: get, status, describe, top."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from regroup.cli.cluster_options import (
-    Cluster,
+    ChosenCluster,
     DurationParameter,
     Verb,
     job_argument,
@@ -23,7 +24,7 @@ from regroup.cli.cluster_options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from regroup_operator.api.resource import Object
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 @output_option(wide="ranks, generation, time left and message")
 @on_cluster
 def get(
-    cluster: Cluster,
+    cluster: ChosenCluster,
     names: tuple[str, ...],
     all_namespaces: bool,
     selector: str,
@@ -102,7 +103,7 @@ def print_objects(found: Sequence[Object], output: str, *, one: bool) -> None:
 @output_option(wide="the conditions")
 @on_cluster
 def status(
-    cluster: Cluster, name: str, watch: bool, timeout: float | None, output: str | None
+    cluster: ChosenCluster, name: str, watch: bool, timeout: float | None, output: str | None
 ) -> None:
     """Show how a job is; the exit code says it too.
 
@@ -130,7 +131,7 @@ def status(
     sys.exit(exit_code(job))
 
 
-def watch_job(cluster: Cluster, name: str, timeout: float | None) -> int:
+def watch_job(cluster: ChosenCluster, name: str, timeout: float | None) -> int:
     """Print a line for each change until the job ends. Returns the exit code."""
     from regroup.kubernetes.job_record import read_job
     from regroup.kubernetes.job_summary import UNKNOWN, exit_code, status_line
@@ -160,7 +161,7 @@ def watch_job(cluster: Cluster, name: str, timeout: float | None) -> int:
 @job_argument()
 @output_option()
 @on_cluster
-def describe(cluster: Cluster, name: str, output: str | None) -> None:
+def describe(cluster: ChosenCluster, name: str, output: str | None) -> None:
     """Show all that is known of a job.
 
     Progress, where the time went (goodput), conditions, recoveries,
@@ -182,6 +183,68 @@ def describe(cluster: Cluster, name: str, output: str | None) -> None:
         click.echo(structured(described(job, events), output))
     else:
         show(description_lines(job, events, _now(), width()))
+
+
+@click.command(
+    cls=Verb,
+    examples=("kubectl trainingjob top", "kubectl trainingjob top -A --interval 10s"),
+)
+@click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of all namespaces.")
+@click.option(
+    "--interval",
+    type=DurationParameter(),
+    default="5s",
+    show_default=True,
+    metavar="TIME",
+    help="Pause between two looks.",
+)
+@output_option()
+@on_cluster
+def top(cluster: ChosenCluster, all_namespaces: bool, interval: float, output: str | None) -> None:
+    """Show live how fast jobs train.
+
+    By their statuses, which are written at most every 30 s: SEEN is their age.
+    FAILED counts restarts. On a terminal it goes on until Ctrl-C; elsewhere, and
+    with -o, it looks once.
+    """
+    from regroup.kubernetes.job_record import read_job
+    from regroup.kubernetes.top_table import Marks, first_marks, top_lines
+
+    where = None if all_namespaces else cluster.namespace
+    first: Marks = {}
+
+    def look() -> list[str]:
+        nonlocal first
+        jobs = [read_job(job) for job in cluster.api.jobs(where)]
+        first = first_marks(jobs, first)
+        return top_lines(jobs, first, _now(), with_namespace=all_namespaces)
+
+    if output in ("json", "yaml", "name"):
+        print_objects(cluster.api.jobs(where), output, one=False)
+    elif sys.stdout.isatty():
+        live(look, max(interval, 1.0))
+    else:
+        show(look())
+
+
+def live(look: Callable[[], list[str]], seconds: float) -> None:
+    """Draw what `look` returns again and again, until Ctrl-C. An outage leaves the last picture."""
+    from rich.live import Live
+    from rich.text import Text
+
+    from regroup.kubernetes.cluster_errors import ClusterError
+
+    lines = look()
+    with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as display:
+        while True:
+            display.update(Text("\n".join(lines), no_wrap=True), refresh=True)
+            time.sleep(seconds)
+            try:
+                lines = look()
+            except ClusterError as error:
+                if not error.may_pass:
+                    raise
+                display.console.print(Text(str(error)))
 
 
 def _now() -> datetime:

@@ -46,6 +46,7 @@ class ClusterApi:
         self._core = client.CoreV1Api(self._api)
         self._custom = client.CustomObjectsApi(self._api)
         self._leases = client.CoordinationV1Api(self._api)
+        self._version = client.VersionApi(self._api)
         self._timeout = timeout_seconds
 
     def close(self) -> None:
@@ -142,6 +143,17 @@ class ClusterApi:
         asked = Request("get", "leases", namespace, name)
         call = self._leases.read_namespaced_lease
         return self._ask(asked, call, namespace=namespace, name=name)
+
+    def server_version(self) -> str:
+        """The version of Kubernetes, as v1.30.0."""
+        asked = Request("get", "/version")
+        return str(self._ask(asked, self._version.get_code).get("gitVersion", "unknown"))
+
+    def delete_pod(self, namespace: str, name: str) -> None:
+        """Delete a pod by force: the object goes at once, and its node kills the containers."""
+        asked = Request("delete", "pods", namespace, name)
+        call = self._core.delete_namespaced_pod
+        self._ask(asked, call, namespace=namespace, name=name, grace_period_seconds=0)
 
     def log(self, namespace: str, pod: str, container: str, query: LogQuery) -> Iterator[str]:
         """Yield the lines of a container's log; with `follow` until the container ends."""

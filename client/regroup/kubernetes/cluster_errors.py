@@ -53,7 +53,7 @@ def refusal(request: Request, status: int, body: str | None) -> ClusterError:
     """The error for an answer that is no success. `body`: what the API server wrote."""
     message, details = _read(body)
     if status == 404:
-        return ClusterError(_not_found(request, details), status)
+        return ClusterError(_not_found(request, message, details), status)
     reason = "; ".join(_causes(details)) or message or f"HTTP status {status}"
     advice = _ADVICE.get(status) or (_ADVICE[429] if status >= 500 else "")
     return ClusterError(f"cannot {request}: {reason}" + (f": {advice}" if advice else ""), status)
@@ -87,7 +87,9 @@ def _causes(details: dict[str, Any]) -> list[str]:
     return [printable(f"{c.get('field', '')}: {c.get('message', '')}") for c in causes]
 
 
-def _not_found(request: Request, details: dict[str, Any]) -> str:
+def _not_found(request: Request, message: str, details: dict[str, Any]) -> str:
+    if request.name and details.get("name", request.name) != request.name:
+        return f"cannot {request}: {message}"  # what it depends on is not there
     if request.resource.startswith(_JOBS) and not details.get("name"):
         return (
             "the cluster knows no TrainingJobs: install Regroup there (helm install regroup "

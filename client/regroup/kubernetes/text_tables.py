@@ -10,12 +10,14 @@ from regroup_trainer.protocol.message import printable
 GAP = "   "
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> list[str]:
+def table(
+    header: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "", gap: str = GAP
+) -> list[str]:
     """The lines of a table. Columns are as wide as what they hold; the last one is not padded."""
     lines = [list(header), *([printable(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     return [
-        (indent + GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
+        (indent + gap.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
         .rstrip()
         for line in lines
     ]  # fmt: skip

@@ -17,7 +17,7 @@ _RECOVERIES_KEPT = 10
 
 
 @dataclass(frozen=True)
-class Recovery:
+class DrawnRecovery:
     """One change of the generation."""
 
     time: datetime
@@ -48,7 +48,7 @@ class Timeline:
     """Whether it has ever trained."""
     is_cut: bool
     """Whether earlier recoveries are no longer known."""
-    recoveries: tuple[Recovery, ...]
+    recoveries: tuple[DrawnRecovery, ...]
 
 
 def timeline(job: JobRecord, now: datetime) -> Timeline:
@@ -73,12 +73,12 @@ def timeline(job: JobRecord, now: datetime) -> Timeline:
     )
 
 
-def _recovery(one: RecoveryStatus) -> Recovery | None:
+def _recovery(one: RecoveryStatus) -> DrawnRecovery | None:
     """None where its time cannot be read."""
     time = time_of(one.time)
     if time is None:
         return None
-    return Recovery(
+    return DrawnRecovery(
         time=time,
         end=time + timedelta(seconds=one.down_seconds or 0),
         generation=one.generation,
@@ -156,7 +156,7 @@ def _rows(shown: Timeline, width: int) -> list[str]:
     return rows
 
 
-def _row(recovery: Recovery) -> Sequence[str]:
+def _row(recovery: DrawnRecovery) -> Sequence[str]:
     lost = recovery.lost_steps
     return (
         clock(recovery.time),

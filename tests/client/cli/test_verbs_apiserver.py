@@ -8,8 +8,10 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from devcluster.apiserver import ApiServer
 from devcluster.pki import Identity
 from regroup.cli.kubectl_trainingjob import trainingjob
 from regroup_operator.api.timestamps import format_time
-from tests.support.cluster_objects import condition, running_status, waiting_status
+from tests.support.cluster_objects import condition, event_object, running_status, waiting_status
 from tests.support.kube_api import ROOT, Api, Json, Namespace, install_definition
 from tests.support.specs import SMALLEST, VALID_JOB
 from tests.support.waiting import wait_until
@@ -53,11 +55,13 @@ def gpt(team: Namespace) -> Namespace:
     return team
 
 
-def run(team: Namespace, *arguments: str, kubeconfig: Path | None = None) -> Result:
+def run(
+    team: Namespace, *arguments: str, kubeconfig: Path | None = None, stdin: str = ""
+) -> Result:
     """Run a verb in this process."""
     config = str(kubeconfig or team.api.kubeconfig)
     flags = ("--kubeconfig", config, "-n", team.name, *arguments)
-    return CliRunner(env={"COLUMNS": "80"}).invoke(trainingjob, flags)
+    return CliRunner(env={"COLUMNS": "80"}).invoke(trainingjob, flags, input=stdin)
 
 
 def good(done: Result, code: int = 0) -> str:
@@ -187,13 +191,17 @@ def test_scale_suspend_and_resume_change_the_spec(gpt: Namespace) -> None:
 # --- explain --------------------------------------------------------------------------------------
 
 
-def make_pod(team: Namespace, name: str, **status: Any) -> None:
+def make_pod(
+    team: Namespace, name: str, node: str = "", env: dict[str, str] | None = None, **status: Any
+) -> None:
+    variables = [{"name": key, "value": value} for key, value in (env or {}).items()]
+    container = {"name": "trainer", "image": "x", "env": variables}
     pod: Json = {
         "metadata": {
             "name": name,
             "labels": {"regroup.dev/job": "gpt", "regroup.dev/role": "worker"},
         },
-        "spec": {"containers": [{"name": "trainer", "image": "x"}]},
+        "spec": {"containers": [container], **({"nodeName": node} if node else {})},
     }
     made = team.api.request("POST", team.core("pods"), pod)
     assert made.status == 201, made.message
@@ -202,19 +210,11 @@ def make_pod(team: Namespace, name: str, **status: Any) -> None:
 
 
 def make_event(team: Namespace, reason: str, message: str, kind: str, name: str) -> None:
-    from tests.support.cluster_objects import event_object
-
     event = event_object(reason, message, kind, name=name)
     event["metadata"] = {"name": f"{name}.{next(_numbers)}"}
     event["involvedObject"]["namespace"] = team.name
-    event["lastTimestamp"] = format_time(now())
+    event["lastTimestamp"] = format_time(datetime.now(UTC))
     assert team.api.request("POST", team.core("events"), event).status == 201
-
-
-def now() -> Any:
-    from datetime import UTC, datetime
-
-    return datetime.now(UTC)
 
 
 @pytest.fixture
@@ -262,13 +262,62 @@ def test_timeline_draws_the_recoveries(gpt: Namespace) -> None:
     assert len(json.loads(good(run(gpt, "timeline", "gpt", "-o", "json")))["recoveries"]) == 2
 
 
+def test_top_looks_once_without_a_terminal(gpt: Namespace) -> None:
+    header, line = good(run(gpt, "top")).splitlines()
+    assert header.split()[-1] == "SEEN"
+    assert line.split()[:3] == ["gpt", "Running", "120/500"]
+
+
 def test_logs_say_what_keeps_them_away(gpt: Namespace) -> None:
-    """There is no kubelet: the API server cannot read the log of a pod without a node."""
+    """There is no node: the API server cannot read the log of a pod."""
     assert "gpt has no worker pods: `kubectl trainingjob why gpt`" in good(run(gpt, "logs", "gpt"))
-    make_pod(gpt, "gpt-w0-1", phase="Running")
+    make_pod(gpt, "gpt-w0-1", node="n9", phase="Running")
     text = good(run(gpt, "logs", "gpt"))
-    assert "gpt-w0-1: " in text
-    assert "Traceback" not in text
+    assert text.startswith("gpt-w0-1: cannot get pods/log gpt-w0-1 in namespace ")
+    assert "n9" in text
+
+
+def test_a_bundle_has_no_secrets(gpt: Namespace, tmp_path: Path) -> None:
+    make_pod(gpt, "gpt-w0-1", node="n9", env={"LOGIN": "hunter2", "RANK": "7"}, phase="Running")
+    make_event(gpt, "WorkerLost", "url https://u:hunter2@host/", "TrainingJob", "gpt")
+    file = tmp_path / "ticket.tar.gz"
+    text = good(run(gpt, "bundle", "gpt", "--file", str(file)))
+    assert text.endswith(f"{file}: 8 files\n")
+    assert "left out: logs/gpt-w0-1.log: cannot get pods/log" in text
+    assert file.stat().st_mode & 0o77 == 0
+    with tarfile.open(file) as archive:
+        contents = {
+            member.name: stream.read().decode()
+            for member in archive
+            if (stream := archive.extractfile(member))
+        }
+    assert set(contents) == {
+        f"ticket/{name}"
+        for name in (
+            "job.yaml", "describe.txt", "why.txt", "timeline.txt", "events.yaml", "pods.yaml",
+            "versions.txt", "missing.txt",
+        )
+    }  # fmt: skip
+    assert "hunter2" not in str(contents)
+    assert "value: '7'" in contents["ticket/pods.yaml"]
+    assert "Kubernetes: v1." in contents["ticket/versions.txt"]
+
+
+def test_a_failure_is_simulated_only_after_a_yes(gpt: Namespace) -> None:
+    for number in range(2):
+        make_pod(gpt, f"gpt-w{number}-1", node=f"n{number}", phase="Running")
+    pod = gpt.core("pods/gpt-w1-1")
+    shown = good(run(gpt, "simulate-failure", "gpt", "--node", "n1", stdin="n\n"), 1)
+    assert "gpt-w1-1" in shown
+    assert "gpt-w0-1" not in shown
+    assert gpt.api.request("GET", pod).status == 200
+    done = good(run(gpt, "simulate-failure", "gpt", "--pod", "gpt-w1-1", "--yes"))
+    assert done.endswith("pod gpt-w1-1 deleted\n")
+    assert gpt.api.request("GET", pod).status == 404
+    assert gpt.api.request("GET", gpt.core("pods/gpt-w0-1")).status == 200
+    assert "has no pod gpt-w7-1" in good(
+        run(gpt, "simulate-failure", "gpt", "--pod", "gpt-w7-1", "--yes"), 1
+    )
 
 
 # --- connections and rights -----------------------------------------------------------------------
@@ -285,11 +334,11 @@ def test_an_api_server_that_is_away_is_one_sentence(team: Namespace, tmp_path: P
     assert len(text.splitlines()) == 1
 
 
-NEEDS = re.findall(r"^\| (`\w+`(?:, `\w+`)?) \| (`[^|]*?) \| [^|]*\|$", PAGE, re.MULTILINE)
+NEEDS = re.findall(r"^\| (`[\w-]+`(?:, `\w+`)?) \| (`[^|]*?) \| [^|]*\|$", PAGE, re.MULTILINE)
 RIGHTS = {
     verb: re.findall(r"`(\w+) ([\w/]+)`", needs)
     for names, needs in NEEDS
-    for verb in re.findall(r"`(\w+)`", names)
+    for verb in re.findall(r"`([\w-]+)`", names)
 }
 """Verb -> what it needs, as the page says."""
 CALLS = {
@@ -299,6 +348,9 @@ CALLS = {
     "logs": ("logs", "gpt"),
     "why": ("why", "gpt"),
     "timeline": ("timeline", "gpt"),
+    "top": ("top",),
+    "bundle": ("bundle", "gpt", "--file", "/dev/null"),
+    "simulate-failure": ("simulate-failure", "gpt", "--pod", "gpt-w0-1", "--yes"),
     "submit": ("submit", "mine", "--model", "gpt:1m"),
     "scale": ("scale", "gpt", "--replicas", "3"),
     "suspend": ("suspend", "gpt"),
@@ -331,6 +383,7 @@ def test_the_rights_that_the_page_names_are_enough_and_without_them_it_is_told(
     server: ApiServer, gpt: Namespace, verb: str
 ) -> None:
     user = f"user-{gpt.name}"
+    make_pod(gpt, "gpt-w0-1", node="n9", phase="Running")
     config = server.kubeconfig_of(Identity(user, user))
     refused = good(run(gpt, *CALLS[verb], kubeconfig=config), 1)
     assert f'User "{user}" cannot' in refused
