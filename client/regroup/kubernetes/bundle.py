@@ -7,6 +7,7 @@ import platform
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
 from regroup.kubernetes.cluster_errors import ClusterError
@@ -66,7 +67,7 @@ class Bundle:
         for pod in read_pods(documents):
             for query in queries(pod, LogQuery(tail_lines=lines)):
                 which = ".previous" if query.previous else ""
-                self._add(f"logs/{pod.name}{which}.log", lambda p=pod, q=query: self._log(p, q))  # type: ignore[misc]
+                self._add(f"logs/{pod.name}{which}.log", partial(self._log, pod, query))
 
     def _log(self, pod: PodRecord, query: LogQuery) -> str:
         return _text(self.api.log(self.namespace, pod.name, pod.container, query))

@@ -180,7 +180,7 @@ class ClusterApi:
 
     def _ask(self, asked: Request, call: Callable[..., Any], **options: Any) -> Object:
         with self._explained(asked):
-            timeout = (CONNECT_SECONDS, self._timeout)
+            timeout = (min(CONNECT_SECONDS, self._timeout), self._timeout)
             return _object(
                 asked, call(_preload_content=False, _request_timeout=timeout, **options).data
             )

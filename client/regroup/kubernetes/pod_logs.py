@@ -5,6 +5,7 @@ Agents already put `rank N: ` before what a rank writes. Other lines get the nam
 
 from __future__ import annotations
 
+import math
 import queue
 import re
 import threading
@@ -110,39 +111,66 @@ class Follower:
     pause: float = LOOK_SECONDS
     _lines: queue.Queue[str] = field(default_factory=lambda: queue.Queue(_QUEUED))
     _threads: dict[str, threading.Thread] = field(default_factory=dict)
+    _ends: dict[str, float] = field(default_factory=dict)
+    """Pod -> when the stream of its log ended."""
+    _told: set[str] = field(default_factory=set)
 
     def lines(self) -> Iterator[str]:
         """Yield the lines as they come, until the job has ended and all are read."""
         ended, next_look = False, 0.0
         while True:
             if not ended and time.monotonic() >= next_look:
-                ended, next_look = self._start_new(), time.monotonic() + self.pause
+                ended, next_look = self._look(), time.monotonic() + self.pause
             try:
                 yield self._lines.get(timeout=self.pause / 4)
             except queue.Empty:
                 if ended and not any(thread.is_alive() for thread in self._threads.values()):
                     return
 
-    def _start_new(self) -> bool:
+    def _look(self) -> bool:
         """Follow pods that are new. Returns whether the job has ended."""
         try:
             job, pods = self.look()
         except ClusterError as error:
             if not error.may_pass:
                 raise
-            self.note(str(error))
+            self._tell(str(error))
             return False
         for pod in self.choice.pods(job, pods):
-            if pod.name not in self._threads and pod.phase != "Pending":
+            if query := self._query(pod):
                 # A daemon: a log that never ends must not keep the command.
-                thread = threading.Thread(target=self._follow, args=(job, pod), daemon=True)
-                self._threads[pod.name] = thread
-                thread.start()
+                work = threading.Thread(target=self._follow, args=(job, pod, query), daemon=True)
+                self._threads[pod.name] = work
+                work.start()
         return job.has_ended
 
-    def _follow(self, job: JobRecord, pod: PodRecord) -> None:
-        def put(text: str) -> None:
-            self._lines.put(f"{pod.name}: {text}")
+    def _query(self, pod: PodRecord) -> LogQuery | None:
+        """What to read of a pod: all that was asked for, or what came since its stream broke while
+        it runs on; None while it is being read, and when it has ended.
+        """
+        if pod.phase == "Pending":
+            return None
+        if pod.name not in self._threads:
+            return self.query
+        if self._threads[pod.name].is_alive() or pod.phase != "Running" or pod.deleting:
+            return None
+        silent = time.monotonic() - self._ends.get(pod.name, math.inf)
+        if silent < 2 * self.pause:  # a pod that has just ended may still be shown as running
+            return None
+        return LogQuery(follow=True, since_seconds=math.ceil(silent))
 
-        for line in read_logs(self.source, job.namespace, [pod], self.choice, self.query, put):
-            self._lines.put(line)
+    def _follow(self, job: JobRecord, pod: PodRecord, query: LogQuery) -> None:
+        try:
+            lines = read_logs(self.source, job.namespace, [pod], self.choice, query, self._tell)
+            for line in lines:
+                self._lines.put(line)
+        except Exception as error:  # the end of a thread would show a traceback
+            self._tell(f"{pod.name}: {type(error).__name__}: {error}")
+        finally:
+            self._ends[pod.name] = time.monotonic()
+
+    def _tell(self, text: str) -> None:
+        """Note it, once."""
+        if text not in self._told:
+            self._told.add(text)
+            self.note(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 from regroup.kubernetes.cluster_api import ClusterApi
@@ -65,7 +66,7 @@ def _nodes(
     found = []
     for name in list(names)[:NODES_READ]:
         before = len(gaps)
-        node = _try("nodes", gaps, lambda name=name: _node(api, name))  # type: ignore[misc]
+        node = _try("nodes", gaps, partial(_node, api, name))
         if len(gaps) > before:
             break  # the others may not be read either
         found += [node] if node else []

@@ -14,6 +14,8 @@ from click.testing import CliRunner, Result
 from regroup.cli import kubectl_completion
 from regroup.cli.command_line import main
 from regroup.cli.kubectl_trainingjob import trainingjob
+from regroup.cli.show_verbs import live
+from regroup.kubernetes.cluster_errors import unreachable
 from tests.support.kube_api import ROOT
 from tests.support.specs import VALID_JOB
 
@@ -132,6 +134,33 @@ def test_an_unexpected_error_shows_no_traceback(monkeypatch: pytest.MonkeyPatch)
     assert done.exit_code == 1
     assert "Error: unexpected RuntimeError: something odd: please report it" in done.output
     assert run("get").exception.__class__ is SystemExit
+
+
+def test_no_image_has_the_client_of_kubernetes() -> None:
+    files = [file for file in (ROOT / "requirements").glob("*.txt") if file.stem != "dev"]
+    assert len(files) >= 4
+    assert not [file for file in files if "kubernetes==" in file.read_text()]
+    assert "\nkubernetes==" in (ROOT / "requirements/dev.txt").read_text()
+
+
+def test_top_goes_on_through_an_outage_until_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
+    answers: list[list[str] | BaseException] = [
+        ["first"],
+        unreachable("https://x", "refused"),
+        ["second"],
+        KeyboardInterrupt(),
+    ]
+
+    def look() -> list[str]:
+        answer = answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    live(look, 0.0)
+    shown = capsys.readouterr().out
+    assert "refused" in shown
+    assert "second" in shown
 
 
 # --- files ----------------------------------------------------------------------------------------

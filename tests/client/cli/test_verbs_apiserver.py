@@ -108,10 +108,14 @@ def test_status_and_describe_show_what_the_status_says(gpt: Namespace) -> None:
     text = good(run(gpt, "status", "gpt"))
     assert "step 120 of 500 (24%)" in text
     assert json.loads(good(run(gpt, "status", "gpt", "-o", "json")))["step"] == 120
+    make_event(gpt, "WorkerLost", "worker gpt-w1-1 is lost", "TrainingJob", "gpt")
+    make_event(gpt, "Unrelated", "of a pod", "Pod", "gpt")
     described = good(run(gpt, "describe", "gpt"))
-    assert "infrastructure" in described
+    assert "WorkerLost" in described
+    assert "Unrelated" not in described
     assert max(map(len, described.splitlines())) <= 80
-    assert yaml.safe_load(good(run(gpt, "describe", "gpt", "-o", "yaml")))["events"] == []
+    report = yaml.safe_load(good(run(gpt, "describe", "gpt", "-o", "yaml")))
+    assert [event["reason"] for event in report["events"]] == ["WorkerLost"]
 
 
 def test_the_exit_code_of_status_follows_the_phase(gpt: Namespace) -> None:
@@ -392,7 +396,8 @@ def test_the_rights_that_the_page_names_are_enough_and_without_them_it_is_told(
 
     def allowed() -> Result | None:
         done = run(gpt, *CALLS[verb], kubeconfig=config)
-        return done if "forbidden" not in done.output.partition("Not seen:")[0] else None
+        needed, *_ = re.split("Not seen:|left out:", done.output)
+        return None if "forbidden" in needed else done
 
     good(wait_until("the rights", allowed, seconds=60))
 

@@ -90,21 +90,31 @@ def test_a_pod_that_has_not_started_has_no_log() -> None:
     assert queries(pods(pod_object(phase="Pending"))[0], ALL) == []
 
 
+class Open(Logs):
+    """Streams that end once the pod has."""
+
+    def __init__(self, texts: dict[tuple[str, bool], list[str]]) -> None:
+        super().__init__(texts)
+        self.ended = threading.Event()
+
+    def log(self, namespace: str, pod: str, container: str, query: LogQuery) -> Iterator[str]:
+        yield from super().log(namespace, pod, container, query)
+        assert self.ended.wait(60)
+
+
 def test_following_takes_up_the_pod_that_replaces_another_and_ends_with_the_job() -> None:
     """The second pod appears once a line of the first was printed."""
     printed = threading.Event()
-    source = Logs({("gpt-w0-1", False): ["rank 0: a"], ("gpt-w0-2", False): ["rank 0: b"]})
-    outage = unreachable("https://x", "refused")
-    looks = 0
+    source = Open({("gpt-w0-1", False): ["rank 0: a"], ("gpt-w0-2", False): ["rank 0: b"]})
+    looks = iter([unreachable("https://x", "refused")])
 
     def look() -> tuple[JobRecord, list[PodRecord]]:
-        nonlocal looks
-        looks += 1
-        if looks == 2:
-            raise outage
         if not printed.is_set():
             return RUNNING, pods(pod_object())
-        return ENDED, pods(pod_object(), pod_object("gpt-w0-2"))
+        for outage in looks:
+            raise outage
+        source.ended.set()
+        return ENDED, pods(pod_object(phase="Failed"), pod_object("gpt-w0-2"))
 
     notes: list[str] = []
     follower = Follower(source, look, Choice(), LogQuery(follow=True), notes.append, pause=0.01)
@@ -113,4 +123,46 @@ def test_following_takes_up_the_pod_that_replaces_another_and_ends_with_the_job(
         found.append(line)
         printed.set()
     assert found == ["rank 0: a", "rank 0: b"]
-    assert set(notes) <= {str(outage)}
+    assert len(notes) == 1
+    assert "refused" in notes[0]
+
+
+class Broken(Logs):
+    """A stream that breaks once, while its pod runs on."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.queries: list[LogQuery] = []
+
+    def log(self, namespace: str, pod: str, container: str, query: LogQuery) -> Iterator[str]:
+        self.queries.append(query)
+        if len(self.queries) == 1:
+            yield "rank 0: a"
+            raise unreachable("https://x", "reset")
+        yield "rank 0: b"
+
+
+def test_a_stream_that_breaks_is_taken_up_again_from_there() -> None:
+    source, notes = Broken(), list[str]()
+
+    def look() -> tuple[JobRecord, list[PodRecord]]:
+        return (ENDED if len(source.queries) > 1 else RUNNING), pods(pod_object())
+
+    query = LogQuery(follow=True, tail_lines=7)
+    follower = Follower(source, look, Choice(), query, notes.append, pause=0.01)
+    assert list(follower.lines()) == ["rank 0: a", "rank 0: b"]
+    assert source.queries[:2] == [query, LogQuery(follow=True, since_seconds=1)]
+    assert len(notes) == 1
+    assert "reset" in notes[0]
+
+
+def test_an_error_in_a_thread_is_one_line() -> None:
+    class Odd(Logs):
+        def log(self, *_: object) -> Iterator[str]:
+            raise RuntimeError("odd")
+
+    notes: list[str] = []
+    look = lambda: (ENDED, pods(pod_object()))  # noqa: E731
+    follower = Follower(Odd({}), look, Choice(), LogQuery(follow=True), notes.append, pause=0.01)
+    assert list(follower.lines()) == []
+    assert notes == ["gpt-w0-1: RuntimeError: odd"]
