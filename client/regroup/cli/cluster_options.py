@@ -29,11 +29,11 @@ class Verb(click.Command):
 
     def __init__(self, *arguments: Any, examples: Sequence[str], **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._examples = examples
+        self.examples = examples
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples."""
-        write_examples(self._examples, formatter)
+        write_examples(self.examples, formatter)
 
 
 def write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> None:

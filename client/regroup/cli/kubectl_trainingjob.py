@@ -31,11 +31,11 @@ class Verbs(click.Group):
 
     def __init__(self, *arguments: Any, examples: Sequence[str], **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._examples = examples
+        self.examples = examples
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples."""
-        write_examples(self._examples, formatter)
+        write_examples(self.examples, formatter)
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """As they were added."""

@@ -16,10 +16,13 @@ from regroup.kubernetes.cluster_errors import ClusterError, Request, refusal, un
 from regroup.kubernetes.kubeconfig import Target
 from regroup_operator.api.names import selector
 from regroup_operator.api.resource import GROUP, PLURAL, VERSION, Object
+from regroup_operator.observe.bounded_json import MOST_BYTES, decode
 
 CONNECT_SECONDS = 10.0
-PAGE = 500
+PAGE = 100
 """Objects that are read at once."""
+LONGEST_LINE = 8 * 1024 * 1024
+"""Bytes. A longer line of a log comes in pieces."""
 _CUSTOM = {"group": GROUP, "version": VERSION, "plural": PLURAL}
 
 
@@ -206,6 +209,9 @@ class ClusterApi:
                 for chunk in response.stream(decode_content=True):
                     *lines, rest = (rest + chunk).split(b"\n")
                     yield from lines
+                    if len(rest) > LONGEST_LINE:
+                        yield rest
+                        rest = b""
                 if rest:
                     yield rest
             finally:
@@ -231,10 +237,13 @@ def _dry(dry_run: bool) -> dict[str, str]:
 
 
 def _object(asked: Request, text: bytes) -> Object:
-    """Raises ClusterError for what is no object in JSON, as a proxy may answer."""
+    """What lies very deep in it is None: a tenant may write anything into a job.
+
+    Raises ClusterError for what is no object in JSON, as a proxy may answer.
+    """
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = decode(text) if len(text) <= MOST_BYTES else json.loads(text)
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise ClusterError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,23 @@ def test_help_has_examples_and_fits_eighty_columns(name: str) -> None:
     shown = run(name, "--help").output
     assert f"kubectl trainingjob {name}" in shown.partition("Examples:")[2]
     assert max(map(len, shown.splitlines())) <= 80
+
+
+def examples(command: click.Command) -> list[list[str]]:
+    """The words of each example behind `kubectl trainingjob`."""
+    text = "\n".join(getattr(command, "examples", ())).replace("\\\n", " ")
+    return [shlex.split(line)[2:] for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("name", trainingjob.commands.keys() - {"completion"})
+def test_every_example_is_a_command_line_that_is_taken(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job.yaml").write_text(VALID_JOB)
+    monkeypatch.chdir(tmp_path)
+    for given, *words in examples(trainingjob.commands[name]):
+        assert given == name
+        trainingjob.commands[name].make_context(name, words)
 
 
 def test_the_summaries_of_all_verbs_are_whole() -> None:

@@ -89,6 +89,17 @@ def test_get_for_programs_is_what_kubectl_prints(gpt: Namespace) -> None:
     assert (several["kind"], several["items"]) == ("List", [one])
 
 
+def test_a_job_that_is_deep_hides_no_other(gpt: Namespace) -> None:
+    """A template may hold anything, also what Python's decoder cannot take."""
+    template = {"metadata": {"annotations": {}}, "spec": {"x": "DEEP"}}
+    body = {"apiVersion": "regroup.dev/v1alpha1", "kind": "TrainingJob"}
+    job = {**body, "metadata": {"name": "deep"}, "spec": {**SMALLEST, "template": template}}
+    text = json.dumps(job).replace('"DEEP"', '{"a":' * 2000 + "1" + "}" * 2000)
+    assert gpt.api.request("POST", gpt.jobs(), text).status == 201
+    lines = good(run(gpt, "get")).splitlines()
+    assert [line.split()[0] for line in lines] == ["NAME", "deep", "gpt"]
+
+
 def test_an_empty_namespace_is_no_error(team: Namespace) -> None:
     assert good(run(team, "get")) == f"No trainingjobs found in namespace {team.name}.\n"
     assert json.loads(good(run(team, "get", "-o", "json")))["items"] == []
