@@ -21,7 +21,6 @@ class JobFlags:
     max_replicas: int | None = None
     gpus: int | None = None
     claim: str | None = None
-    queue: str | None = None
     model: str | None = None
     """NAME:PRESET of the built-in trainer."""
     strategy: str | None = None
@@ -47,7 +46,6 @@ def job_of_flags(flags: JobFlags) -> Object:
             {"minReplicas": flags.min_replicas, "maxReplicas": flags.max_replicas}
         ),
         "resources": {"limits": {"nvidia.com/gpu": flags.gpus}} if flags.gpus else None,
-        "scheduling": {"queueName": flags.queue} if flags.queue else None,
         "checkpoint": _checkpoint(flags.claim),
         "trainer": _trainer(flags),
         "template": _template(flags.command),

@@ -17,7 +17,7 @@ from regroup.kubernetes.event_record import EventRecord
 from regroup.kubernetes.job_record import JobRecord, time_of
 from regroup.kubernetes.own_judgement import own_judgement
 from regroup.kubernetes.pod_record import NodeRecord, PodRecord, QuotaRecord
-from regroup.kubernetes.quantities import age, ago, duration
+from regroup.kubernetes.quantities import age, ago
 from regroup.kubernetes.text_tables import bullets, paragraph
 from regroup_operator.api.resource import Object
 
@@ -72,20 +72,30 @@ class WhyReport:
     """What could not be read, and why."""
 
 
-def operator_sign(job: JobRecord, lease: Object | None, now: datetime) -> OperatorSign:
+def operator_sign(
+    job: JobRecord, lease: Object | None, pods: Sequence[PodRecord], now: datetime
+) -> OperatorSign:
     """From the operator's Lease, where it can be read; else from what it has left undone."""
     if lease is not None:
         return _sign_of_lease(lease, now)
-    written = job.created if not job.has_status else job.spec_time
-    waits = (now - written).total_seconds() if written else 0.0
-    if waits < PATIENCE_SECONDS:
-        return OperatorSign("unknown", "")
-    if not job.has_status:
-        return OperatorSign("away", f"the job has no status, {duration(waits)} after its creation")
-    if job.status.observed_generation < job.generation:
-        undone = f"the status is not about the newest spec, {duration(waits)} after its change"
-        return OperatorSign("away", undone)
+    for time, undone in _left_undone(job, pods):
+        if time is not None and (now - time).total_seconds() > PATIENCE_SECONDS:
+            return OperatorSign("away", f"{undone}, {ago(time, now)}")
     return OperatorSign("unknown", "")
+
+
+def _left_undone(
+    job: JobRecord, pods: Sequence[PodRecord]
+) -> Iterator[tuple[datetime | None, str]]:
+    """What an operator would have written into the status, and since when."""
+    if not job.has_status:
+        yield job.created, "the job has no status, and was created"
+    elif job.status.observed_generation < job.generation:
+        yield job.spec_time, "the status is older than the newest spec, which was written"
+    for pod in pods:
+        end = pod.end.time if pod.end else None
+        if end is not None and job.status_time is not None and end > job.status_time:
+            yield end, f"the status is older than the end of pod {pod.name}"
 
 
 def _sign_of_lease(lease: Object, now: datetime) -> OperatorSign:
@@ -149,8 +159,8 @@ def _by_the_operator(job: JobRecord) -> tuple[str, str, str, str]:
 
 
 _AFTER_FAILURE = (
-    "mend what the message names, then create a new job; its spec.resume says from which "
-    "checkpoints it continues"
+    "mend what the message names, then delete the job and create it again; its checkpoints stay "
+    "on the volume"
 )
 
 

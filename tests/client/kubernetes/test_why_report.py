@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from regroup.kubernetes.event_record import read_events
+from regroup.kubernetes.job_record import JobRecord
 from regroup.kubernetes.pod_record import NodeRecord, PodRecord, read_pods, read_quota
 from regroup.kubernetes.why_report import (
     OperatorSign,
@@ -50,6 +52,10 @@ def ended(code: int, reason: str = "Error", ago: float = 40) -> dict[str, Any]:
 def waiting(reason: str, message: str = "") -> list[dict[str, Any]]:
     state = {"waiting": {"reason": reason, "message": message}}
     return [{"name": "trainer", "state": state}]
+
+
+def read_time(ago: float) -> datetime:
+    return NOW - timedelta(seconds=ago)
 
 
 def test_the_sentence_is_the_operators_own() -> None:
@@ -143,14 +149,27 @@ def lease(ago: float, holder: str = "regroup-1") -> dict[str, Any]:
     [(lease(5), "present"), (lease(300), "away"), (lease(5, ""), "away"), ({}, "away")],
 )
 def test_the_lease_says_whether_the_operator_is_at_work(given: dict[str, Any], state: str) -> None:
-    assert operator_sign(WAITING, given, NOW).state == state
+    assert operator_sign(WAITING, given, [], NOW).state == state
 
 
-def test_without_the_lease_what_is_left_undone_says_it() -> None:
-    assert operator_sign(WAITING, None, NOW).state == "unknown"
-    assert operator_sign(replace(WAITING, generation=2), None, NOW).state == "away"
-    assert operator_sign(job_record(), None, NOW).state == "away"
-    assert operator_sign(replace(job_record(), created=NOW), None, NOW).state == "unknown"
+@pytest.mark.parametrize(
+    ("job", "pods", "state"),
+    [
+        (WAITING, [], "unknown"),
+        (replace(WAITING, generation=2), [], "away"),
+        (replace(WAITING, generation=2, spec_time=NOW), [], "unknown"),
+        (job_record(), [], "away"),
+        (replace(job_record(), created=NOW), [], "unknown"),
+        (replace(WAITING, status_time=read_time(300)), [ended(1, ago=100)], "away"),
+        (replace(WAITING, status_time=read_time(300)), [ended(1, ago=20)], "unknown"),
+        (replace(WAITING, status_time=read_time(50)), [ended(1, ago=100)], "unknown"),
+    ],
+)
+def test_without_the_lease_what_is_left_undone_says_it(
+    job: JobRecord, pods: list[dict[str, Any]], state: str
+) -> None:
+    records = read_pods([pod_object(containerStatuses=pods)])
+    assert operator_sign(job, None, records, NOW).state == state
 
 
 def test_a_job_that_no_operator_has_seen_yet() -> None:
