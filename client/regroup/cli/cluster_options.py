@@ -65,6 +65,8 @@ class ChosenCluster:
     kubeconfig: str | None
     context: str | None
     chosen_namespace: str | None
+    user: str | None
+    """Who asks, instead of the user of the kubeconfig."""
     timeout: float
 
     @functools.cached_property
@@ -89,7 +91,7 @@ class ChosenCluster:
     def _target(self) -> Target:
         from regroup.kubernetes.kubeconfig import Target
 
-        return Target(self.kubeconfig, self.context, self.chosen_namespace)
+        return Target(self.kubeconfig, self.context, self.chosen_namespace, self.user)
 
 
 def _require_client() -> None:
@@ -103,6 +105,7 @@ _OPTIONS = (
     click.option("-n", "--namespace", metavar="NAME", help="Instead of the context's namespace."),
     click.option("--context", metavar="NAME", help="A context of the kubeconfig."),
     click.option("--kubeconfig", metavar="FILE", help="Instead of $KUBECONFIG or ~/.kube/config."),
+    click.option("--as", "user", metavar="USER", help="Ask as this user (impersonation)."),
     click.option(
         "--request-timeout",
         type=DurationParameter(),
@@ -110,7 +113,7 @@ _OPTIONS = (
         help="Time that one request may take, such as 30s; 0: no limit.  [default: 30s]",
     ),
 )
-_NAMES = ("namespace", "context", "kubeconfig", "request_timeout")
+_NAMES = ("namespace", "context", "kubeconfig", "user", "request_timeout")
 
 
 def cluster_flags(command: Function) -> Function:
@@ -140,6 +143,7 @@ def cluster_of(chosen: dict[str, Any]) -> ChosenCluster:
         chosen.get("kubeconfig"),
         chosen.get("context"),
         chosen.get("namespace"),
+        chosen.get("user"),
         30.0 if timeout is None else timeout,
     )
 

@@ -1,10 +1,11 @@
-"""The requests of `kubectl trainingjob`: the only module that imports the client of Kubernetes.
+"""The requests of `kubectl trainingjob`, sent by the official client of Kubernetes.
 
 Objects are returned as JSON has them. Every method raises ClusterError.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -46,11 +47,15 @@ class ClusterApi:
 
         logging.getLogger("urllib3").setLevel(logging.ERROR)  # its retries are no news
         self._api = target.connect()
-        self._core = client.CoreV1Api(self._api)
         self._custom = client.CustomObjectsApi(self._api)
-        self._leases = client.CoordinationV1Api(self._api)
-        self._version = client.VersionApi(self._api)
         self._timeout = timeout_seconds
+
+    @functools.cached_property
+    def _core(self) -> Any:
+        """Imported when it is needed: that takes longer than all the rest."""
+        from kubernetes.client import CoreV1Api
+
+        return CoreV1Api(self._api)
 
     def close(self) -> None:
         """Close its connections."""
@@ -144,13 +149,16 @@ class ClusterApi:
     def lease(self, namespace: str, name: str) -> Object:
         """A Lease."""
         asked = Request("get", "leases", namespace, name)
-        call = self._leases.read_namespaced_lease
-        return self._ask(asked, call, namespace=namespace, name=name)
+        where = {"group": "coordination.k8s.io", "version": "v1", "plural": "leases"}
+        call = self._custom.get_namespaced_custom_object
+        return self._ask(asked, call, namespace=namespace, name=name, **where)
 
     def server_version(self) -> str:
         """The version of Kubernetes, as v1.30.0."""
-        asked = Request("get", "/version")
-        return str(self._ask(asked, self._version.get_code).get("gitVersion", "unknown"))
+        from kubernetes.client import VersionApi
+
+        found = self._ask(Request("get", "/version"), VersionApi(self._api).get_code)
+        return str(found.get("gitVersion", "unknown"))
 
     def delete_pod(self, namespace: str, name: str) -> None:
         """Delete a pod by force: the object goes at once, and its node kills the containers."""
@@ -159,7 +167,9 @@ class ClusterApi:
         self._ask(asked, call, namespace=namespace, name=name, grace_period_seconds=0)
 
     def log(self, namespace: str, pod: str, container: str, query: LogQuery) -> Iterator[str]:
-        """Yield the lines of a container's log; with `follow` until the container ends."""
+        """Yield the lines of a container's log; with `follow` until the container ends, however
+        long it is silent.
+        """
         asked = Request("get", "pods/log", namespace, pod)
         options: dict[str, Any] = {
             "namespace": namespace,

@@ -27,6 +27,8 @@ class Target:
     kubeconfig: str | None = None
     context: str | None = None
     namespace: str | None = None
+    user: str | None = None
+    """Whom to impersonate."""
 
     def connect(self) -> Any:
         """An ApiClient of the official client. Raises ClusterError with what to do."""
@@ -35,6 +37,7 @@ class Target:
 
         settings = client.Configuration()
         settings.retries = 1  # of a request without an answer; more would hide an outage
+        settings.keep_alive = True  # a log that is followed may be silent for hours
         with _logged_errors() as logged:
             try:
                 if self._in_pod():
@@ -52,7 +55,10 @@ class Target:
             raise ClusterError(
                 self._explain(f"no credentials: its login program failed: {logged[0]}")
             )
-        return client.ApiClient(settings)
+        api = client.ApiClient(settings)
+        if self.user is not None:
+            api.set_default_header("Impersonate-User", self.user)
+        return api
 
     def current_namespace(self) -> str:
         """The namespace of the flag, else of the context, else `default`."""

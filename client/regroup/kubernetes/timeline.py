@@ -14,6 +14,8 @@ from regroup_operator.api.status import RecoveryStatus
 
 TRAINS, STOPPED, WAITS = "=", "x", "."
 _RECOVERIES_KEPT = 10
+_LONGEST_SECONDS = 1e9
+"""Python's clock ends somewhere, and a status may hold any number."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def _recovery(one: RecoveryStatus) -> DrawnRecovery | None:
         return None
     return DrawnRecovery(
         time=time,
-        end=time + timedelta(seconds=one.down_seconds or 0),
+        end=time + timedelta(seconds=min(max(one.down_seconds or 0, 0), _LONGEST_SECONDS)),
         generation=one.generation,
         ranks=ranks_changed(one),
         cause=one.cause,

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Literal
 
 from regroup.kubernetes import job_summary
-from regroup.kubernetes.advice import HEALS, Heals, advice
+from regroup.kubernetes.advice import HEALS, advice
 from regroup.kubernetes.event_record import EventRecord
 from regroup.kubernetes.job_record import JobRecord, time_of
 from regroup.kubernetes.own_judgement import own_judgement
@@ -154,8 +154,8 @@ def _by_the_operator(job: JobRecord) -> tuple[str, str, str, str]:
     if ready.status == "True":
         return ready.reason, job_summary.message(job), "it trains", "nothing"
     found = advice(ready.reason, job.name)
-    heals: Heals = found.heals
-    return ready.reason, ready.message or job.status.message, HEALS[heals], found.what_to_do
+    said = ready.message or job.status.message
+    return ready.reason, said, HEALS[found.heals], found.what_to_do
 
 
 _AFTER_FAILURE = (

@@ -349,6 +349,12 @@ def test_an_api_server_that_is_away_is_one_sentence(team: Namespace, tmp_path: P
     assert len(text.splitlines()) == 1
 
 
+def test_an_administrator_can_ask_as_somebody_else(gpt: Namespace) -> None:
+    text = good(run(gpt, "get", "--as", "edith"), 1)
+    assert 'User "edith" cannot list resource "trainingjobs"' in text
+    assert good(run(gpt, "--as", "edith", "get"), 1) == text
+
+
 NEEDS = re.findall(r"^\| (`[\w-]+`(?:, `\w+`)?) \| (`[^|]*?) \| [^|]*\|$", PAGE, re.MULTILINE)
 RIGHTS = {
     verb: re.findall(r"`(\w+) ([\w/]+)`", needs)

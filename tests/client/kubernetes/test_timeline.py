@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from regroup.kubernetes.timeline import bar, timeline, timeline_lines
 from tests.support.cluster_objects import (
     NOW,
@@ -36,6 +38,11 @@ def test_a_job_that_never_trained_only_waits() -> None:
 
 def test_a_recovery_without_an_end_takes_one_column() -> None:
     assert drawn(recoveries=[recovery(2, 0, downSeconds=None)]) == "=========x"
+
+
+@pytest.mark.parametrize("seconds", [1e300, -5])
+def test_a_recovery_of_any_length_can_be_drawn(seconds: float) -> None:
+    assert len(drawn(recoveries=[recovery(2, 70, downSeconds=seconds)])) == 10
 
 
 def test_ten_recoveries_are_the_last_ones_and_the_drawing_begins_with_them() -> None:
