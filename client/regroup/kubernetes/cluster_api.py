@@ -75,10 +75,7 @@ class ClusterApi:
         chosen = {"label_selector": label_selector} if label_selector else {}
         if namespace is None:
             asked = Request("list", PLURAL)
-            every = {"group": GROUP, "version": VERSION, "resource_plural": PLURAL}
-            return self._list(
-                asked, self._custom.list_custom_object_for_all_namespaces, **every, **chosen
-            )
+            return self._list(asked, self._custom.list_cluster_custom_object, **_CUSTOM, **chosen)
         asked = Request("list", PLURAL, namespace)
         call = self._custom.list_namespaced_custom_object
         return self._list(asked, call, namespace=namespace, **_CUSTOM, **chosen)
