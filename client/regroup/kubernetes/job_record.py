@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import ValidationError
@@ -93,10 +93,10 @@ def read_job(document: Object) -> JobRecord:
 
 
 def time_of(text: object) -> datetime | None:
-    """A time of the API; None when there is none."""
+    """A time of the API in UTC; None when there is none."""
     try:
-        return parse_time(text) if isinstance(text, str) else None
-    except ValueError:
+        return parse_time(text).astimezone(UTC) if isinstance(text, str) else None
+    except (ValueError, OverflowError):  # the first hours of the year 1 may be before it in UTC
         return None
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from regroup.kubernetes.job_record import JobRecord, notable, time_of
 from regroup.kubernetes.quantities import age, ago, clock, count, duration, percent, size
 from regroup.kubernetes.text_tables import facts, table
+from regroup_trainer.protocol.message import printable
 
 FAILED, SUSPENDED, NOT_TRAINING, UNKNOWN = 3, 4, 5, 6
 EXIT_CODES = {
@@ -101,7 +102,7 @@ def status_lines(job: JobRecord, now: datetime, width: int, *, wide: bool) -> li
 def status_line(job: JobRecord, now: datetime) -> str:
     """The status in one line, for -w and --wait: with the reason where it does not train."""
     text = "" if _trains(job) else f": {message(job)}"
-    return f"{clock(now)[11:]}  {figures(job)}{text}"
+    return printable(f"{clock(now)[11:]}  {figures(job)}{text}")
 
 
 def figures(job: JobRecord) -> str:

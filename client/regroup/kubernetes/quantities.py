@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -50,8 +50,8 @@ def age(time: datetime | None, now: datetime) -> str:
 
 
 def clock(time: datetime | None) -> str:
-    """Date and time of day, UTC."""
-    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S") if time else NOTHING
+    """Date and time of day, of a time in UTC."""
+    return time.strftime("%Y-%m-%d %H:%M:%S") if time else NOTHING
 
 
 def size(count: int | None) -> str:

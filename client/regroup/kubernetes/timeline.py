@@ -11,10 +11,11 @@ from regroup.kubernetes.job_record import JobRecord, time_of
 from regroup.kubernetes.quantities import NOTHING, clock, count, duration, short_seconds
 from regroup.kubernetes.text_tables import paragraph, table
 from regroup_operator.api.status import RecoveryStatus
+from regroup_trainer.protocol.message import printable
 
 TRAINS, STOPPED, WAITS = "=", "x", "."
 _RECOVERIES_KEPT = 10
-_LONGEST_SECONDS = 1e9
+_LONGEST_SECONDS = 1e7
 """Python's clock ends somewhere, and a status may hold any number."""
 
 
@@ -141,9 +142,9 @@ def _names(shown: Timeline, columns: int) -> str:
     """The generations below the places where they began, where there is room."""
     line = ""
     for recovery in shown.recoveries:
-        place = _column(shown, recovery.time, columns)
-        if place >= len(line) + bool(line) and place + len(recovery.generation) <= columns:
-            line = line.ljust(place) + recovery.generation
+        place, name = _column(shown, recovery.time, columns), printable(recovery.generation)
+        if place >= len(line) + bool(line) and place + len(name) <= columns:
+            line = line.ljust(place) + name
     return line
 
 
