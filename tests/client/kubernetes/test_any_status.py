@@ -27,7 +27,9 @@ TIMES = st.sampled_from(
     ]
 )  # fmt: skip
 NUMBERS = st.sampled_from([0, 1, -1, 7, 2**62, 10**30, 0.5, 1e300, -1e300])
-ANYTHING = st.none() | st.booleans() | NUMBERS | WORDS | st.just([]) | st.just({})
+ANYTHING: st.SearchStrategy[Any] = (
+    st.none() | st.booleans() | NUMBERS | WORDS | st.just([]) | st.just({})
+)
 
 
 def entry(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
