@@ -35,6 +35,8 @@ class Target:
         from kubernetes import client, config
         from kubernetes.config import ConfigException
 
+        if not self._in_pod() and not any(map(os.path.exists, self._files().split(os.pathsep))):
+            raise ClusterError(self._explain("does not exist"))
         settings = client.Configuration()
         settings.retries = 1  # of a request without an answer; more would hide an outage
         settings.keep_alive = True  # a log that is followed may be silent for hours
@@ -91,7 +93,8 @@ class Target:
     def _explain(self, why: object) -> str:
         context = f", context {self.context}" if self.context else ""
         advice = "give a file with --kubeconfig, and one of its contexts with --context"
-        return f"kubeconfig {self._files()}{context}: {' '.join(str(why).split())}: {advice}"
+        sentence = " ".join(str(why).split()).rstrip(".")
+        return f"kubeconfig {self._files()}{context}: {sentence}: {advice}"
 
 
 @contextmanager

@@ -87,5 +87,7 @@ def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, content: str) -> 
 def test_no_kubeconfig_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(ClusterError, match=rf"kubeconfig {tmp_path}/.kube/config: "):
+    with pytest.raises(
+        ClusterError, match=rf"kubeconfig {tmp_path}/.kube/config: does not exist: "
+    ):
         Target().connect()
