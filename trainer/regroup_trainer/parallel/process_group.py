@@ -13,10 +13,12 @@ import os
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,6 +49,9 @@ _held: list[tuple[float, str, socket.socket]] = []
 """Connections of process groups that this process has left: since when (monotonic), the peer's
 address, and the connection.
 """
+_OWN_REFERENCES = 3
+"""Of a group in a list, while a comprehension looks at it: the list, its variable, the argument."""
+_POLL_SECONDS = 0.2
 _CONNECTION_PHRASES = (
     "connection closed by peer",
     "connection reset",
@@ -130,8 +135,24 @@ def leave() -> None:
 def abandon() -> None:
     """Close the process group of a broken generation without waiting for anybody."""
     if dist.is_initialized():
+        end_later(list(dist.distributed_c10d._world.pg_map))
         with contextlib.suppress(RuntimeError):  # the other ranks do not answer
             dist.destroy_process_group()
+
+
+def end_later(groups: list[Any]) -> None:
+    """Have a thread of its own let go of process groups, each after all others have: a wrapper of
+    the model, a mesh.
+
+    Who lets go last waits for the collectives of the group. One that hangs never ends.
+    """
+    threading.Thread(target=_end_each, args=(groups,), name="end groups", daemon=True).start()
+
+
+def _end_each(groups: list[Any]) -> None:
+    while groups:
+        groups[:] = [group for group in groups if sys.getrefcount(group) > _OWN_REFERENCES]
+        time.sleep(_POLL_SECONDS)
 
 
 def addresses_of(assignment: Assignment) -> set[str]:
