@@ -92,7 +92,9 @@ def test_a_peer_that_does_not_come_finds_its_connection_silent_for_as_long_as_it
             with pytest.raises(BlockingIOError):
                 peer.recv(100)
             later = time.monotonic() + 601
-            monkeypatch.setattr(process_group.time, "monotonic", lambda: later)
+            monkeypatch.setattr(
+                "regroup_trainer.parallel.process_group.time.monotonic", lambda: later
+            )
             process_group.meet(make_assignment(), HashStore())
             assert peer.recv(100) == b""
     dist.destroy_process_group()
