@@ -49,9 +49,7 @@ def export(server: Server, window: Window) -> History:
 
 def write(history: History, file: Path) -> None:
     """Write a history. The same one gives the same bytes."""
-    series = (
-        {"labels": dict(one.labels), "values": packed(one.values)} for one in history.series
-    )
+    series = ({"labels": dict(one.labels), "values": packed(one.values)} for one in history.series)
     lines = map(json.dumps, ({"start": history.start}, *series))
     file.write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
 

@@ -10,6 +10,8 @@ from demo.picture import chart, figures, timeline
 from demo.picture.data import Source
 from demo.picture.fields import css
 
+CHOSEN = {".*": "All"}
+"""What Grafana shows for a value of a variable."""
 WIDTH = 1600
 MARGIN = 16
 CELL = 38
@@ -83,7 +85,7 @@ def top(board: dict[str, Any], source: Source) -> str:
     )
     labels = {one["name"]: one["label"] for one in board["templating"]["list"]}
     chosen = "".join(
-        f"<span><i>{labels[name]}</i><b>{escape(value)}</b></span>"
+        f"<span><i>{labels[name]}</i><b>{escape(CHOSEN.get(value, value))}</b></span>"
         for name, value in source.variables.items()
     )
     return (

@@ -25,6 +25,7 @@ from demo.history import export, write
 from demo.job import manifest
 from demo.prometheus import Prometheus, scrape_config
 from demo.promql import Window
+from demo.recording import FILE
 from demo.recording.kubelet import Machine, targets
 from demo.screen import Screen
 from demo.waiting import wait_for
@@ -41,7 +42,6 @@ from tests.support.operator_process import (
     renewed_leases,
 )
 
-FILE = Path(__file__).with_name("history.gz")
 NODES = ["n1", "n2", "n3", "n4"]
 STEPS = 300
 AWAY_SECONDS = 15.0

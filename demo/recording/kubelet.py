@@ -57,6 +57,7 @@ class Machine:
         self._dead: set[str] = set()
         self._pods: dict[str, RunningPod] = {}
         """By the pod's UID."""
+        self._refused: set[str] = set()
         self._begun = 0
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._follow)
@@ -126,7 +127,9 @@ class Machine:
     def _admit(self, pod: Json, kubelets: Kubelets) -> None:
         labels, name = pod["metadata"]["labels"], pod["metadata"]["name"]
         if refuse := self.refusals.get(labels["regroup.dev/job"]):
-            refuse(name, kubelets)
+            if name not in self._refused:
+                self._refused.add(name)
+                refuse(name, kubelets)
             return
         if "deletionTimestamp" in pod["metadata"] or not (node := self._node_for(labels)):
             return

@@ -62,7 +62,7 @@ def test_a_prometheus_that_is_not_there_is_named() -> None:
 
 @pytest.mark.cluster
 def test_the_picture_is_a_png_of_the_whole_page(run: Source, tmp_path: Path) -> None:
-    picture(run, tmp_path / "dashboard.png")
+    picture(build(), run, tmp_path / "dashboard.png")
     content = (tmp_path / "dashboard.png").read_bytes()
     assert content.startswith(b"\x89PNG")
     width, height = struct.unpack(">II", content[16:24])
