@@ -7,6 +7,8 @@ All that the rules say of time is shortened by FACTOR: an hour is 36 seconds.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 import sys
 import tempfile
@@ -90,7 +92,6 @@ def of_course(alert: str, course: Fires) -> Iterator[Sample]:
     for series, values in course.given.items():
         name, labels = series.removesuffix("}").split("{")
         own = re.sub(r'(trainingjob|pod|instance)="', rf'\1="{alert.lower()}-', labels)
-        own = own.replace('exported_pod="', f'exported_pod="{alert.lower()}-')
         minutes = list(expanded(values))
         # While an operator leads, no alert says that none does.
         ends = alert == "TrainingJobInternalError"
@@ -109,19 +110,19 @@ def expanded(values: str) -> Iterator[str]:
 
 
 class Exporter(ThreadingHTTPServer):
-    """Serves the series as they are now. They begin with the first scrape."""
-
-    daemon_threads = True
+    """Serves the series, at each scrape those of the next minute: a scrape that comes late, since
+    the machine is busy, misses none.
+    """
 
     def __init__(self) -> None:
         super().__init__((ADDRESS, 0), _Handler)
         self.samples = samples()
-        self._began: float | None = None
+        self._minutes = itertools.count()
+        self._began = time.time()
 
     def exposition(self) -> str:
-        """The text for a scrape."""
-        self._began = time.time() if self._began is None else self._began
-        minute = int((time.time() - self._began) / MINUTE)
+        """The text for the next scrape."""
+        minute = next(self._minutes)
         return "".join(
             f"{name}{{{labels}}} {self._shown(name, values[minute])}\n"
             for name, labels, values in self.samples
@@ -131,7 +132,7 @@ class Exporter(ThreadingHTTPServer):
     def _shown(self, name: str, value: str) -> str:
         """The courses begin at the time 0."""
         is_time = name.endswith("_timestamp_seconds")
-        return f"{(self._began or 0) + float(value) / FACTOR:.3f}" if is_time else value
+        return f"{self._began + float(value) / FACTOR:.3f}" if is_time else value
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -143,7 +144,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/plain; version=0.0.4")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(ConnectionError):  # the scrape took too long
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Scrapes are not logged."""
