@@ -32,7 +32,8 @@ ALERTS = Path(__file__).resolve().parent.parent / "charts/regroup/alerts"
 FACTOR = 100
 MINUTE = 60 / FACTOR
 """Seconds that stand for a minute, in which each series has one value."""
-PLAYED_MINUTES = 250
+DEADLINE_SECONDS = 240.0
+"""The play takes 80 seconds where the machine has time."""
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 DURATION = re.compile(r"(?<=\[)\d+[smhd](?=\])|(?<=offset )\d+[smhd]")
 SECONDS = re.compile(r"(?<=[<>] )\d{4}\b")
@@ -181,8 +182,8 @@ def configuration(rule_file: Path, exporter: str, manager: Alertmanager) -> dict
 
 
 def fire(folder: Path, report: Callable[[str, Arrival], None]) -> dict[str, Arrival]:
-    """The alerts that Alertmanager receives, by their names, and reported as they come. Ends when
-    all have, or after all was played. Raises DemoError.
+    """The alerts that Alertmanager receives, by their names, and reported as they come. Raises
+    DemoError.
     """
     (folder / "rules.yaml").write_text(yaml.safe_dump(rules()))
     with running_alertmanager(folder / "alertmanager") as manager, exporter() as address:
@@ -195,10 +196,10 @@ def fire(folder: Path, report: Callable[[str, Arrival], None]) -> dict[str, Arri
 
 
 def arrivals(manager: Alertmanager, report: Callable[[str, Arrival], None]) -> dict[str, Arrival]:
-    """What reaches Alertmanager until the end of the play."""
+    """What reaches Alertmanager until all have, or for DEADLINE_SECONDS."""
     found: dict[str, Arrival] = {}
     began = time.monotonic()
-    while len(found) < len(COURSES) and time.monotonic() < began + PLAYED_MINUTES * MINUTE:
+    while len(found) < len(COURSES) and time.monotonic() < began + DEADLINE_SECONDS:
         for alert in manager.alerts():
             name = alert["labels"]["alertname"]
             if name not in found and is_own(alert["labels"]):

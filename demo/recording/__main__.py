@@ -3,7 +3,7 @@
 API server, operators, coordinators, agents, ranks and Prometheus are real; nodes are played. Four
 jobs in two namespaces meet faults: a rank fails, a node loses its power, a coordinator and the
 operator that leads are killed. Needs root, since pods have their volume at /regroup/volume. Takes
-some minutes.
+some minutes; Ctrl-C ends it earlier, and what happened until then is kept.
 """
 
 from __future__ import annotations
