@@ -22,6 +22,7 @@ from demo.promql import Sampled, Server, Window
 
 SERIES = "trainingjob|leader_election|workqueue|controller_runtime|rest_client|reflector|process"
 """What the names of our series begin with."""
+LATE_SECONDS = 15
 OPTIONS = (
     "--query.lookback-delta=2s",  # a missing value stands for the end of a series
     "--storage.tsdb.retention.time=100y",
@@ -44,7 +45,19 @@ class History:
 def export(server: Server, window: Window) -> History:
     """What a Prometheus has of our series. Raises QueryError."""
     each_second = Window(window.start, window.end, 1.0)
-    return History(window.start, server.range(f'{{__name__=~"({SERIES})_.+"}}', each_second))
+    found = server.range(f'{{__name__=~"({SERIES})_.+"}}', each_second)
+    return History(window.start, [Sampled(one.labels, bridged(one.values)) for one in found])
+
+
+def bridged(values: list[float | None]) -> list[float | None]:
+    """The values, with those before them in gaps of at most LATE_SECONDS: a scrape came late."""
+    whole: list[float | None] = []
+    for missing, run in itertools.groupby(values, lambda value: value is None):
+        found = list(run)
+        ends = len(whole) + len(found) == len(values)
+        late = missing and whole and not ends and len(found) <= LATE_SECONDS
+        whole += [whole[-1]] * len(found) if late else found
+    return whole
 
 
 def write(history: History, file: Path) -> None:
@@ -65,10 +78,17 @@ def read(file: Path) -> History:
 
 
 def packed(values: list[float | None]) -> str:
-    """The values as text, to six digits where they have a fraction."""
-    texts = ("_" if v is None else f"{v:.0f}" if v == int(v) else f"{v:.6g}" for v in values)
+    """The values as text, to six digits, or to milliseconds where they are times."""
+    texts = ("_" if v is None else shown(v) for v in values)
     runs = ((text, len(list(equal))) for text, equal in itertools.groupby(texts))
     return " ".join(text if count == 1 else f"{text}x{count}" for text, count in runs)
+
+
+def shown(value: float) -> str:
+    """A value in few digits."""
+    if value == int(value):
+        return f"{value:.0f}"
+    return f"{value:.6g}" if abs(value) < 1e5 else f"{value:.3f}"
 
 
 def unpacked(text: str) -> Iterator[float | None]:

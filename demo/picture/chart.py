@@ -105,13 +105,20 @@ def scale(lines: Sequence[Line]) -> list[float]:
     field = lines[0].field
     values = [value for one in lines for value in one.values if value is not None]
     low, high = field.settings.get("min", min(values)), max(values)
-    if field.unit == "bytes":
-        size = 1024 ** int(math.log(max(high, 1), 1024))
-        return [size * tick for tick in ticks(low / size, high / size)]
-    found = ticks(low, high)
+    size = size_of(field.unit, high)
+    found = [size * tick for tick in ticks(low / size, high / size)]
     if field.unit == "none" and field.decimals == 0 and found[1] - found[0] < 1:
         return [float(tick) for tick in range(math.floor(found[0]), math.ceil(found[-1]) + 1)]
     return found
+
+
+def size_of(unit: str, high: float) -> float:
+    """The unit in which ticks up to `high` are round numbers."""
+    if unit == "bytes":
+        return float(1024 ** int(math.log(max(high, 1), 1024)))
+    if unit == "s":
+        return next((size for size in (3600.0, 60.0) if high >= 2 * size), 1.0)
+    return 1.0
 
 
 def axis_labels(marks: list[float], field: Field) -> list[str]:
