@@ -12,10 +12,10 @@ from pathlib import Path
 import click
 
 from demo.dashboard import DASHBOARDS, output
-from demo.history import History, open_metrics, read, replay
+from demo.history import open_metrics, read, replay
 from demo.picture.__main__ import picture
 from demo.picture.data import Source
-from demo.promql import Server
+from demo.promql import Server, Window
 from demo.recording import FILE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,9 +32,9 @@ VARIABLES = {
 """What is chosen in each dashboard."""
 
 
-def source_of(server: Server, recorded: History, name: str) -> Source:
+def source_of(server: Server, window: Window, name: str) -> Source:
     """Where the picture of a dashboard comes from."""
-    return Source(server, recorded.window, VARIABLES[name], SCRAPE_SECONDS)
+    return Source(server, window, VARIABLES[name], SCRAPE_SECONDS)
 
 
 @click.command()
@@ -47,7 +47,7 @@ def main(history: Path) -> None:
         monitor = replay(open_metrics(recorded), Path(folder))
         try:
             for name in DASHBOARDS:
-                source = source_of(monitor.server, recorded, name)
+                source = source_of(monitor.server, recorded.window, name)
                 picture(json.loads(output(name).read_text()), source, PAGES / f"{name}.png")
                 (PICTURES / f"{name}.png").write_bytes((PAGES / f"{name}.png").read_bytes())
                 print(PICTURES / f"{name}.png", flush=True)

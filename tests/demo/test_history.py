@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from demo.history import History, export, open_metrics, packed, read, replay, unpacked, write
+from demo.history import (
+    History,
+    bridged,
+    export,
+    open_metrics,
+    packed,
+    read,
+    replay,
+    unpacked,
+    write,
+)
 from demo.picture.data import Source
 from demo.promql import Sampled
 
@@ -14,9 +24,15 @@ LABELS = (("__name__", "trainingjob_loss"), ("pod", 'a"b'))
 
 
 def test_values_are_packed_to_runs_and_unpacked() -> None:
-    values = [None, None, 3.0, 3.0, 3.0, 0.1234567, None, 1.75e9 + 1]
-    assert packed(values) == "_x2 3x3 0.123457 _ 1750000001"
-    assert list(unpacked(packed(values))) == [None, None, 3, 3, 3, 0.123457, None, 1.75e9 + 1]
+    values = [None, None, 3.0, 3.0, 3.0, 0.1234567, None, 1.75e9 + 0.5]
+    assert packed(values) == "_x2 3x3 0.123457 _ 1750000000.500"
+    assert list(unpacked(packed(values))) == [None, None, 3, 3, 3, 0.123457, None, 1.75e9 + 0.5]
+
+
+def test_a_late_scrape_leaves_no_gap_and_an_end_stays_an_end() -> None:
+    assert bridged([None, 1.0, None, 2.0, None]) == [None, 1.0, 1.0, 2.0, None]
+    long = [1.0, *[None] * 16, 2.0]
+    assert bridged(long) == long
 
 
 def test_a_file_holds_what_was_written_and_the_same_bytes_each_time(tmp_path: Path) -> None:
