@@ -23,6 +23,7 @@ from demo.promql import Sampled, Server, Window
 SERIES = "trainingjob|leader_election|workqueue|controller_runtime|rest_client|reflector|process"
 """What the names of our series begin with."""
 LATE_SECONDS = 15
+"""The longest gap in a series that is taken for scrapes that failed on a busy machine."""
 OPTIONS = (
     "--query.lookback-delta=2s",  # a missing value stands for the end of a series
     "--storage.tsdb.retention.time=100y",

@@ -138,8 +138,7 @@ def lose_node(scene: Scene) -> None:
     workers = scene.research.read()["status"]["workers"]
     node = next(one["node"] for one in workers if one.get("rank") == 0)
     scene.machine.cut_power(node)
-    restore = threading.Timer(AWAY_SECONDS, scene.machine.restore_power, [node])
-    restore.start()
+    threading.Timer(AWAY_SECONDS, scene.machine.restore_power, [node]).start()
 
 
 @contextmanager
