@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +69,30 @@ def test_a_rank_that_left_reads_nothing_and_closes_nothing_before_the_next_group
             peer.settimeout(10)
             with contextlib.suppress(ConnectionError):
                 assert peer.recv(100) == b""
+    dist.destroy_process_group()
+
+
+def test_a_peer_that_does_not_come_finds_its_connection_silent_for_as_long_as_it_may_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind a network that was down, it is still in the generation that the others have left."""
+    with (
+        socket.create_server(("127.0.0.2", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as own,
+    ):
+        peer, _ = listener.accept()
+        with peer:
+            process_group.cut_off({"127.0.0.2"})
+            own.close()
+            process_group.meet(make_assignment(), HashStore())
+            dist.destroy_process_group()
+            peer.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                peer.recv(100)
+            later = time.monotonic() + 601
+            monkeypatch.setattr(process_group.time, "monotonic", lambda: later)
+            process_group.meet(make_assignment(), HashStore())
+            assert peer.recv(100) == b""
     dist.destroy_process_group()
 
 

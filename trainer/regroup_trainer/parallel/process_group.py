@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
@@ -42,8 +43,10 @@ _set_timeout: Callable[[timedelta], None] = (
 )
 """Older releases of torch have the private name only."""
 _SIOCGIFADDR = 0x8915
-_held: list[socket.socket] = []
-"""Connections of the process group that this process has left."""
+_held: list[tuple[float, str, socket.socket]] = []
+"""Connections of process groups that this process has left: since when (monotonic), the peer's
+address, and the connection.
+"""
 _CONNECTION_PHRASES = (
     "connection closed by peer",
     "connection reset",
@@ -99,8 +102,7 @@ def _await_others(store: Store, world_size: int) -> None:
 
 def meet(assignment: Assignment, store: Store) -> GenerationGroup:
     """As `join`, with a store that no other generation has used."""
-    while _held:
-        _held.pop().close()
+    _release(addresses_of(assignment))
     device = _device(assignment.local_rank)
     # Groups find each other by names that torch counts. It counts those that came to nothing too,
     # and then this rank would look for a fresh one under a name that nobody else uses.
@@ -132,6 +134,14 @@ def abandon() -> None:
             dist.destroy_process_group()
 
 
+def addresses_of(assignment: Assignment) -> set[str]:
+    """The IP addresses of all that this rank is connected to in its generation."""
+    record = assignment.record
+    return {place.address for place in record.members if place.address} | {
+        record.store.rsplit(":", 1)[0]
+    }
+
+
 def cut_off(addresses: Collection[str]) -> None:
     """Break this process's connections to those IP addresses, so that a collective which waits for
     a peer raises.
@@ -147,22 +157,37 @@ def cut_off(addresses: Collection[str]) -> None:
 
 
 def hold(addresses: Collection[str]) -> list[socket.socket]:
-    """Keep this process's connections to those IP addresses open until it joins the next process
-    group, whoever closes them.
+    """Keep this process's connections to those IP addresses open until it meets their ranks in
+    another process group, whoever closes them.
 
     When a connection breaks, gloo drops the sends that the connection has not taken. Whoever waits
     for one of them waits for ever (torch 2.15: `Pair::signalException` passes over them). So peers
-    must find a connection that is silent, and not one that is closed.
+    must find a connection that is silent, and not one that is closed. A peer behind a network that
+    is down may still wait when the others train on without it.
     """
     found = []
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             connection = stack.enter_context(_stream_socket(int(name)))
-            if _plain(connection.getpeername()[0]) in addresses:
-                found.append(connection)
+            peer = _plain(connection.getpeername()[0])
+            if peer in addresses:
+                found.append((time.monotonic(), peer, connection))
                 stack.pop_all()
     _held.extend(found)
-    return found
+    return [connection for _, _, connection in found]
+
+
+def _release(met: Collection[str]) -> None:
+    """Close held connections to peers that are met again, and those that are older than any
+    collective in which a peer may wait.
+    """
+    oldest = time.monotonic() - _COLLECTIVE_TIMEOUT.total_seconds()
+    held, _held[:] = _held[:], []
+    for since, peer, connection in held:
+        if peer in met or since < oldest:
+            connection.close()
+        else:
+            _held.append((since, peer, connection))
 
 
 def _stream_socket(descriptor: int) -> socket.socket:
