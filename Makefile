@@ -100,6 +100,10 @@ try: venv ## Train on this machine while a worker and the coordinator are killed
 demo: venv ## Train on a cluster, cut the power of a node, and check that the training did not suffer
 	@$(RUN) -m demo up
 
+.PHONY: dashboards
+dashboards: venv ## Draw docs/pictures: each dashboard with the recorded history of a run with faults
+	@TZ=UTC $(RUN) -m demo.pictures
+
 .PHONY: demo-down
 demo-down: venv ## Remove the clusters and processes of the demo
 	@$(RUN) -m demo down
