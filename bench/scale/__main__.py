@@ -1,0 +1,60 @@
+"""What a coordinator of up to 4,096 agents with eight ranks each does, and how fast.
+
+    make bench NAME=scale [ARGS="--case agents-128 --subject regroup"]
+
+Simulated agents say on the wire what real ones say, and as often. They are on the machine of the
+coordinator, and `simulation_cpu_share` says what they take of it. A row has the events of one job:
+
+- `form`: all agents connect at the same time, until the last one begins the first generation;
+- steady training: CPU and memory of the coordinator, how long an answer of its status takes, and
+  how long heartbeats take, from before they are sent until their answer is read;
+- `recovery`: from the report that a worker is lost until the last of the others begins the next
+  generation, and what the coordinator sends meanwhile;
+- `resync`: from the kill of the coordinator until all agents are back at its successor, which goes
+  on with the same generation.
+
+What does not come within its time is a result: `formed`, `recovered` and `resynced` count the runs
+in which it came.
+"""
+
+from __future__ import annotations
+
+import click
+
+from bench.harness import Plan, Values, command
+from bench.scale import coordinated
+from bench.scale.settings import (
+    FORM_SECONDS,
+    RECOVERY_SECONDS,
+    RESYNC_SECONDS,
+    UNITS,
+    Size,
+)
+
+CASES = ("agents-16", "agents-128", "agents-1024", "agents-4096")
+MEASURES = {"regroup": coordinated.measure}
+
+
+def plan(quick: bool) -> Plan:
+    """All sizes; a quick run takes the smallest one."""
+    cases = (f"{CASES[0]}-quick",) if quick else CASES
+    return Plan("scale", cases, tuple(MEASURES), UNITS, 1 if quick else 3, settings)
+
+
+def settings(_case: str, _subject: str) -> str:
+    """What its figures depend on."""
+    return (
+        f"within {FORM_SECONDS:.0f} s to form, {RECOVERY_SECONDS:.0f} s to recover, "
+        f"{RESYNC_SECONDS:.0f} s to resync"
+    )
+
+
+def measure(case: str, subject: str) -> Values:
+    """One run of a row."""
+    return MEASURES[subject](Size.of(case), click.echo)
+
+
+main = command(plan, measure)
+
+if __name__ == "__main__":
+    main()
