@@ -19,10 +19,18 @@ in which it came.
 
 from __future__ import annotations
 
+import asyncio
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
 import click
 
 from bench.harness import Plan, Values, command
-from bench.scale import coordinated
+from bench.scale.coordinated import Coordinated
+from bench.scale.course import Course, Subject
+from bench.scale.lighthouse import Lighthouse
+from bench.scale.meeting_point import MeetingPoint
 from bench.scale.settings import (
     FORM_SECONDS,
     RECOVERY_SECONDS,
@@ -32,13 +40,17 @@ from bench.scale.settings import (
 )
 
 CASES = ("agents-16", "agents-128", "agents-1024", "agents-4096")
-MEASURES = {"regroup": coordinated.measure}
+SUBJECTS: Mapping[str, type[Subject]] = {
+    "regroup": Coordinated,
+    "torchft": Lighthouse,
+    "torchrun": MeetingPoint,
+}
 
 
 def plan(quick: bool) -> Plan:
     """All sizes; a quick run takes the smallest one."""
     cases = (f"{CASES[0]}-quick",) if quick else CASES
-    return Plan("scale", cases, tuple(MEASURES), UNITS, 1 if quick else 3, settings)
+    return Plan("scale", cases, tuple(SUBJECTS), UNITS, 1 if quick else 3, settings)
 
 
 def settings(_case: str, _subject: str) -> str:
@@ -51,7 +63,10 @@ def settings(_case: str, _subject: str) -> str:
 
 def measure(case: str, subject: str) -> Values:
     """One run of a row."""
-    return MEASURES[subject](Size.of(case), click.echo)
+    with tempfile.TemporaryDirectory(prefix="regroup-bench-") as name:
+        course = Course(SUBJECTS[subject](Path(name), Size.of(case), click.echo))
+        asyncio.run(course.run())
+    return course.found
 
 
 main = command(plan, measure)

@@ -8,10 +8,11 @@ STEP_MS = 500
 """Of all ranks at the same time. A rank reports its progress no more often."""
 SNAPSHOT_STEPS = 10
 """Steps between two memory snapshots, as by default."""
-FORM_SECONDS, RECOVERY_SECONDS, RESYNC_SECONDS = 60.0, 60.0, 30.0
+FORM_SECONDS, RECOVERY_SECONDS, RESYNC_SECONDS = 120.0, 120.0, 60.0
 """What has not come by then does not count as come."""
 STEADY_SECONDS, QUICK_STEADY_SECONDS = 10.0, 2.0
 STATUSES = 5
+START_SECONDS = 60.0
 MOST_MIB = 4096
 """A process that needs more is ended, so that the machine is not."""
 UNITS = {

@@ -37,11 +37,11 @@ type Agent struct {
 func newAgent(group *Group, index int) *Agent {
 	return &Agent{group: group, filled: make(chan struct{}, 1), hello: Hello{
 		member:  fmt.Sprintf("5d1f6c3e-0000-4000-8000-%012d", index),
-		pod:     fmt.Sprintf("%s-w%d-1", group.job, index),
+		pod:     fmt.Sprintf("%s-w%d-1", group.Job, index),
 		node:    fmt.Sprintf("gpu-node-%05d.compute.internal", index),
 		address: fmt.Sprintf("10.%d.%d.17", index/250, index%250),
 		index:   index,
-		ranks:   group.ranks,
+		ranks:   group.Ranks,
 	}}
 }
 
@@ -58,7 +58,7 @@ func (a *Agent) run() {
 
 // connectOnce serves a connection to its end, and returns whether the agent was welcomed.
 func (a *Agent) connectOnce() (welcomed bool) {
-	socket, err := dial(a.group.address, "/v1/agent", a.group.token, &a.group.traffic)
+	socket, err := dial(a.group.Address, "/v1/agent", a.group.Token, &a.group.traffic)
 	if err != nil {
 		return false
 	}

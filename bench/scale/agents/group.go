@@ -13,10 +13,9 @@ import (
 
 // Group is all agents of a job, and what they have in common: the steps of the training.
 type Group struct {
-	address, token, job string
-	ranks               int
-	traffic             Traffic
-	dropped             atomic.Int64
+	Settings
+	traffic Traffic
+	dropped atomic.Int64
 
 	mu       sync.Mutex
 	agents   []*Agent // those whose pods are there
@@ -34,16 +33,31 @@ type Group struct {
 
 func newGroup(settings Settings) *Group {
 	return &Group{
-		address: settings.Address, token: settings.Token, job: settings.Job, ranks: settings.Ranks,
-		records: map[Number]*Record{}, entered: map[Number]int{}, inside: map[Number]int{},
+		Settings: settings,
+		records:  map[Number]*Record{}, entered: map[Number]int{}, inside: map[Number]int{},
 		lastAt: map[Number]float64{}, terms: map[int]int{}, termAt: map[int]float64{},
 	}
 }
 
+// answer executes a command.
+func (g *Group) answer(command Command) Answer {
+	switch command.Do {
+	case "form":
+		go g.train()
+		return g.form(command.Seconds)
+	case "lose":
+		return g.lose(command.Seconds)
+	case "resync":
+		return g.resync(command.Term, command.Seconds)
+	default:
+		return g.state()
+	}
+}
+
 // form connects all agents at the same time, and returns once all are in one generation.
-func (g *Group) form(count int, limit float64) Answer {
+func (g *Group) form(limit float64) Answer {
 	g.mu.Lock()
-	for index := range count {
+	for index := range g.Agents {
 		g.agents = append(g.agents, newAgent(g, index))
 	}
 	agents := g.agents
@@ -72,8 +86,8 @@ func (g *Group) lose(limit float64) Answer {
 
 func (g *Group) reportLoss(member string) {
 	body, _ := json.Marshal(map[string]any{"members": []string{member}, "reason": "its pod was deleted"})
-	request, _ := http.NewRequest(http.MethodPost, "http://"+g.address+"/v1/lost", bytes.NewReader(body))
-	request.Header.Set("Authorization", "Bearer "+g.token)
+	request, _ := http.NewRequest(http.MethodPost, "http://"+g.Address+"/v1/lost", bytes.NewReader(body))
+	request.Header.Set("Authorization", "Bearer "+g.Token)
 	answer, err := http.DefaultClient.Do(request)
 	if err != nil {
 		g.fail("the loss of %s could not be reported: %v", member, err)
@@ -117,8 +131,8 @@ func (g *Group) together(former Number) (float64, int) {
 }
 
 // train makes a step of all ranks at the same time, as collectives have them do it.
-func (g *Group) train(every, snapshotEvery int) {
-	for range time.Tick(time.Duration(every) * time.Millisecond) {
+func (g *Group) train() {
+	for range time.Tick(time.Duration(g.StepMs) * time.Millisecond) {
 		g.mu.Lock()
 		record, decision := g.newest, g.decision
 		if record == nil || g.inside[record.Number] < len(record.Members) {
@@ -131,7 +145,7 @@ func (g *Group) train(every, snapshotEvery int) {
 		now := float64(time.Now().UnixMicro()) / 1e6
 		for _, agent := range agents {
 			agent.step(record, step, now)
-			if step%snapshotEvery == 0 {
+			if step%g.SnapshotSteps == 0 {
 				agent.hold(record.Number, step)
 			}
 		}

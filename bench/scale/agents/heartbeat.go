@@ -41,7 +41,7 @@ func (h *Heartbeats) run() {
 func (h *Heartbeats) beat(path string, interval float64) error {
 	group, timeout := h.agent.group, seconds(math.Max(1, interval))
 	if h.conn == nil {
-		raw, err := net.DialTimeout("tcp", group.address, timeout)
+		raw, err := net.DialTimeout("tcp", group.Address, timeout)
 		if err != nil {
 			return err
 		}
@@ -50,7 +50,7 @@ func (h *Heartbeats) beat(path string, interval float64) error {
 	}
 	h.conn.SetDeadline(time.Now().Add(timeout))
 	_, err := fmt.Fprintf(h.conn, "POST %s HTTP/1.1\r\nHost: %s\r\nAccept-Encoding: identity\r\n"+
-		"Authorization: Bearer %s\r\nContent-Length: 0\r\n\r\n", path, group.address, group.token)
+		"Authorization: Bearer %s\r\nContent-Length: 0\r\n\r\n", path, group.Address, group.Token)
 	if err != nil {
 		return err
 	}

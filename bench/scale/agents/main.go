@@ -22,6 +22,7 @@ type Settings struct {
 	Ranks         int    `json:"ranks"` // of each
 	StepMs        int    `json:"step_ms"`
 	SnapshotSteps int    `json:"snapshot_steps"`
+	SilenceMs     int    `json:"silence_ms"` // after which a lighthouse counts a manager as lost
 }
 
 // Command is one line of the input.
@@ -45,18 +46,16 @@ type Answer struct {
 	Generation Number   `json:"generation"`
 }
 
-func (g *Group) answer(command Command, settings Settings) Answer {
-	switch command.Do {
-	case "form":
-		go g.train(settings.StepMs, settings.SnapshotSteps)
-		return g.form(settings.Agents, command.Seconds)
-	case "lose":
-		return g.lose(command.Seconds)
-	case "resync":
-		return g.resync(command.Term, command.Seconds)
-	default:
-		return g.state()
+// Played is what can be played.
+type Played interface {
+	answer(Command) Answer
+}
+
+func play(settings Settings) Played {
+	if settings.Kind == "torchft" {
+		return &Managers{settings: settings}
 	}
+	return newGroup(settings)
 }
 
 func main() {
@@ -64,11 +63,11 @@ func main() {
 	lines, answers := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
 	lines.Scan()
 	must(json.Unmarshal(lines.Bytes(), &settings))
-	group := newGroup(settings)
+	played := play(settings)
 	for lines.Scan() {
 		var command Command
 		must(json.Unmarshal(lines.Bytes(), &command))
-		must(answers.Encode(group.answer(command, settings)))
+		must(answers.Encode(played.answer(command)))
 	}
 }
 

@@ -1,0 +1,167 @@
+"""The events of one job, whoever coordinates it: it forms, trains, loses an agent, and loses what
+coordinates it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import Popen
+from typing import ClassVar
+
+from bench.scale.players import Answer, Players
+from bench.scale.settings import (
+    FORM_SECONDS,
+    MOST_MIB,
+    RECOVERY_SECONDS,
+    RESYNC_SECONDS,
+    START_SECONDS,
+    STATUSES,
+    Size,
+)
+from devcluster.processes import cpu_seconds, memory_mib
+
+Report = Callable[[str], None]
+GUARD_SECONDS, PROBE_SECONDS = 0.2, 0.05
+
+
+class Subject(ABC):
+    """One process that coordinates simulated agents."""
+
+    has_status: ClassVar[bool] = True
+    can_resync: ClassVar[bool] = True
+    """Whether the agents go on when that process is killed and started again."""
+
+    def __init__(self, folder: Path, size: Size, report: Report) -> None:
+        self.folder, self.size, self.report = folder, size, report
+        self.term = 0
+
+    @abstractmethod
+    def start(self) -> Popen[bytes]:
+        """Start the process of the next term, which listens where the former one did."""
+
+    @abstractmethod
+    def players(self) -> Players:
+        """Start the processes that play the agents."""
+
+    @abstractmethod
+    async def answers(self) -> bool:
+        """Whether the process does what it is for."""
+
+    async def ask_status(self) -> None:
+        """Ask for the status."""
+
+    async def has_taken_over(self, _former: Answer) -> bool:
+        """Whether the process of the second term, at which all agents are, has lost nobody."""
+        return True
+
+
+class Course:
+    """Measures a subject, until something does not come."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject, self._report = subject, subject.report
+        self.found: dict[str, float | None] = {}
+
+    async def run(self) -> None:
+        """Measure all. The processes end in any case."""
+        self._start()
+        guard = asyncio.create_task(self._guard())
+        try:
+            await self._until_it_answers()
+            with self._subject.players() as self._players:
+                await self._phases()
+        except LookupError as gone:  # the process, of which CPU or memory was to be read
+            self._report(f"{gone}: it has ended, perhaps at {MOST_MIB} MiB")
+        finally:
+            guard.cancel()
+            self._kill()
+
+    async def _phases(self) -> None:
+        if not await self._event("form", "formed", "form_seconds", FORM_SECONDS):
+            return
+        await self._train()
+        lost = await self._event("lose", "recovered", "recovery_seconds", RECOVERY_SECONDS)
+        self.found["megabytes_sent"] = lost and lost.received / 1e6
+        self.found["rss_peak_mb"] = memory_mib(self._pid, "VmHWM")
+        if self._subject.can_resync:
+            await self._resync()
+
+    async def _event(self, do: str, whether: str, metric: str, limit: float) -> Answer | None:
+        answer = await self._ask(do, limit)
+        self.found[whether] = float(answer.done is not None)
+        self.found[metric] = answer.seconds
+        return self._complete(whether, answer, limit)
+
+    async def _train(self) -> None:
+        """A steady job, in which nothing happens."""
+        await self._ask("state")
+        begun, cpu, played = time.monotonic(), cpu_seconds(self._pid), self._players.cpu_seconds()
+        await asyncio.sleep(self._subject.size.steady_seconds)
+        took = time.monotonic() - begun
+        self.found["steady_cpu_share"] = 100 * (cpu_seconds(self._pid) - cpu) / took
+        self.found["simulation_cpu_share"] = 100 * (self._players.cpu_seconds() - played) / took
+        self.found["rss_mb"] = memory_mib(self._pid)
+        state = await self._ask("state")
+        self.found["heartbeat_lag_p99_seconds"] = state.lag if state.beats else None
+        self.found["needless_generations"] = state.generation[1] - 1
+        if self._subject.has_status:
+            self.found["status_seconds"] = await self._status_seconds()
+
+    async def _status_seconds(self) -> float:
+        took = []
+        for _ in range(STATUSES):
+            begun = time.monotonic()
+            await self._subject.ask_status()
+            took.append(time.monotonic() - begun)
+        return statistics.median(took)
+
+    async def _resync(self) -> None:
+        """Kill what coordinates the agents, and start it again at once."""
+        former = await self._ask("state")
+        begun = time.monotonic()
+        self._kill()
+        self._start()
+        back = await self._ask("resync", RESYNC_SECONDS, term=self._subject.term)
+        back_at = self._complete("back", back, RESYNC_SECONDS) and back.done
+        whole = back_at is not None and await self._subject.has_taken_over(former)
+        self.found["resynced"] = float(whole)
+        self.found["resync_seconds"] = back_at - begun if whole and back_at is not None else None
+
+    def _complete(self, what: str, answer: Answer, limit: float) -> Answer | None:
+        """The answer; None, and a line about what happened, where it has not come."""
+        if answer.done is not None:
+            return answer
+        self._report(f"{what}: {answer.arrived} of {answer.of} agents, none within {limit:.0f} s")
+        return None
+
+    async def _ask(self, do: str, seconds: float = 0.0, **more: int) -> Answer:
+        return await asyncio.to_thread(self._players.ask, do, seconds, **more)
+
+    async def _until_it_answers(self) -> None:
+        async with asyncio.timeout(START_SECONDS):
+            while not await self._subject.answers():
+                await asyncio.sleep(PROBE_SECONDS)
+
+    async def _guard(self) -> None:
+        """End a process that takes too much memory of this machine."""
+        while True:
+            await asyncio.sleep(GUARD_SECONDS)
+            if self._process.poll() is None and memory_mib(self._pid) > MOST_MIB:
+                self._kill()
+
+    @property
+    def _pid(self) -> int:
+        return self._process.pid
+
+    def _start(self) -> None:
+        self._subject.term += 1
+        self._process = self._subject.start()
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._process.wait()

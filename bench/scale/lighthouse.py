@@ -1,0 +1,82 @@
+"""Subject `torchft`: its lighthouse, and managers of replica groups that send it heartbeats and ask
+for a quorum before each step.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from subprocess import Popen
+
+import aiohttp
+
+from bench.recovery_settings import SILENCE_SECONDS
+from bench.scale.course import Report, Subject
+from bench.scale.players import Players, agents_program
+from bench.scale.settings import STEP_MS, Size
+from regroup.local.processes import ADDRESS, dies_with, free_port
+
+MODULE = "torchft"
+LIGHTHOUSE = """
+import sys, time
+from torchft.coordination import LighthouseServer
+port, least, silence = map(int, sys.argv[1:])
+server = LighthouseServer(
+    bind=f"127.0.0.1:{port}", min_replicas=least, heartbeat_timeout_ms=silence
+)
+while True:
+    time.sleep(1000)
+"""
+
+
+class Lighthouse(Subject):
+    """A lighthouse without which no quorum comes, and one manager for each agent."""
+
+    def __init__(self, folder: Path, size: Size, report: Report) -> None:
+        super().__init__(folder, size, report)
+        self._program = agents_program(report)
+        self._port = free_port()
+
+    @staticmethod
+    def is_installed() -> bool:
+        """Whether there is a torchft."""
+        return importlib.util.find_spec(MODULE) is not None
+
+    def start(self) -> Popen[bytes]:
+        """Start a lighthouse."""
+        numbers = (self._port, self.size.agents - 1, int(SILENCE_SECONDS * 1000))
+        with (self.folder / "lighthouse.log").open("ab") as log:
+            return Popen(
+                [sys.executable, "-c", LIGHTHOUSE, *map(str, numbers)],
+                stdout=log,
+                stderr=log,
+                preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509 - as the coordinator
+            )
+
+    def players(self) -> Players:
+        """One process plays all managers."""
+        settings = {
+            "kind": "torchft",
+            "address": f"{ADDRESS}:{self._port}",
+            "agents": self.size.agents,
+            "ranks": self.size.ranks,
+            "step_ms": STEP_MS,
+            "silence_ms": int(SILENCE_SECONDS * 1000),
+        }
+        return Players([self._program], [settings])
+
+    async def answers(self) -> bool:
+        """Whether it listens."""
+        try:
+            await self.ask_status()
+        except aiohttp.ClientError:
+            return False
+        return True
+
+    async def ask_status(self) -> None:
+        """Its page for people."""
+        url = f"http://{ADDRESS}:{self._port}/status"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            await answer.read()
