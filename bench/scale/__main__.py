@@ -62,7 +62,10 @@ def settings(_case: str, _subject: str) -> str:
 
 
 def measure(case: str, subject: str) -> Values:
-    """One run of a row."""
+    """One run of a row; no figures of a subject that is not installed."""
+    if not SUBJECTS[subject].is_installed():
+        click.echo(f"{subject} is not installed: pip install torchft-nightly")
+        return {"formed": 0.0}
     with tempfile.TemporaryDirectory(prefix="regroup-bench-") as name:
         course = Course(SUBJECTS[subject](Path(name), Size.of(case), click.echo))
         asyncio.run(course.run())

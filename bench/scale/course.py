@@ -27,6 +27,7 @@ from devcluster.processes import cpu_seconds, memory_mib
 
 Report = Callable[[str], None]
 GUARD_SECONDS, PROBE_SECONDS = 0.2, 0.05
+LOG_CHARACTERS = 2000
 
 
 class Subject(ABC):
@@ -40,6 +41,11 @@ class Subject(ABC):
         self.folder, self.size, self.report = folder, size, report
         self.term = 0
 
+    @classmethod
+    def is_installed(cls) -> bool:
+        """Whether it can run here."""
+        return True
+
     @abstractmethod
     def start(self) -> Popen[bytes]:
         """Start the process of the next term, which listens where the former one did."""
@@ -51,6 +57,11 @@ class Subject(ABC):
     @abstractmethod
     async def answers(self) -> bool:
         """Whether the process does what it is for."""
+
+    def log_text(self) -> str:
+        """The end of what its processes have written."""
+        logs = sorted(self.folder.glob("*.log"))
+        return "\n".join(log.read_text(errors="replace")[-LOG_CHARACTERS:] for log in logs)
 
     async def ask_status(self) -> None:
         """Ask for the status."""
@@ -82,6 +93,7 @@ class Course:
             self._kill()
 
     async def _phases(self) -> None:
+        await self._ask("state", START_SECONDS)  # once they have started
         if not await self._event("form", "formed", "form_seconds", FORM_SECONDS):
             return
         await self._train()
@@ -99,7 +111,7 @@ class Course:
 
     async def _train(self) -> None:
         """A steady job, in which nothing happens."""
-        await self._ask("state")
+        before = await self._ask("state")
         begun, cpu, played = time.monotonic(), cpu_seconds(self._pid), self._players.cpu_seconds()
         await asyncio.sleep(self._subject.size.steady_seconds)
         took = time.monotonic() - begun
@@ -107,6 +119,7 @@ class Course:
         self.found["simulation_cpu_share"] = 100 * (self._players.cpu_seconds() - played) / took
         self.found["rss_mb"] = memory_mib(self._pid)
         state = await self._ask("state")
+        self.found["steps_per_second"] = (state.step - before.step) / took if state.step else None
         self.found["heartbeat_lag_p99_seconds"] = state.lag if state.beats else None
         self.found["needless_generations"] = state.generation[1] - 1
         if self._subject.has_status:
@@ -145,6 +158,8 @@ class Course:
     async def _until_it_answers(self) -> None:
         async with asyncio.timeout(START_SECONDS):
             while not await self._subject.answers():
+                if self._process.poll() is not None:
+                    raise RuntimeError(f"it ended at its start; {self._subject.log_text()}")
                 await asyncio.sleep(PROBE_SECONDS)
 
     async def _guard(self) -> None:

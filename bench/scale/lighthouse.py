@@ -39,8 +39,8 @@ class Lighthouse(Subject):
         self._program = agents_program(report)
         self._port = free_port()
 
-    @staticmethod
-    def is_installed() -> bool:
+    @classmethod
+    def is_installed(cls) -> bool:
         """Whether there is a torchft."""
         return importlib.util.find_spec(MODULE) is not None
 

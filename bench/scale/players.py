@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from bench.recovery_settings import PYTHON_PATH
 from devcluster import binaries
 from devcluster.processes import cpu_seconds, run
 from regroup.local.processes import dies_with
@@ -116,6 +117,7 @@ def _start(command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
         preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509 - one prctl and one getppid
     )
 

@@ -12,7 +12,7 @@ FORM_SECONDS, RECOVERY_SECONDS, RESYNC_SECONDS = 120.0, 120.0, 60.0
 """What has not come by then does not count as come."""
 STEADY_SECONDS, QUICK_STEADY_SECONDS = 10.0, 2.0
 STATUSES = 5
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 MOST_MIB = 4096
 """A process that needs more is ended, so that the machine is not."""
 UNITS = {
@@ -24,6 +24,7 @@ UNITS = {
     "resync_seconds": "s",
     "steady_cpu_share": "%",
     "simulation_cpu_share": "%",
+    "steps_per_second": "1/s",
     "rss_mb": "MiB",
     "rss_peak_mb": "MiB",
     "megabytes_sent": "MB",

@@ -32,6 +32,7 @@ type Managers struct {
 	mu       sync.Mutex
 	managers []*Manager
 	quorum   int // the newest
+	steps    int // of the first manager
 }
 
 // Manager is one of them.
@@ -122,7 +123,7 @@ func (g *Managers) state() Answer {
 	defer g.mu.Unlock()
 	return Answer{
 		Lag: p99, Beats: beats, Received: g.traffic.received.Load(), Of: len(g.managers),
-		Generation: Number{1, g.quorum},
+		Step: g.steps, Generation: Number{1, g.quorum},
 	}
 }
 
@@ -180,6 +181,9 @@ func (g *Managers) note(manager *Manager, quorum, size int, asked float64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.quorum = max(g.quorum, quorum)
+	if manager == g.managers[0] {
+		g.steps++
+	}
 	manager.asked, manager.got, manager.size = asked, monotonic(), size
 }
 

@@ -103,13 +103,13 @@ func progress(number Number, rank, step int, now float64) []byte {
 	made = append(strconv.AppendInt(made, int64(number[1]), 10), `],"rank":`...)
 	made = append(strconv.AppendInt(made, int64(rank), 10), `,"kind":"progress","step":`...)
 	made = append(strconv.AppendInt(made, int64(step), 10), `,"time":`...)
-	made = append(strconv.AppendFloat(made, now, 'f', 6, 64), `,"seconds":{`...)
+	made = append(strconv.AppendFloat(made, now, 'f', -1, 64), `,"seconds":{`...)
 	for place, phase := range []string{"step", "wait", "data", "checkpoint"} {
 		if place > 0 {
 			made = append(made, ',')
 		}
 		made = append(append(append(made, '"'), phase...), `":`...)
-		made = strconv.AppendFloat(made, float64(step)+0.123456789, 'f', 9, 64)
+		made = strconv.AppendFloat(made, float64(step)+0.123456789, 'f', -1, 64)
 	}
 	made = append(append(made, `},"epoch":0.123456789,"loss":`...), loss...)
 	made = append(made, `,"has_loss":true,"gradient_norm":`...)
