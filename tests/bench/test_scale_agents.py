@@ -102,13 +102,13 @@ async def test_each_message_is_what_pydantic_would_write(tmp_path: Path) -> None
         await stub.await_kind("hello")
         await _live(stub, record_of(stub.hello(), place))
         formed = await forming
+        await until("a heartbeat", lambda: "/v1/heartbeat/" in stub.requests[-1])
     await runner.cleanup()
     assert formed.done is not None
     for text in stub.heard:
         assert agent_message.validate_json(text).model_dump_json() == text
     assert stub.tokens == {"Bearer secret"}
     assert stub.requests[0].startswith("/v1/importing/0?member=")
-    assert any("/v1/heartbeat/" in request for request in stub.requests)
 
 
 async def _live(stub: StubCoordinator, record: GenerationRecord) -> None:
