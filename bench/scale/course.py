@@ -98,7 +98,8 @@ class Course:
             return
         await self._train()
         lost = await self._event("lose", "recovered", "recovery_seconds", RECOVERY_SECONDS)
-        self.found["megabytes_sent"] = lost and lost.received / 1e6
+        received = lost.received if lost is not None else 0
+        self.found["megabytes_sent"] = received / 1e6 if received else None
         self.found["rss_peak_mb"] = memory_mib(self._pid, "VmHWM")
         if self._subject.can_resync:
             await self._resync()
@@ -121,7 +122,8 @@ class Course:
         state = await self._ask("state")
         self.found["steps_per_second"] = (state.step - before.step) / took if state.step else None
         self.found["heartbeat_lag_p99_seconds"] = state.lag if state.beats else None
-        self.found["needless_generations"] = state.generation[1] - 1
+        _, begun_before = state.generation
+        self.found["needless_generations"] = begun_before - 1 if begun_before else None
         if self._subject.has_status:
             self.found["status_seconds"] = await self._status_seconds()
 

@@ -70,7 +70,7 @@ class MeetingAgents:
         elif do == "lose":
             self._lose()
         else:
-            return Answer(of=len(self._agents), generation=(1, 1))
+            return Answer(of=len(self._agents))
         return self._await(time.monotonic(), seconds)
 
     def _lose(self) -> None:
@@ -89,7 +89,7 @@ class MeetingAgents:
             arrived = [at for at in joined if at is not None]
             done = max(arrived, default=begun) if len(arrived) == len(joined) else None
             if done is not None or time.monotonic() > begun + seconds:
-                return Answer(begun, done, len(arrived), len(joined), generation=(1, 1))
+                return Answer(begun, done, len(arrived), len(joined))
             time.sleep(POLL_SECONDS)
 
 
