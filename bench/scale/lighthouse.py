@@ -20,14 +20,26 @@ from regroup.local.processes import ADDRESS, dies_with, free_port
 
 MODULE = "torchft"
 LIGHTHOUSE = """
-import sys, time
-from torchft.coordination import LighthouseServer
+import importlib.util, pathlib, sys, time
+(folder,) = importlib.util.find_spec("torchft").submodule_search_locations
+(library,) = pathlib.Path(folder).glob("_torchft*.so")
+spec = importlib.util.spec_from_file_location("_torchft", library)
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
 port, least, silence = map(int, sys.argv[1:])
-server = LighthouseServer(
-    bind=f"127.0.0.1:{port}", min_replicas=least, heartbeat_timeout_ms=silence
+server = module.LighthouseServer(
+    bind=f"127.0.0.1:{port}",
+    min_replicas=least,
+    join_timeout_ms=60_000,
+    heartbeat_timeout_ms=silence,
 )
 while True:
     time.sleep(1000)
+"""
+"""Loaded without the rest of torchft, which imports torch: a lighthouse does not need it.
+
+The join timeout is that of its command line. With the 0.1 s of its class, one of the managers
+that are there is in no quorum, in turns: each quorum begins without the last one to ask.
 """
 
 

@@ -45,6 +45,7 @@ type Manager struct {
 
 	asked, got float64 // when it asked for the quorum that it has, and when it got it
 	size       int     // how many take part in it
+	shown      float64 // when it last showed life
 }
 
 // answer executes a command.
@@ -76,8 +77,8 @@ func (g *Managers) form(limit float64) Answer {
 	return g.await(begun, limit)
 }
 
-// lose ends the last manager. Nobody can report that to a lighthouse: it knows it when it has missed
-// heartbeats for long enough, which is when the time begins.
+// lose ends the last manager. Nobody can report that to a lighthouse: it knows it when it has seen no
+// sign of life for long enough, which is when the time begins.
 func (g *Managers) lose(limit float64) Answer {
 	g.mu.Lock()
 	last := g.managers[len(g.managers)-1]
@@ -85,9 +86,11 @@ func (g *Managers) lose(limit float64) Answer {
 	g.mu.Unlock()
 	last.end()
 	last.client.CloseIdleConnections()
-	ended, received := monotonic(), g.traffic.received.Load()
-	answer := g.await(ended, limit)
-	answer.Begun = ended + float64(g.settings.SilenceMs)/1000
+	received := g.traffic.received.Load()
+	answer := g.await(monotonic(), limit)
+	g.mu.Lock()
+	answer.Begun = last.shown + float64(g.settings.SilenceMs)/1000
+	g.mu.Unlock()
 	answer.Received = g.traffic.received.Load() - received
 	return answer
 }
@@ -198,6 +201,9 @@ func (m *Manager) request(step int) []byte {
 
 // call is one gRPC call. `read` gets the message of the answer.
 func (m *Manager) call(method string, message []byte, read func(io.Reader) error) error {
+	m.group.mu.Lock()
+	m.shown = monotonic()
+	m.group.mu.Unlock()
 	ctx, cancel := context.WithTimeout(m.alive, seconds(quorumSeconds))
 	defer cancel()
 	body := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message)))
