@@ -27,6 +27,7 @@ from pathlib import Path
 import click
 
 from bench.harness import Plan, Values, command
+from bench.recovery_settings import SILENCE_SECONDS
 from bench.scale.coordinated import Coordinated
 from bench.scale.course import Course, Subject
 from bench.scale.lighthouse import Lighthouse
@@ -46,6 +47,12 @@ SUBJECTS: Mapping[str, type[Subject]] = {
     "torchrun": MeetingPoint,
 }
 
+DETAILS = {
+    "regroup": "heartbeats twice a second, progress of each rank twice a second",
+    "torchft": f"heartbeats each 0.1 s, lost after {SILENCE_SECONDS:.0f} s; a quorum each 0.5 s",
+    "torchrun": "settings as by default: a smaller round waits 30 s for more agents",
+}
+
 
 def plan(quick: bool) -> Plan:
     """All sizes; a quick run takes the smallest one."""
@@ -53,12 +60,13 @@ def plan(quick: bool) -> Plan:
     return Plan("scale", cases, tuple(SUBJECTS), UNITS, 1 if quick else 3, settings)
 
 
-def settings(_case: str, _subject: str) -> str:
+def settings(_case: str, subject: str) -> str:
     """What its figures depend on."""
-    return (
+    limits = (
         f"within {FORM_SECONDS:.0f} s to form, {RECOVERY_SECONDS:.0f} s to recover, "
         f"{RESYNC_SECONDS:.0f} s to resync"
     )
+    return f"{limits}; {DETAILS[subject]}"
 
 
 def measure(case: str, subject: str) -> Values:

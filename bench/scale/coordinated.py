@@ -57,9 +57,9 @@ class Coordinated(Subject):
                 return True
         return False
 
-    async def ask_status(self) -> None:
+    async def ask_status(self) -> bool:
         """As an operator does."""
-        await self._status()
+        return bool(await self._status())
 
     async def has_taken_over(self, former: Answer) -> bool:
         """Whether the generation is the same, with the same members."""

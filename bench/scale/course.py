@@ -5,6 +5,7 @@ coordinates it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import statistics
 import time
 from abc import ABC, abstractmethod
@@ -33,7 +34,6 @@ LOG_CHARACTERS = 2000
 class Subject(ABC):
     """One process that coordinates simulated agents."""
 
-    has_status: ClassVar[bool] = True
     can_resync: ClassVar[bool] = True
     """Whether the agents go on when that process is killed and started again."""
 
@@ -63,8 +63,9 @@ class Subject(ABC):
         logs = sorted(self.folder.glob("*.log"))
         return "\n".join(log.read_text(errors="replace")[-LOG_CHARACTERS:] for log in logs)
 
-    async def ask_status(self) -> None:
-        """Ask for the status."""
+    async def ask_status(self) -> bool:
+        """Ask for the status; False: there is none."""
+        return False
 
     async def has_taken_over(self, _former: Answer) -> bool:
         """Whether the process of the second term, at which all agents are, has lost nobody."""
@@ -88,27 +89,32 @@ class Course:
                 await self._phases()
         except LookupError as gone:  # the process, of which CPU or memory was to be read
             self._report(f"{gone}: it has ended, perhaps at {MOST_MIB} MiB")
+        except TimeoutError:
+            self.found["formed"] = 0.0
+            self._report(f"nothing answers within {START_SECONDS:.0f} s")
         finally:
             guard.cancel()
             self._kill()
 
     async def _phases(self) -> None:
         await self._ask("state", START_SECONDS)  # once they have started
-        if not await self._event("form", "formed", "form_seconds", FORM_SECONDS):
+        formed = await self._event("form", "formed", "form_seconds", FORM_SECONDS)
+        if formed.done is None:
             return
         await self._train()
         lost = await self._event("lose", "recovered", "recovery_seconds", RECOVERY_SECONDS)
-        received = lost.received if lost is not None else 0
-        self.found["megabytes_sent"] = received / 1e6 if received else None
+        counts = lost.done is not None and lost.received
+        self.found["megabytes_sent"] = lost.received / 1e6 if counts else None
         self.found["rss_peak_mb"] = memory_mib(self._pid, "VmHWM")
         if self._subject.can_resync:
             await self._resync()
 
-    async def _event(self, do: str, whether: str, metric: str, limit: float) -> Answer | None:
+    async def _event(self, do: str, whether: str, metric: str, limit: float) -> Answer:
         answer = await self._ask(do, limit)
         self.found[whether] = float(answer.done is not None)
         self.found[metric] = answer.seconds
-        return self._complete(whether, answer, limit)
+        self._arrival(whether, answer, limit)
+        return answer
 
     async def _train(self) -> None:
         """A steady job, in which nothing happens."""
@@ -124,14 +130,16 @@ class Course:
         self.found["heartbeat_lag_p99_seconds"] = state.lag if state.beats else None
         _, begun_before = state.generation
         self.found["needless_generations"] = begun_before - 1 if begun_before else None
-        if self._subject.has_status:
-            self.found["status_seconds"] = await self._status_seconds()
+        if state.dropped:
+            self._report(f"{state.dropped} messages did not fit into the queues of agents")
+        self.found["status_seconds"] = await self._status_seconds()
 
-    async def _status_seconds(self) -> float:
+    async def _status_seconds(self) -> float | None:
         took = []
         for _ in range(STATUSES):
             begun = time.monotonic()
-            await self._subject.ask_status()
+            if not await self._subject.ask_status():
+                return None
             took.append(time.monotonic() - begun)
         return statistics.median(took)
 
@@ -142,16 +150,20 @@ class Course:
         self._kill()
         self._start()
         back = await self._ask("resync", RESYNC_SECONDS, term=self._subject.term)
-        back_at = self._complete("back", back, RESYNC_SECONDS) and back.done
-        whole = back_at is not None and await self._subject.has_taken_over(former)
+        at = self._arrival("back", back, RESYNC_SECONDS)
+        whole = at is not None and await self._subject.has_taken_over(former)
         self.found["resynced"] = float(whole)
-        self.found["resync_seconds"] = back_at - begun if whole and back_at is not None else None
+        self.found["resync_seconds"] = at - begun if whole and at is not None else None
 
-    def _complete(self, what: str, answer: Answer, limit: float) -> Answer | None:
-        """The answer; None, and a line about what happened, where it has not come."""
+    def _arrival(self, what: str, answer: Answer, limit: float) -> float | None:
+        """When the last agent arrived; None, and a line about what happened, where not all did."""
         if answer.done is not None:
-            return answer
-        self._report(f"{what}: {answer.arrived} of {answer.of} agents, none within {limit:.0f} s")
+            return answer.done
+        number = ".".join(map(str, answer.generation))
+        self._report(
+            f"{what}: none within {limit:.0f} s; {answer.arrived} of {answer.of} agents were in "
+            f"generation {number}"
+        )
         return None
 
     async def _ask(self, do: str, seconds: float = 0.0, **more: int) -> Answer:
@@ -168,8 +180,9 @@ class Course:
         """End a process that takes too much memory of this machine."""
         while True:
             await asyncio.sleep(GUARD_SECONDS)
-            if self._process.poll() is None and memory_mib(self._pid) > MOST_MIB:
-                self._kill()
+            with contextlib.suppress(LookupError):
+                if memory_mib(self._pid) > MOST_MIB:
+                    self._kill()
 
     @property
     def _pid(self) -> int:

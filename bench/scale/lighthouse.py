@@ -82,13 +82,12 @@ class Lighthouse(Subject):
     async def answers(self) -> bool:
         """Whether it listens."""
         try:
-            await self.ask_status()
+            return await self.ask_status()
         except aiohttp.ClientError:
             return False
-        return True
 
-    async def ask_status(self) -> None:
+    async def ask_status(self) -> bool:
         """Its page for people."""
         url = f"http://{ADDRESS}:{self._port}/status"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
-            await answer.read()
+            return bool(await answer.read())

@@ -30,7 +30,6 @@ class MeetingPoint(Subject):
     Its agents end when the store does, so that there is nothing to resync.
     """
 
-    has_status: ClassVar[bool] = False
     can_resync: ClassVar[bool] = False
 
     def __init__(self, folder: Path, size: Size, report: Report) -> None:

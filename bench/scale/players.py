@@ -80,7 +80,9 @@ _SUMS = ("arrived", "of", "received", "beats", "dropped")
 class Players:
     """So many processes, each with its own part of the agents. They end with this one."""
 
-    def __init__(self, command: Sequence[str | Path], settings: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(
+        self, command: Sequence[str | Path], settings: Sequence[Mapping[str, Any]]
+    ) -> None:
         self._processes = [_start(command) for _ in settings]
         for process, one in zip(self._processes, settings, strict=True):
             _write(process, one)

@@ -221,6 +221,10 @@ func (a *Agent) put(message []byte) {
 		a.group.dropped.Add(1)
 	}
 	a.outbox = append(a.outbox, message)
+	a.signal()
+}
+
+func (a *Agent) signal() {
 	select {
 	case a.filled <- struct{}{}:
 	default:
@@ -245,6 +249,7 @@ func (a *Agent) flush(socket *Socket, over chan struct{}) {
 		} else if socket.send(message) != nil {
 			a.mu.Lock()
 			a.outbox = append([][]byte{message}, a.outbox...)
+			a.signal()
 			a.mu.Unlock()
 			return
 		}

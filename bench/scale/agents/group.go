@@ -28,7 +28,6 @@ type Group struct {
 	termAt   map[int]float64
 	step     int
 	decision int // how the newest generation ends after its next step
-	exited   int
 }
 
 func newGroup(settings Settings) *Group {
@@ -66,7 +65,7 @@ func (g *Group) form(limit float64) Answer {
 	for _, agent := range agents {
 		go agent.run()
 	}
-	return g.await(begun, limit, func() (float64, int) { return g.together(Number{}) })
+	return g.await(begun, limit, func() (float64, int, bool) { return g.together(Number{}) })
 }
 
 // lose ends the last agent, has its loss reported as the operator would, and returns once all
@@ -79,7 +78,7 @@ func (g *Group) lose(limit float64) Answer {
 	begun := monotonic()
 	received := g.traffic.received.Load()
 	go g.reportLoss(last.hello.member)
-	answer := g.await(begun, limit, func() (float64, int) { return g.together(former) })
+	answer := g.await(begun, limit, func() (float64, int, bool) { return g.together(former) })
 	answer.Received = g.traffic.received.Load() - received
 	return answer
 }
@@ -98,19 +97,21 @@ func (g *Group) reportLoss(member string) {
 
 // resync returns once a coordinator of this term has welcomed all agents.
 func (g *Group) resync(term int, limit float64) Answer {
-	return g.await(monotonic(), limit, func() (float64, int) { return g.termAt[term], g.terms[term] })
+	return g.await(monotonic(), limit, func() (float64, int, bool) { return g.termAt[term], g.terms[term], true })
 }
 
-// await returns once so many agents as there are have arrived, or after `limit` seconds. `arrived`
-// returns how many have, and when the last one did. The lock is held meanwhile.
-func (g *Group) await(begun, limit float64, arrived func() (float64, int)) Answer {
+// await returns once all agents that are there have arrived, or after `limit` seconds. `arrived`
+// returns when the last one did, how many have, and whether it counts. The lock is held meanwhile.
+func (g *Group) await(begun, limit float64, arrived func() (float64, int, bool)) Answer {
 	for {
 		g.mu.Lock()
-		at, count := arrived()
-		all := len(g.agents)
+		at, count, counts := arrived()
+		answer := Answer{Begun: begun, Arrived: count, Of: len(g.agents)}
+		if g.newest != nil {
+			answer.Generation = g.newest.Number
+		}
 		g.mu.Unlock()
-		answer := Answer{Begun: begun, Arrived: count, Of: all}
-		if count == all && all > 0 {
+		if counts && answer.Arrived == answer.Of {
 			answer.Done = &at
 			return answer
 		}
@@ -121,13 +122,14 @@ func (g *Group) await(begun, limit float64, arrived func() (float64, int)) Answe
 	}
 }
 
-// together returns how many agents are in the newest generation, if that is another one than
-// `former` and has a place for each, and when the last one entered it.
-func (g *Group) together(former Number) (float64, int) {
-	if g.newest == nil || g.newest.Number == former || len(g.newest.Members) != len(g.agents) {
-		return 0, 0
+// together returns when the last agent entered the newest generation, how many are in it, and whether
+// it is another one than `former` with a place for each.
+func (g *Group) together(former Number) (float64, int, bool) {
+	if g.newest == nil || g.newest.Number == former {
+		return 0, 0, false
 	}
-	return g.lastAt[g.newest.Number], g.entered[g.newest.Number]
+	number := g.newest.Number
+	return g.lastAt[number], g.entered[number], len(g.newest.Members) == len(g.agents)
 }
 
 // train makes a step of all ranks at the same time, as collectives have them do it.
@@ -252,7 +254,6 @@ func (g *Group) ended(gone *Agent, record *Record, wasInside bool, term int) {
 		g.forget(record.Number, wasInside)
 	}
 	g.terms[term]--
-	g.exited++
 	left := make([]*Agent, 0, len(g.agents))
 	for _, agent := range g.agents {
 		if agent != gone {
