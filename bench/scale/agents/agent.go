@@ -116,7 +116,8 @@ func (a *Agent) receive(message []byte, socket *Socket) (welcome bool) {
 		a.completed()
 	case "exit":
 		a.end()
-	case "refused":
+	case "refused": // it tries again, unless that is of no use
+		socket.close()
 		if order.Final {
 			a.group.fail("refused: %s", order.Reason)
 			a.end()
