@@ -20,6 +20,7 @@ in which it came.
 from __future__ import annotations
 
 import asyncio
+import resource
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,6 +75,8 @@ def measure(case: str, subject: str) -> Values:
     if not SUBJECTS[subject].is_installed():
         click.echo(f"{subject} is not installed: pip install torchft-nightly")
         return {"formed": 0.0}
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two connections of each agent
     with tempfile.TemporaryDirectory(prefix="regroup-bench-") as name:
         course = Course(SUBJECTS[subject](Path(name), Size.of(case), click.echo))
         asyncio.run(course.run())
