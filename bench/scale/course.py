@@ -9,13 +9,16 @@ import contextlib
 import statistics
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from subprocess import Popen
 from typing import ClassVar
 
+import aiohttp
+
 from bench.scale.players import Answer, Players
 from bench.scale.settings import (
+    ANSWER_SECONDS,
     FORM_SECONDS,
     MOST_MIB,
     RECOVERY_SECONDS,
@@ -138,7 +141,7 @@ class Course:
         took = []
         for _ in range(STATUSES):
             begun = time.monotonic()
-            if not await self._subject.ask_status():
+            if not await self._in_time("status", self._subject.ask_status()):
                 return None
             took.append(time.monotonic() - begun)
         return statistics.median(took)
@@ -151,9 +154,19 @@ class Course:
         self._start()
         back = await self._ask("resync", RESYNC_SECONDS, term=self._subject.term)
         at = self._arrival("back", back, RESYNC_SECONDS)
-        whole = at is not None and await self._subject.has_taken_over(former)
+        whole = at is not None and await self._in_time(
+            "successor", self._subject.has_taken_over(former)
+        )
         self.found["resynced"] = float(whole)
         self.found["resync_seconds"] = at - begun if whole and at is not None else None
+
+    async def _in_time(self, what: str, answer: Awaitable[bool]) -> bool:
+        """The answer; False, and a line about it, where none comes in time."""
+        try:
+            return await asyncio.wait_for(answer, ANSWER_SECONDS)
+        except (TimeoutError, aiohttp.ClientError) as error:
+            self._report(f"{what}: no answer within {ANSWER_SECONDS:.0f} s ({error!r:.100})")
+            return False
 
     def _arrival(self, what: str, answer: Answer, limit: float) -> float | None:
         """When the last agent arrived; None, and a line about what happened, where not all did."""

@@ -12,6 +12,8 @@ FORM_SECONDS, RECOVERY_SECONDS, RESYNC_SECONDS = 120.0, 120.0, 60.0
 """What has not come by then does not count as come."""
 STEADY_SECONDS, QUICK_STEADY_SECONDS = 10.0, 2.0
 STATUSES = 5
+ANSWER_SECONDS = 20.0
+"""For each status, and for a successor to have taken over."""
 START_SECONDS = 120.0
 MOST_MIB = 4096
 """A process that needs more is ended, so that the machine is not."""

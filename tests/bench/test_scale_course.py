@@ -40,7 +40,7 @@ class Sleeper(Subject):
 
     def __init__(self, folder: Path, answers: Mapping[str, Answer], **more: Any) -> None:
         self.lines: list[str] = []
-        self.whole = more.pop("whole", True)
+        self.whole, self.is_silent = more.pop("whole", True), more.pop("is_silent", False)
         super().__init__(folder, Size(3, steady_seconds=0.05), self.lines.append)
         self._answers = answers
         self.started: list[Popen[bytes]] = []
@@ -56,6 +56,12 @@ class Sleeper(Subject):
 
     async def answers(self) -> bool:
         """It never has to be waited for."""
+        return True
+
+    async def ask_status(self) -> bool:
+        """It has one, of which the test may have no answer come."""
+        if self.is_silent:
+            await asyncio.Event().wait()
         return True
 
     async def has_taken_over(self, _former: Answer) -> bool:
@@ -76,6 +82,7 @@ def test_a_whole_course_has_every_figure_and_a_second_process(tmp_path: Path) ->
     subject = Sleeper(tmp_path, {"state": state, "lose": replace(ALL, received=3_000_000)})
     found = measured(subject)
     assert set(found) == set(UNITS)
+    assert found["status_seconds"] is not None
     assert found["form_seconds"] == found["recovery_seconds"] == 2.5
     assert found["megabytes_sent"] == 3.0
     assert found["needless_generations"] == 1
@@ -97,6 +104,17 @@ def test_a_recovery_that_does_not_come_still_lets_the_successor_be_measured(
     assert found["recovered"] == 0.0
     assert found["recovery_seconds"] is found["megabytes_sent"] is None
     assert found["resynced"] == 1.0
+
+
+def test_a_status_that_does_not_come_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(course_module, "ANSWER_SECONDS", 0.05)
+    subject = Sleeper(tmp_path, {}, is_silent=True)
+    found = measured(subject)
+    assert found["status_seconds"] is None
+    assert found["resynced"] == 1.0
+    assert subject.lines[0].startswith("status: no answer within")
 
 
 def test_a_successor_that_has_lost_somebody_has_not_resynced(tmp_path: Path) -> None:
