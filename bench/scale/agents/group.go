@@ -77,22 +77,25 @@ func (g *Group) lose(limit float64) Answer {
 	last.end()
 	begun := monotonic()
 	received := g.traffic.received.Load()
-	go g.reportLoss(last.hello.member)
+	go g.reportLoss(last.hello.member, limit)
 	answer := g.await(begun, limit, func() (float64, int, bool) { return g.together(former) })
 	answer.Received = g.traffic.received.Load() - received
 	return answer
 }
 
-func (g *Group) reportLoss(member string) {
+// reportLoss tries again until it is answered, as the operator does.
+func (g *Group) reportLoss(member string, limit float64) {
 	body, _ := json.Marshal(map[string]any{"members": []string{member}, "reason": "its pod was deleted"})
-	request, _ := http.NewRequest(http.MethodPost, "http://"+g.Address+"/v1/lost", bytes.NewReader(body))
-	request.Header.Set("Authorization", "Bearer "+g.Token)
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		g.fail("the loss of %s could not be reported: %v", member, err)
-		return
+	for until := monotonic() + limit; monotonic() < until; time.Sleep(seconds(retryPauseSeconds)) {
+		request, _ := http.NewRequest(http.MethodPost, "http://"+g.Address+"/v1/lost", bytes.NewReader(body))
+		request.Header.Set("Authorization", "Bearer "+g.Token)
+		answer, err := http.DefaultClient.Do(request)
+		if err == nil {
+			answer.Body.Close()
+			return
+		}
 	}
-	answer.Body.Close()
+	g.fail("the loss of %s could not be reported", member)
 }
 
 // resync returns once a coordinator of this term has welcomed all agents.
