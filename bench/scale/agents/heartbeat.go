@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"time"
@@ -18,9 +19,11 @@ type Heartbeats struct {
 	in    *bufio.Reader
 }
 
-// run sends heartbeats until the agent is gone. The first one says that torch is being imported.
+// run sends heartbeats until the agent is gone. The first one says that torch is being imported. Pods
+// start at different moments, so that heartbeats do not come all at once.
 func (h *Heartbeats) run() {
 	defer h.disconnect()
+	time.Sleep(seconds(rand.Float64() * heartbeatSeconds))
 	group := h.agent.group
 	path := fmt.Sprintf("/v1/importing/%d?member=%s", h.agent.hello.index, h.agent.hello.member)
 	for !h.agent.isGone() {
