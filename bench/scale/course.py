@@ -172,10 +172,10 @@ class Course:
         """When the last agent arrived; None, and a line about what happened, where not all did."""
         if answer.done is not None:
             return answer.done
-        number = ".".join(map(str, answer.generation))
+        term, n = answer.generation
+        where = f" (generation {term}.{n})" if term else ""
         self._report(
-            f"{what}: none within {limit:.0f} s; {answer.arrived} of {answer.of} agents were in "
-            f"generation {number}"
+            f"{what}: none within {limit:.0f} s; {answer.arrived} of {answer.of} agents came{where}"
         )
         return None
 

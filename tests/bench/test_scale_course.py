@@ -94,7 +94,7 @@ def test_a_whole_course_has_every_figure_and_a_second_process(tmp_path: Path) ->
 def test_agents_that_do_not_come_are_a_result_and_end_the_course(tmp_path: Path) -> None:
     subject = Sleeper(tmp_path, {"form": SOME})
     assert measured(subject) == {"formed": 0.0, "form_seconds": None}
-    assert subject.lines == ["formed: none within 120 s; 2 of 3 agents were in generation 1.2"]
+    assert subject.lines == ["formed: none within 120 s; 2 of 3 agents came (generation 1.2)"]
 
 
 def test_a_recovery_that_does_not_come_still_lets_the_successor_be_measured(
