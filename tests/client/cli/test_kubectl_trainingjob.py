@@ -63,7 +63,7 @@ def examples(command: click.Command) -> list[list[str]]:
     return [shlex.split(line)[2:] for line in text.splitlines()]
 
 
-@pytest.mark.parametrize("name", trainingjob.commands.keys() - {"completion"})
+@pytest.mark.parametrize("name", sorted(trainingjob.commands.keys() - {"completion"}))
 def test_every_example_is_a_command_line_that_is_taken(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
