@@ -97,7 +97,7 @@ def count_threads(assignment: Assignment, options: Options, channel: RecordingCh
         assert code == 0
         wait_until(
             "the groups' end",
-            lambda: all(thread.name != "disconnect" for thread in threading.enumerate()),
+            lambda: all(thread.name != "end groups" for thread in threading.enumerate()),
         )
         names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
         threads.append(sum("gloo" in name for name in names))

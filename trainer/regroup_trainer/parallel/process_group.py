@@ -51,7 +51,7 @@ address, and the connection.
 """
 _OWN_REFERENCES = 3
 """Of a group in a list, while a comprehension looks at it: the list, its variable, the argument."""
-_POLL_SECONDS = 0.2
+_POLL_SECONDS, _LONGEST_HOLD_SECONDS = 0.2, 20.0
 _CONNECTION_PHRASES = (
     "connection closed by peer",
     "connection reset",
@@ -150,9 +150,11 @@ def end_later(groups: list[Any]) -> None:
 
 
 def _end_each(groups: list[Any]) -> None:
-    while groups:
+    until = time.monotonic() + _LONGEST_HOLD_SECONDS
+    while groups and time.monotonic() < until:
         groups[:] = [group for group in groups if sys.getrefcount(group) > _OWN_REFERENCES]
         time.sleep(_POLL_SECONDS)
+    groups.clear()
 
 
 def addresses_of(assignment: Assignment) -> set[str]:
