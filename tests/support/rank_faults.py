@@ -303,6 +303,7 @@ def let_go_while_a_collective_hangs(
     from torch.nn.parallel import DistributedDataParallel
 
     from regroup_trainer.parallel import process_group
+    from regroup_trainer.rank.joining import forget_process_group
 
     process_group.join(assignment)
     host, port = assignment.record.store.rsplit(":", 1)
@@ -314,7 +315,7 @@ def let_go_while_a_collective_hangs(
     began = time.monotonic()
     hanging = dist.all_reduce(torch.ones(2), async_op=True)
     del hanging
-    process_group.abandon()
+    forget_process_group()
     wrapper.clear()
     gc.collect()
     seconds = time.monotonic() - began

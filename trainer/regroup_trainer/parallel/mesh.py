@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from regroup_trainer.errors import ConfigurationError
-from regroup_trainer.parallel.process_group import GenerationGroup, end_later
+from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.protocol.config import ParallelismConfig
 from regroup_trainer.protocol.strategies import STRATEGIES
 
@@ -152,8 +152,9 @@ class Mesh:
         return f"groups of ranks: {'; '.join(lines)}" if lines else "one rank, no groups"
 
 
-def disconnect() -> None:
-    """Release the process groups of all meshes, which must not be used any more.
+def disconnect() -> list[Any]:
+    """Take the process groups away from all meshes, which must not be used any more. Returns the
+    groups, which are for `end_later`.
 
     DTensor's caches keep meshes for ever, and meshes keep their groups, each with three threads and
     its connections (torch 2.15).
@@ -162,7 +163,7 @@ def disconnect() -> None:
     for mesh in _connected:
         mesh._pg_registry.clear()
     _connected.clear()
-    end_later(groups)
+    return groups
 
 
 def forget_meshes() -> None:

@@ -15,7 +15,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -49,9 +49,7 @@ _held: list[tuple[float, str, socket.socket]] = []
 """Connections of process groups that this process has left: since when (monotonic), the peer's
 address, and the connection.
 """
-_OWN_REFERENCES = 3
-"""Of a group in a list, while a comprehension looks at it: the list, its variable, the argument."""
-_POLL_SECONDS, _LONGEST_HOLD_SECONDS = 0.2, 20.0
+_POLL_SECONDS = 0.2
 _CONNECTION_PHRASES = (
     "connection closed by peer",
     "connection reset",
@@ -132,29 +130,40 @@ def leave() -> None:
     dist.destroy_process_group()
 
 
-def abandon() -> None:
-    """Close the process group of a broken generation without waiting for anybody."""
-    if dist.is_initialized():
-        end_later(list(dist.distributed_c10d._world.pg_map))
-        with contextlib.suppress(RuntimeError):  # the other ranks do not answer
-            dist.destroy_process_group()
+def abandon() -> list[Any]:
+    """Close the process group of a broken generation without waiting for anybody. Returns its
+    groups, which are for `end_later`.
+    """
+    if not dist.is_initialized():
+        return []
+    groups = list(dist.distributed_c10d._world.pg_map)
+    with contextlib.suppress(RuntimeError):  # the other ranks do not answer
+        dist.destroy_process_group()
+    return groups
 
 
-def end_later(groups: list[Any]) -> None:
+def end_later(groups: Iterable[Any]) -> None:
     """Have a thread of its own let go of process groups, each after all others have: a wrapper of
-    the model, a mesh.
+    the model, a mesh. A group that is given twice counts once.
 
     Who lets go last waits for the collectives of the group. One that hangs never ends.
     """
-    threading.Thread(target=_end_each, args=(groups,), name="end groups", daemon=True).start()
+    different = list({id(group): group for group in groups}.values())
+    threading.Thread(target=_end_each, args=(different,), name="end groups", daemon=True).start()
 
 
 def _end_each(groups: list[Any]) -> None:
-    until = time.monotonic() + _LONGEST_HOLD_SECONDS
-    while groups and time.monotonic() < until:
-        groups[:] = [group for group in groups if sys.getrefcount(group) > _OWN_REFERENCES]
+    (alone,) = _references([object()])  # releases of Python count differently
+    while groups:
+        groups[:] = [
+            group for group, count in zip(groups, _references(groups), strict=True) if count > alone
+        ]
         time.sleep(_POLL_SECONDS)
-    groups.clear()
+
+
+def _references(things: list[Any]) -> list[int]:
+    """How often each is referred to: by the list, by this function, and by others."""
+    return [sys.getrefcount(thing) for thing in things]
 
 
 def addresses_of(assignment: Assignment) -> set[str]:

@@ -92,10 +92,10 @@ def is_generation_lost(error: Exception, channel: Channel) -> bool:
 
 def forget_process_group() -> None:
     """Close the process group without waiting for anybody, and clear torch's caches of meshes."""
-    process_group.abandon()
+    groups = process_group.abandon()
     # Wrappers refer to the group in cycles; DDP refuses a module whose former wrapper still lives.
     gc.collect()
-    disconnect()
+    process_group.end_later([*groups, *disconnect()])
     forget_meshes()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
