@@ -1,7 +1,7 @@
 """The Grafana dashboard "Operator": whether it acts, keeps up and is answered.
 
-Other controllers export series of the same names. The operator is told from them by a series that
-only it has.
+Other controllers export series of the same names. The queries take those of processes that also
+export a series which only the operator has.
 """
 
 from __future__ import annotations

@@ -41,6 +41,7 @@ from tests.support.operator_process import (
     make_node,
     renewed_leases,
 )
+from tests.support.repeating import repeated
 
 NODES = ["n1", "n2", "n3", "n4"]
 STEPS = 300
@@ -155,23 +156,16 @@ def volume() -> Iterator[None]:
 @contextmanager
 def discovered(scene: Scene, file: Path) -> Iterator[None]:
     """Keeps the list of what Prometheus scrapes up to date."""
-    ends = threading.Event()
 
     def follow() -> None:
-        while not ends.wait(0.5):
-            operators = [{"targets": [f"127.0.0.1:{o.metrics_port}"]} for o in scene.operators]
-            found = [*operators, *targets(scene.machine.live())]
-            unfinished = file.with_suffix(".unfinished")
-            unfinished.write_text(json.dumps(found))
-            unfinished.rename(file)
+        operators = [{"targets": [f"127.0.0.1:{o.metrics_port}"]} for o in scene.operators]
+        found = [*operators, *targets(scene.machine.live())]
+        unfinished = file.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(found))
+        unfinished.rename(file)
 
-    thread = threading.Thread(target=follow)
-    thread.start()
-    try:
+    with repeated(follow, 0.5):
         yield
-    finally:
-        ends.set()
-        thread.join()
 
 
 def make_scene(stack: ExitStack, folder: Path) -> Scene:

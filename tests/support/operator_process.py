@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from devcluster.processes import cpu_seconds
 from regroup.local.processes import free_port
 from regroup_trainer.protocol.job_status import MemberStatus
 from tests.support.kube_api import ROOT, Api, Json, Namespace
+from tests.support.repeating import repeated
 from tests.support.waiting import wait_until
 
 RELEASE = "regroup-system"
@@ -261,23 +261,15 @@ def renew(api: Api, name: str, time: str) -> None:
 @contextmanager
 def renewed_leases(api: Api, names: Sequence[str]) -> Iterator[None]:
     """Inside, the kubelets of these nodes show life each second."""
-    ends = threading.Event()
+    counts = itertools.count()
 
     def renew_all() -> None:
-        for count in itertools.count():
-            time = datetime(2026, 1, 2, tzinfo=UTC) + timedelta(seconds=count)
-            for name in names:
-                renew(api, name, time.strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
-            if ends.wait(1.0):
-                return
+        time = datetime(2026, 1, 2, tzinfo=UTC) + timedelta(seconds=next(counts))
+        for name in names:
+            renew(api, name, time.strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
 
-    thread = threading.Thread(target=renew_all)
-    thread.start()
-    try:
+    with repeated(renew_all, 1.0):
         yield
-    finally:
-        ends.set()
-        thread.join()
 
 
 def condition(namespace: Namespace, kind: str) -> Json:

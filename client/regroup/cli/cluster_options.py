@@ -32,15 +32,10 @@ class Verb(click.Command):
         self.examples = examples
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples."""
-        write_examples(self.examples, formatter)
-
-
-def write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
-    """Write lines as they are."""
-    with formatter.section("Examples"):
-        for line in examples:
-            formatter.write(f"  {line}\n")
+        """Write the examples as they are."""
+        with formatter.section("Examples"):
+            for line in self.examples:
+                formatter.write(f"  {line}\n")
 
 
 class DurationParameter(click.ParamType[float]):

@@ -8,14 +8,13 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from regroup.cli.bundle_verb import bundle
 from regroup.cli.change_verbs import resume, scale, submit, suspend
-from regroup.cli.cluster_options import cluster_flags, write_examples
+from regroup.cli.cluster_options import Verb, cluster_flags
 from regroup.cli.completion_verb import completion
 from regroup.cli.explain_verbs import logs, timeline, why
 from regroup.cli.failure_verb import simulate_failure
@@ -26,16 +25,8 @@ INTERRUPTED = 130
 TRACEBACK = "REGROUP_TRACEBACK"
 
 
-class Verbs(click.Group):
+class Verbs(Verb, click.Group):
     """Shows errors in a sentence, and verbs in the order in which one meets them."""
-
-    def __init__(self, *arguments: Any, examples: Sequence[str], **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.examples = examples
-
-    def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples."""
-        write_examples(self.examples, formatter)
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """As they were added."""

@@ -144,7 +144,7 @@ def _by_the_operator(job: JobRecord) -> tuple[str, str, str, str]:
     """Reason, message, whether it heals, what to do."""
     ready = job.status.condition("Ready")
     for end in ("Failed", "Complete"):
-        condition = job.status.condition("Failed" if end == "Failed" else "Complete")
+        condition = job.status.condition(end)
         if condition is not None and condition.status == "True":
             todo = _AFTER_FAILURE if end == "Failed" else "nothing: the job is done"
             return condition.reason, condition.message, HAS_ENDED, todo
@@ -194,8 +194,7 @@ def _conditions(job: JobRecord) -> Iterator[str]:
 
 
 def _last_recovery(job: JobRecord, now: datetime) -> Iterator[str]:
-    last = job.status.recoveries[-1:] or ()
-    for recovery in last:
+    for recovery in job.status.recoveries[-1:]:
         time = time_of(recovery.time)
         if time is not None and (now - time).total_seconds() < RECENT_SECONDS:
             where = f" on node {recovery.node}" if recovery.node else ""
@@ -203,10 +202,10 @@ def _last_recovery(job: JobRecord, now: datetime) -> Iterator[str]:
 
 
 def _pods(pods: Sequence[PodRecord], now: datetime) -> Iterator[str]:
-    told = [f"pod {pod.name}: {text}" for pod in pods if (text := pod_problem(pod, now))]
-    yield from told[:PODS_SHOWN]
-    if len(told) > PODS_SHOWN:
-        yield f"and {len(told) - PODS_SHOWN} more pods like these"
+    problems = [f"pod {pod.name}: {text}" for pod in pods if (text := pod_problem(pod, now))]
+    yield from problems[:PODS_SHOWN]
+    if len(problems) > PODS_SHOWN:
+        yield f"and {len(problems) - PODS_SHOWN} more pods like these"
 
 
 def pod_problem(pod: PodRecord, now: datetime) -> str:
@@ -235,13 +234,13 @@ def _ended(pod: PodRecord, now: datetime) -> str:
 
 def _events(events: Sequence[EventRecord], now: datetime) -> Iterator[str]:
     """Recent warnings, one of each kind, the newest first."""
-    told: set[tuple[str, str]] = set()
+    shown: set[tuple[str, str]] = set()
     for event in events:
         recent = event.time and (now - event.time).total_seconds() < RECENT_SECONDS
         key = (event.reason, event.message)
-        if event.type != "Warning" or not recent or key in told or len(told) >= EVENTS_SHOWN:
+        if event.type != "Warning" or not recent or key in shown or len(shown) >= EVENTS_SHOWN:
             continue
-        told.add(key)
+        shown.add(key)
         times = f", {event.count} times" if event.count > 1 else ""
         about = f" about {event.kind.lower()} {event.name}" if event.kind != "TrainingJob" else ""
         yield f"event {event.reason}{about}, {ago(event.time, now)}{times}: {event.message}"

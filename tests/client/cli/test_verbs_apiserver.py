@@ -186,7 +186,7 @@ def test_submit_creates_the_job_of_flags(team: Namespace) -> None:
     assert container["command"] == ["python", "train.py", "--lr", "1e-4"]
 
 
-def test_what_the_api_server_refuses_is_told_with_the_field(gpt: Namespace) -> None:
+def test_what_the_api_server_refuses_is_named_with_the_field(gpt: Namespace) -> None:
     text = good(run(gpt, "scale", "gpt", "--replicas", "9"), 1)
     assert "cannot patch trainingjobs/scale gpt" in text
     assert "spec.replicas must not be above spec.elasticPolicy.maxReplicas" in text
@@ -400,7 +400,7 @@ def grant(team: Namespace, user: str, rights: list[tuple[str, str]]) -> None:
 
 
 @pytest.mark.parametrize("verb", CALLS)
-def test_the_rights_that_the_page_names_are_enough_and_without_them_it_is_told(
+def test_the_rights_that_the_page_names_are_enough_and_without_them_it_is_refused(
     server: ApiServer, gpt: Namespace, verb: str
 ) -> None:
     user = f"user-{gpt.name}"

@@ -35,5 +35,5 @@ def test_the_name_of_the_job_stands_in_commands() -> None:
 def test_every_verb_that_an_advice_names_exists() -> None:
     from regroup.cli.kubectl_trainingjob import trainingjob
 
-    told = " ".join(advice(reason.name, "gpt").what_to_do for reason in WaitingReason)
-    assert set(re.findall(r"kubectl trainingjob (\w+)", told)) <= set(trainingjob.commands)
+    advised = " ".join(advice(reason.name, "gpt").what_to_do for reason in WaitingReason)
+    assert set(re.findall(r"kubectl trainingjob (\w+)", advised)) <= set(trainingjob.commands)

@@ -37,7 +37,7 @@ def test_a_job_of_which_nothing_is_known_yet() -> None:
     assert text.count("\n  none") == 4
 
 
-def test_the_pod_and_exit_code_are_told_where_the_message_leaves_them_out() -> None:
+def test_the_pod_and_exit_code_are_shown_where_the_message_leaves_them_out() -> None:
     text = described(recoveries=[recovery(2, 50, message="the program failed", exitCode=3)])
     assert "gpt-w1-1 on n2: the program failed (exit code 3)" in text
 

@@ -54,7 +54,7 @@ def test_each_change_is_seen_and_the_next_watch_begins_after_it() -> None:
     assert played.asked == ["1", "2", "3"]
 
 
-def test_an_outage_is_told_once_and_what_was_missed_is_read() -> None:
+def test_an_outage_is_named_once_and_what_was_missed_is_read() -> None:
     notes: list[str] = []
     played = Played([job("1"), AWAY, job("5")], [[AWAY], []])
     assert played.follow(notes) == ["1", "5"]

@@ -80,7 +80,7 @@ def test_failed_pods_are_of_any_role_and_show_the_container_that_failed() -> Non
     assert found == ["gpt-w1-1: boom", "gpt-w1-1: again"]
 
 
-def test_a_log_that_is_gone_is_told_and_the_others_are_printed() -> None:
+def test_a_log_that_is_gone_is_named_and_the_others_are_printed() -> None:
     source = Logs({("gpt-w1-1", False): ["x"]})
     found = lines(source, pods(pod_object(), pod_object("gpt-w1-1")), Choice())
     assert found == ["gpt-w1-1: x", "gpt-w0-1: no log of gpt-w0-1"]

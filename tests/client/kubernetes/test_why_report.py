@@ -121,12 +121,12 @@ def test_a_job_that_has_ended_says_how_also_without_an_operator(
 
 
 def test_the_last_recovery_counts_for_an_hour() -> None:
-    def told(ago: float) -> bool:
+    def is_evidence(ago: float) -> bool:
         job = job_record(waiting_status("GenerationFailed", "x", recoveries=[recovery(2, ago)]))
         return any("last recovery" in text for text in explain(Scene(job, PRESENT), NOW).evidence)
 
-    assert told(600)
-    assert not told(4000)
+    assert is_evidence(600)
+    assert not is_evidence(4000)
 
 
 def test_many_pods_with_the_same_trouble_do_not_fill_the_screen() -> None:
