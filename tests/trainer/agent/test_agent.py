@@ -87,14 +87,14 @@ def _accepts(port: int) -> bool:
 @pytest.mark.slow
 async def test_a_rank_that_hangs_is_found_by_its_stack(tmp_path: Path) -> None:
     async with make_site(
-        tmp_path, "stall", progress_timeout_seconds=1, max_hang_restarts=0
+        tmp_path, "stall", progress_timeout_seconds=2, max_hang_restarts=0
     ) as site:
         site.start_agent()
         await site.until("failed")
         assert site.core.state.outcome is not None
         assert "is in wait_for_ever (" in site.core.state.outcome.message
         assert site.core.state.outcome.message.startswith(
-            "no progress for 1 s: rank 0 on gpt-w0-0 ("
+            "no progress for 2 s: rank 0 on gpt-w0-0 ("
         )
 
 

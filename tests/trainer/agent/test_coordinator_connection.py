@@ -12,7 +12,7 @@ from aiohttp import ClientWebSocketResponse, WSMessage, WSMsgType, web
 from aiohttp.test_utils import TestServer
 
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection
-from regroup_trainer.protocol.agent_messages import Hello, Leaving, agent_message
+from regroup_trainer.protocol.agent_messages import Hello, Leaving, Reports, agent_message
 from regroup_trainer.protocol.coordinator_messages import CoordinatorMessage, Refused, Welcome
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.message import Message
@@ -68,7 +68,7 @@ async def connected(peer: Peer) -> AsyncIterator[CoordinatorConnection]:
     await server.start_server()
     reported: list[CoordinatorMessage] = []
     connection = CoordinatorConnection(
-        f"http://{server.host}:{server.port}/", "token", make_hello, reported.append
+        f"http://{server.host}:{server.port}/", "token", 1, make_hello, reported.append
     )
     running = asyncio.create_task(connection.run())
     try:
@@ -106,7 +106,7 @@ async def test_messages_sent_while_the_connection_was_down_go_out_after_the_next
         connection.send(FINISHED)
         await peer.until(lambda: bool(peer.received) and len(peer.received[-1]) == 2)
     assert isinstance(peer.received[0][0], Hello)
-    assert peer.received[0][1] == FINISHED
+    assert peer.received[0][1] == Reports(reports=(FINISHED,))
 
 
 async def test_a_lost_connection_is_made_anew_with_a_hello() -> None:
@@ -130,7 +130,7 @@ async def test_a_refusal_that_may_pass_is_tried_again() -> None:
 async def test_a_coordinator_that_cannot_be_reached_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    connection = CoordinatorConnection("http://127.0.0.1:9", "token", make_hello, lambda _: None)
+    connection = CoordinatorConnection("http://127.0.0.1:9", "token", 1, make_hello, lambda _: None)
     running = asyncio.create_task(connection.run())
     await asyncio.to_thread(wait_until, "a warning", lambda: caplog.messages)
     running.cancel()
@@ -180,7 +180,7 @@ class Ending:
 
 
 async def test_an_agent_that_ends_while_its_connection_is_lost_does_not_connect_again() -> None:
-    connection = CoordinatorConnection("http://c:1", "token", make_hello, lambda _: None)
+    connection = CoordinatorConnection("http://c:1", "token", 1, make_hello, lambda _: None)
     connection.send(FINISHED)
     socket = Ending()
     talking = asyncio.create_task(connection._talk(cast(ClientWebSocketResponse, socket)))

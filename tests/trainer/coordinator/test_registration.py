@@ -96,7 +96,7 @@ def test_with_a_new_coordinator_the_agent_with_ranks_has_the_place() -> None:
 
 
 def connection(url: str, hello: Hello) -> CoordinatorConnection:
-    return CoordinatorConnection(url, TOKEN, lambda: hello, lambda message: None)
+    return CoordinatorConnection(url, TOKEN, 1, lambda: hello, lambda message: None)
 
 
 def test_the_record_that_all_agents_send_is_kept_once() -> None:

@@ -36,7 +36,7 @@ from regroup_trainer.coordinator.server import (
     Server,
     read_hello,
 )
-from regroup_trainer.protocol.agent_messages import Hello, Leaving
+from regroup_trainer.protocol.agent_messages import Hello, Leaving, Reports
 from regroup_trainer.protocol.coordinator_messages import Begin, Refused, coordinator_message
 from regroup_trainer.protocol.desired import LastKnown, Lost
 from regroup_trainer.protocol.environment import CoordinatorEnvironment
@@ -134,7 +134,7 @@ async def test_health_and_metrics_are_open(setup: Setup) -> None:
 
 
 async def test_an_agent_with_a_wrong_token_gives_up_with_a_sentence(setup: Setup) -> None:
-    connection = CoordinatorConnection(setup.url, "wrong", make_hello, lambda message: None)
+    connection = CoordinatorConnection(setup.url, "wrong", 1, make_hello, lambda message: None)
     with pytest.raises(RejectedError, match="token"):
         await asyncio.wait_for(connection.run(), 10)
 
@@ -154,7 +154,7 @@ async def test_an_agent_of_another_protocol_version_is_refused_with_both_version
 
 async def test_a_final_refusal_ends_the_agents_connection(setup: Setup) -> None:
     connection = CoordinatorConnection(
-        setup.url, TOKEN, lambda: make_hello(protocol=99), lambda message: None
+        setup.url, TOKEN, 1, lambda: make_hello(protocol=99), lambda message: None
     )
     with pytest.raises(RejectedError, match="protocol version 99"):
         await asyncio.wait_for(connection.run(), 10)
@@ -378,7 +378,8 @@ async def test_a_desired_with_an_impossible_number_is_refused_by_name(
 
 async def test_an_agents_number_that_is_not_finite_closes_its_connection(setup: Setup) -> None:
     socket = await setup.join(make_hello())
-    text = Progress(generation=FIRST, rank=0, step=1, time=1.0).model_dump_json()
+    progress = Progress(generation=FIRST, rank=0, step=1, time=1.0)
+    text = Reports(reports=(progress,)).model_dump_json()
     await socket.send_str(text.replace('"time":1.0', '"time":NaN'))
     async with asyncio.timeout(10):
         async for _ in socket:
@@ -393,7 +394,8 @@ async def test_messages_of_another_generation_do_not_delay_heartbeats(
     socket = await setup.join(make_hello())
     await asyncio.to_thread(wait_until, "a generation", lambda: setup.core.state.current)
     generation = GenerationNumber(1, 999_999)
-    text = Progress(generation=generation, rank=0, step=1, time=1.0).model_dump_json()
+    progress = Progress(generation=generation, rank=0, step=1, time=1.0)
+    text = Reports(reports=(progress,)).model_dump_json()
     seen = setup.core.state.members["uid-0"].last_seen
     on_message, handled = setup.core.on_message, 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from regroup_trainer.protocol.agent_messages import Hello, RankExit, agent_message
+from regroup_trainer.protocol.agent_messages import Hello, RankExit, Reports, agent_message
 from regroup_trainer.protocol.rank_messages import Finished, Progress, Restored, rank_report
 from tests.support.generations import make_generation, make_hello
 
@@ -17,9 +17,13 @@ NUMBER = RECORD.number
     "message",
     [
         make_hello(record=RECORD, highest=NUMBER),
-        Progress(generation=NUMBER, rank=0, step=3, time=1.5, loss=None),
-        RankExit(generation=NUMBER, rank=1, exit_code=137, signal=9, cause="oom"),
-        Finished(generation=NUMBER, rank=1, step=3, reason="leave"),
+        Reports(
+            reports=(
+                Progress(generation=NUMBER, rank=0, step=3, time=1.5, loss=None),
+                RankExit(generation=NUMBER, rank=1, exit_code=137, signal=9, cause="oom"),
+                Finished(generation=NUMBER, rank=1, step=3, reason="leave"),
+            )
+        ),
     ],
 )
 def test_an_agents_messages_survive_the_wire(message: Hello) -> None:

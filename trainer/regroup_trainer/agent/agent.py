@@ -96,7 +96,11 @@ class Agent:
         self._metrics = AgentMetrics(environment.namespace, environment.job)
         self._template = TemplateProcess(self._on_news, self._on_template_end, environment.start)
         self._connection = CoordinatorConnection(
-            environment.coordinator_url, token, self._state.hello, self._on_message
+            environment.coordinator_url,
+            token,
+            environment.ranks,
+            self._state.hello,
+            self._on_message,
         )
         loop = asyncio.get_running_loop()
         self._heartbeat = Heartbeat(

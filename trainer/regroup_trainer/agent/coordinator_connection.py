@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections import deque
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
+from regroup_trainer.agent.outbox import Outbox
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.coordinator_messages import (
@@ -20,7 +22,6 @@ from regroup_trainer.protocol.coordinator_messages import (
     coordinator_message,
 )
 from regroup_trainer.protocol.message import describe_invalid
-from regroup_trainer.protocol.rank_messages import Report
 from regroup_trainer.system.connection_errors import why_no_answer
 
 FIRST_PAUSE_SECONDS = 0.1
@@ -32,7 +33,6 @@ CLOSE_SECONDS = 0.2
 """For the closing handshake: a coordinator that is gone does not answer it."""
 PING_SECONDS = 2.0
 """Between pings. A coordinator that does not answer within half of it counts as gone."""
-QUEUE_MESSAGES = 1000
 log = logging.getLogger(__name__)
 
 
@@ -41,7 +41,7 @@ class RejectedError(Exception):
 
 
 class CoordinatorConnection:
-    """One agent's connection to its coordinator.
+    """The connection of an agent with so many ranks to its coordinator.
 
     Messages that are sent while it is down go out after the next hello.
     """
@@ -50,6 +50,7 @@ class CoordinatorConnection:
         self,
         url: str,
         token: str,
+        ranks: int,
         hello: Callable[[], Hello],
         on_message: Callable[[CoordinatorMessage], None],
     ) -> None:
@@ -58,7 +59,7 @@ class CoordinatorConnection:
         self._headers = {"Authorization": f"Bearer {token}"}
         self._hello = hello
         self._on_message = on_message
-        self._outbox: deque[BaseModel] = deque(maxlen=QUEUE_MESSAGES)
+        self._outbox = Outbox(ranks)
         self._filled = asyncio.Event()
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._closing: asyncio.Task[bool] | None = None
@@ -75,14 +76,12 @@ class CoordinatorConnection:
 
     def send(self, message: BaseModel) -> None:
         """Queue a message."""
-        self._outbox.append(message)
+        self._outbox.add(message, time.monotonic())
         self._filled.set()
 
     def drop_unsent_reports(self) -> None:
         """Forget the unsent reports of a generation that is over."""
-        kept = [message for message in self._outbox if not isinstance(message, Report)]
-        self._outbox.clear()
-        self._outbox.extend(kept)
+        self._outbox.drop_reports()
 
     def resend_hello(self) -> None:
         """Send another hello, since this member's addresses have changed."""
@@ -179,12 +178,19 @@ class CoordinatorConnection:
 
     async def _flush(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         while True:
-            while self._outbox:
-                message = self._outbox.popleft()
-                try:
-                    await socket.send_str(message.model_dump_json())
-                except (aiohttp.ClientError, ConnectionError):
-                    self._outbox.appendleft(message)
-                    return
-            self._filled.clear()
-            await self._filled.wait()
+            message = self._outbox.take(time.monotonic())
+            if message is None:
+                await self._await_due()
+                continue
+            try:
+                await socket.send_str(message.model_dump_json())
+            except (aiohttp.ClientError, ConnectionError):
+                self._outbox.give_back(message)
+                return
+
+    async def _await_due(self) -> None:
+        """Wait until a message is due, or another is there."""
+        self._filled.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._outbox.pause(time.monotonic())):
+                await self._filled.wait()

@@ -40,7 +40,7 @@ from regroup_trainer.coordinator.generation_end import (
     release,
 )
 from regroup_trainer.coordinator.hangs import watch
-from regroup_trainer.coordinator.membership import overload, restart_deadlines
+from regroup_trainer.coordinator.membership import Member, overload, restart_deadlines
 from regroup_trainer.coordinator.registration import register
 from regroup_trainer.coordinator.reports import announce_volume, on_report
 from regroup_trainer.coordinator.reserved_numbers import ReservedNumbers
@@ -55,7 +55,7 @@ from regroup_trainer.coordinator.snapshot_registry import (
 )
 from regroup_trainer.coordinator.straggler_reports import check_stragglers
 from regroup_trainer.coordinator.waiting import FormationTimers, WaitingContext, find_waiting
-from regroup_trainer.protocol.agent_messages import HeldSnapshots, Hello, Leaving
+from regroup_trainer.protocol.agent_messages import HeldSnapshots, Hello, Leaving, Reports
 from regroup_trainer.protocol.coordinator_messages import Begin
 from regroup_trainer.protocol.desired import Desired, LastKnown, Lost
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, RestoredFrom
@@ -210,15 +210,21 @@ class Coordinator:
             self._on_hello(message, now)
         elif (member := self.state.members.get(name)) is not None:
             self.state.members.on_seen(member, now)
-            if isinstance(message, Report) and not self._is_current(message):
-                return []  # it changes nothing, however many there are
+            if isinstance(message, Reports | Report):
+                return self._on_reports(message, member, now)
             if isinstance(message, Leaving):
                 self.state.members.on_leaving(member, message.reason)
             elif isinstance(message, HeldSnapshots):
                 hold(self.state, member, message.snapshots)
-            elif isinstance(message, Report):
-                on_report(self.state, message, member, now)
         return self._advance(now)
+
+    def _on_reports(self, message: Reports | Report, member: Member, now: float) -> list[Effect]:
+        """One decision follows all reports of a message, and none those that change nothing."""
+        reports = message.reports if isinstance(message, Reports) else (message,)
+        current = [report for report in reports if self._is_current(report)]
+        for report in current:
+            on_report(self.state, report, member, now)
+        return self._advance(now) if current else []
 
     def _is_current(self, report: Report) -> bool:
         current = self.state.current

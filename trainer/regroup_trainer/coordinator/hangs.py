@@ -18,8 +18,11 @@ from regroup_trainer.coordinator.current_generation import CurrentGeneration, Fa
 from regroup_trainer.protocol.agent_messages import Stack
 from regroup_trainer.protocol.coordinator_messages import Diagnose
 from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.rank_messages import AGENT_PROGRESS_SECONDS
 
 LEAST_SECONDS = 60.0
+LEAST_GIVEN_SECONDS = 2 * AGENT_PROGRESS_SECONDS
+"""A shorter deadline could pass between two reports of ranks that make steps."""
 STEPS = 10
 """Without a given deadline, a generation hangs after the mean time of so many steps."""
 FIRST_STEP_SECONDS = 600.0
@@ -43,6 +46,7 @@ def deadline_seconds(current: CurrentGeneration, desired: Desired) -> float:
     if current.non_reporting or current.busy:
         return math.inf
     given = float(desired.progress_timeout_seconds)
+    given = given and max(given, LEAST_GIVEN_SECONDS)
     if current.unmanaged:
         return given or max(FIRST_STEP_SECONDS, STEPS * current.report_seconds)
     if current.progress is None and _may_be_slow_to_start(current):

@@ -69,8 +69,10 @@ BODY_SECONDS = 10.0
 """For the body of a request, and for the first message of an agent."""
 VOLUME_SECONDS = 5.0
 """A volume that does not answer for so long is reported."""
-PROGRESS_NEWS_SECONDS = 1.0
-"""Least time between two statuses that differ only in their progress."""
+PROGRESS_NEWS_SECONDS = 0.75
+"""Least time between two statuses that differ only in their progress: less than between two reports
+of it, so that none waits for the next.
+"""
 KEPT_SECONDS = 1.0
 """How old the seconds may be that the next process of this coordinator goes on with."""
 _NOWHERE = KeptFile(None)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, field_serializer
 
 from regroup_trainer.protocol.exit_codes import SIGNALS, describe_signal
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, SnapshotNumber
@@ -21,6 +21,10 @@ from regroup_trainer.protocol.rank_messages import (
     Restored,
     SnapshotsOff,
 )
+
+
+MOST_REPORTS: Final = 512
+"""Reports in one message."""
 
 
 class RankExit(Report):
@@ -107,12 +111,9 @@ class Leaving(Message):
     reason: Text
 
 
-AgentMessage = Annotated[
-    Hello
-    | Leaving
-    | RankExit
+RankEvent = Annotated[
+    RankExit
     | Stack
-    | HeldSnapshots
     | Restored
     | Progress
     | Evaluated
@@ -124,4 +125,23 @@ AgentMessage = Annotated[
     | Finished,
     Field(discriminator="kind"),
 ]
+"""What an agent reports of one of its ranks."""
+
+
+class Reports(Message):
+    """What the ranks of an agent report, those of each rank in their order."""
+
+    kind: Literal["reports"] = "reports"
+    reports: Annotated[tuple[RankEvent, ...], Field(max_length=MOST_REPORTS)]
+
+    @field_serializer("reports")
+    def _without_defaults(self, reports: tuple[RankEvent, ...]) -> list[dict[str, Any]]:
+        """Most fields of most reports have their defaults, and a rank reports each second."""
+        return [
+            {"kind": report.kind, **report.model_dump(mode="json", exclude_defaults=True)}
+            for report in reports
+        ]
+
+
+AgentMessage = Annotated[Hello | Leaving | HeldSnapshots | Reports, Field(discriminator="kind")]
 agent_message: TypeAdapter[AgentMessage] = TypeAdapter(AgentMessage)

@@ -11,6 +11,8 @@ from regroup_trainer.protocol.message import Message, Name, Text, WallClock
 
 HIGHEST_STEP: Final = 2**53 - 1
 """JSON and JavaScript hold all whole numbers up to it."""
+AGENT_PROGRESS_SECONDS: Final = 1.0
+"""Least time between two messages of an agent that say how far its ranks are."""
 BUSY_LIMIT: Final = 64
 """Characters that say what a rank is busy with."""
 Step = Annotated[int, Field(ge=0, le=HIGHEST_STEP)]
