@@ -175,6 +175,17 @@ def test_a_message_is_bounded_whatever_ranks_report() -> None:
     assert len(sizes) < 40
 
 
+def test_of_other_ranks_than_the_first_only_step_and_pace_are_sent() -> None:
+    """Nothing else of theirs is read."""
+    fields = {"seconds": {"step": 1.5}, "epoch": 0.5, "tokens": 7, "report_seconds": 2.0}
+    full = [progress(rank).model_copy(update=fields) for rank in range(2)]
+    outbox = Outbox(2)
+    for report in full:
+        outbox.add(report, 0.0)
+    brief = progress(1).model_copy(update={"report_seconds": 2.0})
+    assert reports_of(outbox.take(0.0)) == (full[0], brief)
+
+
 def test_reports_that_no_agent_makes_are_refused() -> None:
     report = json.loads(restored(0).model_dump_json())
     text = json.dumps({"kind": "reports", "reports": [report] * (MOST_REPORTS + 1)})

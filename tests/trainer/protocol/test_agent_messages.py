@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from regroup_trainer.protocol.agent_messages import Hello, RankExit, Reports, agent_message
+from regroup_trainer.protocol.agent_messages import RankExit, Reports, agent_message
 from regroup_trainer.protocol.rank_messages import Finished, Progress, Restored, rank_report
 from tests.support.generations import make_generation, make_hello
 
@@ -16,7 +16,7 @@ NUMBER = RECORD.number
 @pytest.mark.parametrize(
     "message",
     [
-        make_hello(record=RECORD, highest=NUMBER),
+        make_hello(record=RECORD, highest=NUMBER).shortened(),
         Reports(
             reports=(
                 Progress(generation=NUMBER, rank=0, step=3, time=1.5, loss=None),
@@ -26,8 +26,17 @@ NUMBER = RECORD.number
         ),
     ],
 )
-def test_an_agents_messages_survive_the_wire(message: Hello) -> None:
+def test_an_agents_messages_survive_the_wire(message: BaseModel) -> None:
     assert agent_message.validate_json(message.model_dump_json()) == message
+
+
+def test_a_hello_names_its_generation_instead_of_its_members() -> None:
+    hello = make_hello(record=RECORD, highest=NUMBER)
+    text = hello.shortened().model_dump_json()
+    assert "uid-1" not in text
+    assert hello.shortened().generation == NUMBER
+    assert hello.shortened().with_record(RECORD) == hello
+    assert make_hello().shortened().generation is None
 
 
 def test_an_unknown_kind_is_refused() -> None:

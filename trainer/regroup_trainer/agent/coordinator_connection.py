@@ -18,10 +18,13 @@ from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.coordinator_messages import (
     CoordinatorMessage,
     Refused,
+    SentMessage,
     Welcome,
-    coordinator_message,
+    sent_message,
 )
-from regroup_trainer.protocol.message import describe_invalid
+from regroup_trainer.protocol.generation import RecordWanted
+from regroup_trainer.protocol.message import FRAME_BYTES, describe_invalid
+from regroup_trainer.protocol.record_transfer import OrderReceiver, RecordError, RecordPieces
 from regroup_trainer.system.connection_errors import why_no_answer
 
 FIRST_PAUSE_SECONDS = 0.1
@@ -65,6 +68,8 @@ class CoordinatorConnection:
         self._closing: asyncio.Task[bool] | None = None
         self._problem = ""
         """Why the last attempt to connect failed."""
+        self._pieces: RecordPieces | None = None
+        """Of the record that a coordinator has asked for last."""
         self.welcomed = False
         """Whether a coordinator has answered the hello of this connection."""
         self.term: int | None = None
@@ -86,7 +91,7 @@ class CoordinatorConnection:
     def resend_hello(self) -> None:
         """Send another hello, since this member's addresses have changed."""
         if self.welcomed:
-            self.send(self._hello())
+            self.send(self._hello().shortened())
 
     def move(self, url: str) -> None:
         """Connect to this coordinator from now on."""
@@ -127,7 +132,10 @@ class CoordinatorConnection:
             async with asyncio.timeout(CONNECT_SECONDS):
                 patience = aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS)
                 socket = await session.ws_connect(
-                    self._socket_url, heartbeat=PING_SECONDS, timeout=patience
+                    self._socket_url,
+                    heartbeat=PING_SECONDS,
+                    timeout=patience,
+                    max_msg_size=FRAME_BYTES,
                 )
             async with socket:
                 self._socket = socket
@@ -143,30 +151,52 @@ class CoordinatorConnection:
                 f"its message cannot be read ({describe_invalid(error)}): run agent and "
                 "coordinator from one release"
             )
+        except RecordError as error:
+            self._problem = str(error)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self._problem = why_no_answer(error)
         welcomed, self.welcomed = self.welcomed, False
         return welcomed
 
     async def _talk(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        await socket.send_str(self._hello().model_dump_json())
+        await socket.send_str(self._hello().shortened().model_dump_json())
+        receiver = OrderReceiver(lambda: self._hello().record)
         sending: asyncio.Task[None] | None = None
         try:
             async for message in socket:
                 if message.type is not aiohttp.WSMsgType.TEXT:
                     continue
-                parsed = coordinator_message.validate_json(message.data)
+                parsed = sent_message.validate_json(message.data)
                 if isinstance(parsed, Refused):
                     self._refused(parsed)
                     return
                 if isinstance(parsed, Welcome) and sending is None:
                     self.welcomed, self.term = True, parsed.term
                     sending = asyncio.create_task(self._flush(socket))
-                self._on_message(parsed)
+                if (answer := self._handle(receiver, parsed)) is not None:
+                    await socket.send_str(answer.model_dump_json())
         finally:
             if sending is not None:
                 sending.cancel()
                 await asyncio.wait([sending])  # which does not hide that this task is cancelled
+
+    def _handle(self, receiver: OrderReceiver, message: SentMessage) -> BaseModel | None:
+        """Pass orders on; returns what the coordinator is answered at once."""
+        if isinstance(message, RecordWanted):
+            return self._piece(message)
+        orders, wanted = receiver.receive(message)
+        for order in orders:
+            self._on_message(order)
+        return wanted
+
+    def _piece(self, wanted: RecordWanted) -> BaseModel | None:
+        """A piece of the record that the hello has named."""
+        record = self._hello().record
+        if record is None or record.number != wanted.number:
+            return None
+        if self._pieces is None or self._pieces.record is not record:
+            self._pieces = RecordPieces(record)
+        return self._pieces.piece(wanted.piece)
 
     def _refused(self, message: Refused) -> None:
         """Give up after a final refusal. Another coordinator may accept what this one refused."""

@@ -25,8 +25,9 @@ from regroup_trainer.protocol.rank_messages import (
 
 GATHER_SECONDS = 0.01
 """How long a report waits for the same of other ranks."""
-MOST_MESSAGES = 1000
-"""That wait for a coordinator. Beyond it the oldest is dropped: the next hello repeats what counts.
+MOST_MESSAGES = 4096
+"""That wait for a coordinator: four of each rank of the largest agent. Beyond it the oldest is
+dropped, and the next hello repeats what counts.
 """
 MOST_QUEUED = MOST_REPORTS // 2
 """Reports of one message that have waited in the queue. So many with progress may be added."""
@@ -50,7 +51,7 @@ class Outbox:
     def add(self, message: BaseModel, now: float) -> None:
         """Another message. Progress replaces an older one of its rank."""
         if isinstance(message, Progress):
-            self._progress[message.rank] = message
+            self._progress[message.rank] = _brief(message)
             self._progress_due = min(self._progress_due, self._due_of_progress(now))
             return
         if isinstance(message, Report) and message.rank in self._progress:
@@ -97,7 +98,7 @@ class Outbox:
         """Whether other ranks are about to report the same."""
         if not isinstance(message, Restored | Parked | Finished):
             return False
-        return sum(type(other) is type(message) for other in self._queue) < self._ranks
+        return len(self._queue) < self._ranks
 
     def _take_reports(self, now: float) -> Reports:
         taken: list[Any] = []
@@ -114,3 +115,10 @@ class Outbox:
             taken += [self._progress.pop(rank) for rank in [*self._progress][:MOST_QUEUED]]
             self._progress_due, self._progress_sent = now if self._progress else math.inf, now
         return Reports(reports=tuple(taken))
+
+
+def _brief(progress: Progress) -> Progress:
+    """Without what the coordinator reads of rank 0 only."""
+    if progress.rank == 0:
+        return progress
+    return progress.model_copy(update={"seconds": {}, "epoch": 0.0, "tokens": 0})

@@ -39,7 +39,7 @@ from regroup_trainer.coordinator.generation_end import (
     rank_not_out,
     release,
 )
-from regroup_trainer.coordinator.hangs import watch
+from regroup_trainer.coordinator.hangs import check_stragglers, watch
 from regroup_trainer.coordinator.membership import Member, overload, restart_deadlines
 from regroup_trainer.coordinator.registration import register
 from regroup_trainer.coordinator.reports import announce_volume, on_report
@@ -53,7 +53,6 @@ from regroup_trainer.coordinator.snapshot_registry import (
     repeat_announcement,
     source_of,
 )
-from regroup_trainer.coordinator.straggler_reports import check_stragglers
 from regroup_trainer.coordinator.waiting import FormationTimers, WaitingContext, find_waiting
 from regroup_trainer.protocol.agent_messages import HeldSnapshots, Hello, Leaving, Reports
 from regroup_trainer.protocol.coordinator_messages import Begin

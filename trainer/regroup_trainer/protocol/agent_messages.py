@@ -7,7 +7,13 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, TypeAdapter, field_serializer
 
 from regroup_trainer.protocol.exit_codes import SIGNALS, describe_signal
-from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, SnapshotNumber
+from regroup_trainer.protocol.generation import (
+    GenerationNumber,
+    GenerationRecord,
+    RecordPiece,
+    RecordWanted,
+    SnapshotNumber,
+)
 from regroup_trainer.protocol.message import Message, Name, Text
 from regroup_trainer.protocol.rank_messages import (
     Busy,
@@ -21,7 +27,6 @@ from regroup_trainer.protocol.rank_messages import (
     Restored,
     SnapshotsOff,
 )
-
 
 MOST_REPORTS: Final = 512
 """Reports in one message."""
@@ -74,10 +79,9 @@ class HeldSnapshots(Message):
     snapshots: tuple[HeldSnapshot, ...]
 
 
-class Hello(Message):
-    """An agent's first message on every connection."""
+class Greeting(Message):
+    """What an agent says of itself on every connection."""
 
-    kind: Literal["hello"] = "hello"
     protocol: int
     member: Name
     index: int
@@ -87,8 +91,6 @@ class Hello(Message):
     """Rank processes that it runs."""
     store: Name
     """host:port of its c10d store."""
-    record: GenerationRecord | None = None
-    """Its current generation. Its ranks train on while no coordinator is connected."""
     highest: GenerationNumber | None = None
     """The highest generation it has ever seen. It refuses all lower ones."""
     restored: Restored | None = None
@@ -102,6 +104,31 @@ class Hello(Message):
     endpoint: Name = ""
     """host:port of its HTTP endpoint."""
     snapshots: tuple[HeldSnapshot, ...] = ()
+
+
+class ShortHello(Greeting):
+    """A hello as it is sent, the first message on every connection."""
+
+    kind: Literal["hello"] = "hello"
+    generation: GenerationNumber | None = None
+    """Its current generation. A coordinator that lacks the record asks for it."""
+
+    def with_record(self, record: GenerationRecord | None) -> Hello:
+        """The hello, with the record of its generation."""
+        fields = {name: getattr(self, name) for name in Greeting.model_fields}
+        return Hello(**fields, record=record)
+
+
+class Hello(Greeting):
+    """An agent's hello, as agents make it and coordinators know it."""
+
+    record: GenerationRecord | None = None
+    """Its current generation. Its ranks train on while no coordinator is connected."""
+
+    def shortened(self) -> ShortHello:
+        """As it is sent."""
+        fields = {name: getattr(self, name) for name in Greeting.model_fields}
+        return ShortHello(**fields, generation=self.record.number if self.record else None)
 
 
 class Leaving(Message):
@@ -143,5 +170,8 @@ class Reports(Message):
         ]
 
 
-AgentMessage = Annotated[Hello | Leaving | HeldSnapshots | Reports, Field(discriminator="kind")]
+AgentMessage = Annotated[
+    ShortHello | Leaving | HeldSnapshots | Reports | RecordWanted | RecordPiece,
+    Field(discriminator="kind"),
+]
 agent_message: TypeAdapter[AgentMessage] = TypeAdapter(AgentMessage)
