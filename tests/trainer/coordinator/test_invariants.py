@@ -285,7 +285,7 @@ FaultsOnTheWire.TestCase.settings = settings(
 )
 
 
-class TestFaultsOnTheWire(FaultsOnTheWire.TestCase):  # type: ignore[misc]
+class TestFaultsOnTheWire(FaultsOnTheWire.TestCase):  # type: ignore[misc, valid-type]
     @pytest.fixture(autouse=True)
     def small_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A record of a few members has several pieces."""

@@ -110,12 +110,20 @@ def test_the_recovery_of_a_large_job_is_a_few_megabytes(workers: int, megabytes:
 # --- the records of a coordinator -----------------------------------------------------------------
 
 
-def test_a_begin_has_the_newest_generation_before_it_as_its_parent() -> None:
-    known, records = KnownRecords(), [make_generation(1, n) for n in range(1, 4)]
+def test_the_parent_of_a_generation_is_the_one_that_was_begun_last() -> None:
+    known, records = KnownRecords(), [make_generation(1, n) for n in (1, 2, 5)]
     assert known.begin(records[0]).parent is None
     assert known.begin(records[1]).parent == records[0].number
+    known.add(make_generation(1, 4))
     known.add(make_generation(1, 9))
     assert known.begin(records[2]).parent == records[1].number
+
+
+def test_the_first_generation_of_a_successor_has_the_adopted_one_as_its_parent() -> None:
+    known = KnownRecords()
+    for n in (3, 4, 2):
+        known.add(make_generation(1, n))
+    assert known.begin(make_generation(2, 1)).parent == GenerationNumber(1, 4)
 
 
 def test_the_begin_of_a_generation_is_the_same_whenever_it_is_sent() -> None:

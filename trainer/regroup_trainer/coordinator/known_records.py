@@ -40,17 +40,24 @@ class KnownRecords:
             del self._kept[min(number for number in self._kept if number != current)]
 
     def begin(self, record: GenerationRecord) -> BeginDifference:
-        """How the begin of a generation is sent. Its parent is the newest generation before it."""
+        """How the begin of a generation is sent."""
         if self._current is not None and self._current.number == record.number:
             return self._current
         pieces = self._kept.get(record.number) or RecordPieces(record)
         begin = BeginDifference(number=record.number, checksum=pieces.checksum)
-        older = max((number for number in self._kept if number < record.number), default=None)
-        if older is not None:
-            begin = _with_difference(begin, self._kept[older].record, record)
+        if (parent := self._parent_of(record)) is not None:
+            begin = _with_difference(begin, parent, record)
         self._kept[record.number], self._current = pieces, begin
         self.add(record)
         return begin
+
+    def _parent_of(self, record: GenerationRecord) -> GenerationRecord | None:
+        """The generation that was begun last, or else the newest that agents have shown."""
+        older = [number for number in self._kept if number < record.number]
+        sent = self._current.number if self._current else None
+        if sent is not None and sent in older:
+            return self.get(sent)
+        return self.get(max(older)) if older else None
 
     def piece(self, wanted: RecordWanted) -> RecordPiece | None:
         """The answer to an agent; None: there is none, since newer generations have begun."""

@@ -79,7 +79,7 @@ class HeldSnapshots(Message):
     snapshots: tuple[HeldSnapshot, ...]
 
 
-class Greeting(Message):
+class HelloContent(Message):
     """What an agent says of itself on every connection."""
 
     protocol: int
@@ -106,7 +106,7 @@ class Greeting(Message):
     snapshots: tuple[HeldSnapshot, ...] = ()
 
 
-class ShortHello(Greeting):
+class ShortHello(HelloContent):
     """A hello as it is sent, the first message on every connection."""
 
     kind: Literal["hello"] = "hello"
@@ -115,11 +115,11 @@ class ShortHello(Greeting):
 
     def with_record(self, record: GenerationRecord | None) -> Hello:
         """The hello, with the record of its generation."""
-        fields = {name: getattr(self, name) for name in Greeting.model_fields}
+        fields = {name: getattr(self, name) for name in HelloContent.model_fields}
         return Hello(**fields, record=record)
 
 
-class Hello(Greeting):
+class Hello(HelloContent):
     """An agent's hello, as agents make it and coordinators know it."""
 
     record: GenerationRecord | None = None
@@ -127,7 +127,7 @@ class Hello(Greeting):
 
     def shortened(self) -> ShortHello:
         """As it is sent."""
-        fields = {name: getattr(self, name) for name in Greeting.model_fields}
+        fields = {name: getattr(self, name) for name in HelloContent.model_fields}
         return ShortHello(**fields, generation=self.record.number if self.record else None)
 
 

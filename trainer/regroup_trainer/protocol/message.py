@@ -10,8 +10,9 @@ older peers refuse fields that they do not know. A hello of another version is r
 | operator    | HTTP      | coordinator  | `desired`; it answers with `job_status`               |
 | operator    | HTTP      | agents       | CoordinatorAddress of `desired`; they answer with     |
 |             |           |              | CoordinatorContact                                    |
-| agent       | WebSocket | coordinator  | `agent_messages`, and its ranks' `rank_messages`      |
+| agent       | WebSocket | coordinator  | `agent_messages`, with its ranks' `rank_messages`     |
 | coordinator | WebSocket | agent        | `coordinator_messages`                                |
+| either      | WebSocket | the other    | records of generations (`record_transfer`)            |
 | agent       | HTTP      | other agents | memory snapshots                                      |
 | rank        | socket    | its agent    | `rank_messages`                                       |
 | agent       | socket    | its ranks    | Decide, Enter and LeaveGeneration of                  |
