@@ -1,316 +1,50 @@
-"""Generates the Grafana dashboard "Job" of the chart. It shows the state and history of one
-TrainingJob.
+"""Generates the Grafana dashboards of the chart: Fleet, Job and Operator.
 
 python -m demo.dashboard [--check]
 
-`--check` fails when the file in the chart is out of date. The queries are in `demo.queries`, and
-the types of panels are in `demo.panels`.
+`--check` fails when a file in the chart is out of date.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
-from grafana_foundation_sdk.builders import dashboard as boards
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models import dashboard as models
 
-from demo import queries
-from demo.panels import (
-    SOURCE,
-    Chart,
-    Figure,
-    Panel,
-    Place,
-    Series,
-    chart_panel,
-    figure_panel,
-    phase_panel,
-    recoveries_panel,
-    timeline_panel,
-)
+from demo import fleet_dashboard, job_dashboard, operator_dashboard
 
-OUTPUT = Path(__file__).resolve().parent.parent / "charts/regroup/dashboards/job.json"
-FIGURES = (
-    Figure(
-        "Progress",
-        "Committed steps as a share of the target.",
-        queries.PROGRESS,
-        "percentunit",
-        decimals=0,
-        steps=((None, "blue"), (1, "green")),
-    ),
-    Figure(
-        "Loss",
-        "Mean loss per token of the last step, nats.",
-        queries.newest("loss"),
-        "none",
-        decimals=3,
-        steps=((None, "text"),),
-    ),
-    Figure(
-        "Tokens/s",
-        "Tokens trained on per second by all ranks.",
-        queries.newest("tokens_per_second"),
-        "short",
-        decimals=1,
-        steps=((None, "text"),),
-    ),
-    Figure(
-        "World size",
-        "Ranks that train together now.",
-        queries.newest("world_size"),
-        "none",
-        decimals=0,
-        steps=((None, "#8e8e99"), (1, "blue")),
-    ),
-    Figure(
-        "Restarts",
-        "Unplanned ends of a generation, all causes.",
-        queries.RESTARTS,
-        "none",
-        decimals=0,
-        steps=((None, "green"), (1, "yellow"), (10, "red")),
-    ),
-    Figure(
-        "Goodput",
-        "Share of all time that went into steps that count.",
-        queries.GOODPUT,
-        "percentunit",
-        decimals=0,
-        steps=((None, "red"), (0.5, "yellow"), (0.8, "green")),
-    ),
-    Figure(
-        "Checkpoint age",
-        "Time since the newest whole checkpoint.",
-        queries.CHECKPOINT_AGE,
-        "s",
-        decimals=0,
-        steps=((None, "green"), (600, "yellow"), (1800, "red")),
-    ),
-)
-DASHED = (("custom.lineStyle", {"fill": "dash", "dash": [8, 6]}), ("custom.fillOpacity", 0))
-STAIRS = (("custom.lineInterpolation", "stepAfter"),)
-TIME_COLORS = (
-    ("step", "green"),
-    ("data_wait", "yellow"),
-    ("checkpoint_save", "purple"),
-    ("checkpoint_restore", "dark-purple"),
-    ("evaluation", "orange"),
-    ("startup", "blue"),
-    ("rendezvous", "red"),
-    ("pending", "#8e8e99"),
-    ("idle", "#5a5a66"),
-)
-CHARTS = (
-    (
-        Chart(
-            "Loss",
-            "Mean loss per token: of every step, and on the held-out part.",
-            (
-                Series(queries.newest("loss"), "training", "blue"),
-                Series(queries.newest("evaluation_loss"), "held out", "orange", STAIRS),
-            ),
-            "none",
-            decimals=2,
-        ),
-        Place(0, 9, 12, 8),
-    ),
-    (
-        Chart(
-            "Throughput",
-            "Tokens trained on per second by all ranks.",
-            (Series(queries.newest("tokens_per_second"), "tokens/s", "green"),),
-            "short",
-            minimum=0,
-            fill=15,
-            calcs=("lastNotNull", "mean"),
-        ),
-        Place(12, 9, 12, 8),
-    ),
-    (
-        Chart(
-            "Workers",
-            "Desired and ready pods, and the ranks of the current generation.",
-            (
-                Series(queries.newest("world_size"), "world size", "blue"),
-                Series(queries.workers("ready"), "ready", "green", (("custom.fillOpacity", 0),)),
-                Series(queries.workers("desired"), "desired", "#8e8e99", DASHED),
-                Series(queries.workers("min"), "minimum", "red", DASHED),
-            ),
-            "none",
-            decimals=0,
-            minimum=0,
-            step_line=True,
-            fill=20,
-        ),
-        Place(0, 17, 8, 8),
-    ),
-    (
-        Chart(
-            "Steps",
-            "Steps committed and steps in a checkpoint. The gap is the work at risk.",
-            (
-                Series(queries.newest("step"), "committed", "blue"),
-                Series(
-                    queries.CHECKPOINT_STEP,
-                    "in a checkpoint",
-                    "green",
-                    (("custom.fillOpacity", 15), *STAIRS),
-                ),
-                Series(queries.newest("target_steps"), "target", "#8e8e99", DASHED),
-            ),
-            "none",
-            decimals=0,
-            minimum=0,
-        ),
-        Place(8, 17, 8, 8),
-    ),
-    (
-        Chart(
-            "Where the time goes",
-            "Share of each second by phase.",
-            (Series(queries.TIME_SHARE, "{{phase}}"),),
-            "percentunit",
-            decimals=0,
-            stacked=True,
-            fill=75,
-            calcs=(),
-            colors=TIME_COLORS,
-        ),
-        Place(16, 17, 8, 8),
-    ),
-    (
-        Chart(
-            "Checkpoint age",
-            "Time since the newest whole checkpoint.",
-            (Series(queries.CHECKPOINT_AGE, "age", "purple"),),
-            "s",
-            minimum=0,
-            fill=20,
-            calcs=("max",),
-        ),
-        Place(12, 25, 6, 8),
-    ),
-    (
-        Chart(
-            "Gradient norm",
-            "Before clipping.",
-            (Series(queries.newest("gradient_norm"), "norm", "yellow"),),
-            "none",
-            decimals=2,
-            minimum=0,
-        ),
-        Place(18, 25, 6, 8),
-    ),
-)
-SMALL_FIGURES = (
-    (
-        Figure(
-            "Detection",
-            "Mean time from the last heartbeat of a lost worker to its detection.",
-            queries.DETECTION,
-            "s",
-            decimals=2,
-            steps=((None, "green"), (3, "yellow"), (10, "red")),
-        ),
-        Place(8, 25, 4, 4),
-    ),
-    (
-        Figure(
-            "Lost steps",
-            "Steps that had to be repeated.",
-            queries.LOST_STEPS,
-            "none",
-            decimals=0,
-            steps=((None, "green"), (1, "yellow"), (1000, "red")),
-        ),
-        Place(8, 29, 4, 4),
-    ),
-)
+FOLDER = Path(__file__).resolve().parent.parent / "charts/regroup/dashboards"
+DASHBOARDS: dict[str, Callable[[], dict[str, Any]]] = {
+    "fleet": fleet_dashboard.build,
+    "job": job_dashboard.build,
+    "operator": operator_dashboard.build,
+}
 
 
-def panels() -> list[Panel]:
-    """All panels in reading order, with their numbers."""
-    built: list[Panel] = [phase_panel(Place(0, 0, 3, 4))]
-    built += [
-        figure_panel(figure, Place(3 * column, 0, 3, 4)) for column, figure in enumerate(FIGURES, 1)
-    ]
-    built.append(timeline_panel(Place(0, 4, 24, 5)))
-    built += [chart_panel(chart, place) for chart, place in CHARTS[:5]]
-    built.append(recoveries_panel(Place(0, 25, 8, 8)))
-    built += [figure_panel(figure, place) for figure, place in SMALL_FIGURES]
-    built += [chart_panel(chart, place) for chart, place in CHARTS[5:]]
-    for number, panel in enumerate(built, 1):
-        panel.id(number)
-    return built
+def output(name: str) -> Path:
+    """The file of a dashboard."""
+    return FOLDER / f"{name}.json"
 
 
-def variables() -> list[Any]:
-    """The variables of the dashboard: the data source, the namespace and the job."""
-    jobs = 'label_values(trainingjob_status_phase{namespace="$namespace"}, trainingjob)'
-    namespaces = "label_values(trainingjob_status_phase, namespace)"
-    found = (("namespace", "Namespace", namespaces), ("trainingjob", "Job", jobs))
-    return [
-        boards.DatasourceVariable("datasource").label("Data source").type("prometheus"),
-        *(
-            boards.QueryVariable(name)
-            .label(label)
-            .query(query)
-            .datasource(SOURCE)
-            .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
-            .sort(models.VariableSort.ALPHABETICAL_ASC)
-            for name, label, query in found
-        ),
-    ]
-
-
-def build() -> dict[str, Any]:
-    """The dashboard in Grafana's JSON model."""
-    board = (
-        boards.Dashboard("Regroup / Job")
-        .uid("regroup-job")
-        .description("One TrainingJob: its progress, its speed and the cost of its faults.")
-        .tags(["regroup", "training"])
-        .time("now-1h", "now")
-        .refresh("10s")
-        .timezone("browser")
-        .tooltip(models.DashboardCursorSync.CROSSHAIR)
-        .readonly()
-    )
-    annotation = (
-        boards.AnnotationQuery()
-        .name("New generation")
-        .datasource(SOURCE)
-        .enable(True)
-        .icon_color("orange")
-    )
-    board.annotation(annotation.expr(queries.GENERATION_CHANGED)).variables(variables())
-    for panel in panels():
-        board.with_panel(panel)
-    decoded: dict[str, Any] = json.loads(json.dumps(board.build(), cls=JSONEncoder))
-    return decoded
-
-
-def text() -> str:
-    """The content of the generated file."""
-    return json.dumps(build(), indent=2, sort_keys=True) + "\n"
+def text(name: str) -> str:
+    """The content of the file of a dashboard."""
+    return json.dumps(DASHBOARDS[name](), indent=2, sort_keys=True) + "\n"
 
 
 @click.command()
-@click.option("--check", is_flag=True, help="Fail when the chart's file is out of date.")
+@click.option("--check", is_flag=True, help="Fail when a file of the chart is out of date.")
 def main(check: bool) -> None:
-    """Write the dashboard into the chart."""
-    made = text()
-    if check:
-        fresh = OUTPUT.exists() and OUTPUT.read_text() == made
-        sys.exit(0 if fresh else f"{OUTPUT} is out of date: run python -m demo.dashboard")
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(made)
+    """Write the dashboards into the chart."""
+    for name in DASHBOARDS:
+        file, made = output(name), text(name)
+        if not check:
+            file.write_text(made)
+        elif not file.exists() or file.read_text() != made:
+            sys.exit(f"{file} is out of date: run python -m demo.dashboard")
 
 
 if __name__ == "__main__":

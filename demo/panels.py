@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from grafana_foundation_sdk.builders import common as widgets
 from grafana_foundation_sdk.builders import dashboard as boards
 from grafana_foundation_sdk.builders import stat, statetimeline, table, timeseries
 from grafana_foundation_sdk.builders.prometheus import Dataquery
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
@@ -17,6 +19,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from demo import queries
 
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+SOURCE_VARIABLE = boards.DatasourceVariable("datasource").label("Data source").type("prometheus")
 Panel = stat.Panel | statetimeline.Panel | table.Panel | timeseries.Panel
 PHASE_COLORS = {
     "Pending": "#8e8e99",
@@ -31,6 +34,28 @@ PHASE_COLORS = {
 PanelBuilder = TypeVar(
     "PanelBuilder", stat.Panel, statetimeline.Panel, table.Panel, timeseries.Panel
 )
+
+
+def board_of(name: str, description: str) -> boards.Dashboard:
+    """An empty dashboard of the name `Regroup / <name>`."""
+    board = boards.Dashboard(f"Regroup / {name}").uid(f"regroup-{name.lower()}")
+    board.description(description).tags(["regroup", "training"]).timezone("browser")
+    return board.tooltip(models.DashboardCursorSync.CROSSHAIR).readonly()
+
+
+def variable(name: str, label: str, query: str) -> boards.QueryVariable:
+    """A variable whose values a query of Grafana's data source finds."""
+    found = boards.QueryVariable(name).label(label).query(query).datasource(SOURCE)
+    found.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+    return found.sort(models.VariableSort.ALPHABETICAL_ASC)
+
+
+def filled(board: boards.Dashboard, panels: Iterable[Panel]) -> dict[str, Any]:
+    """The dashboard with its panels, numbered from 1, in Grafana's JSON model."""
+    for number, panel in enumerate(panels, 1):
+        board.with_panel(panel.id(number))
+    decoded: dict[str, Any] = json.loads(json.dumps(board.build(), cls=JSONEncoder))
+    return decoded
 
 
 @dataclass(frozen=True)
@@ -172,6 +197,17 @@ def chart_panel(chart: Chart, place: Place) -> timeseries.Panel:
     return panel if chart.decimals is None else panel.decimals(chart.decimals)
 
 
+def overview(figures: tuple[Figure, ...], charts: tuple[Chart, ...]) -> list[Panel]:
+    """Six figures beside each other, and rows of two charts below them."""
+    shown: list[Panel] = [
+        figure_panel(figure, Place(4 * column, 0, 4, 4)) for column, figure in enumerate(figures)
+    ]
+    for number, chart in enumerate(charts):
+        row, column = divmod(number, 2)
+        shown.append(chart_panel(chart, Place(12 * column, 4 + 8 * row, 12, 8)))
+    return shown
+
+
 def overrides(series: Series) -> Iterable[models.DynamicConfigValue]:
     """The field properties that a series sets."""
     if series.color:
@@ -215,29 +251,38 @@ def timeline_panel(place: Place) -> statetimeline.Panel:
     return panel.align_value(common.TimelineValueAlignment.CENTER)
 
 
-def recoveries_panel(place: Place) -> table.Panel:
-    """A row for each kind of recovery."""
-    panel = titled(
-        table.Panel(),
-        "Recoveries",
-        "Time from the last step before a failure to the first step after it.",
-        place,
-    )
-    panel.with_target(instant("A", queries.RECOVERIES)).with_target(
-        instant("B", queries.RECOVERY_MEAN)
-    )
-    panel.with_target(instant("C", queries.RECOVERY_P90))
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: the value of a query."""
+
+    title: str
+    expression: str
+    unit: str = "none"
+    decimals: int | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table panel: a row for each set of labels."""
+
+    title: str
+    description: str
+    labels: tuple[tuple[str, str], ...]
+    """Label of the queries, and the title of its column."""
+    columns: tuple[Column, ...]
+
+
+def table_panel(described: Table, place: Place) -> table.Panel:
+    """A table of the current values."""
+    panel = titled(table.Panel(), described.title, described.description, place)
+    names = dict(described.labels)
+    for letter, column in zip("ABCDEFGH", described.columns, strict=False):
+        panel.with_target(instant(letter, column.expression))
+        names[f"Value #{letter}"] = column.title
+        if column.decimals is not None:
+            unit = property_of("unit", column.unit)
+            panel.override_by_name(column.title, [unit, property_of("decimals", column.decimals)])
     panel.with_transformation(models.DataTransformerConfig("merge", options={}))
-    names = {
-        "cause": "Cause",
-        "restored_from": "Restored from",
-        "Value #A": "Count",
-        "Value #B": "Mean",
-        "Value #C": "90th pct.",
-    }
     order = {name: place for place, name in enumerate(names)}
     organize = {"excludeByName": {"Time": True}, "renameByName": names, "indexByName": order}
-    panel.with_transformation(models.DataTransformerConfig("organize", options=organize))
-    for name in ("Mean", "90th pct."):
-        panel.override_by_name(name, [property_of("unit", "s"), property_of("decimals", 1)])
-    return panel
+    return panel.with_transformation(models.DataTransformerConfig("organize", options=organize))

@@ -13,12 +13,13 @@ import os
 import platform
 import re
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster import caches, registry, versions
-from devcluster.errors import UnsupportedMachineError
+from devcluster.errors import DevclusterError, UnsupportedMachineError
 from devcluster.processes import run
 from devcluster.progress import Report, step
 from tools.cache import cache_folder
@@ -203,6 +204,20 @@ def go_environment() -> dict[str, str]:
         "GOMODCACHE": str(go / "mod"),
         "GOCACHE": str(go / "build"),
     }
+
+
+def module_sources(path: str, version: str, checksum: str) -> Path:
+    """The folder of a released Go module in the cache, downloaded when it is missing; `checksum` is
+    that of go.sum. Raises DevclusterError.
+    """
+    with tempfile.TemporaryDirectory() as nowhere:
+        command = ("go", "-C", nowhere, "mod", "download", "-json", f"{path}@{version}")
+        found = json.loads(run(command, environment=go_environment()))
+    if found["Sum"] != checksum:
+        raise DevclusterError(
+            f"{path} {version} has the checksum {found['Sum']}, expected {checksum}: do not use it."
+        )
+    return Path(found["Dir"])
 
 
 def check_go(go_mod: str) -> None:

@@ -7,7 +7,6 @@ the module's own checksum stands here.
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster import binaries, versions
-from devcluster.errors import DevclusterError
 from devcluster.processes import run
 from tools.cache import cache_folder
 from tools.locks import locked
@@ -88,26 +86,13 @@ def _build(module: Module, target: Path) -> None:
     environment = {**binaries.go_environment(), "GOFLAGS": "-mod=mod -modcacherw"}
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{target.name}.") as scratch:
         made = Path(scratch) / "made"
-        sources = _download(module, environment)
+        sources = binaries.module_sources(module.path, module.version, module.checksum)
         # The module cache is read only, and a build may complete go.sum.
         shutil.copytree(sources, made / "sources", copy_function=_copy_writable)
         command = ("go", "-C", made / "sources", "build", "-trimpath", "-buildvcs=false")
         flags = ("-ldflags", "-s -w", "-o", made / module.name, module.package)
         run([*command, *flags], environment=environment)
         made.rename(target)
-
-
-def _download(module: Module, environment: dict[str, str]) -> Path:
-    with tempfile.TemporaryDirectory() as nowhere:
-        command = ("go", "-C", nowhere, "mod", "download", "-json")
-        said = run([*command, f"{module.path}@{module.version}"], environment=environment)
-    found = json.loads(said)
-    if found["Sum"] != module.checksum:
-        raise DevclusterError(
-            f"{module.path} {module.version} has the checksum {found['Sum']}, expected "
-            f"{module.checksum}: do not build it."
-        )
-    return Path(found["Dir"])
 
 
 def _copy_writable(source: str, target: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from demo.dashboard import OUTPUT
+from demo.dashboard import output
 from demo.picture.browser import photograph
 from demo.picture.data import Source
 from demo.picture.page import WIDTH, page
@@ -22,7 +22,7 @@ def picture(source: Source, target: Path) -> None:
 
     Raises DemoError that names a query without data.
     """
-    drawn, height = page(json.loads(OUTPUT.read_text()), source)
+    drawn, height = page(json.loads(output("job").read_text()), source)
     written = target.with_suffix(".html")
     written.write_text(drawn)
     photograph(written.resolve(), target.resolve(), WIDTH, height)

@@ -41,6 +41,7 @@ class Source:
         builtin = {
             "__rate_interval": f"{max(interval + SCRAPE_SECONDS, 4 * SCRAPE_SECONDS):g}s",
             "__interval": f"{interval:g}s",
+            "__range": f"{self.window.end - self.window.start:g}s",
         }
         return re.sub(r"\$\{?(\w+)\}?", lambda found: {**builtin, **self.variables}[found[1]], text)
 

@@ -96,6 +96,7 @@ def test_the_operator_is_a_restricted_pod() -> None:
         ('image={"pullPolicy": "Sometimes", "repository": "a"}', "pullPolicy"),
         ('logLevel="LOUD"', "logLevel"),
         ('metrics={"port": 80}', "port"),
+        ('metrics.prometheusRule={"runbookUrl": "wiki"}', "runbookUrl"),
         ('watch={"namespaces": "team"}', "namespaces"),
     ],
 )
@@ -283,6 +284,32 @@ def test_series_of_a_pod_cannot_name_another_namespace_or_anything_but_jobs() ->
         assert endpoint["honorLabels"] is False
         keep = endpoint["metricRelabelings"][0]
         assert (keep["action"], keep["regex"]) == ("keep", "trainingjob_.+")
+
+
+def test_alerts_are_off_unless_asked_for_and_those_about_gpus_apart() -> None:
+    def groups(*settings: str) -> list[Json]:
+        rule = render("metrics.prometheusRule.enabled=true", *settings)["PrometheusRule", "regroup"]
+        found: list[Json] = rule["spec"]["groups"]
+        return found
+
+    def files(*names: str) -> list[Json]:
+        texts = [(CHART / f"alerts/{name}.yaml").read_text() for name in names]
+        return [group for text in texts for group in yaml.safe_load(text)["groups"]]
+
+    assert not [key for key in render() if key[0] == "PrometheusRule"]
+    assert groups() == files("regroup")
+    assert groups("metrics.prometheusRule.gpu=true") == files("regroup", "gpu")
+    own = groups('metrics.prometheusRule.runbookUrl="https://wiki/runbooks/"')
+    links = [rule["annotations"]["runbook_url"] for group in own for rule in group["rules"]]
+    assert all(re.fullmatch(r"https://wiki/runbooks/\w+\.md", link) for link in links)
+
+
+def test_a_release_whose_values_are_older_than_the_alerts_still_renders() -> None:
+    """`helm upgrade --reuse-values` keeps the values of the former chart."""
+    assert "PrometheusRule" not in {kind for kind, _ in render("metrics.prometheusRule=null")}
+    for lacks in ("gpu", "runbookUrl"):
+        settings = (f"metrics.prometheusRule.{lacks}=null", "metrics.prometheusRule.enabled=true")
+        assert ("PrometheusRule", "regroup") in render(*settings)
 
 
 def test_only_scrapers_reach_the_operator() -> None:

@@ -1,9 +1,8 @@
-"""The Job dashboard: valid where Grafana is strict, and every query answered by a real
-Prometheus.
-"""
+"""The dashboards: valid where Grafana is strict, and every query answered by a real Prometheus."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from typing import Any
@@ -13,9 +12,14 @@ import pytest
 from demo import dashboard
 from demo.picture.data import Source
 
-BOARD = dashboard.build()
+BOARDS = {name: build() for name, build in dashboard.DASHBOARDS.items()}
+VARIABLES = {"fleet": {"namespace": ".*"}, "operator": {}}
+"""What is chosen where it is not the recorded job."""
 TARGETS = [
-    (panel["title"], target["expr"]) for panel in BOARD["panels"] for target in panel["targets"]
+    pytest.param(name, target["expr"], id=f"{name}: {panel['title']} {target['refId']}")
+    for name, board in BOARDS.items()
+    for panel in board["panels"]
+    for target in panel["targets"]
 ]
 
 
@@ -28,33 +32,52 @@ def cells(panel: dict[str, Any]) -> set[tuple[int, int]]:
     }
 
 
-def test_the_file_in_the_chart_is_what_the_generator_makes() -> None:
-    assert json.loads(dashboard.OUTPUT.read_text()) == BOARD
+@pytest.fixture(params=BOARDS)
+def board(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Each dashboard in turn."""
+    return BOARDS[request.param]
 
 
-def test_panels_fill_the_grid_without_overlap_or_gap() -> None:
-    taken = [cell for panel in BOARD["panels"] for cell in cells(panel)]
+@pytest.mark.parametrize("name", BOARDS)
+def test_the_file_in_the_chart_is_what_the_generator_makes(name: str) -> None:
+    assert json.loads(dashboard.output(name).read_text()) == BOARDS[name]
+
+
+def test_every_file_in_the_chart_has_a_generator_and_an_identity_of_its_own() -> None:
+    assert {file.stem for file in dashboard.FOLDER.iterdir()} == set(BOARDS)
+    assert len({board["uid"] for board in BOARDS.values()}) == len(BOARDS)
+
+
+def test_panels_fill_the_grid_without_overlap_or_gap(board: dict[str, Any]) -> None:
+    taken = [cell for panel in board["panels"] for cell in cells(panel)]
     assert len(taken) == len(set(taken)) == 24 * (max(y for _, y in taken) + 1)
     assert max(x for x, _ in taken) == 23
 
 
-def test_every_panel_has_a_number_and_a_description() -> None:
-    assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
-    assert all(panel["description"] for panel in BOARD["panels"])
+def test_every_panel_has_a_number_and_a_description(board: dict[str, Any]) -> None:
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    assert all(panel["description"] for panel in board["panels"])
 
 
-def test_queries_use_no_variable_but_those_of_the_dashboard() -> None:
-    known = {one["name"] for one in BOARD["templating"]["list"]} | {"__rate_interval"}
-    used = {name for _, expression in TARGETS for name in re.findall(r"\$\{?(\w+)", expression)}
-    assert used <= known
+def test_queries_use_no_variable_but_those_of_the_dashboard(board: dict[str, Any]) -> None:
+    known = {one["name"] for one in board["templating"]["list"]} | {"__rate_interval", "__range"}
+    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    assert {name for query in queries for name in re.findall(r"\$\{?(\w+)", query)} <= known
 
 
-@pytest.mark.parametrize(("title", "expression"), TARGETS)
-def test_every_query_returns_data(run: Source, title: str, expression: str) -> None:
-    found = run.server.range(run.expression(expression), run.window)
-    assert any(value is not None for series in found for value in series.values), title
+@pytest.mark.parametrize(("name", "expression"), TARGETS)
+def test_every_query_returns_data(run: Source, name: str, expression: str) -> None:
+    chosen = dataclasses.replace(run, variables=VARIABLES.get(name, run.variables))
+    found = run.server.range(chosen.expression(expression), run.window)
+    assert any(value is not None for series in found for value in series.values)
+
+
+def test_the_fleet_sees_what_each_job_waits_for(run: Source) -> None:
+    fleet = dataclasses.replace(run, variables=VARIABLES["fleet"])
+    (waits,) = [panel for panel in BOARDS["fleet"]["panels"] if panel["title"] == "Why jobs wait"]
+    assert [series.name for series in fleet.series(waits)] == ["Unschedulable"]
 
 
 def test_a_changed_generation_is_an_event(run: Source) -> None:
-    (annotation,) = BOARD["annotations"]["list"]
+    (annotation,) = BOARDS["job"]["annotations"]["list"]
     assert len(run.events(annotation)) == 2

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from demo.dashboard import build
 from demo.errors import NoDataError, QueryError
+from demo.job_dashboard import build
 from demo.picture.__main__ import picture
 from demo.picture.data import Source
 from demo.picture.page import page

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from devcluster import binaries, packages, versions
-from devcluster.errors import CommandFailedError, UnsupportedMachineError
+from devcluster.errors import CommandFailedError, DevclusterError, UnsupportedMachineError
 from devcluster.machine import preflight
 from devcluster.progress import silent
 from tests.support.fake_go import install_fake_go
@@ -83,3 +83,11 @@ def test_programs_whose_sources_did_not_change_are_reused(
     second = binaries.build(silent)
     assert second != first
     assert len(fake_go.read_text().splitlines()) == len(binaries.PROGRAMS) + 1
+
+
+@pytest.mark.usefixtures("fake_go")
+def test_a_module_with_another_checksum_is_not_used() -> None:
+    module = ("example.org/module", "v1.0.0")
+    assert binaries.module_sources(*module, "h1:of-the-module") == Path("/cache/module")
+    with pytest.raises(DevclusterError, match=r"v1\.0\.0 has the checksum h1:of-the-module"):
+        binaries.module_sources(*module, "h1:expected")

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 FAKE_GO = """#!/bin/sh
-# Answers its version, and builds by writing the output file; fails for the package in $FAIL.
+# Answers its version, has every module, and builds by writing the output file; fails for the
+# package in $FAIL.
 for last; do :; done
 case "$*" in
   *GOVERSION*) echo go1.99.0 ;;
+  *"mod download"*) echo '{"Sum": "h1:of-the-module", "Dir": "/cache/module"}' ;;
   *build*) [ "$last" = "$FAIL" ] && exit 1
     while [ "$1" != -o ]; do shift; done; echo "$last" > "$2"; echo x >> "$COUNT" ;;
 esac

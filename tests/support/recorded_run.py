@@ -1,5 +1,5 @@
-"""The metrics of an imaginary run with a fault, put into a real Prometheus' storage: history
-without waiting.
+"""The metrics of an imaginary run with a fault, of a job that waits and of the operator, put into a
+real Prometheus' storage: history without waiting.
 """
 
 from __future__ import annotations
@@ -125,15 +125,55 @@ def histogram(name: str, labels: str, seconds: float) -> Iterator[tuple[str, str
     yield f"{name}_count", labels, 1.0
 
 
+def waiting_job() -> Iterator[tuple[str, str, float]]:
+    """Name, all labels and value of the series of a job for which there is no room."""
+    job = 'namespace="research",trainingjob="bert"'
+    yield "trainingjob_status_phase", f'{job},phase="Pending"', 1.0
+    yield "trainingjob_waiting", f'{job},reason="Unschedulable"', 1.0
+
+
+def operator(second: int) -> Iterator[tuple[str, str, float]]:
+    """Name, all labels and value of the series of an operator whose leader is replaced."""
+    rounds = 2.0 * second
+    for instance, leads in (("a", second < LOST), ("b", second >= LOST)):
+        here = f'instance="{instance}"'
+        yield "leader_election_master_status", f'{here},name="regroup"', float(leads)
+        yield "trainingjob_internal_errors_total", here, 0.0
+        yield "process_resident_memory_bytes", here, 90e6 + 1e4 * second
+        yield "process_cpu_seconds_total", here, 0.05 * second
+    here, ours = 'instance="a"', 'instance="a",controller="trainingjob"'
+    queue = 'instance="a",name="trainingjob"'
+    yield "workqueue_depth", queue, 1.0
+    yield "controller_runtime_reconcile_errors_total", ours, float(second >= LOST)
+    yield "controller_runtime_reconcile_total", f'{ours},result="success"', rounds
+    yield "controller_runtime_reconcile_total", f'{ours},result="error"', float(second >= LOST)
+    yield "rest_client_requests_total", f'{here},method="GET",code="200"', 3 * rounds
+    yield "reflector_lists_total", f'{here},name="pods"', 1.0
+    yield "reflector_unreadable_objects_total", f'{here},name="pods"', 0.0
+    for bound in (0.01, 0.1, math.inf):
+        within = f'le="{"+Inf" if math.isinf(bound) else bound}"'
+        count = rounds if bound > 0.01 else 0.7 * rounds
+        yield "controller_runtime_reconcile_time_seconds_bucket", f"{ours},{within}", count
+        yield "workqueue_queue_duration_seconds_bucket", f"{queue},{within}", count
+
+
+def series_at(second: int, start: float, rng: random.Random) -> Iterator[tuple[str, str, float]]:
+    """Name, all labels and value of everything at a second of the run."""
+    for name, labels, value in samples(second, rng):
+        absolute = value + start if name.endswith("timestamp_seconds") else value
+        yield f"trainingjob_{name}", ",".join(filter(None, (JOB, labels))), absolute
+    yield from waiting_job()
+    yield from operator(second)
+
+
 def open_metrics(start: float) -> str:
     """The whole run in the OpenMetrics format, from `start` (seconds since the epoch)."""
     rng = random.Random(0)
-    lines = []
-    for second in range(SECONDS):
-        for name, labels, value in samples(second, rng):
-            absolute = value + start if name.endswith("timestamp_seconds") else value
-            shown = f"{JOB},{labels}" if labels else JOB
-            lines.append(f"trainingjob_{name}{{{shown}}} {absolute} {start + second}")
+    lines = [
+        f"{name}{{{labels}}} {value} {start + second}"
+        for second in range(SECONDS)
+        for name, labels, value in series_at(second, start, rng)
+    ]
     return "\n".join([*sorted(lines, key=lambda line: line.split("{")[0]), "# EOF", ""])
 
 

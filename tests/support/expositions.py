@@ -1,0 +1,81 @@
+"""What a scrape of each program shows once everything that it counts has happened."""
+
+from __future__ import annotations
+
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+
+from regroup_operator.api.status import RecoveryStatus, TrainingJobStatus
+from regroup_operator.controller import operator_metrics
+from regroup_operator.informer import request_metrics
+from regroup_operator.leadership.election import leads
+from regroup_trainer.agent.agent_metrics import AgentMetrics
+from regroup_trainer.coordinator.coordinator_metrics import make_registry
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.protocol.rank_messages import (
+    CheckpointFailed,
+    CheckpointSaved,
+    Evaluated,
+    Progress,
+)
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
+from tests.support.coordinator_simulation import start_job
+from tests.support.generations import make_generation
+from tests.support.operator_simulation import Simulation
+
+NUMBER = GenerationNumber(1, 1)
+
+
+def operator() -> str:
+    """Of an operator that leads and has one job, in the text format of Prometheus."""
+    leads.labels(name="regroup-operator").set(1)
+    operator_metrics.count_reconcile(0.1, failed=True)
+    operator_metrics.count_taken(waited=0.1, depth=0)
+    request_metrics.count_request("GET", 200)
+    request_metrics.count_list("pods")
+    request_metrics.count_unreadable("pods")
+    job = Simulation().job()
+    operator_metrics.job_series.observe(job, job.status, None)
+    waiting = Waiting.of(WaitingReason.Unschedulable, "no node fits")
+    operator_metrics.job_series.observe(job, _recovered(), waiting)
+    text = _text(REGISTRY)
+    operator_metrics.job_series.forget(job.key)
+    return text
+
+
+def coordinator() -> str:
+    """Of a coordinator that has lost a worker and found a straggler."""
+    job, agents = start_job(steps=10_000)
+    job.silence(agents[2])
+    job.wait(3.0)
+    job.pace[1] = 2.0
+    job.wait(20.0)
+    return _text(make_registry(job.core.state))
+
+
+def agent() -> str:
+    """Of the agent of rank 0, which has saved a checkpoint and failed to save the next one."""
+    metrics = AgentMetrics("default", "gpt")
+    metrics.begin(make_generation(1, 1), range(1))
+    one = {"generation": NUMBER, "rank": 0, "step": 20}
+    saved = {"path": "p", "size_bytes": 7, "seconds": 2.0, "blocking_seconds": 0.5, "time": 99.0}
+    metrics.note(Progress.model_validate({**one, "time": 0.0, "loss": 2.0, "compute_seconds": 0.1}))
+    metrics.note(Evaluated.model_validate({**one, "loss": 1.25}))
+    metrics.note(CheckpointSaved.model_validate({**one, **saved}))
+    metrics.note(CheckpointFailed.model_validate({**one, "stage": "write", "error": "disk full"}))
+    return "".join(_text(registry) for registry in metrics.registries)
+
+
+def _recovered() -> TrainingJobStatus:
+    recovery = RecoveryStatus(
+        time="2026-01-01T00:00:00Z",
+        cause="hang",
+        restored_from="Peers",
+        generation="1.2",
+        down_seconds=3.5,
+    )
+    return TrainingJobStatus(recoveries=(recovery,))
+
+
+def _text(registry: CollectorRegistry) -> str:
+    return generate_latest(registry).decode()

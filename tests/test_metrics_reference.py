@@ -1,0 +1,125 @@
+"""The page of the metrics, compared with what the programs really export."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from demo import programs
+from tests.support import expositions
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/reference/metrics.md"
+CHART = ROOT / "charts/regroup"
+JOB = {"namespace", "trainingjob"}
+"""Labels of every series of a job, which the page leaves out."""
+SECTIONS: dict[str, set[str]] = {
+    "Jobs, from the operator": JOB,
+    "The operator itself": set(),
+    "A job, from its coordinator": JOB,
+    "A job, from the worker of rank 0": JOB,
+    "Ranks, from the worker that they run on": JOB,
+    "Not built yet": JOB,
+}
+NOT_BUILT = {
+    "trainingjob_gpu_seconds_total": "not built yet",
+    "trainingjob_mfu_ratio": "not built yet",
+    "trainingjob_rank_collective_seconds_total": "not built yet",
+    "trainingjob_rank_memory_bytes": "not built yet",
+    "trainingjob_rank_heartbeat_timestamp_seconds": "not built yet",
+}
+"""Series of the page that no program exports, and why. Who builds one removes its entry and moves
+its line to the section of its program.
+"""
+PROGRAMS = (expositions.operator, expositions.coordinator, expositions.agent)
+ENTRY = re.compile(r"`(\w+)(?:\{([\w, ]+)\})?`, (gauge|counter|histogram): (.+)")
+
+
+class Series(NamedTuple):
+    """One metric family."""
+
+    name: str
+    """As queries have it: that of a counter ends in `_total`."""
+    type: str
+    labels: frozenset[str]
+    text: str
+    """Its help; on the page, more may follow."""
+
+
+def listed(section: str) -> list[Series]:
+    """The entries of a section of the page."""
+    (content,) = re.findall(rf"^## {section}$(.*?)(?=^## |\Z)", PAGE.read_text(), re.M | re.S)
+    entries = re.findall(r"^- (.+?)(?=^- |^$|\Z)", content, re.M | re.S)
+    found = [ENTRY.fullmatch(" ".join(entry.split())) for entry in entries]
+    assert found
+    assert all(found), f"an entry of {section!r} is not like: `name{{label}}`, gauge: text"
+    return [
+        Series(name, kind, frozenset(re.findall(r"\w+", labels or "")) | SECTIONS[section], text)
+        for name, labels, kind, text in (match.groups() for match in found if match)
+    ]
+
+
+def exported(exposition: str) -> list[Series]:
+    """The metric families of a scrape that are ours."""
+    families = text_string_to_metric_families(exposition)
+    return [series(family) for family in families if is_ours(family)]
+
+
+def is_ours(family: Metric) -> bool:
+    """Whether this is neither of the client library nor the time when a counter began."""
+    return not re.match(r"python_|process_|.*_created$", family.name)
+
+
+def series(family: Metric) -> Series:
+    labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+    name = family.name + "_total" * (family.type == "counter")
+    return Series(name, family.type, frozenset(labels), family.documentation)
+
+
+ON_PAGE = {one.name: one for section in SECTIONS for one in listed(section)}
+
+
+@pytest.fixture(scope="module")
+def real() -> dict[str, Series]:
+    """What the programs export, by name."""
+    return {one.name: one for program in PROGRAMS for one in exported(program())}
+
+
+def test_the_page_lists_what_is_exported_and_names_what_is_not_built(
+    real: dict[str, Series],
+) -> None:
+    assert set(ON_PAGE) - set(NOT_BUILT) == set(real)
+    assert {one.name for one in listed("Not built yet")} == set(NOT_BUILT)
+    assert len(ON_PAGE) == sum(len(listed(section)) for section in SECTIONS)
+
+
+@pytest.mark.parametrize("name", [name for name in ON_PAGE if name not in NOT_BUILT])
+def test_type_labels_and_help_are_those_of_a_scrape(real: dict[str, Series], name: str) -> None:
+    shown = ON_PAGE[name]
+    assert (shown.type, shown.labels) == (real[name].type, real[name].labels)
+    assert shown.text.startswith(real[name].text.rstrip(".")), real[name].text
+
+
+@pytest.mark.parametrize("folder", ["alerts", "dashboards"])
+def test_rules_and_dashboards_ask_for_series_of_the_page(folder: str) -> None:
+    texts = [file.read_text() for file in (CHART / folder).iterdir()]
+    prefixes = {name.partition("_")[0] for name in ON_PAGE}
+    asked = set(re.findall(rf"\b(?:{'|'.join(prefixes)})_\w+", " ".join(texts)))
+    assert len(asked) >= 10
+    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked} <= set(ON_PAGE) - set(
+        NOT_BUILT
+    )
+
+
+@pytest.mark.parametrize("exposition", PROGRAMS)
+def test_promtool_finds_no_fault_with_a_scrape(exposition: Callable[[], str]) -> None:
+    command = [programs.prometheus("promtool"), "check", "metrics"]
+    done = subprocess.run(command, input=exposition(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
