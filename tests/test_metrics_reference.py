@@ -29,7 +29,6 @@ SECTIONS: dict[str, set[str]] = {
     "Not built yet": JOB,
 }
 NOT_BUILT = {
-    "trainingjob_gpu_seconds_total": "not built yet",
     "trainingjob_mfu_ratio": "not built yet",
     "trainingjob_rank_collective_seconds_total": "not built yet",
     "trainingjob_rank_memory_bytes": "not built yet",

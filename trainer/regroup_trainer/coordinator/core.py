@@ -118,7 +118,7 @@ class Coordinator:
                 how = "its connection closed and no new one came"
             state.lose(member, f"{how} for {now - since:.1f} s", now, now - since)
         if state.current is None and state.outcome is None:
-            state.account.spend("pending", now)
+            state.account.spend("pending", now, state.members.ranks)
         effects = self._advance(now)
         self._next_tick = now + self.pause(now)
         return effects
@@ -373,7 +373,9 @@ class Coordinator:
         snapshot = source_of(state, holdings) if because[0] in ("Peers", "Snapshot") else None
         failures = state.account.failures(before.record.failures if before else 0, end)
         record = make_record(number, chosen, state.desired, because, snapshot, failures)
-        state.account.spend("pending" if before is None else "idle", now)
+        state.account.spend(
+            "pending" if before is None else "idle", now, state.members.ranks
+        )
         state.current = CurrentGeneration(
             record,
             begun=now,

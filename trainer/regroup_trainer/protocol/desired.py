@@ -4,7 +4,7 @@ agents.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -97,8 +97,10 @@ class Desired(Message):
         """The JSON that a coordinator of this version of the protocol understands. Fields that it
         does not know are left out, and have no effect in its job.
         """
-        is_old = protocol in version_one.DESIRED_VERSIONS
-        return self.model_dump_json(include=set(version_one.DESIRED_FIELDS) if is_old else None)
+        if protocol not in version_one.DESIRED_VERSIONS:
+            return self.model_dump_json()
+        known: dict[str, Any] = dict.fromkeys(version_one.DESIRED_FIELDS, True)
+        return self.model_dump_json(include=known | {"seed": set(version_one.LEDGER_FIELDS)})
 
     @property
     def workers(self) -> int:
