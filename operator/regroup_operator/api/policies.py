@@ -155,4 +155,6 @@ class Metrics(Section):
     """What is exported."""
 
     rank_detail: Literal["auto", "full", "summary"] = "auto"
-    """Series per rank; auto: only up to 256 ranks. Default auto."""
+    """full: series of each rank; summary: of all ranks of a worker together; auto: full up to 256
+    ranks. Default auto.
+    """

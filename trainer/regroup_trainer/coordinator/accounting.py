@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from regroup_trainer.coordinator.current_generation import GenerationEnd, LastCommit
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, RestoredFrom
@@ -36,7 +37,8 @@ class Account:
         self._restarts: Counter[Cause] = Counter(seed.restarts)
         self._lost_steps = seed.lost_steps
         self._lost_work_seconds = seed.lost_work_seconds
-        self._gpu_seconds: Counter[GpuUse] = Counter(seed.gpu_seconds)
+        self._gpu_seconds: dict[GpuUse, float] = dict.fromkeys(get_args(GpuUse), 0.0)
+        self._gpu_seconds.update(seed.gpu_seconds)
         self._lost_gpu_seconds = seed.lost_gpu_seconds
         self._reported: Mapping[str, float] = {}
         self._until = now

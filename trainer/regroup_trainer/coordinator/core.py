@@ -373,9 +373,7 @@ class Coordinator:
         snapshot = source_of(state, holdings) if because[0] in ("Peers", "Snapshot") else None
         failures = state.account.failures(before.record.failures if before else 0, end)
         record = make_record(number, chosen, state.desired, because, snapshot, failures)
-        state.account.spend(
-            "pending" if before is None else "idle", now, state.members.ranks
-        )
+        state.account.spend("pending" if before is None else "idle", now, state.members.ranks)
         state.current = CurrentGeneration(
             record,
             begun=now,
