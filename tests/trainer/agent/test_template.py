@@ -213,6 +213,6 @@ def test_the_process_of_a_rank_is_named_by_its_local_rank(parent: Parent) -> Non
     started = parent.news()
     assert isinstance(started, RankStarted)
     assert (started.local_rank, started.pid in children(parent.process.pid)) == (0, True)
+    parent.accept().close()
     parent.order(KillRanks())
     parent.ended()
-    parent.accept().close()

@@ -39,6 +39,12 @@ def test_a_hello_names_its_generation_instead_of_its_members() -> None:
     assert make_hello().shortened().generation is None
 
 
+def test_what_only_an_agent_needs_of_a_step_is_not_sent_to_the_coordinator() -> None:
+    step = Progress(generation=NUMBER, rank=0, step=3, time=1.5, seconds={"step": 2.0})
+    measured = {"collective_seconds": {"commit": 1.0}, "memory_bytes": {"gpu": 10**9}}
+    assert step.model_copy(update=measured).for_coordinator() == step
+
+
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValidationError, match="kind"):
         agent_message.validate_json('{"kind": "gossip"}')
