@@ -105,10 +105,9 @@ def test_a_new_generation_forgets_the_progress_and_ends_of_the_old_but_not_the_c
     assert state.hello().ended == ()
 
 
-@pytest.mark.parametrize(
-    ("ranks", "message"), [(64, "\x01" * TEXT_LIMIT), (1024, "x" * TEXT_LIMIT)]
-)
-def test_a_hello_fits_its_bound_when_all_ranks_have_failed(ranks: int, message: str) -> None:
+@pytest.mark.parametrize(("ranks", "letter"), [(64, "\x01"), (1024, "x")])
+def test_a_hello_fits_its_bound_when_all_ranks_have_failed(ranks: int, letter: str) -> None:
+    message = letter * TEXT_LIMIT
     state = AgentState(ENVIRONMENT.model_copy(update={"ranks": ranks}))
     state.begin(make_generation(1, 1))
     for rank in range(ranks):

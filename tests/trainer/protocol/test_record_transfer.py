@@ -21,7 +21,9 @@ from regroup_trainer.protocol.coordinator_messages import (
     LeaveGeneration,
 )
 from regroup_trainer.protocol.generation import (
+    MOST_MEMBERS,
     MOST_PIECES,
+    MOST_SHARDS,
     PIECE_CHARACTERS,
     Decision,
     GenerationNumber,
@@ -39,8 +41,6 @@ from regroup_trainer.protocol.generation import (
 from regroup_trainer.protocol.message import FRAME_BYTES, NAME_LIMIT
 from regroup_trainer.protocol.record_transfer import (
     MOST_HELD,
-    MOST_MEMBERS,
-    MOST_SHARDS,
     RECORD_BYTES,
     OrderReceiver,
     RecordError,
@@ -251,6 +251,15 @@ def test_a_record_under_another_number_is_refused() -> None:
         RecordIntake(RECORD.number).add(piece.model_copy(update={"number": RECORD.number}))
     with pytest.raises(ValueError, match="number"):
         RecordIntake(RECORD.number).add(piece_of(zlib.compress(b"{}")))
+
+
+def test_a_record_of_more_members_than_a_job_may_have_is_refused() -> None:
+    place = RECORD.members[0]
+    large = RECORD.model_copy(update={"members": (place,) * (MOST_MEMBERS + 1)})
+    intake = RecordIntake(RECORD.number)
+    (piece,) = pieces_of(large)
+    with pytest.raises(ValueError, match=f"at most {MOST_MEMBERS} items"):
+        intake.add(piece)
 
 
 @pytest.mark.parametrize(

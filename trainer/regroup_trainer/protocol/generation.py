@@ -99,11 +99,17 @@ class MemberRecord(Message):
         return range(self.first_rank, self.first_rank + self.ranks)
 
 
+MOST_MEMBERS: Final = 20_000
+"""Of a generation: far more workers than a job may have."""
+MOST_SHARDS: Final = 1 << 20
+"""Of a memory snapshot: more than ranks."""
+
+
 class SnapshotSource(Message):
     """A memory snapshot, and the agents that hold it."""
 
     number: SnapshotNumber
-    places: tuple[Name, ...]
+    places: Annotated[tuple[Name, ...], Field(max_length=MOST_SHARDS)]
     """host:port of an agent for each shard, in order of the shards."""
 
 
@@ -113,7 +119,7 @@ class GenerationRecord(Message):
     number: GenerationNumber
     reason: Text
     restored_from: RestoredFrom
-    members: tuple[MemberRecord, ...]
+    members: Annotated[tuple[MemberRecord, ...], Field(max_length=MOST_MEMBERS)]
     """In rank order."""
     store: Name
     """host:port of the c10d store in the pod of rank 0, used by this generation only."""

@@ -23,7 +23,9 @@ from regroup_trainer.protocol.coordinator_messages import (
     SentMessage,
 )
 from regroup_trainer.protocol.generation import (
+    MOST_MEMBERS,
     MOST_PIECES,
+    MOST_SHARDS,
     PIECE_CHARACTERS,
     GenerationNumber,
     GenerationRecord,
@@ -38,14 +40,10 @@ from regroup_trainer.protocol.generation import (
     SnapshotSource,
 )
 
-RECORD_BYTES: Final = 32 * 1024 * 1024
-"""Of the JSON of the largest record: ten thousand workers need a tenth of it."""
+RECORD_BYTES: Final = 16 * 1024 * 1024
+"""Of the JSON of the largest record: ten thousand workers need a quarter of it."""
 DIFFERENCE_BYTES: Final = 32 * 1024
 """A larger difference is not sent: agents ask for the whole record, in their own time."""
-MOST_MEMBERS: Final = 20_000
-"""Of a record: twice as many as a job may have."""
-MOST_SHARDS: Final = 1 << 20
-"""Of a memory snapshot: more than ranks."""
 MOST_HELD: Final = 1000
 """Orders that wait for a record. A coordinator sends a handful."""
 
