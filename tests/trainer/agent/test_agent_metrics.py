@@ -220,6 +220,16 @@ def test_the_series_of_a_large_job_do_not_grow_with_its_ranks(
     assert sum(len(samples(worker)) for worker in workers) == ranks // 8 * each
 
 
+def test_a_rank_that_runs_elsewhere_now_has_no_series_here() -> None:
+    metrics = make_metrics(0)
+    measured = {"compute_seconds": 0.1, "collective_seconds": {"commit": 1.0}}
+    metrics.note(progress(1, seconds={"data_wait": 1.0}, **measured))
+    metrics.begin(RECORD, range(1, 2))
+    assert samples(metrics) == []
+    metrics.begin(RECORD, range(1))
+    assert of_rank(metrics, "trainingjob_rank_data_wait_seconds_total", rank="0") == 1.0
+
+
 def test_a_summary_is_of_all_ranks_of_the_worker() -> None:
     (worker,) = of_ranks(8, rank_detail="summary")
     prefix, memory = "trainingjob_rank_", "trainingjob_rank_memory_bytes"

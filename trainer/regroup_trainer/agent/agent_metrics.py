@@ -132,7 +132,7 @@ class AgentMetrics:
         """Enter a generation in which `ranks` run here."""
         self._has_rank_zero = 0 in ranks
         desired = record.desired
-        self._ranks.begin(desired.shows_ranks(record.world_size))
+        self._ranks.begin(ranks, desired.shows_ranks(record.world_size))
         self._job.begin(0 if desired.script else desired.train.training.steps)
 
     def note(self, report: Report) -> None:
@@ -180,7 +180,10 @@ class _RankSeries(Collector):
         self.registry.register(self)
         self._labels = labels
         self._processes = processes
+        self._ranks = range(0)
         self._shows_ranks = True
+        self._measured: set[int] = set()
+        """Ranks that the histogram has."""
         self._steps: dict[_Key, float] = {}
         self._heartbeats: dict[_Key, float] = {}
         self._reported_memory: dict[int, Mapping[MemoryKind, int]] = {}
@@ -194,16 +197,18 @@ class _RankSeries(Collector):
             registry=self.registry,
         )
 
-    def begin(self, shows_ranks: bool) -> None:
-        """Forget the ranks of the former generation; counters go on."""
-        self._shows_ranks = shows_ranks
+    def begin(self, ranks: range, shows_ranks: bool) -> None:
+        """Forget the ranks of the former generation; counters of those that stay go on."""
+        self._ranks, self._shows_ranks = ranks, shows_ranks
         self._steps.clear()
         self._heartbeats.clear()
         self._reported_memory.clear()
         self._data_wait.begin()
         self._collectives.begin()
-        if not shows_ranks:
-            self._compute.clear()
+        gone = self._measured - set(ranks if shows_ranks else ())
+        for rank in gone:
+            self._compute.remove(*self._labels, str(rank))
+        self._measured -= gone
 
     def note(self, report: Report) -> None:
         """Apply a report that has just come."""
@@ -221,6 +226,7 @@ class _RankSeries(Collector):
         rank = report.rank
         self._steps[rank, ""] = report.step
         if report.compute_seconds and self._shows_ranks:
+            self._measured.add(rank)
             self._compute.labels(*self._labels, str(rank)).observe(report.compute_seconds)
         self._data_wait.note((rank, ""), report.seconds.get("data_wait", 0.0))
         for op, seconds in report.collective_seconds.items():
@@ -240,7 +246,8 @@ class _RankSeries(Collector):
         metric = shape.family(f"trainingjob_rank_{shape.name}", shape.text, labels=names)
         for (rank, other), value in (values if self._shows_ranks else shape.all_of(values)).items():
             shown = [*[str(rank)] * self._shows_ranks, *filter(None, [other])]
-            metric.add_metric([*self._labels, *shown], value)
+            if rank in self._ranks or not self._shows_ranks:
+                metric.add_metric([*self._labels, *shown], value)
         return metric
 
     def _memory(self) -> dict[_Key, float]:

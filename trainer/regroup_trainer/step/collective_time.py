@@ -10,6 +10,7 @@ Own computation is not measured in each step. One that is counts for those since
 
 from __future__ import annotations
 
+from collections import deque
 from typing import NamedTuple
 
 from regroup_trainer.protocol.rank_messages import CollectiveOp
@@ -32,7 +33,7 @@ class CollectiveTime:
         """That have ended."""
         self._measured: dict[CollectiveOp, int] = {}
         """The newest step that was measured."""
-        self._waits: list[_Wait] = []
+        self._waits: deque[_Wait] = deque()
         """Those that a GPU may not have come to yet."""
         self._seconds: dict[CollectiveOp, float] = {}
 
@@ -49,7 +50,7 @@ class CollectiveTime:
     def seconds(self) -> dict[CollectiveOp, float]:
         """Seconds by operation so far, without what a GPU has not come to."""
         while self._waits and is_over(self._waits[0].end):
-            op, steps, begin, end = self._waits.pop(0)
+            op, steps, begin, end = self._waits.popleft()
             waited = steps * max(0.0, seconds_between(begin, end))
             self._seconds[op] = self._seconds.get(op, 0.0) + waited
         return dict(self._seconds)
