@@ -6,6 +6,7 @@ import math
 import os
 import re
 import time
+from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
@@ -222,7 +223,7 @@ def test_the_series_of_a_large_job_do_not_grow_with_its_ranks(
 
 def test_a_rank_that_runs_elsewhere_now_has_no_series_here() -> None:
     metrics = make_metrics(0)
-    measured = {"compute_seconds": 0.1, "collective_seconds": {"commit": 1.0}}
+    measured: dict[str, Any] = {"compute_seconds": 0.1, "collective_seconds": {"commit": 1.0}}
     metrics.note(progress(1, seconds={"data_wait": 1.0}, **measured))
     metrics.begin(RECORD, range(1, 2))
     assert samples(metrics) == []
