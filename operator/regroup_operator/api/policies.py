@@ -155,6 +155,4 @@ class Metrics(Section):
     """What is exported."""
 
     rank_detail: Literal["auto", "full", "summary"] = "auto"
-    """full: series of each rank; summary: of all ranks of a worker together; auto: full up to 256
-    ranks. Default auto.
-    """
+    """Series per rank (full) or worker (summary); auto: full up to 256 ranks. Default auto."""

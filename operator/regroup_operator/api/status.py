@@ -206,9 +206,9 @@ class LedgerStatus(StatusSection):
     gpu_seconds: Annotated[dict[Word, float], Field(max_length=LEDGER_PHASES)] = Field(
         default_factory=dict
     )
-    """Seconds of all GPUs of the job by use: useful, lost or waiting. A rank counts as one."""
+    """Seconds of all GPUs by use."""
     lost_gpu_seconds: float = 0
-    """GPU seconds of steps done again, and of those that are still to be."""
+    """Of steps done again, or to be."""
 
 
 class WorkerStatus(StatusSection):
