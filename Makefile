@@ -47,7 +47,8 @@ test: prepare ## Run the tests: unit tests, with a real API server, on a real cl
 .PHONY: test-long
 test-long: prepare ## Run the long tests: lost nodes, drains, torchrun on a cluster (needs root)
 	@$(RUN) -m devcluster build --policies > /dev/null
-	$(RUN) -m pytest -n auto -m long $(ARGS)
+	$(RUN) -m pytest -n auto -m "long and not cluster" $(ARGS)
+	$(RUN) -m pytest -m "long and cluster" $(ARGS)
 
 # The slow steps of a new machine come before the tests, because their progress is visible here.
 # Go compiles while packages are fetched and layers are written.
@@ -98,6 +99,10 @@ try: venv ## Train on this machine while a worker and the coordinator are killed
 .PHONY: demo
 demo: venv ## Train on a cluster, cut the power of a node, and check that the training did not suffer
 	@$(RUN) -m demo up
+
+.PHONY: dashboards
+dashboards: venv ## Draw docs/pictures: each dashboard with the recorded history of a run with faults
+	@TZ=UTC $(RUN) -m demo.pictures
 
 .PHONY: demo-down
 demo-down: venv ## Remove the clusters and processes of the demo

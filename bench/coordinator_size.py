@@ -152,6 +152,22 @@ class Usage:
 @contextmanager
 def coordinator(folder: Path, workers: int) -> Iterator[tuple[LocalProcess, str, str, Desired]]:
     """The process, its URL, its token, and what its job should be."""
+    place, token = make_place(folder)
+    desired = make_desired(place, workers).model_copy(
+        update={
+            "timeout_milliseconds": 3_600_000,
+            "train": TrainConfig(parallelism=ParallelismConfig(strategy="fsdp")),
+        }
+    )
+    process = start_coordinator(place, 1, desired)
+    try:
+        yield process, f"http://{ADDRESS}:{place.port}", token, desired
+    finally:
+        process.kill()
+
+
+def make_place(folder: Path) -> tuple[Place, str]:
+    """Where the coordinators of a job run that has no real agents, and its token."""
     token_file, token = folder / "token", secrets.token_hex(16)
     token_file.write_text(token)
     place = Place(
@@ -165,23 +181,22 @@ def coordinator(folder: Path, workers: int) -> Iterator[tuple[LocalProcess, str,
         working_directory=folder,
         variables={},
     )
-    desired = Desired(
+    return place, token
+
+
+def make_desired(place: Place, workers: int) -> Desired:
+    """Its job: all workers, and no judgement about hangs."""
+    return Desired(
         revision=1,
         namespace="bench",
         job=place.job,
         replicas=workers,
         min_replicas=workers,
         max_replicas=workers,
-        timeout_milliseconds=3_600_000,
         progress_timeout_seconds=3600,
-        train=TrainConfig(parallelism=ParallelismConfig(strategy="fsdp")),
-        directory=str(folder / NODE_OF_COORDINATOR),
+        train=TrainConfig(),
+        directory=str(place.logs / NODE_OF_COORDINATOR),
     )
-    process = start_coordinator(place, 1, desired)
-    try:
-        yield process, f"http://{ADDRESS}:{place.port}", token, desired
-    finally:
-        process.kill()
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import click
 
-from demo import installation, local, reference, story
+from demo import installation, job_dashboard, local, reference, story
 from demo.checks import LOCAL, broken, promises, summary
 from demo.errors import DemoError
 from demo.facts import Facts
@@ -101,7 +101,7 @@ def run_on_cluster(kind: str, screen: Screen) -> bool:
         succeeded = report_checks(facts, screen)
         with screen.step(f"Drawing the dashboard: {PICTURE}"):
             variables = {"namespace": NAMESPACE, "trainingjob": manifest()["metadata"]["name"]}
-            picture(Source(server, window, variables), PICTURE)
+            picture(job_dashboard.build(), Source(server, window, variables), PICTURE)
     return succeeded
 
 

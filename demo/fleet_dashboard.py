@@ -6,9 +6,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from grafana_foundation_sdk.models.common import StackingMode
+
 from demo.panels import (
     PHASE_COLORS,
     SOURCE_VARIABLE,
+    TIME_COLORS,
     Chart,
     Column,
     Figure,
@@ -113,7 +116,9 @@ CHARTS = (
         decimals=0,
         minimum=0,
         step_line=True,
-        fill=20,
+        stacked=StackingMode.NORMAL,
+        fill=75,
+        calcs=("max",),
         colors=tuple(PHASE_COLORS.items()),
     ),
     Chart(
@@ -124,7 +129,9 @@ CHARTS = (
         decimals=0,
         minimum=0,
         step_line=True,
-        fill=20,
+        stacked=StackingMode.NORMAL,
+        fill=75,
+        calcs=("max",),
     ),
     Chart(
         "Where the time of all jobs goes",
@@ -138,10 +145,10 @@ CHARTS = (
         ),
         "percentunit",
         decimals=0,
-        stacked=True,
+        stacked=StackingMode.PERCENT,
         fill=75,
         calcs=(),
-        colors=(("step", "green"), ("rendezvous", "red"), ("pending", "#8e8e99")),
+        colors=TIME_COLORS,
     ),
     Chart(
         "Ranks by namespace",
@@ -151,7 +158,8 @@ CHARTS = (
         decimals=0,
         minimum=0,
         step_line=True,
-        fill=20,
+        stacked=StackingMode.NORMAL,
+        fill=75,
     ),
 )
 NAMESPACES = Table(

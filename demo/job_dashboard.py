@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from grafana_foundation_sdk.builders import dashboard as boards
+from grafana_foundation_sdk.models.common import StackingMode
 
 from demo import queries
 from demo.panels import (
     SOURCE,
     SOURCE_VARIABLE,
+    TIME_COLORS,
     Chart,
     Column,
     Figure,
@@ -90,17 +92,6 @@ FIGURES = (
 )
 DASHED = (("custom.lineStyle", {"fill": "dash", "dash": [8, 6]}), ("custom.fillOpacity", 0))
 STAIRS = (("custom.lineInterpolation", "stepAfter"),)
-TIME_COLORS = (
-    ("step", "green"),
-    ("data_wait", "yellow"),
-    ("checkpoint_save", "purple"),
-    ("checkpoint_restore", "dark-purple"),
-    ("evaluation", "orange"),
-    ("startup", "blue"),
-    ("rendezvous", "red"),
-    ("pending", "#8e8e99"),
-    ("idle", "#5a5a66"),
-)
 CHARTS = (
     (
         Chart(
@@ -172,7 +163,7 @@ CHARTS = (
             (Series(queries.TIME_SHARE, "{{phase}}"),),
             "percentunit",
             decimals=0,
-            stacked=True,
+            stacked=StackingMode.PERCENT,
             fill=75,
             calcs=(),
             colors=TIME_COLORS,

@@ -99,6 +99,7 @@ CHARTS = (
         "s",
         minimum=0,
         calcs=("lastNotNull", "max"),
+        connect=True,
     ),
     Chart(
         "Time in the queue",
@@ -107,6 +108,7 @@ CHARTS = (
         "s",
         minimum=0,
         calcs=("lastNotNull", "max"),
+        connect=True,
     ),
     Chart(
         "Rounds",
@@ -137,6 +139,7 @@ CHARTS = (
         minimum=0,
         step_line=True,
         fill=20,
+        calcs=(),
     ),
     Chart(
         "Lists and unreadable objects",
@@ -151,6 +154,7 @@ CHARTS = (
         decimals=0,
         minimum=0,
         step_line=True,
+        fill=0,
     ),
     Chart(
         "Memory",

@@ -31,6 +31,17 @@ PHASE_COLORS = {
     "Succeeded": "semi-dark-green",
     "Failed": "dark-red",
 }
+TIME_COLORS = (
+    ("step", "green"),
+    ("data_wait", "yellow"),
+    ("checkpoint_save", "purple"),
+    ("checkpoint_restore", "dark-purple"),
+    ("evaluation", "orange"),
+    ("startup", "blue"),
+    ("rendezvous", "red"),
+    ("pending", "#8e8e99"),
+    ("idle", "#5a5a66"),
+)
 PanelBuilder = TypeVar(
     "PanelBuilder", stat.Panel, statetimeline.Panel, table.Panel, timeseries.Panel
 )
@@ -165,7 +176,8 @@ class Chart:
     minimum: float | None = None
     step_line: bool = False
     fill: int = 8
-    stacked: bool = False
+    stacked: common.StackingMode | None = None
+    """PERCENT: shares of the sum; NORMAL: the sum itself. In both, areas without lines."""
     calcs: tuple[str, ...] = ("lastNotNull",)
     colors: tuple[tuple[str, str], ...] = ()
     """Colours for the series of one query, by their names."""
@@ -191,7 +203,7 @@ def chart_panel(chart: Chart, place: Place) -> timeseries.Panel:
     if chart.step_line:
         panel.line_interpolation(common.LineInterpolation.STEP_AFTER)
     if chart.stacked:
-        panel.stacking(widgets.StackingConfig().mode(common.StackingMode.PERCENT)).line_width(0)
+        panel.stacking(widgets.StackingConfig().mode(chart.stacked)).line_width(0)
     if chart.minimum is not None:
         panel.min(chart.minimum)
     return panel if chart.decimals is None else panel.decimals(chart.decimals)

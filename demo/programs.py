@@ -1,6 +1,7 @@
-"""The programs that show the demo's run: Prometheus and Chromium, both from Debian.
+"""The programs that show a run: Prometheus, Alertmanager and Chromium, all from Debian.
 
-The Prometheus package is unpacked and not installed. Its installation would start a service.
+The packages of the first two are unpacked and not installed. Their installation would start a
+service.
 """
 
 from __future__ import annotations
@@ -21,13 +22,22 @@ def prometheus(name: str = "prometheus") -> str:
 
     Raises MissingError.
     """
-    unpacked = cache_folder() / "prometheus"
+    return _packaged("prometheus", name)
+
+
+def alertmanager() -> str:
+    """The path of Alertmanager, as that of `prometheus`. Raises MissingError."""
+    return _packaged("prometheus-alertmanager", "prometheus-alertmanager")
+
+
+def _packaged(package: str, name: str) -> str:
+    unpacked = cache_folder() / package
     program = unpacked / "usr/bin" / name
     if found := shutil.which(name):
         return found
     with apt_lock():
         if not program.exists():
-            _unpack("prometheus", unpacked)
+            _unpack(package, unpacked)
     return str(program)
 
 

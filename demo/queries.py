@@ -30,6 +30,14 @@ def newest(series: str, *labels: str) -> str:
     return f"max{by}(trainingjob_{series}{{{JOB}}})"
 
 
+def shown(series: str, *labels: str) -> str:
+    """What all operators that acted in the time that is shown have counted of recoveries. Each one
+    counts from its own start.
+    """
+    by = ", ".join(("cause", "restored_from", *labels))
+    return f"sum by ({by}) (max_over_time(trainingjob_{series}{{{JOB}}}[$__range]))"
+
+
 def phase_number() -> str:
     """The index of the phase in `PHASES`, from 1."""
     terms = (
@@ -62,11 +70,9 @@ TIME_SHARE = (
     f"max by (phase) (rate(trainingjob_time_seconds_total{{{JOB}}}[$__rate_interval])) and on "
     f"(phase) ({SECONDS} > 0)"
 )
-RECOVERIES = newest("recovery_seconds_count", "cause", "restored_from")
-RECOVERY_MEAN = f"{newest('recovery_seconds_sum', 'cause', 'restored_from')} / {RECOVERIES}"
-RECOVERY_P90 = (
-    f"histogram_quantile(0.9, {newest('recovery_seconds_bucket', 'cause', 'restored_from', 'le')})"
-)
+RECOVERIES = shown("recovery_seconds_count")
+RECOVERY_MEAN = f"{shown('recovery_seconds_sum')} / {RECOVERIES}"
+RECOVERY_P90 = f"histogram_quantile(0.9, {shown('recovery_seconds_bucket', 'le')})"
 NODE_LOST = f'{{{JOB}, cause="infrastructure"}}'
 DETECTION = (
     f"max(trainingjob_detection_seconds_sum{NODE_LOST}) / "

@@ -1,7 +1,8 @@
 """How the whole suite runs: in which order, what beside what, and what a failing test names.
 
 Tests that wait (for a cluster, an API server, a time-out) run beside tests that compute. Therefore
-pytest-xdist has a worker for each core.
+pytest-xdist has a worker for each core. The long tests on a cluster keep both cores busy: they run
+one after the other, with nothing beside them.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ _MOST_WORKERS = 6
 _SHARED = {
     "tests/devcluster/test_cluster.py": "nodes",
     "tests/e2e/*": "nodes",
-    "tests/soak/test_soak.py": "nodes",
-    "tests/bench/test_recovery.py": "nodes",
     "*_apiserver.py": "an API server",
     "tests/demo/*": "a Prometheus",
 }

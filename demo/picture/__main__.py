@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,12 +18,12 @@ from demo.picture.page import WIDTH, page
 from demo.promql import Server, Window
 
 
-def picture(source: Source, target: Path) -> None:
-    """Write `target` (a PNG), and beside it the HTML page that it shows.
+def picture(board: dict[str, Any], source: Source, target: Path) -> None:
+    """Draw a dashboard into `target` (a PNG). The HTML page that it shows is written beside it.
 
     Raises DemoError that names a query without data.
     """
-    drawn, height = page(json.loads(output("job").read_text()), source)
+    drawn, height = page(board, source)
     written = target.with_suffix(".html")
     written.write_text(drawn)
     photograph(written.resolve(), target.resolve(), WIDTH, height)
@@ -38,7 +39,8 @@ def picture(source: Source, target: Path) -> None:
 def main(url: str, namespace: str, job: str, start: float, end: float, target: Path) -> None:
     """Draw the dashboard of a job between two times."""
     variables = {"namespace": namespace, "trainingjob": job}
-    picture(Source(Server(url), Window.of(start, end), variables), target)
+    board = json.loads(output("job").read_text())
+    picture(board, Source(Server(url), Window.of(start, end), variables), target)
 
 
 if __name__ == "__main__":

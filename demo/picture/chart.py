@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -43,13 +44,13 @@ def draw(
     """The body of a panel: axes, lines and legend. Dashed vertical lines mark `events`."""
     width, height = size
     fields = [resolve(panel, one.name, index) for index, one in enumerate(series)]
-    stacked = fields[0].custom("stacking", {}).get("mode") == "percent"
+    mode = fields[0].custom("stacking", {}).get("mode", "none")
     lines = (
-        stack(fields, series)
-        if stacked
-        else [plain(f, s) for f, s in zip(fields, series, strict=True)]
+        [plain(f, s) for f, s in zip(fields, series, strict=True)]
+        if mode == "none"
+        else stack(fields, series, shares=mode == "percent")
     )
-    marks = [0, 0.25, 0.5, 0.75, 1.0] if stacked else scale(fields[0], series)
+    marks = [0, 0.25, 0.5, 0.75, 1.0] if mode == "percent" else scale(lines)
     names = axis_labels(marks, fields[0])
     left = max(width_of(name) for name in names) + 14
     below = legend_height(panel, series, width)
@@ -83,9 +84,10 @@ def plain(field: Field, series: Series) -> Line:
     return Line(field, series.values, [0.0] * len(series.values))
 
 
-def stack(fields: Sequence[Field], series: Sequence[Series]) -> list[Line]:
-    """Stacked lines that add up to 1."""
+def stack(fields: Sequence[Field], series: Sequence[Series], *, shares: bool) -> list[Line]:
+    """Stacked lines. As `shares` they add up to 1."""
     totals = [sum(v or 0 for v in at) for at in zip(*(one.values for one in series), strict=True)]
+    totals = totals if shares else [1.0] * len(totals)
     base = [0.0] * len(totals)
     lines = []
     for field, one in zip(fields, series, strict=True):
@@ -98,11 +100,25 @@ def stack(fields: Sequence[Field], series: Sequence[Series]) -> list[Line]:
     return lines
 
 
-def scale(field: Field, series: Sequence[Series]) -> list[float]:
-    """The ticks of the value axis."""
-    values = [value for one in series for value in one.present]
-    low = field.settings.get("min", min(values))
-    return ticks(low, max(values), 5)
+def scale(lines: Sequence[Line]) -> list[float]:
+    """The ticks of the value axis. Where values have no decimals, ticks have none."""
+    field = lines[0].field
+    values = [value for one in lines for value in one.values if value is not None]
+    low, high = field.settings.get("min", min(values)), max(values)
+    size = size_of(field.unit, high)
+    found = [size * tick for tick in ticks(low / size, high / size)]
+    if field.unit == "none" and field.decimals == 0 and found[1] - found[0] < 1:
+        return [float(tick) for tick in range(math.floor(found[0]), math.ceil(found[-1]) + 1)]
+    return found
+
+
+def size_of(unit: str, high: float) -> float:
+    """The unit in which ticks up to `high` are round numbers."""
+    if unit == "bytes":
+        return float(1024 ** int(math.log(max(high, 1), 1024)))
+    if unit == "s":
+        return next((size for size in (3600.0, 60.0) if high >= 2 * size), 1.0)
+    return 1.0
 
 
 def axis_labels(marks: list[float], field: Field) -> list[str]:

@@ -34,12 +34,14 @@ class Source:
     server: Server
     window: Window
     variables: dict[str, str]
+    scrape_seconds: float = SCRAPE_SECONDS
+    """What Grafana takes for the interval of scrapes, and rates over four of them at least."""
 
     def expression(self, text: str) -> str:
         """The expression after Grafana's and the dashboard's variables are filled in."""
-        interval = self.window.step
+        interval, scrape = self.window.step, self.scrape_seconds
         builtin = {
-            "__rate_interval": f"{max(interval + SCRAPE_SECONDS, 4 * SCRAPE_SECONDS):g}s",
+            "__rate_interval": f"{max(interval + scrape, 4 * scrape):g}s",
             "__interval": f"{interval:g}s",
             "__range": f"{self.window.end - self.window.start:g}s",
         }

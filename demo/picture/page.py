@@ -10,6 +10,8 @@ from demo.picture import chart, figures, timeline
 from demo.picture.data import Source
 from demo.picture.fields import css
 
+CHOSEN = {".*": "All"}
+"""What Grafana shows for a value of a variable."""
 WIDTH = 1600
 MARGIN = 16
 CELL = 38
@@ -63,7 +65,7 @@ def page(board: dict[str, Any], source: Source) -> tuple[str, int]:
     """The HTML page and its height in pixels. Raises NoDataError and QueryError."""
     events = [
         (css(one["iconColor"]), source.events(one))
-        for one in board["annotations"]["list"]
+        for one in board["annotations"].get("list", ())
         if one.get("expr")
     ]
     panels = "".join(section(panel, source, events) for panel in board["panels"])
@@ -81,14 +83,15 @@ def top(board: dict[str, Any], source: Source) -> str:
         time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
         for t in (source.window.start, source.window.end)
     )
-    labels = {one["name"]: one["label"] for one in board["templating"]["list"]}
-    chosen = "".join(
-        f"<span><i>{labels[name]}</i><b>{escape(value)}</b></span>"
-        for name, value in source.variables.items()
+    values = {"datasource": "Prometheus", **source.variables}
+    chosen = ((one["label"], values[one["name"]]) for one in board["templating"]["list"])
+    shown = "".join(
+        f"<span><i>{label}</i><b>{escape(CHOSEN.get(value, value))}</b></span>"
+        for label, value in chosen
     )
     return (
         f"<header>Dashboards&ensp;›&ensp;<b>{escape(board['title'])}</b>"
-        f'<span class="range">{start} to {end}</span></header><div class="variables">{chosen}</div>'
+        f'<span class="range">{start} to {end}</span></header><div class="variables">{shown}</div>'
     )
 
 

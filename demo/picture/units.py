@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 
+RATES = {"ops": " ops/s", "reqps": " req/s"}
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 86400)
 
@@ -19,7 +20,7 @@ def shown(value: float, unit: str, decimals: int | None = None) -> tuple[str, st
         return scaled(value, 1000, ("", " K", " Mil", " Bil"), decimals)
     if unit == "bytes":
         return scaled(value, 1024, (" B", " KiB", " MiB", " GiB", " TiB"), decimals)
-    return fixed(value, decimals), ""
+    return fixed(value, decimals), RATES.get(unit, "")
 
 
 def text(value: float, unit: str, decimals: int | None = None) -> str:

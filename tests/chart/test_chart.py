@@ -356,6 +356,16 @@ def test_the_dashboards_come_as_a_config_map_for_grafanas_sidecar() -> None:
     assert ("ConfigMap", "regroup-dashboards") not in render("dashboards.enabled=false")
 
 
+def test_grafana_operators_resources_come_only_where_they_are_asked_for() -> None:
+    def boards(*settings: str) -> list[str]:
+        return [name for kind, name in render(*settings) if kind == "GrafanaDashboard"]
+
+    asked = "dashboards.grafanaOperator.enabled=true"
+    assert boards(asked) == ["regroup-fleet", "regroup-job", "regroup-operator"]
+    assert not boards()
+    assert not boards(asked, "dashboards.enabled=false")
+
+
 def test_the_plain_manifests_are_what_the_chart_renders() -> None:
     settings = (
         "crds.enabled=false",

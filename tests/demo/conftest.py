@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from demo.history import open_metrics, read, replay
 from demo.picture.data import Source
 from demo.promql import Window
+from demo.recording import FILE
 from tests.support.recorded_run import SECONDS, record
 
 
@@ -22,4 +24,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
         Window.of(start, start + SECONDS - 1),
         {"namespace": "demo", "trainingjob": "gpt-demo"},
     )
+    prometheus.stop()
+
+
+@pytest.fixture(scope="session")
+def real_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
+    """The history that `make dashboards` draws. It has no variables."""
+    history = read(FILE)
+    prometheus = replay(open_metrics(history), tmp_path_factory.mktemp("real"))
+    yield Source(prometheus.server, history.window, {})
     prometheus.stop()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from demo import dashboard
+from demo import dashboard, pictures
 from demo.picture.data import Source
 
 BOARDS = {name: build() for name, build in dashboard.DASHBOARDS.items()}
@@ -69,6 +69,15 @@ def test_queries_use_no_variable_but_those_of_the_dashboard(board: dict[str, Any
 def test_every_query_returns_data(run: Source, name: str, expression: str) -> None:
     chosen = dataclasses.replace(run, variables=VARIABLES.get(name, run.variables))
     found = run.server.range(chosen.expression(expression), run.window)
+    assert any(value is not None for series in found for value in series.values)
+
+
+@pytest.mark.parametrize(("name", "expression"), TARGETS)
+def test_every_query_returns_data_of_a_real_run(
+    real_run: Source, name: str, expression: str
+) -> None:
+    chosen = dataclasses.replace(real_run, variables=pictures.VARIABLES[name])
+    found = real_run.server.range(chosen.expression(expression), real_run.window)
     assert any(value is not None for series in found for value in series.values)
 
 

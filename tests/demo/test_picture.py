@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from demo import dashboard, pictures
 from demo.errors import NoDataError, QueryError
 from demo.job_dashboard import build
 from demo.picture.__main__ import picture
-from demo.picture.data import Source
+from demo.picture.chart import plain, scale, stack
+from demo.picture.data import Series, Source
+from demo.picture.fields import Field
 from demo.picture.page import page
 from demo.promql import Server
 
@@ -40,6 +43,37 @@ def test_a_lost_rank_0_is_a_gap_in_the_loss_not_a_line_across_it(run: Source) ->
     assert strokes[0].count("M") == 2
 
 
+def test_every_board_is_drawn_from_the_real_run(real_run: Source) -> None:
+    for name, build_board in dashboard.DASHBOARDS.items():
+        source = pictures.source_of(real_run.server, real_run.window, name)
+        drawn, _ = page(build_board(), source)
+        assert drawn.count("<section") == len(build_board()["panels"])
+
+
+def test_recoveries_are_shown_that_a_former_operator_counted(real_run: Source) -> None:
+    (table,) = [panel for panel in build()["panels"] if panel["title"] == "Recoveries"]
+    source = dataclasses.replace(real_run, variables=pictures.VARIABLES["job"])
+    assert {row["cause"] for row in source.rows(table)} == {"application", "infrastructure"}
+
+
+def test_counts_have_whole_ticks_and_memory_round_ones() -> None:
+    def marks(unit: str, decimals: int | None, value: float) -> list[float]:
+        field = Field("", {"unit": unit, "decimals": decimals, "min": 0})
+        return scale([plain(field, Series("", [value]))])
+
+    assert marks("none", 0, 1.0) == [0, 1]
+    assert marks("none", None, 1.0) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
+    assert marks("bytes", None, 70 * 2**20) == [2**20 * tick for tick in (0, 20, 40, 60, 80)]
+    assert marks("s", None, 240.0) == [0, 60, 120, 180, 240]
+
+
+def test_stacked_counts_add_up_with_those_that_are_missing() -> None:
+    field = Field("", {})
+    series = [Series("a", [1.0, None]), Series("b", [2.0, 3.0])]
+    first, second = stack([field, field], series, shares=False)
+    assert (first.values, second.values, second.base) == ([1, 0], [3, 3], [1, 0])
+
+
 def test_a_query_without_data_is_named_with_its_panel(run: Source) -> None:
     other = dataclasses.replace(run, variables={"namespace": "demo", "trainingjob": "another"})
     board = build()
@@ -62,7 +96,7 @@ def test_a_prometheus_that_is_not_there_is_named() -> None:
 
 @pytest.mark.cluster
 def test_the_picture_is_a_png_of_the_whole_page(run: Source, tmp_path: Path) -> None:
-    picture(run, tmp_path / "dashboard.png")
+    picture(build(), run, tmp_path / "dashboard.png")
     content = (tmp_path / "dashboard.png").read_bytes()
     assert content.startswith(b"\x89PNG")
     width, height = struct.unpack(">II", content[16:24])

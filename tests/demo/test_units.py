@@ -15,6 +15,7 @@ from demo.picture.units import text, ticks, time_ticks
         (0.763, "percentunit", 0, "76%"),
         (31812.0, "short", 1, "31.8 K"),
         (12.0, "short", 1, "12"),
+        (0.25, "reqps", None, "0.25 req/s"),
         (14_500_000.0, "bytes", 1, "13.8 MiB"),
         (0.0, "s", None, "0 s"),
         (0.9, "s", 1, "900 ms"),

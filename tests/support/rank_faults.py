@@ -290,6 +290,41 @@ def in_own_network(assignment: Assignment, options: Options, channel: RecordingC
     return code
 
 
+def let_go_while_a_collective_hangs(
+    assignment: Assignment, options: Options, channel: RecordingChannel
+) -> int:
+    """Rank 0 leaves while it waits for rank 1 in a collective; rank 1 does not come until then."""
+    import gc
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch.nn.parallel import DistributedDataParallel
+
+    from regroup_trainer.parallel import process_group
+
+    process_group.join(assignment)
+    host, port = assignment.record.store.rsplit(":", 1)
+    store = TCPStore(host, int(port), is_master=False)
+    wrapper = [DistributedDataParallel(torch.nn.Linear(2, 2))]
+    if assignment.rank == 1:
+        store.wait(["left"], timedelta(seconds=60))
+        return 0
+    began = time.monotonic()
+    hanging = dist.all_reduce(torch.ones(2), async_op=True)
+    del hanging
+    process_group.abandon()
+    wrapper.clear()
+    gc.collect()
+    seconds = time.monotonic() - began
+    store.set("left", "")
+    if seconds > 20:
+        print(f"it took {seconds:.0f} s to let go", file=sys.stderr)
+        return 1
+    return 0
+
+
 def meet_after_a_failure(
     assignment: Assignment, options: Options, channel: RecordingChannel
 ) -> int:

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import math
 import random
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from demo import programs
+from demo.history import replay
 from demo.prometheus import Prometheus
 
 SECONDS = 100
@@ -179,15 +178,4 @@ def open_metrics(start: float) -> str:
 
 def record(folder: Path, start: float) -> Prometheus:
     """A running Prometheus that holds the run's history, begun at `start`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "run.om").write_text(open_metrics(start))
-    convert = [
-        programs.prometheus("promtool"),
-        "tsdb",
-        "create-blocks-from",
-        "openmetrics",
-        str(folder / "run.om"),
-    ]
-    subprocess.run([*convert, str(folder / "data")], check=True, capture_output=True)
-    # Recorded series have no mark of their end: a short look-back stands for it.
-    return Prometheus.start(folder, {"scrape_configs": []}, "--query.lookback-delta=2s")
+    return replay(open_metrics(start), folder)

@@ -12,8 +12,10 @@ import click
 from rich.console import Console
 
 from regroup.cli.checkpoint_command import checkpoint, require
-from regroup.cli.manifest import Document, ManifestError, read_documents
+from regroup.cli.kubectl_trainingjob import trainingjob
+from regroup.cli.manifest import Document
 from regroup.cli.plan_command import plan_command
+from regroup.cli.validate_command import read, validate
 from regroup.cli.validation import validate as find_problems
 from regroup.local.display import Display, without_escapes
 from regroup.local.faults import EXAMPLES, Fault, never_injected, parse_fault
@@ -31,7 +33,6 @@ from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.progress_pattern import NEEDS_RE2, has_re2
 
 RUNS_FOLDER = Path("regroup-runs")
-EXIT_PROBLEMS = 1
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -46,21 +47,8 @@ def main() -> None:
 
 main.add_command(plan_command)
 main.add_command(checkpoint)
-
-
-@main.command()
-@click.argument("files", nargs=-1, required=True, type=_FILE)
-def validate(files: tuple[Path, ...]) -> None:
-    """Check TrainingJob files. Every problem is shown with its line."""
-    documents = [document for file in files for document in _read(file)]
-    problems = [problem for document in documents for problem in find_problems(document)]
-    for problem in problems:
-        click.echo(str(problem), err=True)
-    if problems:
-        sys.exit(EXIT_PROBLEMS)
-    for document in documents:
-        shown = click.format_filename(document.file)
-        click.echo(f"{shown}: TrainingJob {document.name} is valid")
+main.add_command(validate)
+main.add_command(trainingjob)
 
 
 class FaultParameter(click.ParamType[Fault]):
@@ -155,18 +143,8 @@ def _play(local: LocalRun, plain: bool) -> Outcome:
             raise click.ClickException(explain(error, Path(local.desired.directory))) from None
 
 
-def _read(file: Path) -> list[Document]:
-    try:
-        documents = read_documents(file)
-    except (ManifestError, OSError) as error:
-        raise click.ClickException(str(error)) from None
-    if not documents:
-        raise click.ClickException(f"{file}: is empty")
-    return documents
-
-
 def _only_job(file: Path) -> Document:
-    documents = _read(file)
+    documents = read(file)
     problems = [p for document in documents for p in find_problems(document, on_cluster=False)]
     if problems:
         raise click.ClickException("\n".join(str(problem) for problem in problems))

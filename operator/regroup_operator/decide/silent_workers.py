@@ -70,8 +70,8 @@ def stranded(observed: Observed) -> tuple[Pod, ...]:
     """Running workers that are no members, and look for the coordinator at another address than the
     Service has: it was deleted, and its former address was taken.
     """
-    service, report = observed.service, observed.coordinator.status
-    if service is None or not service.address or report is None or observed.coordinator.failures:
+    service, report = observed.service, observed.coordinator.answer
+    if service is None or not service.address or report is None:
         return ()
     heard_of = observed.coordinator.live_members | frozenset(report.heard or ())
     return tuple(

@@ -193,14 +193,14 @@ def _waited(pod: Pod, now: datetime) -> float:
 
 def update_coordinator(job: AnyJob, observed: Observed) -> tuple[Action, ...]:
     """Send the coordinator a newer spec, once that is valid."""
-    report = observed.coordinator.status
+    report = observed.coordinator.answer
     stale = report is not None and report.revision < job.generation
     return (PutDesired(),) if stale and isinstance(job, Job) else ()
 
 
 def report_lost(observed: Observed) -> tuple[Action, ...]:
     """Report to the coordinator the members whose pods have ended, while the job goes on."""
-    report = observed.coordinator.status
+    report = observed.coordinator.answer
     if report is None or report.outcome is not None or report.phase == "stopping":
         return ()
     there = {pod.uid for pod in observed.workers if pod.phase in ("Pending", "Running", "Unknown")}

@@ -243,9 +243,14 @@ class CoordinatorView:
     """Why the last probe failed."""
 
     @property
+    def answer(self) -> CoordinatorStatus | None:
+        """Its last status, while it answers. What is sent to one that does not only waits."""
+        return None if self.failures else self.status
+
+    @property
     def knows_cut_off(self) -> bool:
         """Whether it says that workers train on without it. It gets no message of theirs."""
-        waiting = self.status.waiting if self.status and not self.failures else None
+        waiting = self.answer.waiting if self.answer else None
         return waiting is not None and waiting.reason == WaitingReason.CutOffGeneration.name
 
     @cached_property

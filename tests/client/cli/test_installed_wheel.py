@@ -68,6 +68,7 @@ def test_without_extras_checks_and_plans_work(
 PROGRAMS: dict[str, tuple[list[str], str, int]] = {
     "regroup run": (["regroup", "run", str(EXAMPLE)], "trainer", 1),
     "regroup checkpoint": (["regroup", "checkpoint", "list"], "trainer", 1),
+    "kubectl trainingjob": (["kubectl-trainingjob", "get"], "kubernetes", 1),
     "checkpoint": (["python", "-m", "regroup_trainer.checkpoint", "list"], "trainer", 2),
     "agent": (["python", "-m", "regroup_trainer.agent"], "trainer", 2),
     "operator": (["python", "-m", "regroup_operator"], "operator", 2),

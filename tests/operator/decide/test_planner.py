@@ -22,6 +22,7 @@ from regroup_operator.decide.plan import (
     PutDesired,
 )
 from regroup_operator.decide.planner import plan
+from regroup_operator.decide.succession import report_lost, update_coordinator
 from regroup_operator.observe.observed import Claim, CoordinatorView
 from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
@@ -413,6 +414,16 @@ def test_a_newer_spec_is_sent_to_the_coordinator(job: Simulation) -> None:
     job.generation = 2
     assert PutDesired() in job.round().actions
     assert job.round().actions == ()
+
+
+def test_nothing_is_sent_to_a_coordinator_that_does_not_answer(job: Simulation) -> None:
+    """Each message would wait for its time-out, in the rounds of a thousand jobs at once."""
+    answering = job.observed()
+    dead = replace(answering, pods=tuple(p for p in answering.pods if p not in answering.workers))
+    silent = replace(answering.coordinator, failures=1)
+    newer = replace(job.job(), generation=2)
+    for observed, expected in ((dead, 1), (replace(dead, coordinator=silent), 0)):
+        assert len(report_lost(observed)) == len(update_coordinator(newer, observed)) == expected
 
 
 def test_fewer_replicas_remove_the_highest_indexes(job: Simulation) -> None:

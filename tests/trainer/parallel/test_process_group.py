@@ -7,6 +7,8 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from regroup_trainer.protocol.generation import Assignment, GenerationNumber
 from tests.support.coordinator_simulation import make_desired
 from tests.support.generations import make_hello
 from tests.support.ranks import Template, generation, succeeded, train_config
+from tests.support.waiting import wait_until
 
 
 def make_assignment() -> Assignment:
@@ -69,6 +72,56 @@ def test_a_rank_that_left_reads_nothing_and_closes_nothing_before_the_next_group
             with contextlib.suppress(ConnectionError):
                 assert peer.recv(100) == b""
     dist.destroy_process_group()
+
+
+def test_a_peer_that_does_not_come_finds_its_connection_silent_for_as_long_as_it_may_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind a network that was down, it is still in the generation that the others have left."""
+    with (
+        socket.create_server(("127.0.0.2", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as own,
+    ):
+        peer, _ = listener.accept()
+        with peer:
+            process_group.cut_off({"127.0.0.2"})
+            own.close()
+            process_group.meet(make_assignment(), HashStore())
+            dist.destroy_process_group()
+            peer.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                peer.recv(100)
+            later = time.monotonic() + 601
+            monkeypatch.setattr(
+                "regroup_trainer.parallel.process_group.time.monotonic", lambda: later
+            )
+            process_group.meet(make_assignment(), HashStore())
+            assert peer.recv(100) == b""
+    dist.destroy_process_group()
+
+
+def test_a_group_ends_in_a_thread_of_its_own_though_a_wrapper_still_refers_to_it() -> None:
+    """Whoever lets go last waits for its collectives, one of which may hang."""
+    ended: list[str] = []
+
+    class Group:
+        def __del__(self) -> None:
+            ended.append(threading.current_thread().name)
+
+    wrapper = [Group()]
+    process_group.end_later(list(wrapper))
+    wrapper.clear()
+    wait_until("its end", lambda: ended == ["end groups"])
+
+
+def test_a_rank_does_not_wait_for_a_collective_that_hangs_when_it_lets_go_of_its_wrapper(
+    template: Template, tmp_path: Path
+) -> None:
+    outcomes = template.run(
+        generation(tmp_path, 2, train_config()),
+        entry="tests.support.rank_faults:let_go_while_a_collective_hangs",
+    )
+    succeeded(outcomes)
 
 
 def test_ranks_that_came_and_do_not_connect_are_lost_and_meet_in_the_next_generation(

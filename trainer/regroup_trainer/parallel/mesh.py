@@ -10,7 +10,6 @@ data-parallel row, whose ranks all train on the same samples.
 from __future__ import annotations
 
 import math
-import threading
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from regroup_trainer.errors import ConfigurationError
-from regroup_trainer.parallel.process_group import GenerationGroup
+from regroup_trainer.parallel.process_group import GenerationGroup, end_later
 from regroup_trainer.protocol.config import ParallelismConfig
 from regroup_trainer.protocol.strategies import STRATEGIES
 
@@ -157,14 +156,13 @@ def disconnect() -> None:
     """Release the process groups of all meshes, which must not be used any more.
 
     DTensor's caches keep meshes for ever, and meshes keep their groups, each with three threads and
-    its connections (torch 2.15). A group whose collective hangs never ends, so a thread of its own
-    releases the groups.
+    its connections (torch 2.15).
     """
     groups = [group for mesh in _connected for group in mesh._pg_registry.values()]
     for mesh in _connected:
         mesh._pg_registry.clear()
     _connected.clear()
-    threading.Thread(target=groups.clear, name="disconnect", daemon=True).start()
+    end_later(groups)
 
 
 def forget_meshes() -> None:

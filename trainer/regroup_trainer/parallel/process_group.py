@@ -13,9 +13,12 @@ import os
 import socket
 import struct
 import sys
+import threading
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -42,8 +45,13 @@ _set_timeout: Callable[[timedelta], None] = (
 )
 """Older releases of torch have the private name only."""
 _SIOCGIFADDR = 0x8915
-_held: list[socket.socket] = []
-"""Connections of the process group that this process has left."""
+_held: list[tuple[float, str, socket.socket]] = []
+"""Connections of process groups that this process has left: since when (monotonic), the peer's
+address, and the connection.
+"""
+_OWN_REFERENCES = 3
+"""Of a group in a list, while a comprehension looks at it: the list, its variable, the argument."""
+_POLL_SECONDS = 0.2
 _CONNECTION_PHRASES = (
     "connection closed by peer",
     "connection reset",
@@ -99,8 +107,7 @@ def _await_others(store: Store, world_size: int) -> None:
 
 def meet(assignment: Assignment, store: Store) -> GenerationGroup:
     """As `join`, with a store that no other generation has used."""
-    while _held:
-        _held.pop().close()
+    _release(addresses_of(assignment))
     device = _device(assignment.local_rank)
     # Groups find each other by names that torch counts. It counts those that came to nothing too,
     # and then this rank would look for a fresh one under a name that nobody else uses.
@@ -128,8 +135,32 @@ def leave() -> None:
 def abandon() -> None:
     """Close the process group of a broken generation without waiting for anybody."""
     if dist.is_initialized():
+        end_later(list(dist.distributed_c10d._world.pg_map))
         with contextlib.suppress(RuntimeError):  # the other ranks do not answer
             dist.destroy_process_group()
+
+
+def end_later(groups: list[Any]) -> None:
+    """Have a thread of its own let go of process groups, each after all others have: a wrapper of
+    the model, a mesh.
+
+    Who lets go last waits for the collectives of the group. One that hangs never ends.
+    """
+    threading.Thread(target=_end_each, args=(groups,), name="end groups", daemon=True).start()
+
+
+def _end_each(groups: list[Any]) -> None:
+    while groups:
+        groups[:] = [group for group in groups if sys.getrefcount(group) > _OWN_REFERENCES]
+        time.sleep(_POLL_SECONDS)
+
+
+def addresses_of(assignment: Assignment) -> set[str]:
+    """The IP addresses of all that this rank is connected to in its generation."""
+    record = assignment.record
+    return {place.address for place in record.members if place.address} | {
+        record.store.rsplit(":", 1)[0]
+    }
 
 
 def cut_off(addresses: Collection[str]) -> None:
@@ -147,22 +178,37 @@ def cut_off(addresses: Collection[str]) -> None:
 
 
 def hold(addresses: Collection[str]) -> list[socket.socket]:
-    """Keep this process's connections to those IP addresses open until it joins the next process
-    group, whoever closes them.
+    """Keep this process's connections to those IP addresses open until it meets their ranks in
+    another process group, whoever closes them.
 
     When a connection breaks, gloo drops the sends that the connection has not taken. Whoever waits
     for one of them waits for ever (torch 2.15: `Pair::signalException` passes over them). So peers
-    must find a connection that is silent, and not one that is closed.
+    must find a connection that is silent, and not one that is closed. A peer behind a network that
+    is down may still wait when the others train on without it.
     """
     found = []
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             connection = stack.enter_context(_stream_socket(int(name)))
-            if _plain(connection.getpeername()[0]) in addresses:
-                found.append(connection)
+            peer = _plain(connection.getpeername()[0])
+            if peer in addresses:
+                found.append((time.monotonic(), peer, connection))
                 stack.pop_all()
     _held.extend(found)
-    return found
+    return [connection for _, _, connection in found]
+
+
+def _release(met: Collection[str]) -> None:
+    """Close held connections to peers that are met again, and those that are older than any
+    collective in which a peer may wait.
+    """
+    oldest = time.monotonic() - _COLLECTIVE_TIMEOUT.total_seconds()
+    held, _held[:] = _held[:], []
+    for since, peer, connection in held:
+        if peer in met or since < oldest:
+            connection.close()
+        else:
+            _held.append((since, peer, connection))
 
 
 def _stream_socket(descriptor: int) -> socket.socket:

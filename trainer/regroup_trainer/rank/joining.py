@@ -45,7 +45,8 @@ def join(assignment: Assignment, channel: Channel, began: float | None = None) -
     """
     began = time.monotonic() if began is None else began
     channel.when_over(
-        assignment.record.number, lambda: process_group.cut_off(_addresses(assignment))
+        assignment.record.number,
+        lambda: process_group.cut_off(process_group.addresses_of(assignment)),
     )
     return JoinedGeneration(assignment, channel, process_group.join(assignment), began)
 
@@ -61,7 +62,7 @@ def await_commit_before_cut_off(joined: JoinedGeneration, stepper: Stepper) -> N
         until = time.monotonic() + _COMMIT_SECONDS
         while stepper.proposal is not None and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
-        process_group.cut_off(_addresses(joined.assignment))
+        process_group.cut_off(process_group.addresses_of(joined.assignment))
 
     joined.channel.when_over(joined.assignment.record.number, leave)
 
@@ -72,7 +73,7 @@ def park(assignment: Assignment, channel: Channel, resident: ResidentState) -> N
     The channel then gives the next assignment. Call it where no exception is being handled: the
     frames of an exception keep the process group alive.
     """
-    process_group.hold(_addresses(assignment))
+    process_group.hold(process_group.addresses_of(assignment))
     forget_process_group()
     channel.send(
         Parked(
@@ -98,11 +99,3 @@ def forget_process_group() -> None:
     forget_meshes()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-
-
-def _addresses(assignment: Assignment) -> set[str]:
-    """The IP addresses of all that this rank is connected to in its generation."""
-    record = assignment.record
-    return {place.address for place in record.members if place.address} | {
-        record.store.rsplit(":", 1)[0]
-    }

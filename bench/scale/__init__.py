@@ -1,0 +1,1 @@
+"""What hundreds and thousands of workers cost whoever coordinates them."""

@@ -1,0 +1,89 @@
+"""What a coordinator of up to 4,096 agents with eight ranks each does, and how fast.
+
+    make bench NAME=scale [ARGS="--case agents-128 --subject regroup"]
+
+Simulated agents say on the wire what real ones say, and as often. They are on the machine of the
+coordinator, and `simulation_cpu_share` says what they take of it. A row has the events of one job:
+
+- `form`: all agents connect at the same time, until the last one begins the first generation;
+- steady training: CPU and memory of the coordinator, how long an answer of its status takes, and
+  how long heartbeats take, from before they are sent until their answer is read;
+- `recovery`: from the report that a worker is lost until the last of the others begins the next
+  generation, and what the coordinator sends meanwhile;
+- `resync`: from the kill of the coordinator until all agents are back at its successor, which goes
+  on with the same generation.
+
+What does not come within its time is a result: `formed`, `recovered` and `resynced` count the runs
+in which it came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from bench.harness import Plan, Values, command
+from bench.recovery_settings import SILENCE_SECONDS
+from bench.scale.coordinated import Coordinated
+from bench.scale.course import Course, Subject
+from bench.scale.lighthouse import Lighthouse
+from bench.scale.meeting_point import MeetingPoint
+from bench.scale.settings import (
+    FORM_SECONDS,
+    RECOVERY_SECONDS,
+    RESYNC_SECONDS,
+    UNITS,
+    Size,
+)
+
+CASES = ("agents-16", "agents-128", "agents-1024", "agents-4096")
+SUBJECTS: Mapping[str, type[Subject]] = {
+    "regroup": Coordinated,
+    "torchft": Lighthouse,
+    "torchrun": MeetingPoint,
+}
+
+DETAILS = {
+    "regroup": "heartbeats twice a second, progress of each rank twice a second",
+    "torchft": f"heartbeats each 0.1 s, lost after {SILENCE_SECONDS:.0f} s; a quorum each 0.5 s",
+    "torchrun": "settings as by default: a smaller round waits 30 s for more agents",
+}
+
+
+def plan(quick: bool) -> Plan:
+    """All sizes; a quick run takes the smallest one."""
+    cases = (f"{CASES[0]}-quick",) if quick else CASES
+    return Plan("scale", cases, tuple(SUBJECTS), UNITS, 1 if quick else 3, settings)
+
+
+def settings(_case: str, subject: str) -> str:
+    """What its figures depend on."""
+    limits = (
+        f"within {FORM_SECONDS:.0f} s to form, {RECOVERY_SECONDS:.0f} s to recover, "
+        f"{RESYNC_SECONDS:.0f} s to resync"
+    )
+    return f"{limits}; {DETAILS[subject]}"
+
+
+def measure(case: str, subject: str) -> Values:
+    """One run of a row; no figures of a subject that is not installed."""
+    if not SUBJECTS[subject].is_installed():
+        click.echo(f"{subject} is not installed: pip install torchft-nightly")
+        return {"formed": 0.0}
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two connections of each agent
+    with tempfile.TemporaryDirectory(prefix="regroup-bench-") as name:
+        course = Course(SUBJECTS[subject](Path(name), Size.of(case), click.echo))
+        asyncio.run(course.run())
+    return course.found
+
+
+main = command(plan, measure)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+module regroup.dev/bench/scale/agents
+
+go 1.24

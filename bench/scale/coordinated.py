@@ -1,0 +1,93 @@
+"""Subject `regroup`: the real process of a coordinator, which an operator watches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import aiohttp
+
+from bench.coordinator_size import make_desired, make_place
+from bench.scale.course import Report, Subject
+from bench.scale.players import Answer, Players, agents_program
+from bench.scale.settings import SNAPSHOT_STEPS, STEP_MS, Size
+from regroup.local.processes import ADDRESS, start_coordinator
+
+CHECKS, CHECK_SECONDS = 100, 0.1
+"""How often, and how far apart, a successor is asked whether it has taken over."""
+
+
+class Coordinated(Subject):
+    """A job in which one worker may be missing."""
+
+    def __init__(self, folder: Path, size: Size, report: Report) -> None:
+        super().__init__(folder, size, report)
+        self._program = agents_program(report)
+        self._place, self._token = make_place(folder)
+        least = {"min_replicas": size.agents - 1}
+        self._desired = make_desired(self._place, size.agents).model_copy(update=least)
+        self._watch: asyncio.Task[None] | None = None
+
+    def start(self) -> Popen[bytes]:
+        """Start a coordinator."""
+        return start_coordinator(self._place, self.term, self._desired).popen
+
+    def players(self) -> Players:
+        """One process plays all agents."""
+        self._watch = asyncio.create_task(self._watch_as_operator())
+        settings = {
+            "kind": "regroup",
+            "address": f"{ADDRESS}:{self._place.port}",
+            "token": self._token,
+            "job": self._place.job,
+            "agents": self.size.agents,
+            "ranks": self.size.ranks,
+            "step_ms": STEP_MS,
+            "snapshot_steps": SNAPSHOT_STEPS,
+        }
+        return Players([self._program], [settings])
+
+    async def answers(self) -> bool:
+        """Whether it listens."""
+        with contextlib.suppress(aiohttp.ClientConnectionError):
+            async with self._session() as session, session.get("/healthz"):
+                return True
+        return False
+
+    async def ask_status(self) -> bool:
+        """As an operator does."""
+        return bool(await self._status())
+
+    async def has_taken_over(self, former: Answer) -> bool:
+        """Whether the generation is the same, with the same members."""
+        for _ in range(CHECKS):
+            status = await self._status()
+            if (number := status["generation"]) is not None:
+                here = sum(not member["lost"] for member in status["members"])
+                self.report(f"term {self.term}: generation {number} with {here} agents")
+                return tuple(number) == former.generation and here == former.of
+            await asyncio.sleep(CHECK_SECONDS)
+        return False
+
+    async def _status(self) -> dict[str, Any]:
+        async with self._session() as session, session.get("/v1/status") as answer:
+            found: dict[str, Any] = await answer.json()
+            return found
+
+    async def _watch_as_operator(self) -> None:
+        """Until the coordinator is gone."""
+        with contextlib.suppress(aiohttp.ClientError):
+            async with self._session() as session, session.get("/v1/watch?every=5") as answer:
+                async for _ in answer.content.iter_any():
+                    pass
+
+    def _session(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            f"http://{ADDRESS}:{self._place.port}",
+            headers={"Authorization": f"Bearer {self._token}"},
+            timeout=aiohttp.ClientTimeout(total=None),
+            raise_for_status=True,
+        )

@@ -1,0 +1,51 @@
+"""What all subjects of the benchmark have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STEP_MS = 500
+"""Of all ranks at the same time. A rank reports its progress no more often."""
+SNAPSHOT_STEPS = 10
+"""Steps between two memory snapshots, as by default."""
+FORM_SECONDS, RECOVERY_SECONDS, RESYNC_SECONDS = 120.0, 120.0, 60.0
+"""What has not come by then does not count as come."""
+STEADY_SECONDS, QUICK_STEADY_SECONDS = 10.0, 2.0
+STATUSES = 5
+ANSWER_SECONDS = 20.0
+"""For each status, and for a successor to have taken over."""
+START_SECONDS = 120.0
+MOST_MIB = 4096
+"""A process that needs more is ended, so that the machine is not."""
+UNITS = {
+    "formed": "count",
+    "form_seconds": "s",
+    "recovered": "count",
+    "recovery_seconds": "s",
+    "resynced": "count",
+    "resync_seconds": "s",
+    "steady_cpu_share": "%",
+    "simulation_cpu_share": "%",
+    "steps_per_second": "1/s",
+    "rss_mb": "MiB",
+    "rss_peak_mb": "MiB",
+    "megabytes_sent": "MB",
+    "status_seconds": "s",
+    "heartbeat_lag_p99_seconds": "s",
+    "needless_generations": "count",
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many agents are played, with how many ranks each, and for how long they train."""
+
+    agents: int
+    ranks: int = 8
+    steady_seconds: float = STEADY_SECONDS
+
+    @classmethod
+    def of(cls, case: str) -> Size:
+        """Read agents-16 or agents-16-quick."""
+        agents, _, quick = case.removeprefix("agents-").partition("-")
+        return cls(int(agents), steady_seconds=QUICK_STEADY_SECONDS if quick else STEADY_SECONDS)

@@ -1,0 +1,34 @@
+"""`completion`: what makes a shell complete verbs, flags and names of jobs."""
+
+from __future__ import annotations
+
+import click
+
+from regroup.cli.cluster_options import Verb
+
+_VARIABLE = "_KUBECTL_TRAININGJOB_COMPLETE"
+
+
+@click.command(
+    cls=Verb,
+    examples=(
+        "source <(kubectl trainingjob completion bash)",
+        'kubectl trainingjob completion zsh > "${fpath[1]}/_kubectl-trainingjob"',
+        "kubectl trainingjob completion fish | source",
+    ),
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    It is for `kubectl-trainingjob`. `kubectl trainingjob` needs no script of ours:
+    kubectl's own completion asks kubectl_complete-trainingjob, which is installed
+    beside this command.
+    """
+    from click.shell_completion import get_completion_class
+
+    from regroup.cli.kubectl_trainingjob import trainingjob
+
+    kind = get_completion_class(shell)
+    assert kind is not None, shell
+    click.echo(kind(trainingjob, {}, "kubectl-trainingjob", _VARIABLE).source())

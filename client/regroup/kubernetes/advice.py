@@ -1,0 +1,110 @@
+"""What to do about each reason for which a job waits, in a sentence. Pure.
+
+docs/concepts/waiting.md says more, and has the reasons under the same three headings.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from regroup_trainer.protocol.waiting_reasons import WaitingReason as Reason
+
+Heals = Literal["no", "maybe", "yes"]
+HEALS: dict[Heals, str] = {
+    "no": "no, somebody has to act",
+    "maybe": "often within a minute; look closer when it lasts longer",
+    "yes": "yes, by itself within seconds, or in the time that a save takes",
+}
+
+
+class Advice(NamedTuple):
+    """What follows from a reason."""
+
+    heals: Heals
+    """Whether the job trains on without anybody."""
+    what_to_do: str
+    """NAME stands for the job."""
+
+
+_BY_REASON: dict[Reason, Advice] = {
+    Reason.InvalidSpec: Advice("no", "correct the field that the message names"),
+    Reason.NotSupported: Advice("no", "remove the field that the message names"),
+    Reason.ClaimMissing: Advice(
+        "no", "create the PersistentVolumeClaim that the message names (kubectl get pvc)"
+    ),
+    Reason.ClaimNotShared: Advice("no", "name a claim with access mode ReadWriteMany"),
+    Reason.ObjectConflict: Advice(
+        "no", "rename or delete the object that the message names, or rename the job"
+    ),
+    Reason.KeyMissing: Advice("no", "put the operator's key back (docs/tasks/rotate-key.md)"),
+    Reason.ApiError: Advice(
+        "no", "read the API server's answer in the message; often it is an admission webhook"
+    ),
+    Reason.QuotaExceeded: Advice(
+        "no", "raise the quota, delete what uses it, or ask for less (spec.resources)"
+    ),
+    Reason.InternalError: Advice(
+        "maybe", "read the operator's log, and report the error; pods that run go on"
+    ),
+    Reason.ImageError: Advice(
+        "no", "correct the image's name, its pull secret, or the node's way to the registry"
+    ),
+    Reason.CreateContainerConfigError: Advice(
+        "no", "make the Secret or ConfigMap that is missing, or correct its name in spec.template"
+    ),
+    Reason.CoordinatorCrashing: Advice(
+        "no", "read the coordinator's log: kubectl logs POD --previous"
+    ),
+    Reason.FailedMount: Advice("no", "make or repair the claim, Secret or server of the volume"),
+    Reason.ContainerCreating: Advice(
+        "maybe", "look at the pod's events: an image is still being pulled, or a mount is missing"
+    ),
+    Reason.WorkerSilent: Advice(
+        "maybe", "read the worker's log; the operator replaces it 30 s after its last sign of life"
+    ),
+    Reason.Suspended: Advice("no", "to train on: kubectl trainingjob resume NAME"),
+    Reason.Unschedulable: Advice(
+        "no", "free or add nodes, or ask for less (spec.resources, spec.template)"
+    ),
+    Reason.VolumeUnavailable: Advice(
+        "no", "free space, or repair the volume; delete no pod: states wait in memory"
+    ),
+    Reason.CoordinatorPending: Advice("maybe", "look at the coordinator's pod: kubectl describe"),
+    Reason.CoordinatorUnreachable: Advice(
+        "maybe", "read the coordinator's log; check network policies between it and the operator"
+    ),
+    Reason.StorePending: Advice("maybe", "look at the store's pod: kubectl describe"),
+    Reason.NoWorkersYet: Advice(
+        "maybe", "look at the workers: kubectl get pods -l regroup.dev/job=NAME"
+    ),
+    Reason.TooFewWorkers: Advice(
+        "maybe", "look at the workers: kubectl get pods -l regroup.dev/job=NAME"
+    ),
+    Reason.BackOff: Advice(
+        "maybe",
+        "read the logs of the pods that failed: kubectl trainingjob logs NAME --failed; to try "
+        "again at once, suspend and resume the job",
+    ),
+    Reason.GenerationStarting: Advice(
+        "maybe", "read the workers' logs; a large state takes minutes to load"
+    ),
+    Reason.ReservingNumber: Advice(
+        "maybe", "check that the volume responds on the coordinator's node"
+    ),
+    Reason.Suspending: Advice("yes", "nothing: the ranks save, then the pods are given back"),
+    Reason.GenerationFailed: Advice("yes", "nothing: the next generation follows"),
+    Reason.GenerationEnding: Advice("yes", "nothing: the next generation follows"),
+    Reason.CutOffGeneration: Advice("yes", "check the network between the nodes if it lasts"),
+    Reason.FormerWorkersAwaited: Advice("yes", "nothing: missing workers count as lost soon"),
+    Reason.WorkerSuspect: Advice("yes", "nothing: the worker answers soon, or is replaced"),
+    Reason.RanksLeaving: Advice("yes", "nothing: agents kill the ranks that are late"),
+    Reason.GatheringWorkers: Advice("yes", "nothing: the job trains in a few seconds"),
+}
+_ELSE = Advice("maybe", "read the message, and the events of the job and its pods")
+
+
+def advice(reason: str, job: str) -> Advice:
+    """What follows from a reason; a general advice for one of another release."""
+    known = Reason.__members__.get(reason)
+    heals, what_to_do = _BY_REASON[known] if known is not None else _ELSE
+    return Advice(heals, what_to_do.replace("NAME", job))

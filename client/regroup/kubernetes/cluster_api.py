@@ -1,0 +1,260 @@
+"""The requests of `kubectl trainingjob`, sent by the official client of Kubernetes.
+
+Objects are returned as JSON has them. Every method raises ClusterError.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from regroup.kubernetes.cluster_errors import ClusterError, Request, refusal, unreachable
+from regroup.kubernetes.kubeconfig import Target
+from regroup_operator.api.names import selector
+from regroup_operator.api.resource import GROUP, PLURAL, VERSION, Object
+from regroup_operator.observe.bounded_json import MOST_BYTES, decode
+
+CONNECT_SECONDS = 10.0
+PAGE = 100
+"""Objects that are read at once."""
+LONGEST_LINE = 8 * 1024 * 1024
+"""Bytes. A longer line of a log comes in pieces."""
+_CUSTOM = {"group": GROUP, "version": VERSION, "plural": PLURAL}
+
+
+@dataclass(frozen=True)
+class LogQuery:
+    """Which part of a container's log."""
+
+    follow: bool = False
+    previous: bool = False
+    """Of the container before its last restart."""
+    tail_lines: int | None = None
+    since_seconds: int | None = None
+
+
+class ClusterApi:
+    """A connection to one API server, as the user of the kubeconfig."""
+
+    def __init__(self, target: Target, timeout_seconds: float = 30.0) -> None:
+        """Raises ClusterError when the kubeconfig or its credentials cannot be used."""
+        from kubernetes import client
+
+        logging.getLogger("urllib3").setLevel(logging.ERROR)  # its retries are no news
+        self._api = target.connect()
+        self._custom = client.CustomObjectsApi(self._api)
+        self._timeout = timeout_seconds
+
+    @functools.cached_property
+    def _core(self) -> Any:
+        """Imported when it is needed: that takes longer than all the rest."""
+        from kubernetes.client import CoreV1Api
+
+        return CoreV1Api(self._api)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._api.close()
+
+    # --- TrainingJobs -----------------------------------------------------------------------------
+
+    def job(self, namespace: str, name: str) -> Object:
+        """One TrainingJob."""
+        asked = Request("get", PLURAL, namespace, name)
+        return self._ask(
+            asked, self._custom.get_namespaced_custom_object, **self._named(namespace, name)
+        )
+
+    def jobs(self, namespace: str | None, label_selector: str = "") -> list[Object]:
+        """The TrainingJobs of a namespace, or of all."""
+        chosen = {"label_selector": label_selector} if label_selector else {}
+        if namespace is None:
+            asked = Request("list", PLURAL)
+            return self._list(asked, self._custom.list_cluster_custom_object, **_CUSTOM, **chosen)
+        asked = Request("list", PLURAL, namespace)
+        call = self._custom.list_namespaced_custom_object
+        return self._list(asked, call, namespace=namespace, **_CUSTOM, **chosen)
+
+    def create_job(self, namespace: str, document: Object, *, dry_run: bool) -> Object:
+        """Create a TrainingJob; `dry_run`: only ask whether the API server would."""
+        asked = Request("create", PLURAL, namespace, str(document["metadata"]["name"]))
+        call = self._custom.create_namespaced_custom_object
+        options = {**_CUSTOM, "field_validation": "Strict", **_dry(dry_run)}
+        return self._ask(asked, call, namespace=namespace, body=document, **options)
+
+    def patch_job(self, namespace: str, name: str, patch: Object, *, dry_run: bool) -> Object:
+        """Merge `patch` into a TrainingJob."""
+        asked = Request("patch", PLURAL, namespace, name)
+        call = self._custom.patch_namespaced_custom_object
+        return self._ask(asked, call, **self._named(namespace, name), body=patch, **_dry(dry_run))
+
+    def scale_job(self, namespace: str, name: str, replicas: int, *, dry_run: bool) -> Object:
+        """Set the number of workers. Returns the Scale."""
+        asked = Request("patch", f"{PLURAL}/scale", namespace, name)
+        call = self._custom.patch_namespaced_custom_object_scale
+        patch = {"spec": {"replicas": replicas}}
+        return self._ask(asked, call, **self._named(namespace, name), body=patch, **_dry(dry_run))
+
+    def watch_job(
+        self, namespace: str, name: str, version: str, seconds: float
+    ) -> Iterator[tuple[str, Object]]:
+        """Yield what happens to a TrainingJob after the resource version, for so long: ADDED,
+        MODIFIED or DELETED, and the object; ERROR when the version is too old.
+        """
+        asked = Request("watch", PLURAL, namespace, name)
+        options = {
+            **_CUSTOM,
+            "namespace": namespace,
+            "field_selector": f"metadata.name={name}",
+            "resource_version": version,
+            "watch": True,
+            "timeout_seconds": max(1, round(seconds)),
+            "_request_timeout": (CONNECT_SECONDS, seconds + self._timeout),
+        }
+        for line in self._lines(asked, self._custom.list_namespaced_custom_object, **options):
+            event = _object(asked, line)
+            yield str(event.get("type")), event.get("object") or {}
+
+    # --- what belongs to them ---------------------------------------------------------------------
+
+    def pods(self, namespace: str, job: str) -> list[Object]:
+        """The pods of a job, of all roles."""
+        asked = Request("list", "pods", namespace)
+        call = self._core.list_namespaced_pod
+        return self._list(asked, call, namespace=namespace, label_selector=selector(job))
+
+    def events(self, namespace: str, field_selector: str = "") -> list[Object]:
+        """Events of a namespace."""
+        asked = Request("list", "events", namespace)
+        call = self._core.list_namespaced_event
+        return self._list(asked, call, namespace=namespace, field_selector=field_selector or None)
+
+    def node(self, name: str) -> Object:
+        """One node."""
+        return self._ask(Request("get", "nodes", name=name), self._core.read_node, name=name)
+
+    def quotas(self, namespace: str) -> list[Object]:
+        """The quotas of a namespace."""
+        asked = Request("list", "resourcequotas", namespace)
+        return self._list(asked, self._core.list_namespaced_resource_quota, namespace=namespace)
+
+    def lease(self, namespace: str, name: str) -> Object:
+        """A Lease."""
+        asked = Request("get", "leases", namespace, name)
+        where = {"group": "coordination.k8s.io", "version": "v1", "plural": "leases"}
+        call = self._custom.get_namespaced_custom_object
+        return self._ask(asked, call, namespace=namespace, name=name, **where)
+
+    def server_version(self) -> str:
+        """The version of Kubernetes, as v1.30.0."""
+        from kubernetes.client import VersionApi
+
+        found = self._ask(Request("get", "/version"), VersionApi(self._api).get_code)
+        return str(found.get("gitVersion", "unknown"))
+
+    def delete_pod(self, namespace: str, name: str) -> None:
+        """Delete a pod by force: the object goes at once, and its node kills the containers."""
+        asked = Request("delete", "pods", namespace, name)
+        call = self._core.delete_namespaced_pod
+        self._ask(asked, call, namespace=namespace, name=name, grace_period_seconds=0)
+
+    def log(self, namespace: str, pod: str, container: str, query: LogQuery) -> Iterator[str]:
+        """Yield the lines of a container's log; with `follow` until the container ends, however
+        long it is silent.
+        """
+        asked = Request("get", "pods/log", namespace, pod)
+        options: dict[str, Any] = {
+            "namespace": namespace,
+            "name": pod,
+            "container": container,
+            "follow": query.follow,
+            "previous": query.previous,
+            "tail_lines": query.tail_lines,
+            "since_seconds": query.since_seconds,
+        }
+        if not query.follow:
+            options["_request_timeout"] = (CONNECT_SECONDS, self._timeout)
+        for line in self._lines(asked, self._core.read_namespaced_pod_log, **options):
+            yield line.decode(errors="backslashreplace")
+
+    # --- how --------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _named(namespace: str, name: str) -> dict[str, str]:
+        return {**_CUSTOM, "namespace": namespace, "name": name}
+
+    def _ask(self, asked: Request, call: Callable[..., Any], **options: Any) -> Object:
+        with self._explained(asked):
+            timeout = (min(CONNECT_SECONDS, self._timeout), self._timeout)
+            return _object(
+                asked, call(_preload_content=False, _request_timeout=timeout, **options).data
+            )
+
+    def _list(self, asked: Request, call: Callable[..., Any], **options: Any) -> list[Object]:
+        """All pages of a collection."""
+        found: list[Object] = []
+        following: dict[str, str] = {}
+        while True:
+            page = self._ask(asked, call, limit=PAGE, **options, **following)
+            found += [item for item in page.get("items") or () if isinstance(item, dict)]
+            token = (page.get("metadata") or {}).get("continue")
+            if not token:
+                return found
+            following = {"_continue": token}
+
+    def _lines(self, asked: Request, call: Callable[..., Any], **options: Any) -> Iterator[bytes]:
+        """Yield each line of an answer once it comes."""
+        with self._explained(asked):
+            response = call(_preload_content=False, **options)
+            rest = b""
+            try:
+                for chunk in response.stream(decode_content=True):
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    yield from lines
+                    if len(rest) > LONGEST_LINE:
+                        yield rest
+                        rest = b""
+                if rest:
+                    yield rest
+            finally:
+                response.close()
+
+    @contextmanager
+    def _explained(self, asked: Request) -> Iterator[None]:
+        """Raise what the client raises as a ClusterError."""
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            yield
+        except ApiException as error:
+            raise refusal(asked, error.status or 0, error.body) from None
+        except (HTTPError, OSError) as error:
+            why = getattr(error, "reason", None) or error
+            raise unreachable(self._api.configuration.host, why) from None
+
+
+def _dry(dry_run: bool) -> dict[str, str]:
+    return {"dry_run": "All"} if dry_run else {}
+
+
+def _object(asked: Request, text: bytes) -> Object:
+    """What lies very deep in it is None: a tenant may write anything into a job.
+
+    Raises ClusterError for what is no object in JSON, as a proxy may answer.
+    """
+    try:
+        value = decode(text) if len(text) <= MOST_BYTES else json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ClusterError(
+            f"cannot {asked}: the answer is no object in JSON: is the server of --context an API "
+            "server?"
+        )
+    return value

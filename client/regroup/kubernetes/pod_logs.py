@@ -1,0 +1,176 @@
+"""`logs`: the lines of all workers of a job as they come, each with its rank or pod in front.
+
+Agents already put `rank N: ` before what a rank writes. Other lines get the name of their pod.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from regroup.kubernetes.cluster_api import LogQuery
+from regroup.kubernetes.cluster_errors import ClusterError
+from regroup.kubernetes.job_record import JobRecord
+from regroup.kubernetes.pod_record import PodRecord
+from regroup_operator.api.names import WORKER
+
+_RANK = re.compile(r"rank (\d+): ")
+LOOK_SECONDS = 2.0
+"""Pause between two looks for pods that have replaced others."""
+_QUEUED = 10_000
+"""Lines that wait to be printed; a pod that is ahead waits too."""
+
+
+class LogSource(Protocol):
+    """What is needed of ClusterApi."""
+
+    def log(self, namespace: str, pod: str, container: str, query: LogQuery) -> Iterator[str]:
+        """The lines of a container's log."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which lines."""
+
+    rank: int | None = None
+    failed: bool = False
+    """Only of pods in which a container failed."""
+    prefixed: bool = True
+    """Whether agents put the rank in front: not under launcher torchrun."""
+
+    def pods(self, job: JobRecord, pods: Sequence[PodRecord]) -> list[PodRecord]:
+        """The pods whose logs are read. Under torchrun that of a rank is known by the status."""
+        chosen = [pod for pod in pods if pod.failed or (not self.failed and pod.role == WORKER)]
+        if self.rank is None or self.prefixed:
+            return chosen
+        first = max(
+            (w for w in job.status.workers if w.rank is not None and w.rank <= self.rank),
+            key=lambda w: w.rank or 0,
+            default=None,
+        )
+        return [pod for pod in chosen if first is not None and pod.name == first.pod]
+
+    def shown(self, pod: str, line: str) -> str | None:
+        """The line as it is printed; None where it is not."""
+        found = _RANK.match(line)
+        if self.rank is not None and self.prefixed:
+            return line if found and int(found[1]) == self.rank else None
+        return line if found else f"{pod}: {line}"
+
+
+def choose(job: JobRecord, rank: int | None, *, failed: bool) -> Choice:
+    """What the options choose for this job."""
+    return Choice(rank, failed, prefixed=job.spec.get("launcher") != "torchrun")
+
+
+def queries(pod: PodRecord, wanted: LogQuery) -> list[LogQuery]:
+    """The logs to read of a pod: that of a container that failed, before it was started again, and
+    that of the one which runs.
+    """
+    if pod.phase == "Pending" and pod.end is None:
+        return []
+    before = pod.end is not None and pod.end.before_restart
+    former = [replace(wanted, follow=False, previous=True)] if before else []
+    return [*former, wanted]
+
+
+def read_logs(
+    source: LogSource,
+    namespace: str,
+    pods: Sequence[PodRecord],
+    choice: Choice,
+    query: LogQuery,
+    note: Callable[[str], None],
+) -> Iterator[str]:
+    """Yield the lines of one pod after the other. A log that is gone is passed to `note`."""
+    for pod in pods:
+        for one in queries(pod, query):
+            try:
+                lines = source.log(namespace, pod.name, pod.container, one)
+                yield from filter(None, (choice.shown(pod.name, line) for line in lines))
+            except ClusterError as error:
+                note(f"{pod.name}: {error}")
+
+
+@dataclass
+class Follower:
+    """Follows the logs of all pods of a job, of those that replace others too."""
+
+    source: LogSource
+    look: Callable[[], tuple[JobRecord, list[PodRecord]]]
+    """The job and its pods as they are. May raise ClusterError."""
+    choice: Choice
+    query: LogQuery
+    note: Callable[[str], None]
+    pause: float = LOOK_SECONDS
+    _lines: queue.Queue[str] = field(default_factory=lambda: queue.Queue(_QUEUED))
+    _threads: dict[str, threading.Thread] = field(default_factory=dict)
+    _ends: dict[str, float] = field(default_factory=dict)
+    """Pod -> when the stream of its log ended."""
+    _told: set[str] = field(default_factory=set)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines as they come, until the job has ended and all are read."""
+        ended, next_look = False, 0.0
+        while True:
+            if not ended and time.monotonic() >= next_look:
+                ended, next_look = self._look(), time.monotonic() + self.pause
+            try:
+                yield self._lines.get(timeout=self.pause / 4)
+            except queue.Empty:
+                if ended and not any(thread.is_alive() for thread in self._threads.values()):
+                    return
+
+    def _look(self) -> bool:
+        """Follow pods that are new. Returns whether the job has ended."""
+        try:
+            job, pods = self.look()
+        except ClusterError as error:
+            if not error.may_pass:
+                raise
+            self._tell(str(error))
+            return False
+        for pod in self.choice.pods(job, pods):
+            if query := self._query(pod):
+                # A daemon: a log that never ends must not keep the command.
+                work = threading.Thread(target=self._follow, args=(job, pod, query), daemon=True)
+                self._threads[pod.name] = work
+                work.start()
+        return job.has_ended
+
+    def _query(self, pod: PodRecord) -> LogQuery | None:
+        """What to read of a pod: all that was asked for, or what came since its stream broke while
+        it runs on; None while it is being read, and when it has ended.
+        """
+        if pod.phase == "Pending":
+            return None
+        if pod.name not in self._threads:
+            return self.query
+        if self._threads[pod.name].is_alive() or pod.phase != "Running" or pod.deleting:
+            return None
+        silent = time.monotonic() - self._ends.get(pod.name, math.inf)
+        if silent < 2 * self.pause:  # a pod that has just ended may still be shown as running
+            return None
+        return LogQuery(follow=True, since_seconds=math.ceil(silent))
+
+    def _follow(self, job: JobRecord, pod: PodRecord, query: LogQuery) -> None:
+        try:
+            lines = read_logs(self.source, job.namespace, [pod], self.choice, query, self._tell)
+            for line in lines:
+                self._lines.put(line)
+        except Exception as error:  # the end of a thread would show a traceback
+            self._tell(f"{pod.name}: {type(error).__name__}: {error}")
+        finally:
+            self._ends[pod.name] = time.monotonic()
+
+    def _tell(self, text: str) -> None:
+        """Note it, once."""
+        if text not in self._told:
+            self._told.add(text)
+            self.note(text)

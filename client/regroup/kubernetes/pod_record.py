@@ -1,0 +1,191 @@
+"""Pods, nodes and quotas as values: what somebody who looks for a fault wants to know. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from regroup.kubernetes.job_record import time_of
+from regroup_operator.api.names import INDEX, MAIN_CONTAINER, ROLE, WORKER
+from regroup_operator.api.resource import Object
+
+PULL_REASONS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+
+
+@dataclass(frozen=True)
+class ContainerEnd:
+    """How a container ended."""
+
+    exit_code: int
+    reason: str
+    """OOMKilled, Error, Completed ..."""
+    message: str
+    time: datetime | None
+    before_restart: bool
+    """Whether the container has been started again since."""
+
+
+@dataclass(frozen=True)
+class PodRecord:
+    """One pod of a job."""
+
+    name: str
+    role: str
+    """worker, coordinator or store."""
+    index: int | None
+    """Of a worker."""
+    phase: str
+    node: str
+    created: datetime | None
+    deleting: bool
+    ready: bool
+    container: str
+    """Its main container."""
+    unschedulable: str
+    """What the scheduler says; empty when the pod has a node."""
+    waiting_reason: str
+    """Why a container does not run: ImagePullBackOff, CrashLoopBackOff ..."""
+    waiting_message: str
+    end: ContainerEnd | None
+    """How its main container ended last."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether a container of it ended with an error."""
+        return self.phase == "Failed" or (self.end is not None and self.end.exit_code != 0)
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """A node on which a job has pods, or had."""
+
+    name: str
+    problems: tuple[str, ...]
+    """Why new pods do not run there: NotReady, cordoned, DiskPressure ..."""
+
+
+@dataclass(frozen=True)
+class QuotaRecord:
+    """A quota of the namespace."""
+
+    name: str
+    used_up: tuple[str, ...]
+    """What it allows no more of, as `pods 10 of 10`."""
+
+
+def read_pods(documents: Iterable[Object]) -> list[PodRecord]:
+    """The pods of a job: coordinator first, then the workers in order."""
+    pods = [_read_pod(document) for document in documents]
+    return sorted(pods, key=lambda pod: (pod.role == WORKER, pod.index or 0, pod.name))
+
+
+def _read_pod(document: Object) -> PodRecord:
+    metadata, spec = document.get("metadata") or {}, document.get("spec") or {}
+    status, labels = document.get("status") or {}, metadata.get("labels") or {}
+    conditions = {c.get("type"): c for c in status.get("conditions") or ()}
+    states = (*(status.get("initContainerStatuses") or ()), *_statuses(status))
+    waiting = next(filter(None, (_state(s, "waiting") for s in states)), {})
+    index = str(labels.get(INDEX, ""))
+    return PodRecord(
+        name=str(metadata.get("name", "")),
+        role=str(labels.get(ROLE, "")),
+        index=int(index) if index.isdecimal() else None,
+        phase=str(status.get("phase") or "Unknown"),
+        node=str(spec.get("nodeName") or ""),
+        created=time_of(metadata.get("creationTimestamp")),
+        deleting="deletionTimestamp" in metadata,
+        ready=(conditions.get("Ready") or {}).get("status") == "True",
+        container=_main_container(spec),
+        unschedulable=_unschedulable(conditions.get("PodScheduled") or {}),
+        waiting_reason=str(waiting.get("reason") or ""),
+        waiting_message=str(waiting.get("message") or ""),
+        end=_end(_statuses(status)),
+    )
+
+
+def _statuses(status: Object) -> list[Any]:
+    return list(status.get("containerStatuses") or ())
+
+
+def _state(container: Object, kind: str) -> dict[str, Any]:
+    return (container.get("state") or {}).get(kind) or {}
+
+
+def _main_container(spec: Object) -> str:
+    names = [str(c.get("name")) for c in spec.get("containers") or ()]
+    return MAIN_CONTAINER if MAIN_CONTAINER in names or not names else names[0]
+
+
+def _unschedulable(condition: Object) -> str:
+    if condition.get("status") != "False":
+        return ""
+    return str(condition.get("message") or condition.get("reason") or "no node was found")
+
+
+def _end(containers: list[Any]) -> ContainerEnd | None:
+    """The newest end of the main container: of this one, or of the one before its restart."""
+    main = next((c for c in containers if c.get("name") == MAIN_CONTAINER), None)
+    main = main or (containers[0] if containers else {})
+    now = _state(main, "terminated")
+    ended = now or (main.get("lastState") or {}).get("terminated")
+    if not ended:
+        return None
+    return ContainerEnd(
+        exit_code=int(ended.get("exitCode") or 0),
+        reason=str(ended.get("reason") or ""),
+        message=str(ended.get("message") or ""),
+        time=time_of(ended.get("finishedAt")),
+        before_restart=not now,
+    )
+
+
+def read_node(document: Object) -> NodeRecord:
+    """A node."""
+    conditions = (document.get("status") or {}).get("conditions") or ()
+    problems = [_node_problem(c) for c in conditions]
+    if (document.get("spec") or {}).get("unschedulable"):
+        problems.append("it is cordoned")
+    name = str((document.get("metadata") or {}).get("name", ""))
+    return NodeRecord(name, tuple(filter(None, problems)))
+
+
+def _node_problem(condition: Object) -> str:
+    """A node shall be Ready, and have no pressure."""
+    kind, status = str(condition.get("type")), condition.get("status")
+    good = "True" if kind == "Ready" else "False"
+    if status == good:
+        return ""
+    what = "it is not Ready" if kind == "Ready" else f"it has {kind}"
+    said = str(condition.get("message") or "")
+    return f"{what} ({said})" if said else what
+
+
+def read_quota(document: Object) -> QuotaRecord:
+    """A quota."""
+    status = document.get("status") or {}
+    hard, used = status.get("hard") or {}, status.get("used") or {}
+    full = [
+        f"{what} {used[what]} of {limit}"
+        for what, limit in hard.items()
+        if what in used and amount(used[what]) >= amount(limit)
+    ]
+    return QuotaRecord(str((document.get("metadata") or {}).get("name", "")), tuple(full))
+
+
+_SUFFIXES = {
+    "m": 1e-3,
+    **dict(zip("kMGTPE", (1e3, 1e6, 1e9, 1e12, 1e15, 1e18), strict=True)),
+    **{f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", 1)},
+}
+
+
+def amount(quantity: object) -> float:
+    """A quantity of Kubernetes as a number; 0 where it is none."""
+    text = str(quantity)
+    suffix = next((s for s in sorted(_SUFFIXES, key=len, reverse=True) if text.endswith(s)), "")
+    try:
+        return float(text.removesuffix(suffix)) * _SUFFIXES.get(suffix, 1.0)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,90 @@
+"""Reads from a cluster what `why` looks at. What may not be read is named, and does not end it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import TypeVar
+
+from regroup.kubernetes.cluster_api import ClusterApi
+from regroup.kubernetes.cluster_errors import ClusterError
+from regroup.kubernetes.event_record import EventRecord, read_events
+from regroup.kubernetes.job_record import JobRecord, read_job
+from regroup.kubernetes.pod_record import NodeRecord, PodRecord, read_node, read_pods, read_quota
+from regroup.kubernetes.why_report import Scene, operator_sign
+
+T = TypeVar("T")
+NODES_READ = 16
+LEASE = "regroup-operator"
+_NOT_FOUND = 404
+_GAPS = {
+    403: "your role may not read this",
+    _NOT_FOUND: "not found (see --operator-namespace)",
+}
+"""Status of a refusal -> words for it."""
+
+
+def gather(api: ClusterApi, namespace: str, name: str, operator: str, now: datetime) -> Scene:
+    """The scene of one job. `operator`: the namespace of the operator. Raises ClusterError when the
+    job itself cannot be read.
+    """
+    job = read_job(api.job(namespace, name))
+    gaps: list[str] = []
+    pods = _try("pods", gaps, lambda: read_pods(api.pods(namespace, name))) or []
+    events = _try("events", gaps, lambda: events_of(api, namespace, job, pods)) or []
+    quotas = _try("quotas", gaps, lambda: [read_quota(q) for q in api.quotas(namespace)]) or []
+    lease = _try("Lease of the operator", gaps, lambda: api.lease(operator, LEASE))
+    return Scene(
+        job=job,
+        operator=operator_sign(job, lease, pods, now),
+        pods=pods,
+        events=events,
+        nodes=_nodes(api, job, pods, gaps),
+        quotas=quotas,
+        gaps=gaps,
+    )
+
+
+def events_of(
+    api: ClusterApi, namespace: str, job: JobRecord, pods: list[PodRecord]
+) -> list[EventRecord]:
+    """The events of the job and of its pods, those that are gone included."""
+    own = {("TrainingJob", job.name), *(("Pod", pod.name) for pod in pods)}
+    gone = {("Pod", recovery.pod) for recovery in job.status.recoveries if recovery.pod}
+    found = read_events(api.events(namespace))
+    return [event for event in found if (event.kind, event.name) in own | gone]
+
+
+def _nodes(
+    api: ClusterApi, job: JobRecord, pods: list[PodRecord], gaps: list[str]
+) -> list[NodeRecord]:
+    """The nodes of the pods, of the last recoveries, and those that the job avoids."""
+    lost = [recovery.node for recovery in job.status.recoveries[-2:]]
+    avoided = (*job.status.suspected_nodes, *job.status.excluded_nodes)
+    names = dict.fromkeys(name for name in (*(p.node for p in pods), *lost, *avoided) if name)
+    found = []
+    for name in list(names)[:NODES_READ]:
+        before = len(gaps)
+        node = _try("nodes", gaps, partial(_node, api, name))
+        if len(gaps) > before:
+            break  # the others may not be read either
+        found += [node] if node else []
+    return found
+
+
+def _node(api: ClusterApi, name: str) -> NodeRecord:
+    try:
+        return read_node(api.node(name))
+    except ClusterError as error:
+        if error.status != _NOT_FOUND:
+            raise
+        return NodeRecord(name, ("it does not exist any more",))
+
+
+def _try(what: str, gaps: list[str], read: Callable[[], T]) -> T | None:
+    try:
+        return read()
+    except ClusterError as error:
+        gaps.append(f"{what}: {_GAPS.get(error.status) or error}")
+        return None

@@ -1,0 +1,274 @@
+"""`why`: the reason that the operator gives, and what supports it. Pure.
+
+The operator judges. Only where it is away, or has not looked yet, `own_judgement` looks at pods and
+events itself, and the report says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from regroup.kubernetes import job_summary
+from regroup.kubernetes.advice import HEALS, advice
+from regroup.kubernetes.event_record import EventRecord
+from regroup.kubernetes.job_record import JobRecord, time_of
+from regroup.kubernetes.own_judgement import own_judgement
+from regroup.kubernetes.pod_record import NodeRecord, PodRecord, QuotaRecord
+from regroup.kubernetes.quantities import age, ago
+from regroup.kubernetes.text_tables import bullets, paragraph
+from regroup_operator.api.resource import Object
+
+EVENTS_SHOWN = 6
+PODS_SHOWN = 8
+RECENT_SECONDS = 3600.0
+"""Older events and recoveries are no evidence."""
+HAS_ENDED = "no, it has ended"
+PATIENCE_SECONDS = 60.0
+"""An operator that has not looked at a spec for so long is away."""
+
+
+@dataclass(frozen=True)
+class OperatorSign:
+    """Whether the operator is at work."""
+
+    state: Literal["present", "away", "unknown"]
+    evidence: str
+    """Empty when nothing can be said."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All that is known of a job. What may not be read is missing, and in `gaps`."""
+
+    job: JobRecord
+    operator: OperatorSign
+    pods: Sequence[PodRecord] = ()
+    events: Sequence[EventRecord] = ()
+    """Of the job and its pods, newest first."""
+    nodes: Sequence[NodeRecord] = ()
+    quotas: Sequence[QuotaRecord] = ()
+    gaps: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class WhyReport:
+    """What `why -o json` shows."""
+
+    namespace: str
+    name: str
+    trains: bool
+    reason: str
+    """One word."""
+    message: str
+    """One sentence."""
+    judged_by: Literal["operator", "kubectl trainingjob"]
+    heals: str
+    what_to_do: str
+    evidence: tuple[str, ...]
+    not_seen: tuple[str, ...]
+    """What could not be read, and why."""
+
+
+def operator_sign(
+    job: JobRecord, lease: Object | None, pods: Sequence[PodRecord], now: datetime
+) -> OperatorSign:
+    """From the operator's Lease, where it can be read; else from what it has left undone."""
+    if lease is not None:
+        return _sign_of_lease(lease, now)
+    for time, undone in _left_undone(job, pods):
+        if time is not None and (now - time).total_seconds() > PATIENCE_SECONDS:
+            return OperatorSign("away", f"{undone}, {ago(time, now)}")
+    return OperatorSign("unknown", "")
+
+
+def _left_undone(
+    job: JobRecord, pods: Sequence[PodRecord]
+) -> Iterator[tuple[datetime | None, str]]:
+    """What an operator would have written into the status, and since when."""
+    if not job.has_status:
+        yield job.created, "the job has no status, and was created"
+    elif job.status.observed_generation < job.generation:
+        yield job.spec_time, "the status is older than the newest spec, which was written"
+    for pod in pods:
+        end = pod.end.time if pod.end else None
+        if end is not None and job.status_time is not None and end > job.status_time:
+            yield end, f"the status is older than the end of pod {pod.name}"
+
+
+def _sign_of_lease(lease: Object, now: datetime) -> OperatorSign:
+    spec = lease.get("spec") or {}
+    renewed, holder = time_of(spec.get("renewTime")), str(spec.get("holderIdentity") or "")
+    allowed = spec.get("leaseDurationSeconds")
+    limit = float(allowed if isinstance(allowed, int) else 15) * 2
+    if renewed is None or not holder:
+        return OperatorSign("away", "nobody holds the operator's Lease")
+    if (now - renewed).total_seconds() > limit:
+        return OperatorSign("away", f"the operator's Lease was renewed {ago(renewed, now)}")
+    return OperatorSign("present", f"the operator ({holder}) is at work")
+
+
+def explain(scene: Scene, now: datetime) -> WhyReport:
+    """Why the job does not train, or that it does."""
+    job = scene.job
+    judge: Literal["operator", "kubectl trainingjob"] = "operator"
+    if scene.operator.state == "away" and not job.has_ended:
+        judge = "kubectl trainingjob"
+        reason, message = own_judgement(scene.pods, scene.events, now)
+        heals, what_to_do = HEALS["no"], _OPERATOR_AWAY
+    else:
+        reason, message, heals, what_to_do = _by_the_operator(job)
+    return WhyReport(
+        namespace=job.namespace,
+        name=job.name,
+        trains=judge == "operator" and job.status.holds("Ready"),
+        reason=reason,
+        message=message,
+        judged_by=judge,
+        heals=heals,
+        what_to_do=what_to_do,
+        evidence=tuple(_evidence(scene, now)),
+        not_seen=tuple(scene.gaps),
+    )
+
+
+_OPERATOR_AWAY = (
+    "start the operator again (kubectl get pods -n regroup-system): without it no pod is replaced; "
+    "workers that train go on"
+)
+
+
+def _by_the_operator(job: JobRecord) -> tuple[str, str, str, str]:
+    """Reason, message, whether it heals, what to do."""
+    ready = job.status.condition("Ready")
+    for end in ("Failed", "Complete"):
+        condition = job.status.condition("Failed" if end == "Failed" else "Complete")
+        if condition is not None and condition.status == "True":
+            todo = _AFTER_FAILURE if end == "Failed" else "nothing: the job is done"
+            return condition.reason, condition.message, HAS_ENDED, todo
+    if ready is None:
+        message = "no operator has looked at this job yet"
+        return "NotObserved", message, HEALS["maybe"], "look again in a minute"
+    if ready.status == "True":
+        return ready.reason, job_summary.message(job), "it trains", "nothing"
+    found = advice(ready.reason, job.name)
+    said = ready.message or job.status.message
+    return ready.reason, said, HEALS[found.heals], found.what_to_do
+
+
+_AFTER_FAILURE = (
+    "mend what the message names, then delete the job and create it again; its checkpoints stay "
+    "on the volume"
+)
+
+
+# --- evidence -------------------------------------------------------------------------------------
+
+
+def _evidence(scene: Scene, now: datetime) -> Iterator[str]:
+    """Each with its source in front, the nearest to the job first."""
+    job = scene.job
+    yield f"status: {job_summary.figures(job)}; written {ago(job.status_time, now)}"
+    if scene.operator.evidence:
+        yield f"operator: {scene.operator.evidence}"
+    if job.unreadable:
+        yield f"status: cannot be read: {', '.join(job.unreadable)} (another release wrote it)"
+    yield from _conditions(job)
+    yield from _last_recovery(job, now)
+    yield from _pods(scene.pods, now)
+    for node in scene.nodes:
+        yield from (f"node {node.name}: {problem}" for problem in node.problems)
+    for quota in scene.quotas:
+        yield from (f"quota {quota.name}: used up: {what}" for what in quota.used_up)
+    yield from _events(scene.events, now)
+
+
+def _conditions(job: JobRecord) -> Iterator[str]:
+    """What they add to the reason, which is that of condition Ready."""
+    ready = job.status.condition("Ready")
+    for text in job_summary.condition_sentences(job):
+        if not text.startswith("Ready=") and (ready is None or ready.message not in text):
+            yield f"condition {text}"
+
+
+def _last_recovery(job: JobRecord, now: datetime) -> Iterator[str]:
+    last = job.status.recoveries[-1:] or ()
+    for recovery in last:
+        time = time_of(recovery.time)
+        if time is not None and (now - time).total_seconds() < RECENT_SECONDS:
+            where = f" on node {recovery.node}" if recovery.node else ""
+            yield f"last recovery, {ago(time, now)}: {recovery.cause}{where}: {recovery.message}"
+
+
+def _pods(pods: Sequence[PodRecord], now: datetime) -> Iterator[str]:
+    told = [f"pod {pod.name}: {text}" for pod in pods if (text := pod_problem(pod, now))]
+    yield from told[:PODS_SHOWN]
+    if len(told) > PODS_SHOWN:
+        yield f"and {len(told) - PODS_SHOWN} more pods like these"
+
+
+def pod_problem(pod: PodRecord, now: datetime) -> str:
+    """What is wrong with a pod; empty when nothing is."""
+    where = f" on node {pod.node}" if pod.node else ""
+    if pod.deleting:
+        return f"is being deleted{where}"
+    if pod.unschedulable and not pod.node:
+        return f"has no node for {age(pod.created, now)}: {pod.unschedulable}"
+    if pod.waiting_reason:
+        said = f": {pod.waiting_message}" if pod.waiting_message else ""
+        return f"{pod.waiting_reason}{where}{said}{_ended(pod, now)}"
+    if pod.phase in ("Pending", "Unknown"):
+        return f"{pod.phase} for {age(pod.created, now)}{where}"
+    return f"{pod.phase}{where}{_ended(pod, now)}" if pod.failed else ""
+
+
+def _ended(pod: PodRecord, now: datetime) -> str:
+    end = pod.end
+    if end is None:
+        return ""
+    when = f" {ago(end.time, now)}" if end.time else ""
+    reason = f", {end.reason}" if end.reason and end.reason != "Error" else ""
+    return f"; its container ended with exit code {end.exit_code}{reason}{when}"
+
+
+def _events(events: Sequence[EventRecord], now: datetime) -> Iterator[str]:
+    """Recent warnings, one of each kind, the newest first."""
+    told: set[tuple[str, str]] = set()
+    for event in events:
+        recent = event.time and (now - event.time).total_seconds() < RECENT_SECONDS
+        key = (event.reason, event.message)
+        if event.type != "Warning" or not recent or key in told or len(told) >= EVENTS_SHOWN:
+            continue
+        told.add(key)
+        times = f", {event.count} times" if event.count > 1 else ""
+        about = f" about {event.kind.lower()} {event.name}" if event.kind != "TrainingJob" else ""
+        yield f"event {event.reason}{about}, {ago(event.time, now)}{times}: {event.message}"
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def why_lines(report: WhyReport, width: int) -> list[str]:
+    """The report for a person."""
+    lines = paragraph(f"{_head(report)}: {report.reason}: {report.message}", width)
+    if report.judged_by != "operator":
+        lines += paragraph(
+            "(Judged by kubectl trainingjob from pods and events: the operator is away.)", width
+        )
+    lines += ["", "Evidence:", *(bullets(report.evidence, width) or ["  none"])]
+    if report.not_seen:
+        lines += ["", "Not seen:", *bullets(report.not_seen, width)]
+    if not report.trains:
+        lines += ["", *paragraph(f"Heals: {report.heals}", width)]
+        lines += paragraph(f"Do: {report.what_to_do}", width)
+    return lines
+
+
+def _head(report: WhyReport) -> str:
+    if report.judged_by != "operator":
+        return f"{report.name}, without an operator"
+    if report.heals == HAS_ENDED:
+        return f"{report.name} has ended"
+    return f"{report.name} {'trains' if report.trains else 'does not train'}"

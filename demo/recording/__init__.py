@@ -1,0 +1,8 @@
+"""Records the history that the pictures of the dashboards show: a run with faults on this machine,
+with everything real but the nodes.
+"""
+
+from pathlib import Path
+
+FILE = Path(__file__).with_name("history.gz")
+"""What was recorded last."""

@@ -1,0 +1,443 @@
+"""The verbs of `kubectl trainingjob` on a real API server, with statuses that the tests write."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from devcluster.apiserver import ApiServer
+from devcluster.pki import Identity
+from regroup.cli.kubectl_trainingjob import trainingjob
+from regroup_operator.api.timestamps import format_time
+from tests.support.cluster_objects import condition, event_object, running_status, waiting_status
+from tests.support.kube_api import ROOT, Api, Json, Namespace, install_definition
+from tests.support.specs import SMALLEST, VALID_JOB
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600)]
+_numbers = itertools.count(1)
+PROGRAMS = Path(sys.executable).parent
+PAGE = (ROOT / "docs/tasks/command-line.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        install_definition(Api(server.kubeconfig))
+        yield server
+
+
+@pytest.fixture
+def team(server: ApiServer) -> Namespace:
+    """A fresh namespace."""
+    return Namespace.make(Api(server.kubeconfig), f"verbs-{next(_numbers)}")
+
+
+@pytest.fixture
+def gpt(team: Namespace) -> Namespace:
+    """The namespace, with a job that trains."""
+    assert team.create(SMALLEST).status == 201
+    assert team.write_status(running_status()).status == 200
+    return team
+
+
+def run(
+    team: Namespace, *arguments: str, kubeconfig: Path | None = None, stdin: str = ""
+) -> Result:
+    """Run a verb in this process."""
+    config = str(kubeconfig or team.api.kubeconfig)
+    flags = ("--kubeconfig", config, "-n", team.name, *arguments)
+    return CliRunner(env={"COLUMNS": "80"}).invoke(trainingjob, flags, input=stdin)
+
+
+def good(done: Result, code: int = 0) -> str:
+    assert done.exit_code == code, done.output
+    return str(done.output)
+
+
+# --- show -----------------------------------------------------------------------------------------
+
+
+def test_get_lists_jobs(gpt: Namespace) -> None:
+    header, line = good(run(gpt, "get")).splitlines()
+    assert header.startswith("NAME   PHASE     WORKERS")
+    assert line.split()[:4] == ["gpt", "Running", "3/3", "120/500"]
+    assert gpt.name in good(run(gpt, "get", "-A"))
+    assert good(run(gpt, "get", "-o", "name")) == "trainingjob.regroup.dev/gpt\n"
+    assert "GENERATION" in good(run(gpt, "get", "gpt", "-o", "wide"))
+
+
+def test_get_for_programs_is_what_kubectl_prints(gpt: Namespace) -> None:
+    one = json.loads(good(run(gpt, "get", "gpt", "-o", "json")))
+    assert one["metadata"]["name"] == "gpt"
+    assert "managedFields" not in one["metadata"]
+    several = yaml.safe_load(good(run(gpt, "get", "-o", "yaml")))
+    assert (several["kind"], several["items"]) == ("List", [one])
+
+
+def test_a_job_that_is_deep_hides_no_other(gpt: Namespace) -> None:
+    """A template may hold anything, also what Python's decoder cannot take."""
+    template = {"metadata": {"annotations": {}}, "spec": {"x": "DEEP"}}
+    body = {"apiVersion": "regroup.dev/v1alpha1", "kind": "TrainingJob"}
+    job = {**body, "metadata": {"name": "deep"}, "spec": {**SMALLEST, "template": template}}
+    text = json.dumps(job).replace('"DEEP"', '{"a":' * 2000 + "1" + "}" * 2000)
+    assert gpt.api.request("POST", gpt.jobs(), text).status == 201
+    lines = good(run(gpt, "get")).splitlines()
+    assert [line.split()[0] for line in lines] == ["NAME", "deep", "gpt"]
+
+
+def test_an_empty_namespace_is_no_error(team: Namespace) -> None:
+    assert good(run(team, "get")) == f"No trainingjobs found in namespace {team.name}.\n"
+    assert json.loads(good(run(team, "get", "-o", "json")))["items"] == []
+
+
+@pytest.mark.parametrize(
+    "verb", ["get", "status", "describe", "why", "timeline", "logs", "suspend"]
+)
+def test_a_job_that_is_not_there_is_one_sentence(team: Namespace, verb: str) -> None:
+    assert good(run(team, verb, "nobody"), 1) == (
+        f"Error: trainingjob nobody not found in namespace {team.name}: "
+        "`kubectl trainingjob get -A` lists all\n"
+    )
+
+
+def test_status_and_describe_show_what_the_status_says(gpt: Namespace) -> None:
+    text = good(run(gpt, "status", "gpt"))
+    assert "step 120 of 500 (24%)" in text
+    assert json.loads(good(run(gpt, "status", "gpt", "-o", "json")))["step"] == 120
+    make_event(gpt, "WorkerLost", "worker gpt-w1-1 is lost", "TrainingJob", "gpt")
+    make_event(gpt, "Unrelated", "of a pod", "Pod", "gpt")
+    described = good(run(gpt, "describe", "gpt"))
+    assert "WorkerLost" in described
+    assert "Unrelated" not in described
+    assert max(map(len, described.splitlines())) <= 80
+    report = yaml.safe_load(good(run(gpt, "describe", "gpt", "-o", "yaml")))
+    assert [event["reason"] for event in report["events"]] == ["WorkerLost"]
+
+
+def test_the_exit_code_of_status_follows_the_phase(gpt: Namespace) -> None:
+    for phase, code in (("Failed", 3), ("Suspended", 4), ("Pending", 5), ("Succeeded", 0)):
+        gpt.write_status(running_status(phase=phase))
+        good(run(gpt, "status", "gpt"), code)
+        assert json.loads(good(run(gpt, "status", "gpt", "-o", "json"), code))["exitCode"] == code
+
+
+def test_status_watches_until_the_job_ends(gpt: Namespace) -> None:
+    """The job fails once the first line is there."""
+    results: list[Result] = []
+    watching = threading.Thread(target=lambda: results.append(run(gpt, "status", "gpt", "-w")))
+    watching.start()
+    failing = running_status(phase="Failed", message="too many restarts")
+    for step in itertools.count(121):
+        progress = {"step": step, "totalSteps": 500}
+        gpt.write_status(running_status(progress=progress))
+        if step > 123:
+            break
+    gpt.write_status(failing)
+    wait_until("the end of the watch", lambda: not watching.is_alive(), seconds=120)
+    text = good(results[0], 3)
+    assert text.splitlines()[-1].endswith("3/3 workers, step 120/500: too many restarts")
+
+
+def test_a_watch_ends_with_its_time(gpt: Namespace) -> None:
+    text = good(run(gpt, "status", "gpt", "-w", "--timeout", "1s"))
+    assert "Running, 3/3 workers, step 120/500" in text
+    assert "stopped watching after 1 s; the job goes on" in text
+
+
+# --- change ---------------------------------------------------------------------------------------
+
+
+def test_submit_creates_the_job_of_a_file(team: Namespace, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(VALID_JOB)
+    text = good(run(team, "submit", "-f", str(file), "--dry-run"))
+    assert text == "trainingjob.regroup.dev/gpt created (server dry run)\n"
+    assert good(run(team, "get")).startswith("No trainingjobs")
+    assert good(run(team, "submit", "-f", str(file))) == "trainingjob.regroup.dev/gpt created\n"
+    assert team.read()["spec"]["replicas"] == 3
+    again = good(run(team, "submit", "-f", str(file)), 1)
+    assert "already exists" in again
+    assert "Traceback" not in again
+
+
+def test_submit_creates_the_job_of_flags(team: Namespace) -> None:
+    flags = ("--model", "gpt:1m", "--steps", "9", "--replicas", "3", "--min-replicas", "2")
+    done = run(team, "submit", "mine", *flags, "--claim", "shared", "-o", "json")
+    spec = json.loads(good(done))["spec"]
+    assert (spec["replicas"], spec["trainer"]["training"]["steps"]) == (3, 9)
+    command = ("--image", "x:1", "--", "python", "train.py", "--lr", "1e-4")
+    good(run(team, "submit", "script", *command))
+    (container,) = team.read("script")["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["python", "train.py", "--lr", "1e-4"]
+
+
+def test_what_the_api_server_refuses_is_told_with_the_field(gpt: Namespace) -> None:
+    text = good(run(gpt, "scale", "gpt", "--replicas", "9"), 1)
+    assert "cannot patch trainingjobs/scale gpt" in text
+    assert "spec.replicas must not be above spec.elasticPolicy.maxReplicas" in text
+
+
+def test_scale_suspend_and_resume_change_the_spec(gpt: Namespace) -> None:
+    text = good(run(gpt, "scale", "gpt", "--replicas", "4"))
+    assert text == "trainingjob.regroup.dev/gpt scaled to 4 workers\n"
+    good(run(gpt, "suspend", "gpt", "--dry-run"))
+    assert not gpt.read()["spec"].get("suspend")
+    assert good(run(gpt, "suspend", "gpt")) == "trainingjob.regroup.dev/gpt suspend requested\n"
+    assert (gpt.read()["spec"]["replicas"], gpt.read()["spec"]["suspend"]) == (4, True)
+    good(run(gpt, "resume", "trainingjob/gpt"))
+    assert gpt.read()["spec"]["suspend"] is False
+
+
+# --- explain --------------------------------------------------------------------------------------
+
+
+def make_pod(
+    team: Namespace, name: str, node: str = "", env: dict[str, str] | None = None, **status: Any
+) -> None:
+    variables = [{"name": key, "value": value} for key, value in (env or {}).items()]
+    container = {"name": "trainer", "image": "x", "env": variables}
+    pod: Json = {
+        "metadata": {
+            "name": name,
+            "labels": {"regroup.dev/job": "gpt", "regroup.dev/role": "worker"},
+        },
+        "spec": {"containers": [container], **({"nodeName": node} if node else {})},
+    }
+    made = team.api.request("POST", team.core("pods"), pod)
+    assert made.status == 201, made.message
+    written = {**made.body, "status": status}
+    assert team.api.request("PUT", team.core(f"pods/{name}/status"), written).status == 200
+
+
+def make_event(team: Namespace, reason: str, message: str, kind: str, name: str) -> None:
+    event = event_object(reason, message, kind, name=name)
+    event["metadata"] = {"name": f"{name}.{next(_numbers)}"}
+    event["involvedObject"]["namespace"] = team.name
+    event["lastTimestamp"] = format_time(datetime.now(UTC))
+    assert team.api.request("POST", team.core("events"), event).status == 201
+
+
+@pytest.fixture
+def waiting(team: Namespace) -> Namespace:
+    """A job that the scheduler cannot place."""
+    assert team.create(SMALLEST).status == 201
+    assert team.write_status(waiting_status("Unschedulable", "pod gpt-w0-1 has no node")).status
+    unplaced = condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available")
+    make_pod(team, "gpt-w0-1", phase="Pending", conditions=[unplaced])
+    make_event(team, "FailedScheduling", "0/3 nodes: too small", "Pod", "gpt-w0-1")
+    make_event(team, "Unrelated", "of another job", "Pod", "other-w0-1")
+    return team
+
+
+def test_why_prints_the_operators_reason_and_the_evidence(waiting: Namespace) -> None:
+    text = " ".join(good(run(waiting, "why", "gpt")).split())
+    assert text.startswith("gpt does not train: Unschedulable: pod gpt-w0-1 has no node Evidence:")
+    assert "- pod gpt-w0-1: has no node for" in text
+    assert "- event FailedScheduling about pod gpt-w0-1" in text
+    assert "of another job" not in text
+    assert "Lease of the operator: not found" in text
+    report = json.loads(good(run(waiting, "why", "gpt", "-o", "json")))
+    assert (report["reason"], report["judgedBy"]) == ("Unschedulable", "operator")
+
+
+def test_why_judges_itself_while_nobody_renews_the_lease(waiting: Namespace) -> None:
+    spec = {
+        "holderIdentity": "regroup-1",
+        "leaseDurationSeconds": 15,
+        "renewTime": "2020-01-01T00:00:00.000000Z",
+    }
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{waiting.name}/leases"
+    made = waiting.api.request(
+        "POST", path, {"metadata": {"name": "regroup-operator"}, "spec": spec}
+    )
+    assert made.status == 201, made.message
+    text = " ".join(good(run(waiting, "why", "gpt", "--operator-namespace", waiting.name)).split())
+    assert text.startswith("gpt, without an operator: Unschedulable: pod gpt-w0-1 cannot be")
+    assert "the operator is away" in text
+
+
+def test_timeline_draws_the_recoveries(gpt: Namespace) -> None:
+    text = good(run(gpt, "timeline", "gpt"))
+    assert "gpt: 2 recoveries in" in text
+    assert len(json.loads(good(run(gpt, "timeline", "gpt", "-o", "json")))["recoveries"]) == 2
+
+
+def test_top_looks_once_without_a_terminal(gpt: Namespace) -> None:
+    header, line = good(run(gpt, "top")).splitlines()
+    assert header.split()[-1] == "SEEN"
+    assert line.split()[:3] == ["gpt", "Running", "120/500"]
+
+
+def test_logs_say_what_keeps_them_away(gpt: Namespace) -> None:
+    """There is no node: the API server cannot read the log of a pod."""
+    assert "gpt has no worker pods: `kubectl trainingjob why gpt`" in good(run(gpt, "logs", "gpt"))
+    make_pod(gpt, "gpt-w0-1", node="n9", phase="Running")
+    text = good(run(gpt, "logs", "gpt"))
+    assert text.startswith("gpt-w0-1: cannot get pods/log gpt-w0-1 in namespace ")
+    assert "n9" in text
+
+
+def test_a_bundle_has_no_secrets(gpt: Namespace, tmp_path: Path) -> None:
+    make_pod(gpt, "gpt-w0-1", node="n9", env={"LOGIN": "hunter2", "RANK": "7"}, phase="Running")
+    make_event(gpt, "WorkerLost", "url https://u:hunter2@host/", "TrainingJob", "gpt")
+    file = tmp_path / "ticket.tar.gz"
+    text = good(run(gpt, "bundle", "gpt", "--file", str(file)))
+    assert text.endswith(f"{file}: 8 files\n")
+    assert "left out: logs/gpt-w0-1.log: cannot get pods/log" in text
+    assert file.stat().st_mode & 0o77 == 0
+    with tarfile.open(file) as archive:
+        contents = {
+            member.name: stream.read().decode()
+            for member in archive
+            if (stream := archive.extractfile(member))
+        }
+    assert set(contents) == {
+        f"ticket/{name}"
+        for name in (
+            "job.yaml", "describe.txt", "why.txt", "timeline.txt", "events.yaml", "pods.yaml",
+            "versions.txt", "missing.txt",
+        )
+    }  # fmt: skip
+    assert "hunter2" not in str(contents)
+    assert "value: '7'" in contents["ticket/pods.yaml"]
+    assert "Kubernetes: v1." in contents["ticket/versions.txt"]
+
+
+def test_a_failure_is_simulated_only_after_a_yes(gpt: Namespace) -> None:
+    for number in range(2):
+        make_pod(gpt, f"gpt-w{number}-1", node=f"n{number}", phase="Running")
+    pod = gpt.core("pods/gpt-w1-1")
+    shown = good(run(gpt, "simulate-failure", "gpt", "--node", "n1", stdin="n\n"), 1)
+    assert "gpt-w1-1" in shown
+    assert "gpt-w0-1" not in shown
+    assert gpt.api.request("GET", pod).status == 200
+    done = good(run(gpt, "simulate-failure", "gpt", "--pod", "gpt-w1-1", "--yes"))
+    assert done.endswith("pod gpt-w1-1 deleted\n")
+    assert gpt.api.request("GET", pod).status == 404
+    assert gpt.api.request("GET", gpt.core("pods/gpt-w0-1")).status == 200
+    assert "has no pod gpt-w7-1" in good(
+        run(gpt, "simulate-failure", "gpt", "--pod", "gpt-w7-1", "--yes"), 1
+    )
+
+
+# --- connections and rights -----------------------------------------------------------------------
+
+
+def test_an_api_server_that_is_away_is_one_sentence(team: Namespace, tmp_path: Path) -> None:
+    config = yaml.safe_load(team.api.kubeconfig.read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    file = tmp_path / "config"
+    file.write_text(yaml.safe_dump(config))
+    text = good(run(team, "get", kubeconfig=file), 1)
+    assert "Error: cannot reach the API server https://127.0.0.1:1: " in text
+    assert "onnection refused" in text
+    assert len(text.splitlines()) == 1
+
+
+def test_an_administrator_can_ask_as_somebody_else(gpt: Namespace) -> None:
+    text = good(run(gpt, "get", "--as", "edith"), 1)
+    assert 'User "edith" cannot list resource "trainingjobs"' in text
+    assert good(run(gpt, "--as", "edith", "get"), 1) == text
+
+
+NEEDS = re.findall(r"^\| (`[\w-]+`(?:, `\w+`)?) \| (`[^|]*?) \| [^|]*\|$", PAGE, re.MULTILINE)
+RIGHTS = {
+    verb: re.findall(r"`(\w+) ([\w/]+)`", needs)
+    for names, needs in NEEDS
+    for verb in re.findall(r"`([\w-]+)`", names)
+}
+"""Verb -> what it needs, as the page says."""
+CALLS = {
+    "get": ("get",),
+    "status": ("status", "gpt", "-w", "--timeout", "1s"),
+    "describe": ("describe", "gpt"),
+    "logs": ("logs", "gpt"),
+    "why": ("why", "gpt"),
+    "timeline": ("timeline", "gpt"),
+    "top": ("top",),
+    "bundle": ("bundle", "gpt", "--file", "/dev/null"),
+    "simulate-failure": ("simulate-failure", "gpt", "--pod", "gpt-w0-1", "--yes"),
+    "submit": ("submit", "mine", "--model", "gpt:1m"),
+    "scale": ("scale", "gpt", "--replicas", "3"),
+    "suspend": ("suspend", "gpt"),
+    "resume": ("resume", "gpt"),
+}
+
+
+def grant(team: Namespace, user: str, rights: list[tuple[str, str]]) -> None:
+    rules = [
+        {
+            "apiGroups": ["regroup.dev" if "trainingjobs" in resource else ""],
+            "resources": [resource],
+            "verbs": [verb],
+        }
+        for verb, resource in rights
+    ]
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{team.name}"
+    team.api.request("POST", f"{path}/roles", {"metadata": {"name": user}, "rules": rules})
+    binding = {
+        "metadata": {"name": user},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": user},
+        "subjects": [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}],
+    }
+    made = team.api.request("POST", f"{path}/rolebindings", binding)
+    assert made.status == 201, made.message
+
+
+@pytest.mark.parametrize("verb", CALLS)
+def test_the_rights_that_the_page_names_are_enough_and_without_them_it_is_told(
+    server: ApiServer, gpt: Namespace, verb: str
+) -> None:
+    user = f"user-{gpt.name}"
+    make_pod(gpt, "gpt-w0-1", node="n9", phase="Running")
+    config = server.kubeconfig_of(Identity(user, user))
+    refused = good(run(gpt, *CALLS[verb], kubeconfig=config), 1)
+    assert f'User "{user}" cannot' in refused
+    assert len(refused.splitlines()) == 1
+    grant(gpt, user, RIGHTS[verb])
+
+    def allowed() -> Result | None:
+        done = run(gpt, *CALLS[verb], kubeconfig=config)
+        needed, *_ = re.split("Not seen:|left out:", done.output)
+        return None if "forbidden" in needed else done
+
+    good(wait_until("the rights", allowed, seconds=60))
+
+
+# --- kubectl --------------------------------------------------------------------------------------
+
+
+def test_kubectl_finds_the_command_and_completes_it(server: ApiServer, gpt: Namespace) -> None:
+    environment = {
+        **os.environ,
+        "PATH": f"{PROGRAMS}:{server.bin}:{os.environ['PATH']}",
+        "KUBECONFIG": str(server.kubeconfig),
+    }
+
+    def kubectl(*arguments: str) -> str:
+        command = [str(server.bin / "kubectl"), *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert kubectl("trainingjob", "get", "-n", gpt.name, "-o", "name") == (
+        "trainingjob.regroup.dev/gpt\n"
+    )
+    assert "Usage: kubectl trainingjob" in kubectl("trainingjob", "--help")
+    typed = kubectl("__complete", "trainingjob", "why", "-n", gpt.name, "g")
+    assert typed.splitlines()[0].split("\t")[0] == "gpt"

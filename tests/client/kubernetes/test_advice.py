@@ -1,0 +1,39 @@
+"""Each reason has its advice, and says of healing what the page says."""
+
+from __future__ import annotations
+
+import re
+
+from regroup.kubernetes.advice import advice
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
+from tests.support.kube_api import ROOT
+
+PAGE = (ROOT / "docs/concepts/waiting.md").read_text()
+HEADINGS = {
+    "Somebody has to act": {"no"},
+    "Look closer when it lasts longer than a minute": {"maybe"},
+    "It ends by itself": {"yes"},
+}
+ACTS_WHILE_IT_MAY_HEAL = {"InternalError", "ContainerCreating", "WorkerSilent"}
+"""Somebody has to act, or the operator does: the page says that it tries again by itself."""
+
+
+def test_healing_is_as_under_the_headings_of_the_page() -> None:
+    listed: dict[str, set[str]] = {}
+    for section in PAGE.split("\n## ")[1:]:
+        title, _, text = section.partition("\n")
+        for name in re.findall(r"^- `(\w+)`:", text, re.MULTILINE):
+            listed[name] = HEADINGS[title]
+    listed |= {name: {"maybe"} for name in ACTS_WHILE_IT_MAY_HEAL}
+    assert {r.name: {advice(r.name, "gpt").heals} for r in WaitingReason} == listed
+
+
+def test_the_name_of_the_job_stands_in_commands() -> None:
+    assert advice("Suspended", "gpt").what_to_do.endswith("kubectl trainingjob resume gpt")
+
+
+def test_every_verb_that_an_advice_names_exists() -> None:
+    from regroup.cli.kubectl_trainingjob import trainingjob
+
+    told = " ".join(advice(reason.name, "gpt").what_to_do for reason in WaitingReason)
+    assert set(re.findall(r"kubectl trainingjob (\w+)", told)) <= set(trainingjob.commands)

@@ -1,0 +1,168 @@
+"""Whose lines `logs` prints, and what stands in front of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from regroup.kubernetes.cluster_api import LogQuery
+from regroup.kubernetes.cluster_errors import ClusterError, unreachable
+from regroup.kubernetes.job_record import JobRecord
+from regroup.kubernetes.pod_logs import Choice, Follower, choose, queries, read_logs
+from regroup.kubernetes.pod_record import PodRecord, read_pods
+from tests.support.cluster_objects import job_record, pod_object, running_status
+
+ALL = LogQuery()
+RUNNING = job_record(running_status())
+ENDED = job_record(running_status(phase="Succeeded"))
+
+
+class Logs:
+    """Logs by pod and whether they are those before a restart."""
+
+    def __init__(self, texts: dict[tuple[str, bool], list[str]]) -> None:
+        self.texts = texts
+
+    def log(self, namespace: str, pod: str, container: str, query: LogQuery) -> Iterator[str]:
+        assert (namespace, container) == ("team", "trainer")
+        if (pod, query.previous) not in self.texts:
+            raise ClusterError(f"no log of {pod}", 404)
+        yield from self.texts[pod, query.previous]
+
+
+def failed_pod(name: str = "gpt-w1-1", *, restarted: bool = False) -> dict[str, Any]:
+    end = {"terminated": {"exitCode": 1}}
+    state = {"state": {"running": {}}, "lastState": end} if restarted else {"state": end}
+    return pod_object(name, containerStatuses=[{"name": "trainer", **state}])
+
+
+def pods(*documents: dict[str, Any]) -> list[PodRecord]:
+    return read_pods(documents)
+
+
+def lines(source: Logs, chosen: list[PodRecord], choice: Choice) -> list[str]:
+    notes: list[str] = []
+    return [*read_logs(source, "team", chosen, choice, ALL, notes.append), *notes]
+
+
+def test_lines_begin_with_the_rank_or_with_the_pod() -> None:
+    source = Logs({("gpt-w0-1", False): ["rank 0: step 1", "agent: connected"]})
+    found = lines(source, pods(pod_object()), Choice())
+    assert found == ["rank 0: step 1", "gpt-w0-1: agent: connected"]
+
+
+def test_a_rank_is_found_in_whichever_pod_it_was() -> None:
+    texts = {
+        ("gpt-w0-1", False): ["rank 0: a", "rank 1: b", "agent"],
+        ("gpt-w1-1", False): ["rank 10: c", "rank 1: d"],
+    }
+    chosen = choose(RUNNING, 1, failed=False).pods(
+        RUNNING, pods(pod_object(), pod_object("gpt-w1-1"), pod_object("gpt-c1", "coordinator"))
+    )
+    assert lines(Logs(texts), chosen, Choice(rank=1)) == ["rank 1: b", "rank 1: d"]
+
+
+def test_under_torchrun_the_status_says_which_pod_has_a_rank() -> None:
+    job = job_record(running_status(), launcher="torchrun")
+    choice = choose(job, 1, failed=False)
+    chosen = choice.pods(job, pods(pod_object(), pod_object("gpt-w1-1")))
+    source = Logs({("gpt-w1-1", False): ["step 1"]})
+    assert lines(source, chosen, choice) == ["gpt-w1-1: step 1"]
+
+
+def test_failed_pods_are_of_any_role_and_show_the_container_that_failed() -> None:
+    given = pods(pod_object(), failed_pod(restarted=True), pod_object("gpt-c1", "coordinator"))
+    choice = choose(RUNNING, None, failed=True)
+    assert [pod.name for pod in choice.pods(RUNNING, given)] == ["gpt-w1-1"]
+    source = Logs({("gpt-w1-1", True): ["boom"], ("gpt-w1-1", False): ["again"]})
+    found = lines(source, choice.pods(RUNNING, given), choice)
+    assert found == ["gpt-w1-1: boom", "gpt-w1-1: again"]
+
+
+def test_a_log_that_is_gone_is_told_and_the_others_are_printed() -> None:
+    source = Logs({("gpt-w1-1", False): ["x"]})
+    found = lines(source, pods(pod_object(), pod_object("gpt-w1-1")), Choice())
+    assert found == ["gpt-w1-1: x", "gpt-w0-1: no log of gpt-w0-1"]
+
+
+def test_a_pod_that_has_not_started_has_no_log() -> None:
+    assert queries(pods(pod_object(phase="Pending"))[0], ALL) == []
+
+
+class Open(Logs):
+    """Streams that end once the pod has."""
+
+    def __init__(self, texts: dict[tuple[str, bool], list[str]]) -> None:
+        super().__init__(texts)
+        self.ended = threading.Event()
+
+    def log(self, namespace: str, pod: str, container: str, query: LogQuery) -> Iterator[str]:
+        yield from super().log(namespace, pod, container, query)
+        assert self.ended.wait(60)
+
+
+def test_following_takes_up_the_pod_that_replaces_another_and_ends_with_the_job() -> None:
+    """The second pod appears once a line of the first was printed."""
+    printed = threading.Event()
+    source = Open({("gpt-w0-1", False): ["rank 0: a"], ("gpt-w0-2", False): ["rank 0: b"]})
+    looks = iter([unreachable("https://x", "refused")])
+
+    def look() -> tuple[JobRecord, list[PodRecord]]:
+        if not printed.is_set():
+            return RUNNING, pods(pod_object())
+        for outage in looks:
+            raise outage
+        source.ended.set()
+        return ENDED, pods(pod_object(phase="Failed"), pod_object("gpt-w0-2"))
+
+    notes: list[str] = []
+    follower = Follower(source, look, Choice(), LogQuery(follow=True), notes.append, pause=0.01)
+    found = []
+    for line in follower.lines():
+        found.append(line)
+        printed.set()
+    assert found == ["rank 0: a", "rank 0: b"]
+    assert len(notes) == 1
+    assert "refused" in notes[0]
+
+
+class Broken(Logs):
+    """A stream that breaks once, while its pod runs on."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.queries: list[LogQuery] = []
+
+    def log(self, namespace: str, pod: str, container: str, query: LogQuery) -> Iterator[str]:
+        self.queries.append(query)
+        if len(self.queries) == 1:
+            yield "rank 0: a"
+            raise unreachable("https://x", "reset")
+        yield "rank 0: b"
+
+
+def test_a_stream_that_breaks_is_taken_up_again_from_there() -> None:
+    source, notes = Broken(), list[str]()
+
+    def look() -> tuple[JobRecord, list[PodRecord]]:
+        return (ENDED if len(source.queries) > 1 else RUNNING), pods(pod_object())
+
+    query = LogQuery(follow=True, tail_lines=7)
+    follower = Follower(source, look, Choice(), query, notes.append, pause=0.01)
+    assert list(follower.lines()) == ["rank 0: a", "rank 0: b"]
+    assert source.queries[:2] == [query, LogQuery(follow=True, since_seconds=1)]
+    assert len(notes) == 1
+    assert "reset" in notes[0]
+
+
+def test_an_error_in_a_thread_is_one_line() -> None:
+    class Odd(Logs):
+        def log(self, *_: object) -> Iterator[str]:
+            raise RuntimeError("odd")
+
+    notes: list[str] = []
+    look = lambda: (ENDED, pods(pod_object()))  # noqa: E731
+    follower = Follower(Odd({}), look, Choice(), LogQuery(follow=True), notes.append, pause=0.01)
+    assert list(follower.lines()) == []
+    assert notes == ["gpt-w0-1: RuntimeError: odd"]

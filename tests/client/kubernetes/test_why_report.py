@@ -1,0 +1,270 @@
+"""What `why` says: the operator's reason, with evidence; its own judgement without an operator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from regroup.kubernetes.event_record import read_events
+from regroup.kubernetes.job_record import JobRecord
+from regroup.kubernetes.pod_record import NodeRecord, PodRecord, read_pods, read_quota
+from regroup.kubernetes.why_report import (
+    OperatorSign,
+    Scene,
+    WhyReport,
+    explain,
+    operator_sign,
+    pod_problem,
+    why_lines,
+)
+from tests.support.cluster_objects import (
+    NOW,
+    at,
+    condition,
+    event_object,
+    job_record,
+    pod_object,
+    recovery,
+    running_status,
+    waiting_status,
+)
+
+PRESENT = OperatorSign("present", "the operator (regroup-1) is at work")
+AWAY = OperatorSign("away", "the operator's Lease was renewed 5m ago")
+NO_GPUS = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+WAITING = job_record(waiting_status("Unschedulable", "pod gpt-w2-3 cannot be scheduled"))
+TRAINING = job_record(running_status(recoveries=[]))
+
+
+def pending_pod() -> dict[str, Any]:
+    unplaced = {"type": "PodScheduled", "status": "False", "message": NO_GPUS}
+    return pod_object("gpt-w2-3", phase="Pending", node="", conditions=[unplaced])
+
+
+def ended(code: int, reason: str = "Error", ago: float = 40) -> dict[str, Any]:
+    end = {"exitCode": code, "reason": reason, "finishedAt": at(ago)}
+    return {"name": "trainer", "state": {"terminated": end}}
+
+
+def waiting(reason: str, message: str = "") -> list[dict[str, Any]]:
+    state = {"waiting": {"reason": reason, "message": message}}
+    return [{"name": "trainer", "state": state}]
+
+
+def read_time(ago: float) -> datetime:
+    return NOW - timedelta(seconds=ago)
+
+
+def test_the_sentence_is_the_operators_own() -> None:
+    report = explain(Scene(WAITING, PRESENT), NOW)
+    assert (report.reason, report.message) == ("Unschedulable", "pod gpt-w2-3 cannot be scheduled")
+    assert report.judged_by == "operator"
+    assert "free or add nodes" in report.what_to_do
+
+
+def test_the_evidence_is_named_with_its_source() -> None:
+    quota = {"metadata": {"name": "gpus"}, "status": {"hard": {"pods": "4"}, "used": {"pods": "4"}}}
+    scheduling = event_object("FailedScheduling", NO_GPUS, "Pod", name="gpt-w2-3", count=5)
+    scene = Scene(
+        WAITING,
+        PRESENT,
+        read_pods([pending_pod(), pod_object()]),
+        read_events([scheduling, event_object("Old", "long ago", ago=7200)]),
+        [NodeRecord("n1", ()), NodeRecord("n2", ("it is not Ready",))],
+        [read_quota(quota)],
+        ["nodes: your role may not read this"],
+    )
+    lines = why_lines(explain(scene, NOW), 80)
+    assert max(map(len, lines)) <= 80
+    text = " ".join(" ".join(lines).split())
+    assert text.startswith("gpt does not train: Unschedulable: pod gpt-w2-3 cannot be scheduled")
+    assert "- status: Pending, 0/3 workers, step 120/500; written 12s ago" in text
+    assert f"- pod gpt-w2-3: has no node for 5m: {NO_GPUS}" in text
+    assert "- node n2: it is not Ready" in text
+    assert "- quota gpus: used up: pods 4 of 4" in text
+    assert f"- event FailedScheduling about pod gpt-w2-3, 60s ago, 5 times: {NO_GPUS}" in text
+    assert "Not seen: - nodes: your role may not read this" in text
+    assert "Heals: no, somebody has to act" in text
+    assert "long ago" not in text
+    assert "gpt-w0-1" not in text
+
+
+def test_a_job_that_trains() -> None:
+    lines = why_lines(explain(Scene(TRAINING, PRESENT), NOW), 80)
+    assert lines[0] == "gpt trains: Training: workers training: 3"
+    assert not any(line.startswith("Do:") for line in lines)
+
+
+def test_a_job_that_trains_with_a_fault_shows_the_fault() -> None:
+    degraded = condition("Degraded", "True", "VolumeUnavailable", "/data: no space left")
+    ready = condition("Ready", "True", "Training", "workers training: 3")
+    report = explain(Scene(job_record(running_status(conditions=[ready, degraded])), PRESENT), NOW)
+    assert "condition Degraded=True, VolumeUnavailable: /data: no space left" in report.evidence
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase", "reason"),
+    [("Failed", "Failed", "BackoffLimit"), ("Complete", "Succeeded", "Done")],
+)
+def test_a_job_that_has_ended_says_how_also_without_an_operator(
+    kind: str, phase: str, reason: str
+) -> None:
+    end = condition(kind, "True", reason, "the program ended with exit code 1")
+    job = job_record(running_status(phase=phase, conditions=[end]))
+    for sign in (PRESENT, AWAY):
+        report = explain(Scene(job, sign), NOW)
+        head = f"gpt has ended: {reason}: the program ended with exit code 1"
+        assert why_lines(report, 80)[0] == head
+
+
+def test_the_last_recovery_counts_for_an_hour() -> None:
+    def told(ago: float) -> bool:
+        job = job_record(waiting_status("GenerationFailed", "x", recoveries=[recovery(2, ago)]))
+        return any("last recovery" in text for text in explain(Scene(job, PRESENT), NOW).evidence)
+
+    assert told(600)
+    assert not told(4000)
+
+
+def test_many_pods_with_the_same_trouble_do_not_fill_the_screen() -> None:
+    pods = read_pods([pod_object(f"gpt-w{n}-1", phase="Pending", node="") for n in range(64)])
+    evidence = explain(Scene(WAITING, PRESENT, pods), NOW).evidence
+    assert len(evidence) < 12
+    assert "and 56 more pods like these" in evidence
+
+
+# --- whether the operator is at work --------------------------------------------------------------
+
+
+def lease(ago: float, holder: str = "regroup-1") -> dict[str, Any]:
+    spec = {"renewTime": at(ago), "holderIdentity": holder, "leaseDurationSeconds": 15}
+    return {"spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("given", "state"),
+    [(lease(5), "present"), (lease(300), "away"), (lease(5, ""), "away"), ({}, "away")],
+)
+def test_the_lease_says_whether_the_operator_is_at_work(given: dict[str, Any], state: str) -> None:
+    assert operator_sign(WAITING, given, [], NOW).state == state
+
+
+@pytest.mark.parametrize(
+    ("job", "pods", "state"),
+    [
+        (WAITING, [], "unknown"),
+        (replace(WAITING, generation=2), [], "away"),
+        (replace(WAITING, generation=2, spec_time=NOW), [], "unknown"),
+        (job_record(), [], "away"),
+        (replace(job_record(), created=NOW), [], "unknown"),
+        (replace(WAITING, status_time=read_time(300)), [ended(1, ago=100)], "away"),
+        (replace(WAITING, status_time=read_time(300)), [ended(1, ago=20)], "unknown"),
+        (replace(WAITING, status_time=read_time(50)), [ended(1, ago=100)], "unknown"),
+    ],
+)
+def test_without_the_lease_what_is_left_undone_says_it(
+    job: JobRecord, pods: list[dict[str, Any]], state: str
+) -> None:
+    records = read_pods([pod_object(containerStatuses=pods)])
+    assert operator_sign(job, None, records, NOW).state == state
+
+
+def test_a_job_that_no_operator_has_seen_yet() -> None:
+    report = explain(Scene(replace(job_record(), created=NOW), OperatorSign("unknown", "")), NOW)
+    assert report.message == "no operator has looked at this job yet"
+    assert report.evidence[0].startswith("status: Unknown")
+
+
+# --- own judgement --------------------------------------------------------------------------------
+
+
+def judged(pods: list[dict[str, Any]], events: list[dict[str, Any]] | None = None) -> WhyReport:
+    scene = Scene(WAITING, AWAY, read_pods(pods), read_events(events or []))
+    report = explain(scene, NOW)
+    assert report.judged_by == "kubectl trainingjob"
+    return report
+
+
+@pytest.mark.parametrize(
+    ("pods", "events", "reason", "words"),
+    [
+        ([pending_pod()], [], "Unschedulable", NO_GPUS),
+        (
+            [pod_object(phase="Pending", containerStatuses=waiting("ErrImagePull", "no such tag"))],
+            [],
+            "ImageError",
+            "no such tag",
+        ),
+        (
+            [pod_object(containerStatuses=waiting("CreateContainerConfigError", "no secret s"))],
+            [],
+            "CreateContainerConfigError",
+            "no secret s",
+        ),
+        (
+            [pod_object(phase="Pending")],
+            [event_object("FailedMount", "claim gone", "Pod", name="gpt-w0-1")],
+            "FailedMount",
+            "claim gone",
+        ),
+        (
+            [pod_object(containerStatuses=[ended(137, "OOMKilled")])],
+            [],
+            "OutOfMemory",
+            "gpt-w0-1 ran out of memory",
+        ),
+        ([pod_object(containerStatuses=[ended(3)])], [], "PodFailed", "exit code 3"),
+        ([], [], "NoPods", "no pods"),
+        ([pod_object()], [], "OperatorAway", "1 worker pod runs"),
+    ],
+)
+def test_without_an_operator_pods_and_events_are_judged(
+    pods: list[dict[str, Any]], events: list[dict[str, Any]], reason: str, words: str
+) -> None:
+    report = judged(pods, events)
+    assert report.reason == reason
+    assert words in report.message
+    assert "start the operator again" in report.what_to_do
+    text = why_lines(report, 80)[0]
+    assert text.startswith(f"gpt, without an operator: {reason}: ")
+
+
+# --- pods -----------------------------------------------------------------------------------------
+
+
+def one_pod(document: dict[str, Any]) -> PodRecord:
+    (pod,) = read_pods([document])
+    return pod
+
+
+def test_what_is_wrong_with_a_pod() -> None:
+    crashed = waiting("CrashLoopBackOff")[0]
+    end = {"terminated": {"exitCode": 1, "finishedAt": at(40)}}
+    looping = pod_object(containerStatuses=[{**crashed, "lastState": end}])
+    assert pod_problem(one_pod(looping), NOW) == (
+        "CrashLoopBackOff on node n1; its container ended with exit code 1 40s ago"
+    )
+    assert pod_problem(one_pod(pod_object()), NOW) == ""
+    assert one_pod(looping).failed
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"metadata": {"labels": {"regroup.dev/index": "x"}}},
+        {"status": {"containerStatuses": [{}], "conditions": [{}]}, "spec": {"containers": [{}]}},
+    ],
+)
+def test_a_pod_that_says_nothing(document: dict[str, Any]) -> None:
+    assert one_pod(document).index is None
+
+
+def test_a_job_of_another_release_may_have_an_unknown_reason() -> None:
+    job = job_record(waiting_status("SomethingNew", "what is new"))
+    report = explain(Scene(job, PRESENT), NOW)
+    assert (report.reason, report.message) == ("SomethingNew", "what is new")
+    assert report.what_to_do.startswith("read the message")
