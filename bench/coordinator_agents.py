@@ -10,33 +10,39 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import cache
 
 import aiohttp
 from pydantic import BaseModel
 
-from regroup_trainer.protocol.agent_messages import HeldSnapshot, HeldSnapshots, Hello
+from regroup_trainer.protocol.agent_messages import (
+    HeldSnapshot,
+    HeldSnapshots,
+    RankEvent,
+    Reports,
+    ShortHello,
+)
 from regroup_trainer.protocol.coordinator_messages import (
-    Begin,
-    CoordinatorMessage,
+    BeginDifference,
     LeaveGeneration,
-    coordinator_message,
+    SentMessage,
+    sent_message,
 )
 from regroup_trainer.protocol.desired import Desired, Lost
-from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, SnapshotNumber
+from regroup_trainer.protocol.generation import (
+    GenerationNumber,
+    GenerationRecord,
+    RecordPiece,
+    RecordWanted,
+    SnapshotNumber,
+)
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
-from regroup_trainer.protocol.rank_messages import Parked, Progress, Report, Restored, Retained
+from regroup_trainer.protocol.rank_messages import Parked, Progress, Restored, Retained
+from regroup_trainer.protocol.record_transfer import RecordIntake, apply_difference
 
 COPIES = 2
 """Agents that hold each shard of a memory snapshot."""
 AT_ONCE = 64
 """Connections that are made at the same time."""
-
-
-@cache
-def read_message(text: str) -> CoordinatorMessage:
-    """All agents receive the same text, which is long: one of them reads it for all."""
-    return coordinator_message.validate_json(text)
 
 
 @dataclass
@@ -51,6 +57,9 @@ class AgentGroup:
     agents: dict[int, SimulatedAgent] = field(default_factory=dict)
     """By index."""
     step: int = 0
+    records: dict[GenerationNumber, GenerationRecord] = field(default_factory=dict)
+    """Of all agents: the first that has a record makes it for all."""
+    intakes: dict[GenerationNumber, RecordIntake] = field(default_factory=dict)
     ready: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def start(self) -> None:
@@ -79,8 +88,24 @@ class AgentGroup:
         await self.round()
         await self.settle()
 
+    def take_piece(self, piece: RecordPiece) -> None:
+        """Of a record that agents fetch."""
+        intake = self.intakes.setdefault(piece.number, RecordIntake(piece.number))
+        if piece.number not in self.records and piece.piece == intake.wanted.piece:
+            record = intake.add(piece)
+            self.records |= {record.number: record} if record else {}
+
+    def record_of(self, begin: BeginDifference) -> GenerationRecord:
+        """By the difference to its parent."""
+        if begin.number not in self.records:
+            assert begin.parent is not None
+            assert begin.difference is not None
+            parent = self.records[begin.parent]
+            self.records[begin.number] = apply_difference(parent, begin.number, begin.difference)
+        return self.records[begin.number]
+
     async def round(self) -> None:
-        """A report of each rank, and a heartbeat of each agent, as twice a second."""
+        """A report of each agent, and a heartbeat, as once a second."""
         self.step += 1
         await self._all(lambda agent: agent.report(self.step))
 
@@ -143,8 +168,7 @@ class SimulatedAgent:
 
     async def report(self, step: int) -> None:
         """What the ranks report of a step, and a heartbeat."""
-        for rank in self._own_ranks:
-            await self._send(self._progress(rank, step))
+        await self._report_all(lambda rank: self._progress(rank, step))
         while not await self._heartbeat():
             pass
 
@@ -175,12 +199,20 @@ class SimulatedAgent:
             if message.type is aiohttp.WSMsgType.PONG:
                 self._pong.set()
             elif message.type is aiohttp.WSMsgType.TEXT:
-                await self._on_message(read_message(message.data))
+                await self._on_message(sent_message.validate_json(message.data))
 
-    async def _on_message(self, message: CoordinatorMessage) -> None:
+    async def _on_message(self, message: SentMessage) -> None:
         match message:
-            case Begin(record=record):
-                await self._begin(record)
+            case BeginDifference(parent=parent) if parent is not None and parent == self.number:
+                await self._begin(self._group.record_of(message))
+            case BeginDifference(number=number):
+                await self._send(RecordWanted(number=number))
+            case RecordPiece(number=number, piece=piece, pieces=pieces):
+                self._group.take_piece(message)
+                if piece + 1 < pieces:
+                    await self._send(RecordWanted(number=number, piece=piece + 1))
+                else:
+                    await self._begin(self._group.records[number])
             case LeaveGeneration(generation=number) if number == self.number:
                 await self._report_all(self._parked)
             case _:
@@ -194,13 +226,13 @@ class SimulatedAgent:
         async with self._group.ready:
             self._group.ready.notify_all()
 
-    async def _report_all(self, report: Callable[[int], Report]) -> None:
-        for rank in self._own_ranks:
-            await self._send(report(rank))
+    async def _report_all(self, report: Callable[[int], RankEvent]) -> None:
+        if self._own_ranks:
+            await self._send(Reports(reports=tuple(map(report, self._own_ranks))))
 
-    def _hello(self) -> Hello:
+    def _hello(self) -> ShortHello:
         n, address = self._index, f"10.{self._index // 250}.{self._index % 250}.17"
-        return Hello(
+        return ShortHello(
             protocol=PROTOCOL_VERSION,
             member=self.member,
             index=n,

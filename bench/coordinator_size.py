@@ -3,13 +3,13 @@
     make bench NAME=coordinator_size [ARGS="--case 64x1"]
 
 A case is agents x ranks of each. The coordinator is the real process. Agents without ranks connect
-to it from another process over WebSockets, and report what ranks report at most: a step twice a
-second. An operator watches. The model is sharded, so that each rank has a shard of the memory
-snapshots.
+to it from another process over WebSockets, and report what they report at most: the steps of all
+their ranks once a second. An operator watches. The model is sharded, so that each rank has a shard
+of the memory snapshots.
 
 CPU is CPU seconds of the process, never elapsed time, so that other work on the machine changes
 little. `training_millicores` is the CPU seconds of a round of reports and heartbeats, divided by
-the half second between two rounds: above 1000 the one thread does not keep up. The coordinator's
+the second between two rounds: above 1000 the one thread does not keep up. The coordinator's
 time-outs are long, so that a slow machine loses nobody.
 """
 
@@ -36,9 +36,9 @@ from regroup.local.processes import (
     free_port,
     start_coordinator,
 )
-from regroup_trainer.protocol.channel import PROGRESS_SECONDS
 from regroup_trainer.protocol.config import ParallelismConfig, TrainConfig
 from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.rank_messages import AGENT_PROGRESS_SECONDS
 
 OURS = "regroup"
 CASES = ("8x1", "64x1", "256x1", "512x1", "32x8", "128x8")
@@ -97,7 +97,7 @@ async def _phases(group: AgentGroup, usage: Usage, rounds: int) -> dict[str, flo
         await group.round()
     await group.settle()
     seconds = usage.cpu_since_last()
-    found["training_millicores"] = 1000 * seconds / rounds / PROGRESS_SECONDS
+    found["training_millicores"] = 1000 * seconds / rounds / AGENT_PROGRESS_SECONDS
     found["rss_mb"] = usage.rss_mib()
     await group.snapshot()
     found["snapshot_cpu_seconds"] = usage.cpu_since_last()

@@ -29,11 +29,7 @@ SECTIONS: dict[str, set[str]] = {
     "Not built yet": JOB,
 }
 NOT_BUILT = {
-    "trainingjob_gpu_seconds_total": "not built yet",
     "trainingjob_mfu_ratio": "not built yet",
-    "trainingjob_rank_collective_seconds_total": "not built yet",
-    "trainingjob_rank_memory_bytes": "not built yet",
-    "trainingjob_rank_heartbeat_timestamp_seconds": "not built yet",
 }
 """Series of the page that no program exports, and why. Who builds one removes its entry and moves
 its line to the section of its program.
@@ -73,8 +69,8 @@ def exported(exposition: str) -> list[Series]:
 
 
 def is_ours(family: Metric) -> bool:
-    """Whether this is neither of the client library nor the time when a counter began."""
-    return not re.match(r"python_|process_|.*_created$", family.name)
+    """Whether this is not of the client library."""
+    return not re.match(r"python_|process_", family.name)
 
 
 def series(family: Metric) -> Series:

@@ -18,8 +18,8 @@ from bench.operators.client import Client, Json
 from bench.operators.pods import PODS
 from bench.operators.status_routes import STEP_SECONDS, StatusRoutes
 from devcluster.pki import Authority
-from regroup_trainer.protocol.addresses import COORDINATOR_PORT
 from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, MemberStatus
 from regroup_trainer.protocol.rank_messages import Progress

@@ -30,7 +30,7 @@ from demo.recording.kubelet import Machine, targets
 from demo.screen import Screen
 from demo.waiting import wait_for
 from devcluster.apiserver import ApiServer
-from regroup_trainer.protocol.addresses import VOLUME_MOUNT
+from regroup_trainer.protocol.environment import VOLUME_MOUNT
 from tests.support.kube_api import Api, Json, Namespace, install_definition
 from tests.support.operator_process import (
     Kubelets,

@@ -13,7 +13,7 @@ from demo import installation as installing
 from demo.stages.devcluster import DevclusterStage
 from devcluster.progress import to_stderr
 from regroup_operator.api.names import network_policy
-from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT, COORDINATOR_PORT
+from regroup_trainer.protocol.environment import AGENT_METRICS_PORT, COORDINATOR_PORT
 from tests.support.jobs import Job, make_job
 from tests.support.waiting import wait_until
 

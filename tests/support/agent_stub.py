@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from http.server import BaseHTTPRequestHandler
 
-from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT
 from regroup_trainer.protocol.desired import CoordinatorContact
+from regroup_trainer.protocol.environment import AGENT_METRICS_PORT
 from tests.support.loopback_server import LoopbackServer, QuietHandler
 from tests.support.own_addresses import own_addresses
 

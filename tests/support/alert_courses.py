@@ -62,6 +62,35 @@ COURSES: dict[str, tuple[Course, ...]] = {
         ),
         Course(40, {**phase("Suspended"), of_job("step", pod="w0"): "100x90"}),
     ),
+    "TrainingJobRankSilent": (
+        Fires(
+            30,
+            {
+                **RUNNING,
+                of_job("rank_heartbeat_timestamp_seconds", rank="0"): "0+60x90",
+                of_job("rank_heartbeat_timestamp_seconds", rank="1"): "0+60x10 600x90",
+            },
+            shown="20m 0s",
+        ),
+        # The rank has moved. Its former pod is not gone yet.
+        Course(
+            30,
+            {
+                **RUNNING,
+                of_job("rank_heartbeat_timestamp_seconds", rank="1", pod="w0"): "0+60x10 600x90",
+                of_job("rank_heartbeat_timestamp_seconds", rank="1", pod="w1"): "_x10 600+60x90",
+            },
+        ),
+        Course(
+            30,
+            {
+                **RUNNING,
+                of_job("rank_heartbeat_timestamp_seconds", rank="0"): "0x90",
+                of_job("volume_unavailable"): "1x90",
+            },
+        ),
+        Course(30, {**phase("Suspended"), of_job("rank_heartbeat_timestamp_seconds"): "0x90"}),
+    ),
     "TrainingJobBelowMinWorkers": (
         Fires(
             20,
@@ -110,7 +139,7 @@ COURSES: dict[str, tuple[Course, ...]] = {
         Fires(
             40,
             {
-                of_job("checkpoint_failures_total", stage="write"): "_x20 1x40",
+                of_job("checkpoint_failures_total", stage="write"): "0x20 1x40",
                 of_job("checkpoint_last_success_timestamp_seconds"): "300x60",
             },
         ),
@@ -118,7 +147,7 @@ COURSES: dict[str, tuple[Course, ...]] = {
         Course(
             40,
             {
-                of_job("checkpoint_failures_total", stage="write"): "_x20 1x40",
+                of_job("checkpoint_failures_total", stage="write"): "0x20 1x40",
                 of_job("checkpoint_last_success_timestamp_seconds"): "300x20 1500x40",
             },
         ),
@@ -161,6 +190,40 @@ COURSES: dict[str, tuple[Course, ...]] = {
     "TrainingJobStraggler": (
         Fires(20, {of_job("straggler_ratio"): "1.5x60"}, shown="1.5"),
         Course(20, {of_job("straggler_ratio"): "1.5x10 1.2x50"}),
+    ),
+    "TrainingJobMemoryNearLimit": (
+        Fires(
+            20,
+            {
+                of_job("rank_memory_bytes", rank="0", kind="host", instance="w0"): "45x60",
+                of_job("rank_memory_bytes", rank="1", kind="host", instance="w0"): "50x60",
+                of_job("rank_memory_bytes", rank="0", kind="host_available", instance="w0"): "5x60",
+                of_job("rank_memory_bytes", rank="1", kind="host_available", instance="w0"): "5x60",
+            },
+            shown="5%",
+        ),
+        Fires(
+            20,
+            {
+                of_job("rank_memory_bytes", rank="0", kind="gpu"): "50x60",
+                of_job("rank_memory_bytes", rank="0", kind="gpu_available"): "50x60",
+                of_job("rank_memory_bytes", rank="1", kind="gpu"): "98x60",
+                of_job("rank_memory_bytes", rank="1", kind="gpu_available"): "2x60",
+            },
+            shown="2%",
+        ),
+        # Two workers, each with a machine of its own.
+        Course(
+            20,
+            {
+                of_job("rank_memory_bytes", rank="0", kind="host", instance="w0"): "50x60",
+                of_job("rank_memory_bytes", rank="1", kind="host", instance="w1"): "50x60",
+                of_job("rank_memory_bytes", rank="0", kind="host_available", instance="w0"): "9x60",
+                of_job("rank_memory_bytes", rank="1", kind="host_available", instance="w1"): "9x60",
+                of_job("rank_memory_bytes", rank="0", kind="gpu", instance="w0"): "90x60",
+                of_job("rank_memory_bytes", rank="0", kind="gpu_available", instance="w0"): "9x60",
+            },
+        ),
     ),
     "TrainingJobGoodputLow": (
         Fires(

@@ -21,7 +21,7 @@ from typing import Self
 from aiohttp import web
 
 from bench.operators.status_routes import STEP_SECONDS, StatusRoutes
-from regroup_trainer.protocol.addresses import COORDINATOR_PORT
+from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, MemberStatus
 from regroup_trainer.protocol.rank_messages import Progress

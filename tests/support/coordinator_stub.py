@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from regroup_trainer.protocol.addresses import COORDINATOR_PORT
 from regroup_trainer.protocol.desired import Desired, Lost
+from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from regroup_trainer.protocol.job_status import ASK_LINE, WATCH_LINE_SECONDS, CoordinatorStatus
 from tests.support.loopback_server import LoopbackServer, QuietHandler
 from tests.support.own_addresses import own_addresses

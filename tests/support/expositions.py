@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
 from regroup_operator.api.status import RecoveryStatus, TrainingJobStatus
@@ -55,11 +57,12 @@ def coordinator() -> str:
 
 def agent() -> str:
     """Of the agent of rank 0, which has saved a checkpoint and failed to save the next one."""
-    metrics = AgentMetrics("default", "gpt")
+    metrics = AgentMetrics("default", "gpt", lambda: {0: os.getpid()})
     metrics.begin(make_generation(1, 1), range(1))
     one = {"generation": NUMBER, "rank": 0, "step": 20}
     saved = {"path": "p", "size_bytes": 7, "seconds": 2.0, "blocking_seconds": 0.5, "time": 99.0}
-    metrics.note(Progress.model_validate({**one, "time": 0.0, "loss": 2.0, "compute_seconds": 0.1}))
+    measured = {"compute_seconds": 0.1, "collective_seconds": {"gradients": 0.1, "commit": 0.01}}
+    metrics.note(Progress.model_validate({**one, "time": 0.0, "loss": 2.0, **measured}))
     metrics.note(Evaluated.model_validate({**one, "loss": 1.25}))
     metrics.note(CheckpointSaved.model_validate({**one, **saved}))
     metrics.note(CheckpointFailed.model_validate({**one, "stage": "write", "error": "disk full"}))

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from regroup_trainer.protocol.addresses import COORDINATOR_PORT
+from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from tests.support.kube_api import ROOT, Json, Namespace
 from tests.support.operator_process import OperatorProcess
 from tests.support.own_addresses import own_addresses

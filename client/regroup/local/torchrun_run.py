@@ -38,7 +38,7 @@ from regroup_operator.render.torchrun_commands import (
     agent_variables,
     store_command,
 )
-from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
+from regroup_trainer.protocol.environment import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.exit_codes import WAITS_IN_VAIN, describe_exit
 from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.progress_pattern import Found, ProgressPattern

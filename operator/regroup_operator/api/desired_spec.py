@@ -46,6 +46,7 @@ def desired_of(
         script=script.arguments if script else (),
         accelerate=script.flags.accelerate if script else None,
         progress_pattern=spec.progress_pattern or "",
+        rank_detail=spec.metrics.rank_detail,
         checkpoint=spec.checkpoint.policy,
         resume=spec.resume.plain,
         directory=directory,

@@ -155,4 +155,4 @@ class Metrics(Section):
     """What is exported."""
 
     rank_detail: Literal["auto", "full", "summary"] = "auto"
-    """Series per rank; auto: only up to 256 ranks. Default auto."""
+    """Series per rank (full) or worker (summary); auto: full up to 256 ranks. Default auto."""

@@ -203,6 +203,12 @@ class LedgerStatus(StatusSection):
     """Seconds by phase."""
     lost_work_seconds: float = 0
     """Time of steps done again."""
+    gpu_seconds: Annotated[dict[Word, float], Field(max_length=LEDGER_PHASES)] = Field(
+        default_factory=dict
+    )
+    """Seconds of all GPUs by use."""
+    lost_gpu_seconds: float = 0
+    """Of steps done again, or to be."""
 
 
 class WorkerStatus(StatusSection):

@@ -45,7 +45,6 @@ LIMITS = (
     Limit("scheduling.topologyKey", (None,), "placement by topology"),
     Limit("scheduling.exclusive", (False,), "exclusive placement"),
     Limit("scheduling.gang", ("None",), "gang scheduling"),
-    Limit("metrics.rankDetail", ("auto",), "choosing the detail of rank metrics"),
 )
 
 
@@ -82,6 +81,7 @@ TORCHRUN_LIMITS = (
         "checkpoint.memorySnapshotSteps", (None, 0), "torchrun keeps no state of a script in memory"
     ),
     Limit("resume.policy", ("Latest",), "the script decides what it starts from"),
+    Limit("metrics.rankDetail", ("auto",), "torchrun's pods export no series"),
 )
 """Fields that have no meaning for a job of stock torchrun, with the values that are accepted
 nevertheless.

@@ -11,8 +11,7 @@ from regroup_operator.api import names
 from regroup_operator.api.pod_types import find_mismatch
 from regroup_operator.api.template_merge import MERGE_KEYS
 from regroup_operator.errors import TemplateError
-from regroup_trainer.protocol.addresses import TOKEN_FILE
-from regroup_trainer.protocol.environment import ENVIRONMENT_PREFIX
+from regroup_trainer.protocol.environment import ENVIRONMENT_PREFIX, TOKEN_FILE
 from regroup_trainer.protocol.message import quote, shorten
 
 MOST_LEVELS = 64

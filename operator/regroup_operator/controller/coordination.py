@@ -47,13 +47,13 @@ from regroup_operator.errors import CoordinatorError, NoAnswerError, NoWatchErro
 from regroup_operator.informer.write_guard import Guard, unguarded
 from regroup_operator.observe.coordinator_answer import most_bytes, read_answer
 from regroup_operator.observe.observed import CoordinatorView
-from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT
 from regroup_trainer.protocol.desired import (
     CoordinatorAddress,
     CoordinatorContact,
     Desired,
     Lost,
 )
+from regroup_trainer.protocol.environment import AGENT_METRICS_PORT
 from regroup_trainer.protocol.job_status import ASK_LINE, WATCH_LINE_SECONDS
 
 PAUSE_SECONDS = 0.2

@@ -13,7 +13,7 @@ from regroup_operator.controller.agent_survey import AgentSurvey
 from regroup_operator.decide.coordinator_evidence import UNREADABLE_ANSWERS
 from regroup_operator.errors import CoordinatorError, NoAnswerError
 from regroup_operator.observe.observed import CoordinatorView
-from regroup_trainer.protocol.addresses import COORDINATOR_PORT
+from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 

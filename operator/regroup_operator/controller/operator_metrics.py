@@ -12,7 +12,13 @@ from collections.abc import Iterator
 from typing import Any, get_args
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client import Counter, Gauge, Histogram, make_wsgi_app
+from prometheus_client import (
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    make_wsgi_app,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import REGISTRY, Collector
@@ -22,6 +28,7 @@ from regroup_operator.api.status import Phase, TrainingJobStatus
 from regroup_operator.observe.observed import AnyJob, Job
 from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.ledger import Cause
+from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 CONTROLLER = "trainingjob"
 SCRAPES_AT_ONCE = 16
@@ -29,6 +36,7 @@ SCRAPES_AT_ONCE = 16
 SCRAPE_SECONDS = 10.0
 """The longest wait for a part of a request, or for its sender to take a part of the answer."""
 
+disable_created_metrics()  # type: ignore[no-untyped-call]
 queue_depth = Gauge("workqueue_depth", "Keys that wait.", ["name"])
 queue_adds = Counter("workqueue_adds", "Keys taken from the queue.", ["name"])
 queue_retries = Counter("workqueue_retries", "Keys that came back after a failure.", ["name"])
@@ -47,6 +55,10 @@ internal_errors = Counter(
     "trainingjob_internal_errors",
     "Rounds that ended in an error that the operator does not know; its log has each.",
 )
+for _result in ("success", "error"):
+    reconciles.labels(controller=CONTROLLER, result=_result)
+reconcile_errors.labels(controller=CONTROLLER)
+queue_retries.labels(name=CONTROLLER)
 recovery_seconds = Histogram(
     "trainingjob_recovery_seconds",
     "From the last step before a loss to the first after it.",
@@ -85,6 +97,8 @@ class JobSeries(Collector):
         self._observed_recoveries: dict[Key, set[str]] = {}
         self._recovery_labels: dict[Key, set[tuple[str, ...]]] = {}
         """Of the series that each job has."""
+        self._failed: set[Key] = set()
+        """Jobs whose last round ended in an error that nothing expects."""
 
     def observe(self, job: AnyJob, status: TrainingJobStatus, waiting: Waiting | None) -> None:
         """Remember a job as it was just written, and observe the recoveries that are complete
@@ -101,10 +115,16 @@ class JobSeries(Collector):
             recovery_seconds.labels(*labels).observe(recovery.down_seconds or 0.0)
         self._observed_recoveries[job.key] = {recovery.generation for recovery in complete}
         self._jobs[job.key] = (job, status, waiting)
+        self._failed.discard(job.key)
+
+    def fail(self, key: Key) -> None:
+        """A round for the job has ended in an error that nothing expects."""
+        self._failed.add(key)
 
     def forget(self, key: Key) -> None:
         """The job is gone."""
         self._jobs.pop(key, None)
+        self._failed.discard(key)
         self._observed_recoveries.pop(key, None)
         for labels in self._recovery_labels.pop(key, set()):
             recovery_seconds.remove(*labels)
@@ -131,7 +151,7 @@ class JobSeries(Collector):
             labels=[*base, "reason"],
         )
         for key, (job, status, waiting) in self._jobs.items():
-            if waiting is not None:
+            if waiting is not None and key not in self._failed:
                 wait.add_metric([*key, waiting.reason], 1.0)
             for name in get_args(Phase):
                 phase.add_metric([*key, name], float(status.phase == name))
@@ -141,6 +161,8 @@ class JobSeries(Collector):
                 restarts.add_metric([*key, cause], getattr(status.restarts, cause))
             lost.add_metric([*key], status.goodput.lost_steps)
             excluded.add_metric([*key], len(status.excluded_nodes))
+        for key in self._failed:
+            wait.add_metric([*key, WaitingReason.InternalError.name], 1.0)
         yield from (phase, workers, restarts, lost, excluded, wait)
 
 

@@ -168,6 +168,7 @@ class Reconciler:
         on the status that is stored, which may be the reason.
         """
         count_internal_error()
+        self._series.fail(key)
         metadata, raw, message = document["metadata"], document.get("status"), describe(error)
         generation = metadata.get("generation", 0)
         status = status_with_error(raw, generation, message, _now())

@@ -16,7 +16,7 @@ from regroup_operator.decide.waiting import (
     unschedulable_message,
 )
 from regroup_operator.observe.observed import Job
-from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
+from regroup_trainer.protocol.environment import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 
 

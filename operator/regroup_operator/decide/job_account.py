@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Mapping
+from typing import Any, get_args
 
 from regroup_operator.api.status import (
     LEDGER_PHASES,
@@ -12,7 +13,7 @@ from regroup_operator.api.status import (
     TrainingJobStatus,
 )
 from regroup_trainer.protocol.job_status import CoordinatorStatus
-from regroup_trainer.protocol.ledger import Cause, Ledger
+from regroup_trainer.protocol.ledger import Cause, GpuUse, Ledger
 
 MOST_STORED = 2**31 - 1
 """Of a count in the status."""
@@ -24,6 +25,8 @@ def account_fields(ledger: Ledger) -> dict[str, object]:
         "ledger": LedgerStatus(
             seconds={phase: _rounded(value) for phase, value in ledger.seconds.items()},
             lost_work_seconds=_rounded(ledger.lost_work_seconds),
+            gpu_seconds={use: _rounded(value) for use, value in ledger.gpu_seconds.items()},
+            lost_gpu_seconds=_rounded(ledger.lost_gpu_seconds),
         ),
         "goodput": _goodput(ledger),
         "restarts": Restarts.model_validate(ledger.restarts),
@@ -40,6 +43,8 @@ def merge_ledgers(status: TrainingJobStatus, report: CoordinatorStatus | None) -
     stored = Ledger(
         seconds=dict(status.ledger.seconds),
         lost_work_seconds=status.ledger.lost_work_seconds,
+        gpu_seconds=_larger_uses(status.ledger.gpu_seconds, {}),
+        lost_gpu_seconds=status.ledger.lost_gpu_seconds,
         lost_steps=status.goodput.lost_steps,
         restarts={cause: getattr(status.restarts, cause) for cause in get_args(Cause)},
     )
@@ -49,6 +54,8 @@ def merge_ledgers(status: TrainingJobStatus, report: CoordinatorStatus | None) -
     return Ledger(
         seconds=_larger(stored.seconds, fresh.seconds),
         lost_work_seconds=max(stored.lost_work_seconds, fresh.lost_work_seconds),
+        gpu_seconds=_larger_uses(stored.gpu_seconds, fresh.gpu_seconds),
+        lost_gpu_seconds=max(stored.lost_gpu_seconds, fresh.lost_gpu_seconds),
         lost_steps=max(stored.lost_steps, fresh.lost_steps),
         restarts={
             cause: max(count, fresh.restarts.get(cause, 0))
@@ -63,6 +70,12 @@ def _larger(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
     """
     phases = [*one, *(key for key in sorted(other) if key not in one)][:LEDGER_PHASES]
     return {key: max(one.get(key, 0.0), other.get(key, 0.0)) for key in sorted(phases)}
+
+
+def _larger_uses(one: Mapping[Any, float], other: Mapping[Any, float]) -> dict[GpuUse, float]:
+    known: tuple[GpuUse, ...] = get_args(GpuUse)
+    uses = [use for use in known if use in one or use in other]
+    return {use: max(one.get(use, 0.0), other.get(use, 0.0)) for use in uses}
 
 
 def _goodput(ledger: Ledger) -> GoodputStatus:

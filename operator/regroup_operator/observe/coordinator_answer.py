@@ -43,6 +43,7 @@ _DURATION = (-(10**12), 10**12)
 _RANGES: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("time", "since"), _WALL),
     **dict.fromkeys(("seconds", "lost_work_seconds", "detect_seconds", "down_seconds"), _DURATION),
+    **dict.fromkeys(("gpu_seconds", "lost_gpu_seconds"), _DURATION),
     **dict.fromkeys(("sequence", "revision", "tokens", "step", "total_steps"), _WIDE),
     **dict.fromkeys(("lost_steps", "unflushed_steps", "resumed_from_step"), _WIDE),
     "restarts": (0, 10**8),
@@ -50,7 +51,7 @@ _RANGES: Mapping[str, tuple[int, int]] = {
     "size_bytes": (0, 2**60),
 }
 """Name of a field -> the least and the most that its numbers may be."""
-_MAPS = ("seconds", "restarts")
+_MAPS = ("seconds", "gpu_seconds", "restarts")
 """Fields that hold numbers by name."""
 
 

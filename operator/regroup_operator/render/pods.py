@@ -18,7 +18,7 @@ from regroup_operator.errors import TemplateError
 from regroup_operator.observe.observed import Job, JobObject
 from regroup_operator.render.exact_image import as_recorded
 from regroup_operator.render.torchrun_commands import STORE_PORT
-from regroup_trainer.protocol.addresses import COORDINATOR_PORT, TOKEN_FILE, VOLUME_MOUNT
+from regroup_trainer.protocol.environment import COORDINATOR_PORT, TOKEN_FILE, VOLUME_MOUNT
 
 
 @dataclass(frozen=True)

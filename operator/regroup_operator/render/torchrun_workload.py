@@ -33,7 +33,7 @@ from regroup_operator.render.torchrun_commands import (
     nnodes,
     store_command,
 )
-from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
+from regroup_trainer.protocol.environment import DIRECTORY_VARIABLE
 
 STORE_RESOURCES = {"requests": {"cpu": "20m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
 """Resources of the store, which imports torch and then only serves a few keys."""

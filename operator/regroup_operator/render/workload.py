@@ -34,14 +34,15 @@ from regroup_operator.render.pods import (
     user_image,
     worker,
 )
-from regroup_trainer.protocol.addresses import (
+from regroup_trainer.protocol.desired import Desired, LastKnown
+from regroup_trainer.protocol.environment import (
     AGENT_METRICS_PORT,
     COORDINATOR_PORT,
     DIRECTORY_VARIABLE,
     TOKEN_FILE,
+    AgentEnvironment,
+    CoordinatorEnvironment,
 )
-from regroup_trainer.protocol.desired import Desired, LastKnown
-from regroup_trainer.protocol.environment import AgentEnvironment, CoordinatorEnvironment
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 

@@ -62,8 +62,8 @@ def test_the_smallest_job_is_valid(tmp_path: Path) -> None:
         ("spec:", "spce:", "unknown field: did you mean 'spec'?"),
         (
             "replicas: 3",
-            "replicas: 3\n  metrics: {rankDetail: full}",
-            "job.yaml:6: spec.metrics.rankDetail: not supported",
+            "replicas: 3\n  scheduling: {gang: PodGroup}",
+            "job.yaml:6: spec.scheduling.gang: not supported",
         ),
         ("strategy: fsdp", "strategy: hsdp", "hsdp needs the number of ranks"),
     ],

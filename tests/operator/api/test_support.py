@@ -23,7 +23,6 @@ ASKED_FOR: dict[str, Any] = {
     "scheduling.topologyKey": "rack",
     "scheduling.exclusive": True,
     "scheduling.gang": "PodGroup",
-    "metrics.rankDetail": "full",
 }
 
 
@@ -154,6 +153,7 @@ def test_a_wrong_spec_is_explained_by_field_and_value(fields: dict[str, Any], wo
 
 
 TORCHRUN: dict[str, Any] = {
+    "metrics.rankDetail": "full",
     "spares": 1,
     "progressPattern": r"step (?P<step>\d+)",
     "failureDetection.progressTimeoutSeconds": 60,

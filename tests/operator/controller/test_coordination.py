@@ -40,9 +40,9 @@ from regroup_operator.decide.coordinator_evidence import UNHEARD_SECONDS
 from regroup_operator.errors import CoordinatorError
 from regroup_operator.observe.coordinator_answer import MOST_BYTES
 from regroup_operator.observe.observed import CoordinatorView
-from regroup_trainer.protocol.addresses import COORDINATOR_PORT
 from regroup_trainer.protocol.config import TrainConfig
 from regroup_trainer.protocol.desired import CoordinatorContact, Desired, Lost
+from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import ASK_LINE, WATCH_LINE_BYTES, MemberStatus
 from regroup_trainer.protocol.rank_messages import Progress

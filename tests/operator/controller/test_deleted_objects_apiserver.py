@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT
+from regroup_trainer.protocol.environment import AGENT_METRICS_PORT
 from tests.support.coordinator_stub import CoordinatorStub
 from tests.support.kube_api import Json, Namespace
 from tests.support.loopback_server import LoopbackServer, QuietHandler

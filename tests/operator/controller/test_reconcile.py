@@ -155,6 +155,12 @@ class PlainServer(Server):
     create_network_policy = create_disruption_budget = create_service
 
 
+def waiting_reasons(reconciler: reconcile.Reconciler) -> list[str]:
+    """What the series of the jobs say that they wait for."""
+    families = {family.name: family for family in reconciler._series.collect()}
+    return [sample.labels["reason"] for sample in families["trainingjob_waiting"].samples]
+
+
 async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -183,7 +189,9 @@ async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(
         assert server.made == []
         assert len([text for text in server.events if "ZeroDivisionError" in text["message"]]) == 1
         assert internal_errors._value.get() == errors + 3
+        assert waiting_reasons(reconciler) == ["InternalError"]
         await reconciler.reconcile(("a", "gpt"))
+        assert waiting_reasons(reconciler) != ["InternalError"]
         assert "ZeroDivisionError" not in server.stored["status"]["message"]
         assert server.made, "the job goes on once the error is gone"
 

@@ -66,6 +66,8 @@ def test_the_account_never_falls_when_a_coordinator_starts_from_less() -> None:
     ledger = Ledger(
         seconds={"step": 90.0, "idle": 10.0},
         lost_work_seconds=10.0,
+        gpu_seconds={"useful": 700.0, "lost": 20.0},
+        lost_gpu_seconds=80.0,
         lost_steps=5,
         restarts={"hang": 2},
     )
@@ -75,7 +77,9 @@ def test_the_account_never_falls_when_a_coordinator_starts_from_less() -> None:
     after = projected(simulation, ledger=Ledger(seconds={"step": 1.0}))
     assert after.goodput == simulation.status.goodput
     assert after.restart_count == after.restarts.hang == 2
-    assert merge_ledgers(after, None).seconds == ledger.seconds
+    stored = merge_ledgers(after, None)
+    assert stored.seconds == ledger.seconds
+    assert (stored.gpu_seconds, stored.lost_gpu_seconds) == ({"useful": 700.0, "lost": 20.0}, 80.0)
 
 
 def test_progress_stays_while_a_new_coordinator_knows_none() -> None:

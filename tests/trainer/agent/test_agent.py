@@ -79,6 +79,22 @@ async def test_an_agent_that_is_sent_its_coordinators_address_shows_life_before_
         await asyncio.to_thread(wait_until, "a rank", lambda: _restored(site.core), WARM_SECONDS)
 
 
+@pytest.mark.slow
+async def test_a_scrape_shows_the_memory_and_the_last_report_of_a_rank(tmp_path: Path) -> None:
+    async with make_site(tmp_path, "hang") as site:
+        port = free_port()
+        site.start_agent(metrics_port=port)
+        await asyncio.to_thread(wait_until, "a rank", lambda: _restored(site.core), WARM_SECONDS)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{port}/metrics") as answer,
+        ):
+            text = await answer.text()
+    assert 'trainingjob_rank_memory_bytes{kind="host",' in text
+    assert 'trainingjob_rank_memory_bytes{kind="host_available",' in text
+    assert "trainingjob_rank_heartbeat_timestamp_seconds{" in text
+
+
 def _accepts(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -87,14 +103,14 @@ def _accepts(port: int) -> bool:
 @pytest.mark.slow
 async def test_a_rank_that_hangs_is_found_by_its_stack(tmp_path: Path) -> None:
     async with make_site(
-        tmp_path, "stall", progress_timeout_seconds=1, max_hang_restarts=0
+        tmp_path, "stall", progress_timeout_seconds=2, max_hang_restarts=0
     ) as site:
         site.start_agent()
         await site.until("failed")
         assert site.core.state.outcome is not None
         assert "is in wait_for_ever (" in site.core.state.outcome.message
         assert site.core.state.outcome.message.startswith(
-            "no progress for 1 s: rank 0 on gpt-w0-0 ("
+            "no progress for 2 s: rank 0 on gpt-w0-0 ("
         )
 
 

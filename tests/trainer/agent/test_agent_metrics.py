@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+import os
+import re
+import time
+from typing import Any
 
+import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from regroup_trainer.agent.agent_metrics import AgentMetrics
-from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord
+from regroup_trainer.protocol.agent_messages import RankExit
+from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, MemberRecord
 from regroup_trainer.protocol.rank_messages import (
+    Busy,
     CheckpointFailed,
     CheckpointSaved,
     Evaluated,
@@ -30,6 +37,18 @@ def series(metrics: AgentMetrics) -> dict[str, Sample]:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def samples(metrics: AgentMetrics) -> list[Sample]:
+    """All series of the ranks."""
+    return [one for family in metrics.registries[0].collect() for one in family.samples]
+
+
+def of_rank(metrics: AgentMetrics, name: str, **labels: str) -> float | None:
+    """The value of a series; None where there is none."""
+    wanted = {"namespace": "default", "trainingjob": "gpt", **labels}
+    found = [s.value for s in samples(metrics) if (s.name, s.labels) == (name, wanted)]
+    return found[0] if found else None
 
 
 def progress(step: int, rank: int = 0, **changes: object) -> Progress:
@@ -105,7 +124,9 @@ def test_checkpoints_and_evaluations_are_exposed() -> None:
     assert found["trainingjob_checkpoint_last_success_timestamp_seconds"].value == 99.0
     assert found["trainingjob_checkpoint_last_size_bytes"].value == 7
     assert found["trainingjob_checkpoint_save_seconds_count"].value == 1
-    assert found["trainingjob_checkpoint_failures_total"].labels["stage"] == "write"
+    stage = {"namespace": "default", "trainingjob": "gpt", "stage": "write"}
+    failures = "trainingjob_checkpoint_failures_total"
+    assert metrics.registries[1].get_sample_value(failures, stage) == 1
     assert found["trainingjob_evaluation_loss"].value == 1.25
 
 
@@ -116,3 +137,116 @@ def test_the_steps_in_all_of_a_script_are_those_that_it_reports() -> None:
     assert series(metrics)["trainingjob_target_steps"].value == 0
     metrics.note(progress(3, total_steps=30))
     assert series(metrics)["trainingjob_target_steps"].value == 30
+
+
+def test_the_time_in_collectives_survives_a_restart_of_the_rank() -> None:
+    metrics = make_metrics(0)
+    metrics.note(progress(10, collective_seconds={"gradients": 3.0, "commit": 0.5}))
+    metrics.begin(RECORD, range(1))
+    metrics.note(progress(12, collective_seconds={"gradients": 1.0, "commit": 0.25}))
+    name = "trainingjob_rank_collective_seconds_total"
+    assert of_rank(metrics, name, rank="0", op="gradients") == 4.0
+    assert of_rank(metrics, name, rank="0", op="commit") == 0.75
+
+
+def test_a_heartbeat_is_the_last_report_and_none_is_due_of_a_rank_that_is_busy_or_has_ended() -> (
+    None
+):
+    metrics = make_metrics(0, 1)
+    name, before = "trainingjob_rank_heartbeat_timestamp_seconds", time.time()
+    metrics.note(progress(1))
+    metrics.note(progress(1, rank=1))
+    heard = of_rank(metrics, name, rank="0")
+    assert heard is not None
+    assert before <= heard <= time.time()
+    metrics.note(Busy(generation=NUMBER, rank=0, doing="evaluation", step=1, lasting=True))
+    metrics.note(RankExit(generation=NUMBER, rank=1, exit_code=1, cause="error"))
+    assert of_rank(metrics, name, rank="0") is of_rank(metrics, name, rank="1") is None
+    metrics.note(progress(2))
+    assert of_rank(metrics, name, rank="0") is not None
+    metrics.begin(RECORD, range(1))
+    assert of_rank(metrics, name, rank="0") is None
+
+
+def test_memory_is_that_of_the_running_process_and_what_the_rank_says_of_its_gpu() -> None:
+    processes = {0: os.getpid(), 1: 2**22 + 1}
+    metrics = AgentMetrics("default", "gpt", lambda: processes)
+    metrics.begin(RECORD, range(2))
+    metrics.note(progress(1, memory_bytes={"gpu": 70, "gpu_available": 10}))
+    name = "trainingjob_rank_memory_bytes"
+    assert (of_rank(metrics, name, rank="0", kind="host") or 0) > 2**20
+    assert (of_rank(metrics, name, rank="0", kind="host_available") or 0) > 2**20
+    assert of_rank(metrics, name, rank="0", kind="gpu") == 70
+    assert of_rank(metrics, name, rank="0", kind="gpu_available") == 10
+    assert of_rank(metrics, name, rank="1", kind="host") is None, "there is no such process"
+
+
+def of_ranks(count: int, **desired: object) -> list[AgentMetrics]:
+    """The metrics of all workers of a job, with eight ranks each that train."""
+    members = tuple(
+        MemberRecord(member=f"m{n}", index=n, pod="p", node="a", first_rank=8 * n, ranks=8)
+        for n in range(count // 8)
+    )
+    record = RECORD.model_copy(
+        update={"members": members, "desired": RECORD.desired.model_copy(update=desired)}
+    )
+    return [worker_of(record, member.own_ranks) for member in members]
+
+
+def worker_of(record: GenerationRecord, ranks: range) -> AgentMetrics:
+    metrics = AgentMetrics("default", "gpt", lambda: dict.fromkeys(ranks, os.getpid()))
+    metrics.begin(record, ranks)
+    for rank in ranks:
+        memory = {"gpu": 10 + rank, "gpu_available": 90 - rank}
+        measured = {"compute_seconds": 0.1, "collective_seconds": {"gradients": 2.0, "commit": 1.0}}
+        waits = {"seconds": {"data_wait": 0.5}, "memory_bytes": memory}
+        metrics.note(progress(5 + rank, rank=rank, **measured, **waits))
+    return metrics
+
+
+@pytest.mark.parametrize(
+    ("ranks", "detail", "each"),
+    [
+        (256, "auto", 8 * (14 + 9)),
+        (512, "auto", 9),
+        (512, "full", 8 * (14 + 9)),
+        (16, "summary", 9),
+    ],
+)
+def test_the_series_of_a_large_job_do_not_grow_with_its_ranks(
+    ranks: int, detail: str, each: int
+) -> None:
+    """A histogram has 14 series, and a rank 9 others."""
+    workers = of_ranks(ranks, rank_detail=detail)
+    assert sum(len(samples(worker)) for worker in workers) == ranks // 8 * each
+
+
+def test_a_rank_that_runs_elsewhere_now_has_no_series_here() -> None:
+    metrics = make_metrics(0)
+    measured: dict[str, Any] = {"compute_seconds": 0.1, "collective_seconds": {"commit": 1.0}}
+    metrics.note(progress(1, seconds={"data_wait": 1.0}, **measured))
+    metrics.begin(RECORD, range(1, 2))
+    assert samples(metrics) == []
+    metrics.begin(RECORD, range(1))
+    assert of_rank(metrics, "trainingjob_rank_data_wait_seconds_total", rank="0") == 1.0
+
+
+def test_a_summary_is_of_all_ranks_of_the_worker() -> None:
+    (worker,) = of_ranks(8, rank_detail="summary")
+    prefix, memory = "trainingjob_rank_", "trainingjob_rank_memory_bytes"
+    assert of_rank(worker, f"{prefix}step") == 5
+    assert of_rank(worker, f"{prefix}data_wait_seconds_total") == 4.0
+    assert of_rank(worker, f"{prefix}collective_seconds_total", op="commit") == 8.0
+    assert of_rank(worker, memory, kind="gpu") == 17
+    assert of_rank(worker, memory, kind="gpu_available") == 83
+    alone = of_rank(worker_of(RECORD, range(1)), memory, rank="0", kind="host")
+    assert (of_rank(worker, memory, kind="host") or 0) > 4 * (alone or math.inf)
+    assert of_rank(worker, f"{prefix}heartbeat_timestamp_seconds") is not None
+
+
+def test_counters_with_known_labels_begin_at_zero() -> None:
+    metrics = make_metrics(0)
+    text = generate_latest(metrics.registries[1]).decode()
+    for stage in ("write", "publish", "prune"):
+        assert re.search(rf'checkpoint_failures_total{{.*stage="{stage}".*}} 0', text)
+    assert "_created" not in text

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from regroup_trainer.agent.agent_state import AgentState
+from regroup_trainer.protocol.agent_messages import RankExit, ShortHello
 from regroup_trainer.protocol.environment import AgentEnvironment
 from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.message import FRAME_BYTES, TEXT_LIMIT
 from regroup_trainer.protocol.rank_messages import (
     Finished,
     Parked,
@@ -99,3 +103,27 @@ def test_a_new_generation_forgets_the_progress_and_ends_of_the_old_but_not_the_c
     state.begin(make_generation(1, 2))
     assert state.hello().progress is None
     assert state.hello().ended == ()
+
+
+@pytest.mark.parametrize(("ranks", "letter"), [(64, "\x01"), (1024, "x")])
+def test_a_hello_fits_its_bound_when_all_ranks_have_failed(ranks: int, letter: str) -> None:
+    message = letter * TEXT_LIMIT
+    state = AgentState(ENVIRONMENT.model_copy(update={"ranks": ranks}))
+    state.begin(make_generation(1, 1))
+    for rank in range(ranks):
+        number = GenerationNumber(1, 1)
+        end = RankExit(generation=number, rank=rank, exit_code=1, cause="error", message=message)
+        state.note(end)
+    text = state.hello().shortened().model_dump_json()
+    assert len(text) < FRAME_BYTES
+    ended = ShortHello.model_validate_json(text).ended
+    assert len(ended) == ranks
+    assert all(isinstance(end, RankExit) and end.message for end in ended)
+
+
+def test_the_hello_of_one_failed_rank_has_its_whole_message() -> None:
+    state = AgentState(ENVIRONMENT)
+    number, message = GenerationNumber(1, 1), "x" * TEXT_LIMIT
+    state.begin(make_generation(1, 1))
+    state.note(RankExit(generation=number, rank=1, exit_code=1, cause="error", message=message))
+    assert state.hello().ended == tuple(state.ended.values())

@@ -12,7 +12,7 @@ from aiohttp import ClientWebSocketResponse, WSMessage, WSMsgType, web
 from aiohttp.test_utils import TestServer
 
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection
-from regroup_trainer.protocol.agent_messages import Hello, Leaving, agent_message
+from regroup_trainer.protocol.agent_messages import Leaving, Reports, ShortHello, agent_message
 from regroup_trainer.protocol.coordinator_messages import CoordinatorMessage, Refused, Welcome
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.message import Message
@@ -41,7 +41,7 @@ class Peer:
         async for text in socket:
             received.append(agent_message.validate_json(text.data))
             self.news.set()
-            if isinstance(received[-1], Hello):
+            if isinstance(received[-1], ShortHello):
                 await socket.send_str(
                     self._answers[min(len(self.received), len(self._answers)) - 1].model_dump_json()
                 )
@@ -68,7 +68,7 @@ async def connected(peer: Peer) -> AsyncIterator[CoordinatorConnection]:
     await server.start_server()
     reported: list[CoordinatorMessage] = []
     connection = CoordinatorConnection(
-        f"http://{server.host}:{server.port}/", "token", make_hello, reported.append
+        f"http://{server.host}:{server.port}/", "token", 1, make_hello, reported.append
     )
     running = asyncio.create_task(connection.run())
     try:
@@ -105,8 +105,8 @@ async def test_messages_sent_while_the_connection_was_down_go_out_after_the_next
     async with connected(peer) as connection:
         connection.send(FINISHED)
         await peer.until(lambda: bool(peer.received) and len(peer.received[-1]) == 2)
-    assert isinstance(peer.received[0][0], Hello)
-    assert peer.received[0][1] == FINISHED
+    assert isinstance(peer.received[0][0], ShortHello)
+    assert peer.received[0][1] == Reports(reports=(FINISHED,))
 
 
 async def test_a_lost_connection_is_made_anew_with_a_hello() -> None:
@@ -124,13 +124,13 @@ async def test_a_refusal_that_may_pass_is_tried_again() -> None:
     async with connected(peer) as connection:
         connection.send(FINISHED)
         await peer.until(lambda: len(peer.received) == 2 and len(peer.received[1]) == 2)
-    assert [type(message) for message in peer.received[0]] == [Hello]
+    assert [type(message) for message in peer.received[0]] == [ShortHello]
 
 
 async def test_a_coordinator_that_cannot_be_reached_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    connection = CoordinatorConnection("http://127.0.0.1:9", "token", make_hello, lambda _: None)
+    connection = CoordinatorConnection("http://127.0.0.1:9", "token", 1, make_hello, lambda _: None)
     running = asyncio.create_task(connection.run())
     await asyncio.to_thread(wait_until, "a warning", lambda: caplog.messages)
     running.cancel()
@@ -180,7 +180,7 @@ class Ending:
 
 
 async def test_an_agent_that_ends_while_its_connection_is_lost_does_not_connect_again() -> None:
-    connection = CoordinatorConnection("http://c:1", "token", make_hello, lambda _: None)
+    connection = CoordinatorConnection("http://c:1", "token", 1, make_hello, lambda _: None)
     connection.send(FINISHED)
     socket = Ending()
     talking = asyncio.create_task(connection._talk(cast(ClientWebSocketResponse, socket)))

@@ -18,6 +18,7 @@ from regroup_trainer.agent.template_protocol import (
     KillRanks,
     Order,
     RankEnded,
+    RankStarted,
     Ready,
     ReassignedRank,
     StartStore,
@@ -75,7 +76,8 @@ class Parent:
         return Assignment(record=record, rank=0, local_rank=0, channel=self.path)
 
     def ended(self) -> RankEnded:
-        news = self.news()
+        while isinstance(news := self.news(), RankStarted):
+            pass
         assert isinstance(news, RankEnded)
         return news
 
@@ -204,3 +206,13 @@ def test_nothing_survives_the_template(tmp_path: Path) -> None:
         wait_until("the rank to die with its template", lambda: not runs(rank))
     finally:
         parent.close()
+
+
+def test_the_process_of_a_rank_is_named_by_its_local_rank(parent: Parent) -> None:
+    parent.fork("hang", n=30)
+    started = parent.news()
+    assert isinstance(started, RankStarted)
+    assert (started.local_rank, started.pid in children(parent.process.pid)) == (0, True)
+    parent.accept().close()
+    parent.order(KillRanks())
+    parent.ended()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from regroup_trainer.agent.torchrun_rank import failure, place_in
-from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
+from regroup_trainer.protocol.environment import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.torchrun_programs import (
     MESSAGE_VARIABLE,
     PROGRAM_VARIABLE,

@@ -46,6 +46,29 @@ def test_the_time_of_the_job_is_counted_by_phase() -> None:
     assert value(job, "trainingjob_lost_work_seconds_total") == 0
 
 
+def test_the_time_of_all_gpus_is_counted_by_use_and_survives_a_succession() -> None:
+    job, agents = start_job(steps=10_000)
+
+    def seconds(use: str) -> float:
+        counted = value(job, "trainingjob_gpu_seconds_total", use=use)
+        assert counted is not None
+        return counted
+
+    job.wait(5.0)
+    assert seconds("useful") > 0
+    assert seconds("lost") == 0
+    useful, waiting = seconds("useful"), seconds("waiting")
+    job.silence(agents[1])
+    job.wait(20.0)
+    assert seconds("waiting") > waiting
+    assert seconds("useful") > useful
+    before = {use: seconds(use) for use in ("useful", "lost", "waiting")}
+    job.update_desired(seed=job.core.state.account.ledger())
+    job.start_coordinator(term=2)
+    job.wait(10.0)
+    assert all(seconds(use) >= known for use, known in before.items())
+
+
 def test_losses_are_counted_by_cause_with_the_time_to_their_detection() -> None:
     job, agents = start_job()
     assert value(job, "trainingjob_detection_seconds_count", cause="infrastructure") is None

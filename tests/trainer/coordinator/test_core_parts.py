@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.layout import Layout
-from regroup_trainer.coordinator.accounting import Account
+from regroup_trainer.coordinator.accounting import Account, Gpus
 from regroup_trainer.coordinator.current_generation import CurrentGeneration
 from regroup_trainer.coordinator.formation import choose, make_record
 from regroup_trainer.coordinator.journal import Journal
@@ -151,13 +151,13 @@ def test_the_end_of_a_rank_is_described_in_a_sentence(
 
 def test_the_account_splits_the_time_and_never_falls() -> None:
     account = Account(Ledger(seconds={"step": 5.0}, lost_steps=2), 0.0)
-    account.spend("pending", 3.0)
-    account.restored(first=True, restore_seconds=1.5, now=5.0)
-    account.progress({"step": 4.0, "data_wait": 0.5}, 9.5)
-    account.progress({"step": 6.0, "data_wait": 0.5}, 11.5)
-    account.spend("idle", 12.0)
-    account.restored(first=False, restore_seconds=9.0, now=13.0)
-    account.progress({"step": 1.0}, 14.0)
+    account.spend("pending", 3.0, gpus=2)
+    account.restored(first=True, restore_seconds=1.5, now=5.0, gpus=4)
+    account.progress({"step": 4.0, "data_wait": 0.5}, 9.5, Gpus(4, 4))
+    account.progress({"step": 6.0, "data_wait": 0.5}, 11.5, Gpus(4, 4))
+    account.spend("idle", 12.0, gpus=4)
+    account.restored(first=False, restore_seconds=9.0, now=13.0, gpus=4)
+    account.progress({"step": 1.0}, 14.0, Gpus(4, 3))
     assert account.ledger().seconds == {
         "step": 12.0,
         "pending": 3.0,
@@ -177,6 +177,26 @@ def test_the_account_splits_the_time_and_never_falls() -> None:
         2,
     )
     assert ledger.restarts == {"resize": 2}
+
+
+def test_the_time_of_all_gpus_adds_up_and_steps_done_again_count_as_lost() -> None:
+    account = Account(Ledger(), 0.0)
+    account.spend("pending", 10.0, gpus=2)
+    account.restored(first=True, restore_seconds=0.0, now=15.0, gpus=4)
+    account.progress({"step": 20.0, "data_wait": 5.0}, 40.0, Gpus(held=5, training=4))
+    before = account.ledger().gpu_seconds
+    assert before == {"useful": 80.0, "lost": 0.0, "waiting": 20 + 20 + 20 + 25}
+    account.lost(3, 6.0, gpus=4)
+    assert account.ledger().gpu_seconds == before, "what is counted stays"
+    account.restored(first=False, restore_seconds=0.0, now=40.0, gpus=2)
+    account.progress({"step": 9.0}, 49.0, Gpus(held=2, training=2))
+    assert account.ledger().gpu_seconds == {**before, "lost": 18.0}
+    successor = Account(account.ledger(), 49.0)
+    successor.progress({"step": 5.0}, 54.0, Gpus(held=2, training=2))
+    after = successor.ledger().gpu_seconds
+    assert (after["useful"], after["lost"]) == (80.0 + 4.0, 24.0)
+    successor.merge(account.ledger())
+    assert successor.ledger().gpu_seconds == after
 
 
 def test_checkpoint_events_are_rare_and_the_journal_is_bounded() -> None:

@@ -89,6 +89,17 @@ def test_a_hung_generation_is_diagnosed_and_replaced() -> None:
     assert job.step > before
 
 
+def test_a_deadline_that_passes_between_two_reports_is_longer() -> None:
+    """An agent says once a second how far its ranks are, and a step of them may come just after."""
+    job = Job(make_desired(steps=10_000, progress_timeout_seconds=1), step_seconds=1.5)
+    agents = [job.add_agent(index) for index in range(3)]
+    job.wait(10.0)
+    assert "HangDetected" not in {event.reason for event in job.core.state.journal.events()}
+    agents[1].stuck_in = READS
+    job.wait(3.0)
+    assert "HangDetected" in {event.reason for event in job.core.state.journal.events()}
+
+
 def test_nobody_waits_for_the_rank_that_hangs() -> None:
     job, agents = train()
     agents[1].stuck_in = READS

@@ -12,11 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from regroup_trainer.coordinator.coordinator_status import make_status
 from regroup_trainer.coordinator.formation import choose, least_workers
 from regroup_trainer.coordinator.membership import LEAST_DELAY, expired
+from regroup_trainer.protocol import record_transfer
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.rank_messages import Progress
 from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired
+from tests.support.record_wire import WireJob
 
 STEP_SECONDS_OF_MANY = 1.0
 WORKERS = 4
@@ -258,3 +260,33 @@ FaultsOfMany.TestCase.settings = settings(
     max_examples=4, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestFaultsOfMany = pytest.mark.slow(pytest.mark.timeout(900)(FaultsOfMany.TestCase))
+
+
+class FaultsOnTheWire(Faults):
+    """The same with the messages that are sent in place of records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.job = self.wire = WireJob(self.desired())
+        for index in range(3):
+            self.job.add_agent(index)
+
+    @invariant()
+    def all_know_the_same_record_of_a_generation(self) -> None:
+        # `Job._deliver` asserts it for each Begin that an agent makes of what arrives.
+        begun, known = self.wire.begun, self.wire.known
+        assert all(known.get(number) in (None, record) for number, record in begun.items())
+        records = [agent.state.record for agent in self.wire.agents.values()]
+        assert all(record == begun[record.number] for record in records if record is not None)
+
+
+FaultsOnTheWire.TestCase.settings = settings(
+    max_examples=20, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+class TestFaultsOnTheWire(FaultsOnTheWire.TestCase):  # type: ignore[misc, valid-type]
+    @pytest.fixture(autouse=True)
+    def small_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A record of a few members has several pieces."""
+        monkeypatch.setattr(record_transfer, "PIECE_CHARACTERS", 500)

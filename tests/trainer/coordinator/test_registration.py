@@ -96,18 +96,7 @@ def test_with_a_new_coordinator_the_agent_with_ranks_has_the_place() -> None:
 
 
 def connection(url: str, hello: Hello) -> CoordinatorConnection:
-    return CoordinatorConnection(url, TOKEN, lambda: hello, lambda message: None)
-
-
-def test_the_record_that_all_agents_send_is_kept_once() -> None:
-    job, agents = train()
-    hellos = [agent.state.hello().model_dump_json() for agent in agents]
-    job.start_coordinator(2)
-    for text in (*hellos, *hellos):
-        hello = Hello.model_validate_json(text)
-        job.core.on_message(hello, hello.member, job.now)
-    kept = {id(member.hello.record) for member in job.core.state.members.values()}
-    assert kept == {id(job.record)}
+    return CoordinatorConnection(url, TOKEN, 1, lambda: hello, lambda message: None)
 
 
 async def test_over_http_the_second_agent_is_told_why_it_waits_and_takes_over(

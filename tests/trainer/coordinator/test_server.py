@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,8 @@ from regroup_trainer.coordinator.server import (
     Server,
     read_hello,
 )
-from regroup_trainer.protocol.agent_messages import Hello, Leaving
-from regroup_trainer.protocol.coordinator_messages import Begin, Refused, coordinator_message
+from regroup_trainer.protocol.agent_messages import Leaving, Reports
+from regroup_trainer.protocol.coordinator_messages import BeginDifference, Refused, sent_message
 from regroup_trainer.protocol.desired import LastKnown, Lost
 from regroup_trainer.protocol.environment import CoordinatorEnvironment
 from regroup_trainer.protocol.generation import GenerationNumber
@@ -46,48 +45,13 @@ from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.rank_messages import Progress
 from regroup_trainer.system.server_connections import SPARE_CONNECTIONS
+from tests.support.coordinator_server import BEARER, TOKEN, Setup, serving
 from tests.support.coordinator_simulation import make_desired
 from tests.support.generations import make_hello
 from tests.support.waiting import wait_until
 
-TOKEN = "s3cret"
 SELDOM = 0.3
 FIRST = GenerationNumber(1, 1)
-BEARER = {"Authorization": f"Bearer {TOKEN}"}
-
-
-@dataclass
-class Setup:
-    """A running coordinator and a session with its token."""
-
-    core: Coordinator
-    server: Server
-    url: str
-    session: aiohttp.ClientSession
-
-    async def status(self, **query: Any) -> CoordinatorStatus:
-        async with self.session.get(f"{self.url}/v1/status", params=query) as response:
-            return CoordinatorStatus.model_validate_json(await response.read())
-
-    async def join(self, hello: Hello) -> aiohttp.ClientWebSocketResponse:
-        socket = await self.session.ws_connect(f"{self.url}/v1/agent")
-        await socket.send_str(hello.model_dump_json())
-        return socket
-
-
-@contextlib.asynccontextmanager
-async def serving(folder: Path, **desired: object) -> AsyncIterator[Setup]:
-    """A coordinator that wants one worker, unless `desired` changes that."""
-    fields = {"replicas": 1, "min_replicas": 1, "start_grace_seconds": 0.1, **desired}
-    now = time.monotonic()
-    spec = make_desired(directory=str(folder / "job"), **fields)
-    core = Coordinator(1, "node-c", spec, now, time.time() - now)
-    server = Server(core, TOKEN)
-    async with server.serve("127.0.0.1", 0) as port:
-        ticking = asyncio.create_task(server.run())
-        async with aiohttp.ClientSession(headers=BEARER) as session:
-            yield Setup(core, server, f"http://127.0.0.1:{port}", session)
-        ticking.cancel()
 
 
 @pytest.fixture
@@ -134,7 +98,7 @@ async def test_health_and_metrics_are_open(setup: Setup) -> None:
 
 
 async def test_an_agent_with_a_wrong_token_gives_up_with_a_sentence(setup: Setup) -> None:
-    connection = CoordinatorConnection(setup.url, "wrong", make_hello, lambda message: None)
+    connection = CoordinatorConnection(setup.url, "wrong", 1, make_hello, lambda message: None)
     with pytest.raises(RejectedError, match="token"):
         await asyncio.wait_for(connection.run(), 10)
 
@@ -142,10 +106,10 @@ async def test_an_agent_with_a_wrong_token_gives_up_with_a_sentence(setup: Setup
 async def test_an_agent_of_another_protocol_version_is_refused_with_both_versions(
     setup: Setup,
 ) -> None:
-    hello = json.loads(make_hello().model_dump_json())
+    hello = json.loads(make_hello().shortened().model_dump_json())
     async with setup.session.ws_connect(f"{setup.url}/v1/agent") as socket:
         await socket.send_str(json.dumps({**hello, "protocol": 99, "something": "new"}))
-        refused = coordinator_message.validate_json(await socket.receive_str())
+        refused = sent_message.validate_json(await socket.receive_str())
     assert refused.kind == "refused"
     assert refused.final
     assert "99" in refused.reason
@@ -154,7 +118,7 @@ async def test_an_agent_of_another_protocol_version_is_refused_with_both_version
 
 async def test_a_final_refusal_ends_the_agents_connection(setup: Setup) -> None:
     connection = CoordinatorConnection(
-        setup.url, TOKEN, lambda: make_hello(protocol=99), lambda message: None
+        setup.url, TOKEN, 1, lambda: make_hello(protocol=99), lambda message: None
     )
     with pytest.raises(RejectedError, match="protocol version 99"):
         await asyncio.wait_for(connection.run(), 10)
@@ -164,10 +128,10 @@ async def test_a_welcomed_agent_gets_its_generation_and_the_number_is_reserved(
     setup: Setup, tmp_path: Path
 ) -> None:
     socket = await setup.join(make_hello())
-    assert coordinator_message.validate_json(await socket.receive_str(timeout=10)).kind == "welcome"
-    begin = coordinator_message.validate_json(await socket.receive_str(timeout=10))
-    assert isinstance(begin, Begin)
-    assert (tmp_path / "job/lineage" / f"1-{begin.record.number.n}.claim").exists()
+    assert sent_message.validate_json(await socket.receive_str(timeout=10)).kind == "welcome"
+    begin = sent_message.validate_json(await socket.receive_str(timeout=10))
+    assert isinstance(begin, BeginDifference)
+    assert (tmp_path / "job/lineage" / f"1-{begin.number.n}.claim").exists()
     await socket.close()
 
 
@@ -176,11 +140,11 @@ async def test_a_message_to_many_agents_is_serialised_once(
 ) -> None:
     serialised = []
 
-    def dump(message: Begin) -> str:
-        serialised.append(message.record.number)
+    def dump(message: BeginDifference) -> str:
+        serialised.append(message.number)
         return BaseModel.model_dump_json(message)
 
-    monkeypatch.setattr(Begin, "model_dump_json", dump)
+    monkeypatch.setattr(BeginDifference, "model_dump_json", dump)
     async with serving(tmp_path, replicas=3, min_replicas=3) as setup:
         sockets = [await setup.join(make_hello(index)) for index in range(3)]
         for socket in sockets:
@@ -296,7 +260,7 @@ async def test_watches_leave_the_agents_their_connections(setup: Setup) -> None:
             await opened.enter_async_context(setup.session.get(f"{setup.url}/v1/watch"))
         assert setup.server.connections.proven <= MOST_WATCHES + 1
         socket = await setup.join(make_hello())
-        kind = coordinator_message.validate_json(await socket.receive_str(timeout=10)).kind
+        kind = sent_message.validate_json(await socket.receive_str(timeout=10)).kind
         assert kind == "welcome"
         await socket.close()
 
@@ -309,7 +273,7 @@ async def test_a_desired_with_a_mistake_is_refused_by_name(setup: Setup) -> None
 
 
 def test_a_hello_that_cannot_be_read_is_refused_in_one_line() -> None:
-    hello = make_hello().model_dump() | {"index": "first", "crew": 3}
+    hello = make_hello().shortened().model_dump() | {"index": "first", "crew": 3}
     refused = read_hello(json.dumps(hello))
     assert isinstance(refused, Refused)
     assert refused.reason.startswith("the agent's hello is not valid: index: Input should be")
@@ -378,7 +342,8 @@ async def test_a_desired_with_an_impossible_number_is_refused_by_name(
 
 async def test_an_agents_number_that_is_not_finite_closes_its_connection(setup: Setup) -> None:
     socket = await setup.join(make_hello())
-    text = Progress(generation=FIRST, rank=0, step=1, time=1.0).model_dump_json()
+    progress = Progress(generation=FIRST, rank=0, step=1, time=1.0)
+    text = Reports(reports=(progress,)).model_dump_json()
     await socket.send_str(text.replace('"time":1.0', '"time":NaN'))
     async with asyncio.timeout(10):
         async for _ in socket:
@@ -393,7 +358,8 @@ async def test_messages_of_another_generation_do_not_delay_heartbeats(
     socket = await setup.join(make_hello())
     await asyncio.to_thread(wait_until, "a generation", lambda: setup.core.state.current)
     generation = GenerationNumber(1, 999_999)
-    text = Progress(generation=generation, rank=0, step=1, time=1.0).model_dump_json()
+    progress = Progress(generation=generation, rank=0, step=1, time=1.0)
+    text = Reports(reports=(progress,)).model_dump_json()
     seen = setup.core.state.members["uid-0"].last_seen
     on_message, handled = setup.core.on_message, 0
 
@@ -424,12 +390,12 @@ async def test_messages_of_another_generation_do_not_delay_heartbeats(
 
 async def test_agents_get_through_while_silent_connections_fill_the_port(setup: Setup) -> None:
     socket = await setup.join(make_hello())
-    assert coordinator_message.validate_json(await socket.receive_str(timeout=10)).kind == "welcome"
+    assert sent_message.validate_json(await socket.receive_str(timeout=10)).kind == "welcome"
     host, port = setup.url.removeprefix("http://").split(":")
     silent = [await asyncio.open_connection(host, int(port)) for _ in range(200)]
     assert len(setup.server.connections) <= 2 + SPARE_CONNECTIONS
     other = await setup.join(make_hello(1))
-    assert coordinator_message.validate_json(await other.receive_str(timeout=10)).kind == "welcome"
+    assert sent_message.validate_json(await other.receive_str(timeout=10)).kind == "welcome"
     assert not socket.closed
     assert (await setup.status()).members
     for _, writer in silent:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from regroup_trainer.protocol.agent_messages import Hello, RankExit, agent_message
+from regroup_trainer.protocol.agent_messages import RankExit, Reports, agent_message
 from regroup_trainer.protocol.rank_messages import Finished, Progress, Restored, rank_report
 from tests.support.generations import make_generation, make_hello
 
@@ -16,14 +16,33 @@ NUMBER = RECORD.number
 @pytest.mark.parametrize(
     "message",
     [
-        make_hello(record=RECORD, highest=NUMBER),
-        Progress(generation=NUMBER, rank=0, step=3, time=1.5, loss=None),
-        RankExit(generation=NUMBER, rank=1, exit_code=137, signal=9, cause="oom"),
-        Finished(generation=NUMBER, rank=1, step=3, reason="leave"),
+        make_hello(record=RECORD, highest=NUMBER).shortened(),
+        Reports(
+            reports=(
+                Progress(generation=NUMBER, rank=0, step=3, time=1.5, loss=None),
+                RankExit(generation=NUMBER, rank=1, exit_code=137, signal=9, cause="oom"),
+                Finished(generation=NUMBER, rank=1, step=3, reason="leave"),
+            )
+        ),
     ],
 )
-def test_an_agents_messages_survive_the_wire(message: Hello) -> None:
+def test_an_agents_messages_survive_the_wire(message: BaseModel) -> None:
     assert agent_message.validate_json(message.model_dump_json()) == message
+
+
+def test_a_hello_names_its_generation_instead_of_its_members() -> None:
+    hello = make_hello(record=RECORD, highest=NUMBER)
+    text = hello.shortened().model_dump_json()
+    assert "uid-1" not in text
+    assert hello.shortened().generation == NUMBER
+    assert hello.shortened().with_record(RECORD) == hello
+    assert make_hello().shortened().generation is None
+
+
+def test_what_only_an_agent_needs_of_a_step_is_not_sent_to_the_coordinator() -> None:
+    step = Progress(generation=NUMBER, rank=0, step=3, time=1.5, seconds={"step": 2.0})
+    measured = {"collective_seconds": {"commit": 1.0}, "memory_bytes": {"gpu": 10**9}}
+    assert step.model_copy(update=measured).for_coordinator() == step
 
 
 def test_an_unknown_kind_is_refused() -> None:

@@ -8,11 +8,14 @@ from pathlib import Path
 from random import Random
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
 from regroup_trainer.checkpoint.layout import Layout
+from regroup_trainer.protocol import record_transfer
 from tests.support.chaos import Job, Pod
 from tests.support.chaos_ranks import Volume
+from tests.support.chaos_wire import WireJob
 from tests.support.coordinator_simulation import make_desired
 
 WORKERS = 4
@@ -78,11 +81,19 @@ def test_nothing_wrong_is_committed_and_training_goes_on(seed: int) -> None:
         play(Random(seed), Volume(Layout(Path(directory))))
 
 
-def play(random: Random, volume: Volume) -> None:
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=30, deadline=None)
+def test_so_it_is_with_the_messages_that_are_sent_in_place_of_records(seed: int) -> None:
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_transfer, "PIECE_CHARACTERS", 500)  # so that there are several
+        play(Random(seed), Volume(Layout(Path(directory))), WireJob)
+
+
+def play(random: Random, volume: Volume, make_job: type[Job] = Job) -> None:
     """Cause faults for a while, then none."""
     unlimited = {"max_restarts": -1, "max_hang_restarts": -1, "max_backoff_seconds": 2.0}
     desired = make_desired(replicas=3, steps=10**6, **unlimited)
-    job = Job(random, desired, volume, early=random.random() < 0.5)
+    job = make_job(random, desired, volume, early=random.random() < 0.5)
     for _ in range(EVENTS):
         job.live(random.choice(PAUSES))
         pod = random.choice(job.living) if job.living else job.add(0)

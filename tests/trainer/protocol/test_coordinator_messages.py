@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from regroup_trainer.protocol.coordinator_messages import (
-    Begin,
+    BeginDifference,
     Decide,
     Exit,
     Refused,
     Welcome,
-    coordinator_message,
+    sent_message,
 )
-from regroup_trainer.protocol.generation import Decision
+from regroup_trainer.protocol.generation import Decision, GenerationNumber
+from regroup_trainer.protocol.record_transfer import difference_of
 from tests.support.generations import make_generation
 
 RECORD = make_generation(2, 7)
@@ -23,10 +24,15 @@ RECORD = make_generation(2, 7)
     [
         Welcome(term=3),
         Refused(reason="wrong version", final=True),
-        Begin(record=RECORD),
+        BeginDifference(
+            number=RECORD.number,
+            checksum="x",
+            parent=GenerationNumber(2, 6),
+            difference=difference_of(make_generation(2, 6), RECORD),
+        ),
         Decide(generation=RECORD.number, decision=Decision.LEAVE),
         Exit(code=1, reason="failed"),
     ],
 )
-def test_a_coordinators_messages_survive_the_wire(message: Begin) -> None:
-    assert coordinator_message.validate_json(message.model_dump_json()) == message
+def test_a_coordinators_messages_survive_the_wire(message: BeginDifference) -> None:
+    assert sent_message.validate_json(message.model_dump_json()) == message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from regroup_trainer.protocol.coordinator_messages import coordinator_message
+from regroup_trainer.protocol.coordinator_messages import sent_message
 from regroup_trainer.protocol.message import describe_invalid
 
 
@@ -32,11 +32,11 @@ from regroup_trainer.protocol.message import describe_invalid
 )
 def test_an_invalid_message_is_described_in_one_line(text: str, words: str) -> None:
     with pytest.raises(ValidationError) as raised:
-        coordinator_message.validate_json(text)
+        sent_message.validate_json(text)
     assert describe_invalid(raised.value) == words
 
 
 def test_a_value_of_any_length_is_shown_shortened() -> None:
     with pytest.raises(ValidationError) as raised:
-        coordinator_message.validate_json('{"kind": "welcome", "term": "' + "x" * 10_000 + '"}')
+        sent_message.validate_json('{"kind": "welcome", "term": "' + "x" * 10_000 + '"}')
     assert len(describe_invalid(raised.value)) < 300

@@ -85,7 +85,8 @@ def test_it_is_sent_no_field_that_it_would_refuse(protocol: int) -> None:
     launch = AccelerateLaunch(config_file="accelerate.yaml")
     known = LastKnown(step=7, time=1.0, world_size=3)
     newer = {"progress_pattern": "step", "accelerate": launch, "last_known": known}
-    desired = make_desired().model_copy(update=newer)
+    seed = make_desired().seed.model_copy(update={"gpu_seconds": {"lost": 9.0}})
+    desired = make_desired().model_copy(update={**newer, "seed": seed})
     assert not list(unknown(json.loads(desired.to_json(protocol)), recorded("desired_fields")))
     assert Desired.model_validate_json(desired.to_json(PROTOCOL_VERSION)) == desired
 

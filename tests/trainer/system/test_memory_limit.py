@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from regroup_trainer.system.memory_limit import available_bytes
+from regroup_trainer.system.memory_limit import available_bytes, resident_bytes
 
 MIB = 1 << 20
 
@@ -35,3 +36,8 @@ def test_a_machine_may_have_less_than_the_limit(tmp_path: Path) -> None:
 def test_without_a_limit_it_is_the_machines(tmp_path: Path) -> None:
     limits = [cgroup(tmp_path, "max", 10 * MIB, 0), (Path("/none"), Path("/none"), Path("/none"))]
     assert available_bytes(limits, machine(tmp_path, 30 * MIB)) == 30 * MIB
+
+
+def test_the_memory_of_a_process_is_known_while_it_runs() -> None:
+    assert (resident_bytes(os.getpid()) or 0) > 2**20
+    assert resident_bytes(2**22 + 1) is None

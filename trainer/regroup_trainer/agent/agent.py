@@ -33,6 +33,7 @@ from regroup_trainer.agent.template_protocol import (
     ForkRank,
     KillRanks,
     RankEnded,
+    RankStarted,
     Ready,
     ReassignedRank,
     ShowStacks,
@@ -67,6 +68,7 @@ from regroup_trainer.protocol.generation import Assignment, GenerationNumber, Ge
 from regroup_trainer.protocol.rank_messages import (
     Finished,
     LastLine,
+    Progress,
     RankReport,
     Report,
     ScriptStep,
@@ -93,10 +95,18 @@ class Agent:
         self._environment = environment
         self._token = token
         self._state = AgentState(environment)
-        self._metrics = AgentMetrics(environment.namespace, environment.job)
+        self._processes: dict[int, int] = {}
+        """Local rank -> the process that was forked last for it."""
+        self._metrics = AgentMetrics(
+            environment.namespace, environment.job, self._running_processes
+        )
         self._template = TemplateProcess(self._on_news, self._on_template_end, environment.start)
         self._connection = CoordinatorConnection(
-            environment.coordinator_url, token, self._state.hello, self._on_message
+            environment.coordinator_url,
+            token,
+            environment.ranks,
+            self._state.hello,
+            self._on_message,
         )
         loop = asyncio.get_running_loop()
         self._heartbeat = Heartbeat(
@@ -352,9 +362,16 @@ class Agent:
             self._pass_on(passed_on)
 
     def _pass_on(self, report: Report) -> None:
-        self._state.note(report)
         self._metrics.note(report)
+        report = report.for_coordinator() if isinstance(report, Progress) else report
+        self._state.note(report)
         self._connection.send(report)
+
+    def _running_processes(self) -> dict[int, int]:
+        """Rank -> process."""
+        first, processes = self._state.local_ranks().start, self._processes
+        running = self._state.running()
+        return {r: processes[r - first] for r in running if r - first in processes}
 
     def _may_write_steps(self, rank: int) -> bool:
         """Whether the steps of a rank are found in what it writes."""
@@ -382,6 +399,8 @@ class Agent:
                 self._template.order(StartStore(address=self._environment.address))
             case ScriptStep():
                 self._on_written_step(news)
+            case RankStarted(local_rank=local_rank, pid=pid):
+                self._processes[local_rank] = pid
             case RankEnded():
                 self._on_rank_end(news)
 
@@ -436,6 +455,7 @@ class Agent:
 
     def _report_end(self, report: RankExit | Finished) -> None:
         self._state.ended.pop(report.rank, None)
+        self._metrics.note(report)
         self._state.note(report)
         self._connection.send(report)
 

@@ -16,6 +16,11 @@ from regroup_trainer.protocol.rank_messages import (
     Restored,
 )
 
+HELLO_TEXT = 16 * 1024
+"""Characters of all messages of failed ranks in a hello, so that it stays below FRAME_BYTES: each
+message is cut to its share.
+"""
+
 
 class AgentState:
     """The state from which a coordinator that has just started rebuilds its own."""
@@ -133,10 +138,22 @@ class AgentState:
             progress=self.newest[min(self.newest)] if self.newest else None,
             checkpoint=self.checkpoint,
             busy=tuple(self.busy.values()),
-            ended=tuple(self.ended.values()),
+            ended=self._ended_briefly(),
             endpoint=self.endpoint,
             snapshots=self.snapshots,
         )
+
+    def _ended_briefly(self) -> tuple[RankExit | Finished | Parked, ...]:
+        share = HELLO_TEXT // max(1, len(self.ended))
+        return tuple(_with_end_of_message(end, share) for end in self.ended.values())
+
+
+def _with_end_of_message(
+    end: RankExit | Finished | Parked, share: int
+) -> RankExit | Finished | Parked:
+    if not isinstance(end, RankExit) or len(end.message) <= share:
+        return end
+    return end.model_copy(update={"message": end.message[-share:]})
 
 
 def _is_parked(end: RankExit | Finished | Parked | None) -> bool:

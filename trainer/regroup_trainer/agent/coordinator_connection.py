@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections import deque
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
+from regroup_trainer.agent.outbox import Outbox
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.coordinator_messages import (
     CoordinatorMessage,
     Refused,
+    SentMessage,
     Welcome,
-    coordinator_message,
+    sent_message,
 )
-from regroup_trainer.protocol.message import describe_invalid
-from regroup_trainer.protocol.rank_messages import Report
+from regroup_trainer.protocol.generation import RecordWanted
+from regroup_trainer.protocol.message import FRAME_BYTES, describe_invalid
+from regroup_trainer.protocol.record_transfer import OrderReceiver, RecordError, RecordPieces
 from regroup_trainer.system.connection_errors import why_no_answer
 
 FIRST_PAUSE_SECONDS = 0.1
@@ -32,7 +36,6 @@ CLOSE_SECONDS = 0.2
 """For the closing handshake: a coordinator that is gone does not answer it."""
 PING_SECONDS = 2.0
 """Between pings. A coordinator that does not answer within half of it counts as gone."""
-QUEUE_MESSAGES = 1000
 log = logging.getLogger(__name__)
 
 
@@ -41,7 +44,7 @@ class RejectedError(Exception):
 
 
 class CoordinatorConnection:
-    """One agent's connection to its coordinator.
+    """The connection of an agent with so many ranks to its coordinator.
 
     Messages that are sent while it is down go out after the next hello.
     """
@@ -50,6 +53,7 @@ class CoordinatorConnection:
         self,
         url: str,
         token: str,
+        ranks: int,
         hello: Callable[[], Hello],
         on_message: Callable[[CoordinatorMessage], None],
     ) -> None:
@@ -58,12 +62,14 @@ class CoordinatorConnection:
         self._headers = {"Authorization": f"Bearer {token}"}
         self._hello = hello
         self._on_message = on_message
-        self._outbox: deque[BaseModel] = deque(maxlen=QUEUE_MESSAGES)
+        self._outbox = Outbox(ranks)
         self._filled = asyncio.Event()
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._closing: asyncio.Task[bool] | None = None
         self._problem = ""
         """Why the last attempt to connect failed."""
+        self._pieces: RecordPieces | None = None
+        """Of the record that a coordinator has asked for last."""
         self.welcomed = False
         """Whether a coordinator has answered the hello of this connection."""
         self.term: int | None = None
@@ -75,19 +81,17 @@ class CoordinatorConnection:
 
     def send(self, message: BaseModel) -> None:
         """Queue a message."""
-        self._outbox.append(message)
+        self._outbox.add(message, time.monotonic())
         self._filled.set()
 
     def drop_unsent_reports(self) -> None:
         """Forget the unsent reports of a generation that is over."""
-        kept = [message for message in self._outbox if not isinstance(message, Report)]
-        self._outbox.clear()
-        self._outbox.extend(kept)
+        self._outbox.drop_reports()
 
     def resend_hello(self) -> None:
         """Send another hello, since this member's addresses have changed."""
         if self.welcomed:
-            self.send(self._hello())
+            self.send(self._hello().shortened())
 
     def move(self, url: str) -> None:
         """Connect to this coordinator from now on."""
@@ -128,7 +132,10 @@ class CoordinatorConnection:
             async with asyncio.timeout(CONNECT_SECONDS):
                 patience = aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS)
                 socket = await session.ws_connect(
-                    self._socket_url, heartbeat=PING_SECONDS, timeout=patience
+                    self._socket_url,
+                    heartbeat=PING_SECONDS,
+                    timeout=patience,
+                    max_msg_size=FRAME_BYTES,
                 )
             async with socket:
                 self._socket = socket
@@ -144,30 +151,52 @@ class CoordinatorConnection:
                 f"its message cannot be read ({describe_invalid(error)}): run agent and "
                 "coordinator from one release"
             )
+        except RecordError as error:
+            self._problem = str(error)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self._problem = why_no_answer(error)
         welcomed, self.welcomed = self.welcomed, False
         return welcomed
 
     async def _talk(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        await socket.send_str(self._hello().model_dump_json())
+        await socket.send_str(self._hello().shortened().model_dump_json())
+        receiver = OrderReceiver(lambda: self._hello().record)
         sending: asyncio.Task[None] | None = None
         try:
             async for message in socket:
                 if message.type is not aiohttp.WSMsgType.TEXT:
                     continue
-                parsed = coordinator_message.validate_json(message.data)
+                parsed = sent_message.validate_json(message.data)
                 if isinstance(parsed, Refused):
                     self._refused(parsed)
                     return
                 if isinstance(parsed, Welcome) and sending is None:
                     self.welcomed, self.term = True, parsed.term
                     sending = asyncio.create_task(self._flush(socket))
-                self._on_message(parsed)
+                if (answer := self._handle(receiver, parsed)) is not None:
+                    await socket.send_str(answer.model_dump_json())
         finally:
             if sending is not None:
                 sending.cancel()
                 await asyncio.wait([sending])  # which does not hide that this task is cancelled
+
+    def _handle(self, receiver: OrderReceiver, message: SentMessage) -> BaseModel | None:
+        """Pass orders on; returns what the coordinator is answered at once."""
+        if isinstance(message, RecordWanted):
+            return self._piece(message)
+        orders, wanted = receiver.receive(message)
+        for order in orders:
+            self._on_message(order)
+        return wanted
+
+    def _piece(self, wanted: RecordWanted) -> BaseModel | None:
+        """A piece of the record that the hello has named."""
+        record = self._hello().record
+        if record is None or record.number != wanted.number:
+            return None
+        if self._pieces is None or self._pieces.record is not record:
+            self._pieces = RecordPieces(record)
+        return self._pieces.piece(wanted.piece)
 
     def _refused(self, message: Refused) -> None:
         """Give up after a final refusal. Another coordinator may accept what this one refused."""
@@ -179,12 +208,19 @@ class CoordinatorConnection:
 
     async def _flush(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         while True:
-            while self._outbox:
-                message = self._outbox.popleft()
-                try:
-                    await socket.send_str(message.model_dump_json())
-                except (aiohttp.ClientError, ConnectionError):
-                    self._outbox.appendleft(message)
-                    return
-            self._filled.clear()
-            await self._filled.wait()
+            message = self._outbox.take(time.monotonic())
+            if message is None:
+                await self._await_due()
+                continue
+            try:
+                await socket.send_str(message.model_dump_json())
+            except (aiohttp.ClientError, ConnectionError):
+                self._outbox.give_back(message)
+                return
+
+    async def _await_due(self) -> None:
+        """Wait until a message is due, or another is there."""
+        self._filled.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._outbox.pause(time.monotonic())):
+                await self._filled.wait()

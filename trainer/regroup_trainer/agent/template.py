@@ -35,6 +35,7 @@ from regroup_trainer.agent.template_protocol import (
     ForkRank,
     KillRanks,
     RankEnded,
+    RankStarted,
     Ready,
     ShowStacks,
     StartStore,
@@ -289,6 +290,7 @@ class Template:
         for end in ends:
             os.close(end)
         self._ranks[pid] = rank
+        self._send(RankStarted(local_rank=fork.assignment.local_rank, pid=pid))
 
     def _kill(self, kept: dict[int, Assignment]) -> None:
         for pid, rank in self._ranks.items():

@@ -90,6 +90,14 @@ class StoreEnded(Message):
     kind: Literal["store_ended"] = "store_ended"
 
 
+class RankStarted(Message):
+    """A rank process runs. It keeps its local rank as long as it lives."""
+
+    kind: Literal["rank_started"] = "rank_started"
+    local_rank: int
+    pid: int
+
+
 class RankEnded(Message):
     """A rank process ended, by itself or killed."""
 
@@ -110,7 +118,8 @@ class RankEnded(Message):
 
 
 TemplateNews = Annotated[
-    Ready | StoreStarted | StoreEnded | ScriptStep | RankEnded, Field(discriminator="kind")
+    Ready | StoreStarted | StoreEnded | ScriptStep | RankStarted | RankEnded,
+    Field(discriminator="kind"),
 ]
 """`ScriptStep`: rank 0 has written a line that `spec.progressPattern` matches."""
 template_news: TypeAdapter[TemplateNews] = TypeAdapter(TemplateNews)

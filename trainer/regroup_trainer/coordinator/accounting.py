@@ -7,6 +7,10 @@ was restored. The coordinator adds what no rank can measure:
 - idle: from the end of a generation to the begin of the next,
 - startup (the first time) or rendezvous (later): from there to the restored state, without
   checkpoint_restore, which the rank reports.
+
+The time of the GPUs is split by use. A loss shows when steps have been counted as useful already,
+and counters must not fall: so as much of the steps that follow, which are done again, counts as
+lost.
 """
 
 from __future__ import annotations
@@ -14,11 +18,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from regroup_trainer.coordinator.current_generation import GenerationEnd, LastCommit
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, RestoredFrom
 from regroup_trainer.protocol.job_status import Recovery
-from regroup_trainer.protocol.ledger import FAILURES, Cause, Ledger
+from regroup_trainer.protocol.ledger import FAILURES, Cause, GpuUse, Ledger
 from regroup_trainer.protocol.rank_messages import Progress, Restored
 
 MOST_RECOVERIES = 10
@@ -32,6 +37,9 @@ class Account:
         self._restarts: Counter[Cause] = Counter(seed.restarts)
         self._lost_steps = seed.lost_steps
         self._lost_work_seconds = seed.lost_work_seconds
+        self._gpu_seconds: dict[GpuUse, float] = dict.fromkeys(get_args(GpuUse), 0.0)
+        self._gpu_seconds.update(seed.gpu_seconds)
+        self._lost_gpu_seconds = seed.lost_gpu_seconds
         self._reported: Mapping[str, float] = {}
         self._until = now
 
@@ -43,18 +51,21 @@ class Account:
             self._restarts[cause] = max(count, self._restarts[cause])
         self._lost_steps = max(seed.lost_steps, self._lost_steps)
         self._lost_work_seconds = max(seed.lost_work_seconds, self._lost_work_seconds)
+        for use, gpu_seconds in seed.gpu_seconds.items():
+            self._gpu_seconds[use] = max(gpu_seconds, self._gpu_seconds[use])
+        self._lost_gpu_seconds = max(seed.lost_gpu_seconds, self._lost_gpu_seconds)
 
-    def spend(self, phase: str, now: float) -> None:
-        """Book the time since the last booking on `phase`."""
-        self._add(phase, now - self._until)
+    def spend(self, phase: str, now: float, gpus: int) -> None:
+        """Book the time since the last booking on `phase`; the job had so many GPUs meanwhile."""
+        self._add(phase, now - self._until, Gpus(gpus))
         self._until = now
 
-    def restored(self, first: bool, restore_seconds: float, now: float) -> None:
+    def restored(self, first: bool, restore_seconds: float, now: float, gpus: int) -> None:
         """Book the time from Begin to the restored state."""
         restore = min(max(0.0, restore_seconds), now - self._until)
-        self._add("checkpoint_restore", restore)
+        self._add("checkpoint_restore", restore, Gpus(gpus))
         self._until += restore
-        self.spend("startup" if first else "rendezvous", now)
+        self.spend("startup" if first else "rendezvous", now, gpus)
         self._reported = {}
 
     def adopt(self, progress: Progress | None, now: float) -> None:
@@ -62,17 +73,18 @@ class Account:
         self._reported = progress.seconds if progress else {}
         self._until = now
 
-    def progress(self, seconds: Mapping[str, float], now: float) -> None:
+    def progress(self, seconds: Mapping[str, float], now: float, gpus: Gpus) -> None:
         """Book the seconds that rank 0 has added since its last report of this generation."""
         for phase, value in seconds.items():
-            self._add(phase, value - self._reported.get(phase, 0.0))
+            self._add(phase, value - self._reported.get(phase, 0.0), gpus)
         self._reported = dict(seconds)
         self._until = now
 
-    def lost(self, steps: int, seconds: float) -> None:
-        """Book steps that must be done again, and the seconds they took."""
+    def lost(self, steps: int, seconds: float, gpus: int) -> None:
+        """Book steps that must be done again, the seconds they took, and the GPUs."""
         self._lost_steps += max(0, steps)
         self._lost_work_seconds += max(0.0, seconds)
+        self._lost_gpu_seconds += max(0.0, seconds) * gpus
 
     def restart(self, cause: Cause) -> None:
         """Count a restart."""
@@ -101,12 +113,29 @@ class Account:
         return Ledger(
             seconds=dict(self._seconds),
             lost_work_seconds=self._lost_work_seconds,
+            gpu_seconds=dict(self._gpu_seconds),
+            lost_gpu_seconds=self._lost_gpu_seconds,
             lost_steps=self._lost_steps,
             restarts={cause: count for cause, count in self._restarts.items() if count},
         )
 
-    def _add(self, phase: str, seconds: float) -> None:
-        self._seconds[phase] = self._seconds.get(phase, 0.0) + max(0.0, seconds)
+    def _add(self, phase: str, seconds: float, gpus: Gpus) -> None:
+        seconds = max(0.0, seconds)
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
+        steps = seconds * gpus.training if phase == "step" else 0.0
+        again = min(steps, max(0.0, self._lost_gpu_seconds - self._gpu_seconds["lost"]))
+        self._gpu_seconds["lost"] += again
+        self._gpu_seconds["useful"] += steps - again
+        self._gpu_seconds["waiting"] += max(0.0, seconds * gpus.held - steps)
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs of the workers that are connected."""
+
+    held: int
+    training: int = 0
+    """Those of them that a rank trains on; spares wait."""
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def _adopt(state: State, record: GenerationRecord, back: Sequence[Hello], now: f
         step = restored[0].step
         state.resumed.append((restored[0].generation, step))
         if is_uncounted:
-            state.account.lost(loss_of(restored[0], state.committed).steps, 0.0)
+            state.account.lost(loss_of(restored[0], state.committed).steps, 0.0, 0)
         # The step from which it resumed may be below the one that the operator knew.
         before = state.committed
         state.committed = LastCommit(step, before.time if before else state.wall(now))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import get_args
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -15,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from regroup_trainer.coordinator.coordinator_state import State
-from regroup_trainer.protocol.ledger import Cause
+from regroup_trainer.protocol.ledger import Cause, GpuUse
 
 DETECTION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)
 PHASES = (
@@ -75,6 +76,11 @@ class CoordinatorCollector(Collector):
         )
         lost.add_metric(labels, ledger.lost_work_seconds)
         yield lost
+        text = "Time of all GPUs of the job by use, and without GPUs of all its ranks"
+        gpus = CounterMetricFamily("trainingjob_gpu_seconds", text, labels=(*_LABELS, "use"))
+        for use in get_args(GpuUse):
+            gpus.add_metric((*labels, use), ledger.gpu_seconds.get(use, 0.0))
+        yield gpus
 
     def _detections(self, labels: tuple[str, str]) -> Metric:
         metric = HistogramMetricFamily(

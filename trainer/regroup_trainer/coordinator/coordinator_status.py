@@ -9,8 +9,8 @@ from itertools import islice
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration
 from regroup_trainer.coordinator.formation import wanted_workers
+from regroup_trainer.coordinator.hangs import stragglers_of
 from regroup_trainer.coordinator.membership import overload
-from regroup_trainer.coordinator.straggler_reports import stragglers_of
 from regroup_trainer.coordinator.waiting import PODS_NAMED, count_of_workers, ending_message
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.desired import Desired, LastKnown

@@ -39,8 +39,8 @@ from regroup_trainer.coordinator.generation_end import (
     rank_not_out,
     release,
 )
-from regroup_trainer.coordinator.hangs import watch
-from regroup_trainer.coordinator.membership import overload, restart_deadlines
+from regroup_trainer.coordinator.hangs import check_stragglers, watch
+from regroup_trainer.coordinator.membership import Member, overload, restart_deadlines
 from regroup_trainer.coordinator.registration import register
 from regroup_trainer.coordinator.reports import announce_volume, on_report
 from regroup_trainer.coordinator.reserved_numbers import ReservedNumbers
@@ -53,9 +53,8 @@ from regroup_trainer.coordinator.snapshot_registry import (
     repeat_announcement,
     source_of,
 )
-from regroup_trainer.coordinator.straggler_reports import check_stragglers
 from regroup_trainer.coordinator.waiting import FormationTimers, WaitingContext, find_waiting
-from regroup_trainer.protocol.agent_messages import HeldSnapshots, Hello, Leaving
+from regroup_trainer.protocol.agent_messages import HeldSnapshots, Hello, Leaving, Reports
 from regroup_trainer.protocol.coordinator_messages import Begin
 from regroup_trainer.protocol.desired import Desired, LastKnown, Lost
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, RestoredFrom
@@ -119,7 +118,7 @@ class Coordinator:
                 how = "its connection closed and no new one came"
             state.lose(member, f"{how} for {now - since:.1f} s", now, now - since)
         if state.current is None and state.outcome is None:
-            state.account.spend("pending", now)
+            state.account.spend("pending", now, state.members.ranks)
         effects = self._advance(now)
         self._next_tick = now + self.pause(now)
         return effects
@@ -210,15 +209,21 @@ class Coordinator:
             self._on_hello(message, now)
         elif (member := self.state.members.get(name)) is not None:
             self.state.members.on_seen(member, now)
-            if isinstance(message, Report) and not self._is_current(message):
-                return []  # it changes nothing, however many there are
+            if isinstance(message, Reports | Report):
+                return self._on_reports(message, member, now)
             if isinstance(message, Leaving):
                 self.state.members.on_leaving(member, message.reason)
             elif isinstance(message, HeldSnapshots):
                 hold(self.state, member, message.snapshots)
-            elif isinstance(message, Report):
-                on_report(self.state, message, member, now)
         return self._advance(now)
+
+    def _on_reports(self, message: Reports | Report, member: Member, now: float) -> list[Effect]:
+        """One decision follows all reports of a message, and none those that change nothing."""
+        reports = message.reports if isinstance(message, Reports) else (message,)
+        current = [report for report in reports if self._is_current(report)]
+        for report in current:
+            on_report(self.state, report, member, now)
+        return self._advance(now) if current else []
 
     def _is_current(self, report: Report) -> bool:
         current = self.state.current
@@ -368,7 +373,7 @@ class Coordinator:
         snapshot = source_of(state, holdings) if because[0] in ("Peers", "Snapshot") else None
         failures = state.account.failures(before.record.failures if before else 0, end)
         record = make_record(number, chosen, state.desired, because, snapshot, failures)
-        state.account.spend("pending" if before is None else "idle", now)
+        state.account.spend("pending" if before is None else "idle", now, state.members.ranks)
         state.current = CurrentGeneration(
             record,
             begun=now,

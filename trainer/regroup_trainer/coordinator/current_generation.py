@@ -75,6 +75,8 @@ class LastCommit:
     """Wall clock of its commit."""
     step_seconds: float = 0.0
     """Mean time of a step in its generation."""
+    world_size: int = 0
+    """Ranks of that generation."""
 
 
 @dataclass

@@ -1,4 +1,5 @@
-"""Hangs: a generation that lives but commits no step. Pure.
+"""Hangs and stragglers: a generation that lives but commits no step, or only as fast as its slowest
+rank. Pure.
 
 Every rank waits in a collective for the one that does not come, so the wait itself does not show
 which rank is to blame. The stacks do. The culprit is a rank that sends none, or else one that is
@@ -18,8 +19,12 @@ from regroup_trainer.coordinator.current_generation import CurrentGeneration, Fa
 from regroup_trainer.protocol.agent_messages import Stack
 from regroup_trainer.protocol.coordinator_messages import Diagnose
 from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.job_status import Straggler
+from regroup_trainer.protocol.rank_messages import AGENT_PROGRESS_SECONDS
 
 LEAST_SECONDS = 60.0
+LEAST_GIVEN_SECONDS = 2 * AGENT_PROGRESS_SECONDS
+"""A shorter deadline could pass between two reports of ranks that make steps."""
 STEPS = 10
 """Without a given deadline, a generation hangs after the mean time of so many steps."""
 FIRST_STEP_SECONDS = 600.0
@@ -30,6 +35,10 @@ LONG_BUSY_SECONDS = 3600.0
 """A script that is busy for so long is worth an event."""
 ANSWER_SECONDS = 2.0
 """How long to wait for the stacks."""
+CHECK_SECONDS = 1.0
+RANKS_A_SECOND = 8192
+"""More ranks than that are checked less often."""
+MOST_REPORTED = 64
 _FRAME = re.compile(r'File "([^"]*)", line (\d+) in (\S+)')
 
 
@@ -43,6 +52,7 @@ def deadline_seconds(current: CurrentGeneration, desired: Desired) -> float:
     if current.non_reporting or current.busy:
         return math.inf
     given = float(desired.progress_timeout_seconds)
+    given = given and max(given, LEAST_GIVEN_SECONDS)
     if current.unmanaged:
         return given or max(FIRST_STEP_SECONDS, STEPS * current.report_seconds)
     if current.progress is None and _may_be_slow_to_start(current):
@@ -171,3 +181,36 @@ def _innermost(text: str) -> tuple[str, str, str] | None:
     main = next((thread for thread in threads if thread.startswith("Current thread")), threads[-1])
     match = _FRAME.search(main)
     return (match[1], match[2], match[3]) if match else None
+
+
+# --- stragglers -----------------------------------------------------------------------------------
+
+
+def check_stragglers(state: State, current: CurrentGeneration, now: float) -> None:
+    """Emit an event for each rank that has become a straggler."""
+    pause = max(CHECK_SECONDS, current.world_size / RANKS_A_SECOND)
+    if now - current.stragglers_checked_at < pause:
+        return
+    current.stragglers_checked_at = now
+    for rank in current.pace.check(now, state.desired.straggler_percent / 100):
+        found = _straggler(current, rank)
+        text = (
+            f"rank {rank} on {found.pod} ({found.node}) computes {found.percent} % longer than the "
+            "median rank"
+        )
+        state.emit(now, "StragglerDetected", text, "Warning")
+
+
+def stragglers_of(current: CurrentGeneration) -> tuple[Straggler, ...]:
+    """The stragglers, the slowest first, at most `MOST_REPORTED`."""
+    found = [_straggler(current, rank) for rank in current.pace.stragglers]
+    return tuple(sorted(found, key=lambda straggler: -straggler.percent)[:MOST_REPORTED])
+
+
+def _straggler(current: CurrentGeneration, rank: int) -> Straggler:
+    place = current.place_of_rank(rank)
+    assert place is not None, f"generation {current.number} has no rank {rank}"
+    percent = current.pace.stragglers[rank]
+    return Straggler(
+        rank=rank, member=place.member, pod=place.pod, node=place.node, percent=percent
+    )

@@ -122,6 +122,8 @@ class Members(Mapping[str, Member]):
         self.revision = 0
         """Raised when a member comes or goes, asks to leave, loses its connection or has a new one.
         """
+        self.ranks = 0
+        """Rank processes that all of them run, or could: a GPU each."""
         self._bound, self._fitting = 0, 0
 
     def __getitem__(self, name: str) -> Member:
@@ -145,6 +147,7 @@ class Members(Mapping[str, Member]):
         if known := self._all.get(member.name):
             self._forget(known)
         self._all[member.name] = self._silent[member.name] = member
+        self.ranks += member.hello.ranks
         if member.leaving is None:
             self.staying[member.hello.index] = member
             self._fitting += member.hello.index < self._bound
@@ -220,6 +223,7 @@ class Members(Mapping[str, Member]):
 
     def _forget(self, member: Member) -> None:
         self._unstay(member)
+        self.ranks -= member.hello.ranks
         for some in (self._silent, self.leaving, self.closed, self.overloaded):
             some.pop(member.name, None)
 

@@ -101,22 +101,13 @@ def _enroll(state: State, hello: Hello, now: float) -> None:
         state.replaced.add(rival.name)
         state.lose(rival, f"replaced by {hello.pod}", now)
     known = state.members.get(hello.member)
-    member = Member(hello=_sharing_record(state, hello), last_seen=now, snapshots=hello.snapshots)
+    member = Member(hello=hello, last_seen=now, snapshots=hello.snapshots)
     if known is not None:
         member.leaving, member.step = known.leaving, known.step
     state.enroll(member)
     former = state.lost_members.pop(hello.index, None)
     if former is not None and former[0].member != hello.member:
         state.replaced.add(former[0].member)
-
-
-def _sharing_record(state: State, hello: Hello) -> Hello:
-    """The hello with the one copy of its generation's record that is kept. Each agent sends it."""
-    if hello.record is None:
-        return hello
-    kept = [state.current.record if state.current else None, state.former.record]
-    same = [record for record in kept if record and record.number == hello.record.number]
-    return hello.model_copy(update={"record": same[0]}) if same else hello
 
 
 def _learn(state: State, numbers: ReservedNumbers, hello: Hello) -> None:

@@ -6,7 +6,7 @@ rank. All others are dropped, so that a fenced member or generation changes noth
 
 from __future__ import annotations
 
-from regroup_trainer.coordinator.accounting import loss_of
+from regroup_trainer.coordinator.accounting import Gpus, loss_of
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure, LastCommit
 from regroup_trainer.coordinator.membership import Member
@@ -126,7 +126,7 @@ def _on_restored(state: State, report: Restored, current: CurrentGeneration, now
         text = f"the state comes from {_words(report.restored_from)}: {report.fallback_reason}"
         state.emit(now, "SnapshotPassedOver", text, "Warning")
     first = current.previous_end is None and current.before is None
-    state.account.restored(first, report.seconds, now)
+    state.account.restored(first, report.seconds, now, state.members.ranks)
     _count_loss(state, report, current)
     state.volume.for_ranks = None
     if state.progress is not None and state.progress.step > report.step:
@@ -156,7 +156,7 @@ def _count_loss(state: State, report: Restored, current: CurrentGeneration) -> N
     loss = loss_of(report, before)
     state.recoveries.restored(report, loss)
     if before is not None and loss.steps:
-        state.account.lost(loss.steps, loss.steps * before.step_seconds)
+        state.account.lost(loss.steps, loss.steps * before.step_seconds, before.world_size)
 
 
 def _on_progress(state: State, report: Progress, current: CurrentGeneration, now: float) -> None:
@@ -166,7 +166,10 @@ def _on_progress(state: State, report: Progress, current: CurrentGeneration, now
     if _is_last_commit(state, report, current):
         step_seconds = state.committed.step_seconds if state.committed else 0.0
         state.committed = LastCommit(
-            report.step, report.time, current.step_seconds(report) or step_seconds
+            report.step,
+            report.time,
+            current.step_seconds(report) or step_seconds,
+            current.world_size,
         )
     if _is_first_step(report, current):
         _emit_recovery(state, report, current, now)
@@ -176,7 +179,8 @@ def _on_progress(state: State, report: Progress, current: CurrentGeneration, now
     ):
         _emit_skipped(state, report, current, now)
         state.volume.for_ranks = report.volume
-        state.account.progress(report.seconds, now)
+        gpus = Gpus(held=state.members.ranks, training=current.world_size)
+        state.account.progress(report.seconds, now, gpus)
         current.progress = state.progress = report
 
 

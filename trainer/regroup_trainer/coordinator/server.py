@@ -36,13 +36,20 @@ from regroup_trainer.coordinator.coordinator_status import (
 from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import Close, Effect, LookForFormer, ReserveNumber, Send
 from regroup_trainer.coordinator.formation import least_workers
+from regroup_trainer.coordinator.known_records import KnownRecords
 from regroup_trainer.coordinator.number_files import SupersededError, newest_former, reserve
-from regroup_trainer.protocol.agent_messages import Hello, agent_message
-from regroup_trainer.protocol.coordinator_messages import Refused
+from regroup_trainer.protocol.agent_messages import Hello, ShortHello, agent_message
+from regroup_trainer.protocol.coordinator_messages import Begin, Refused
 from regroup_trainer.protocol.desired import Desired, Lost
-from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.generation import (
+    GenerationNumber,
+    GenerationRecord,
+    RecordPiece,
+    RecordWanted,
+)
 from regroup_trainer.protocol.job_status import WATCH_LINE_SECONDS, CoordinatorStatus
 from regroup_trainer.protocol.message import (
+    FRAME_BYTES,
     NAME_LIMIT,
     PROTOCOL_VERSION,
     TEXT_LIMIT,
@@ -50,6 +57,7 @@ from regroup_trainer.protocol.message import (
     quote,
 )
 from regroup_trainer.protocol.rank_messages import Progress
+from regroup_trainer.protocol.record_transfer import RecordIntake
 from regroup_trainer.system.background import Background
 from regroup_trainer.system.kept_file import KeptFile
 from regroup_trainer.system.line_stream import LineStream
@@ -65,12 +73,22 @@ LONGEST_DELAY_SECONDS = 60.0
 LONGEST_WAIT_SECONDS = 60.0
 MOST_WATCHES = 4
 """At a time: of two operators, with a place each for one that has died without a word."""
+MOST_ASKED = 3
+"""Agents that are asked for a record at the same time, so that one which does not answer delays
+nobody.
+"""
+PIECE_SECONDS = 2.0
+"""For an agent to send a piece of a record."""
+RECORD_SECONDS = 10.0
+"""For the whole record."""
 BODY_SECONDS = 10.0
 """For the body of a request, and for the first message of an agent."""
 VOLUME_SECONDS = 5.0
 """A volume that does not answer for so long is reported."""
-PROGRESS_NEWS_SECONDS = 1.0
-"""Least time between two statuses that differ only in their progress."""
+PROGRESS_NEWS_SECONDS = 0.75
+"""Least time between two statuses that differ only in their progress: less than between two reports
+of it, so that none waits for the next.
+"""
 KEPT_SECONDS = 1.0
 """How old the seconds may be that the next process of this coordinator goes on with."""
 _NOWHERE = KeptFile(None)
@@ -79,6 +97,7 @@ _UNREADABLE = (
     "closing the connection of the agent %s: its message cannot be read (%s); it connects again. "
     "Run agent and coordinator from one release"
 )
+_NO_RECORD = "closing the connection of the agent %s, which did not send its record of %s: %s"
 log = logging.getLogger(__name__)
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -93,6 +112,10 @@ class Server:
         self._token = token.encode()
         self._connections: dict[str, web.WebSocketResponse] = {}
         self._connection_changes = 0
+        self._arriving: dict[str, web.WebSocketResponse] = {}
+        """The newest connection of each agent whose hello waits for the record that it names."""
+        self._records = KnownRecords()
+        self._asked = asyncio.Semaphore(MOST_ASKED)
         self._sent: BaseModel | None = None
         """The newest message, and its frame: what goes to many is serialised once."""
         self._frame = b""
@@ -240,10 +263,11 @@ class Server:
     # --- agents -----------------------------------------------------------------------------------
 
     async def _agent(self, request: web.Request) -> web.StreamResponse:
-        socket = web.WebSocketResponse(max_msg_size=BODY_BYTES, heartbeat=None)
+        socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES, heartbeat=None)
         await socket.prepare(request)
         self.connections.hold(request.transport)
-        hello = await self._hello(socket)
+        short = await self._hello(socket)
+        hello = await self._whole(short, socket) if short is not None else None
         if hello is None or self._over:
             return socket
         name = hello.member
@@ -262,7 +286,7 @@ class Server:
                 self._do(self._core.on_closed(name, time.monotonic()))
         return socket
 
-    async def _hello(self, socket: web.WebSocketResponse) -> Hello | None:
+    async def _hello(self, socket: web.WebSocketResponse) -> ShortHello | None:
         """The first message; None when it was refused, with the reason sent."""
         try:
             first = await socket.receive(timeout=BODY_SECONDS)
@@ -272,12 +296,54 @@ class Server:
         if first.type is not WSMsgType.TEXT:
             return None
         hello = read_hello(first.data)
-        if isinstance(hello, Hello):
+        if isinstance(hello, ShortHello):
             return hello
         log.warning("refused an agent: %s", hello.reason)
         await socket.send_str(hello.model_dump_json())
         await socket.close()
         return None
+
+    async def _whole(self, short: ShortHello, socket: web.WebSocketResponse) -> Hello | None:
+        """The hello with its record. None: the agent has another connection now, or did not send
+        the record, which is then asked of another agent; this one connects again.
+        """
+        self._arriving[short.member] = socket
+        try:
+            record = await self._record_of(short, socket)
+            newest = self._arriving.get(short.member) is socket
+            return short.with_record(record) if newest else None
+        except (ValueError, TimeoutError, ConnectionError) as error:
+            why = describe_invalid(error) if isinstance(error, ValidationError) else str(error)
+            log.warning(_NO_RECORD, short.pod, short.generation, why or "it does not answer")
+            await _close(socket)
+            return None
+        finally:
+            if self._arriving.get(short.member) is socket:
+                del self._arriving[short.member]
+
+    async def _record_of(
+        self, short: ShortHello, socket: web.WebSocketResponse
+    ) -> GenerationRecord | None:
+        """The record that a hello names. Raises as `_fetch`."""
+        number = short.generation
+        if number is None:
+            return None
+        if (known := self._record(number)) is not None:
+            return known
+        async with self._asked:
+            if (known := self._record(number)) is not None:
+                return known
+            async with asyncio.timeout(RECORD_SECONDS):
+                fetched = await _fetch(socket, number)
+            record = self._record(number) or fetched  # another may have come first
+            self._records.add(record)
+            return record
+
+    def _record(self, number: GenerationNumber) -> GenerationRecord | None:
+        current = self._core.state.current
+        if current is not None and current.number == number:
+            return current.record
+        return self._records.get(number)
 
     async def _listen(self, socket: web.WebSocketResponse, name: str) -> None:
         async for message in socket:
@@ -289,10 +355,28 @@ class Server:
                 log.warning(_UNREADABLE, name, describe_invalid(error))
                 await socket.close(code=WSCloseCode.POLICY_VIOLATION)
                 return
-            if self._connections.get(name) is socket and not self._over:
-                self._do(self._core.on_message(parsed, name, time.monotonic()))
+            if isinstance(parsed, RecordWanted):
+                await self._send_piece(socket, parsed)
+            elif self._connections.get(name) is socket and not self._over:
+                self._on_message(parsed, name, socket)
             # What has arrived is read without a pause otherwise, and heartbeats would wait for it.
             await asyncio.sleep(0)
+
+    def _on_message(self, message: BaseModel, name: str, socket: web.WebSocketResponse) -> None:
+        if isinstance(message, ShortHello):
+            number = message.generation
+            record = self._record(number) if number else None
+            if number is not None and record is None:
+                self._spawn(_close(socket))  # it connects again, and is asked for the record
+                return
+            message = message.with_record(record)
+        self._do(self._core.on_message(message, name, time.monotonic()))
+
+    async def _send_piece(self, socket: web.WebSocketResponse, wanted: RecordWanted) -> None:
+        """One that does not read waits here, and nobody waits for it."""
+        piece = self._records.piece(wanted)
+        if piece is not None:
+            await _send(socket, piece.model_dump_json().encode())
 
     async def _heartbeat(self, request: web.Request) -> web.Response:
         delay = min(max(0.0, _number(request, "delay", 0)), LONGEST_DELAY_SECONDS)
@@ -392,8 +476,12 @@ class Server:
         if socket is None:
             return
         if message is not self._sent:
-            self._sent, self._frame = message, message.model_dump_json().encode()
+            self._sent, self._frame = message, self._frame_of(message)
         self._spawn(_send(socket, self._frame))
+
+    def _frame_of(self, message: BaseModel) -> bytes:
+        sent = self._records.begin(message.record) if isinstance(message, Begin) else message
+        return sent.model_dump_json().encode()
 
     def _close(self, member: str) -> None:
         socket = self._connections.pop(member, None)
@@ -481,7 +569,7 @@ class Server:
             self._news.notify_all()
 
 
-def read_hello(text: str) -> Hello | Refused:
+def read_hello(text: str) -> ShortHello | Refused:
     """The first message; a refusal where it is no hello of our protocol version.
 
     The version is read first: the hello of another version may have other fields.
@@ -499,13 +587,28 @@ def read_hello(text: str) -> Hello | Refused:
         )
         return Refused(reason=reason, final=True)
     try:
-        return Hello.model_validate_json(text)
+        return ShortHello.model_validate_json(text)
     except ValidationError as error:
         return Refused(
             reason=f"the agent's hello is not valid: {describe_invalid(error)}: run agent and "
             "coordinator from one release"[:TEXT_LIMIT],
             final=True,
         )
+
+
+async def _fetch(socket: web.WebSocketResponse, number: GenerationNumber) -> GenerationRecord:
+    """The record of a generation, which this agent has. Raises ValueError, TimeoutError,
+    ConnectionError.
+    """
+    intake = RecordIntake(number)
+    while True:
+        await socket.send_str(intake.wanted.model_dump_json())
+        answer = await socket.receive(timeout=PIECE_SECONDS)
+        if answer.type is not WSMsgType.TEXT:
+            raise ConnectionError("its connection closed")
+        record = intake.add(RecordPiece.model_validate_json(answer.data))
+        if record is not None:
+            return record
 
 
 async def _send(socket: web.WebSocketResponse, frame: bytes) -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regroup_trainer.errors import ConfigurationError
-from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
+from regroup_trainer.protocol.environment import DIRECTORY_VARIABLE
 from regroup_trainer.system import durable
 
 LIST_FILE = "regroup-files.json"

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, field_serializer
 
 from regroup_trainer.protocol.exit_codes import SIGNALS, describe_signal
-from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, SnapshotNumber
+from regroup_trainer.protocol.generation import (
+    GenerationNumber,
+    GenerationRecord,
+    RecordPiece,
+    RecordWanted,
+    SnapshotNumber,
+)
 from regroup_trainer.protocol.message import Message, Name, Text
 from regroup_trainer.protocol.rank_messages import (
     Busy,
@@ -21,6 +27,9 @@ from regroup_trainer.protocol.rank_messages import (
     Restored,
     SnapshotsOff,
 )
+
+MOST_REPORTS: Final = 512
+"""Reports in one message."""
 
 
 class RankExit(Report):
@@ -70,10 +79,9 @@ class HeldSnapshots(Message):
     snapshots: tuple[HeldSnapshot, ...]
 
 
-class Hello(Message):
-    """An agent's first message on every connection."""
+class HelloContent(Message):
+    """What an agent says of itself on every connection."""
 
-    kind: Literal["hello"] = "hello"
     protocol: int
     member: Name
     index: int
@@ -83,8 +91,6 @@ class Hello(Message):
     """Rank processes that it runs."""
     store: Name
     """host:port of its c10d store."""
-    record: GenerationRecord | None = None
-    """Its current generation. Its ranks train on while no coordinator is connected."""
     highest: GenerationNumber | None = None
     """The highest generation it has ever seen. It refuses all lower ones."""
     restored: Restored | None = None
@@ -100,6 +106,31 @@ class Hello(Message):
     snapshots: tuple[HeldSnapshot, ...] = ()
 
 
+class ShortHello(HelloContent):
+    """A hello as it is sent, the first message on every connection."""
+
+    kind: Literal["hello"] = "hello"
+    generation: GenerationNumber | None = None
+    """Its current generation. A coordinator that lacks the record asks for it."""
+
+    def with_record(self, record: GenerationRecord | None) -> Hello:
+        """The hello, with the record of its generation."""
+        fields = {name: getattr(self, name) for name in HelloContent.model_fields}
+        return Hello(**fields, record=record)
+
+
+class Hello(HelloContent):
+    """An agent's hello, as agents make it and coordinators know it."""
+
+    record: GenerationRecord | None = None
+    """Its current generation. Its ranks train on while no coordinator is connected."""
+
+    def shortened(self) -> ShortHello:
+        """As it is sent."""
+        fields = {name: getattr(self, name) for name in HelloContent.model_fields}
+        return ShortHello(**fields, generation=self.record.number if self.record else None)
+
+
 class Leaving(Message):
     """The agent got SIGTERM. It asks for an agreed last step, and a generation without it."""
 
@@ -107,12 +138,9 @@ class Leaving(Message):
     reason: Text
 
 
-AgentMessage = Annotated[
-    Hello
-    | Leaving
-    | RankExit
+RankEvent = Annotated[
+    RankExit
     | Stack
-    | HeldSnapshots
     | Restored
     | Progress
     | Evaluated
@@ -122,6 +150,28 @@ AgentMessage = Annotated[
     | CheckpointFailed
     | Parked
     | Finished,
+    Field(discriminator="kind"),
+]
+"""What an agent reports of one of its ranks."""
+
+
+class Reports(Message):
+    """What the ranks of an agent report, those of each rank in their order."""
+
+    kind: Literal["reports"] = "reports"
+    reports: Annotated[tuple[RankEvent, ...], Field(max_length=MOST_REPORTS)]
+
+    @field_serializer("reports")
+    def _without_defaults(self, reports: tuple[RankEvent, ...]) -> list[dict[str, Any]]:
+        """Most fields of most reports have their defaults, and a rank reports each second."""
+        return [
+            {"kind": report.kind, **report.model_dump(mode="json", exclude_defaults=True)}
+            for report in reports
+        ]
+
+
+AgentMessage = Annotated[
+    ShortHello | Leaving | HeldSnapshots | Reports | RecordWanted | RecordPiece,
     Field(discriminator="kind"),
 ]
 agent_message: TypeAdapter[AgentMessage] = TypeAdapter(AgentMessage)

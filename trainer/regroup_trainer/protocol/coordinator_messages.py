@@ -11,6 +11,9 @@ from regroup_trainer.protocol.generation import (
     Decision,
     GenerationNumber,
     GenerationRecord,
+    RecordDifference,
+    RecordPiece,
+    RecordWanted,
     SnapshotNumber,
 )
 from regroup_trainer.protocol.message import Message, Text
@@ -35,11 +38,24 @@ class Begin(Message):
     """Begin this generation; ranks of older ones are killed.
 
     Parked ranks enter it if its state is restored from peers. All others are forked. A member
-    without a place waits.
+    without a place waits. It is sent as a BeginDifference.
     """
 
-    kind: Literal["begin"] = "begin"
     record: GenerationRecord
+
+
+class BeginDifference(Message):
+    """A Begin as it is sent: the same to all agents, however many there are."""
+
+    kind: Literal["begin"] = "begin"
+    number: GenerationNumber
+    checksum: Annotated[str, Field(max_length=64)]
+    """Of the whole record (`record_transfer.checksum_of`)."""
+    parent: GenerationNumber | None = None
+    """The generation whose record an agent needs for the difference; None: there is none. An agent
+    that lacks it asks for the whole record, and holds back what arrives meanwhile.
+    """
+    difference: RecordDifference | None = None
 
 
 class Decide(Message):
@@ -90,10 +106,13 @@ class Exit(Message):
     reason: Text
 
 
-CoordinatorMessage = Annotated[
-    Welcome | Refused | Begin | Decide | LeaveGeneration | Diagnose | SnapshotComplete | Exit,
-    Field(discriminator="kind"),
+Order = Welcome | Refused | Decide | LeaveGeneration | Diagnose | SnapshotComplete | Exit
+CoordinatorMessage = Order | Begin
+"""What a coordinator has to say to an agent."""
+SentMessage = Annotated[
+    Order | BeginDifference | RecordWanted | RecordPiece, Field(discriminator="kind")
 ]
-coordinator_message: TypeAdapter[CoordinatorMessage] = TypeAdapter(CoordinatorMessage)
+"""What it sends."""
+sent_message: TypeAdapter[SentMessage] = TypeAdapter(SentMessage)
 RankMessage = Annotated[Decide | LeaveGeneration | Enter, Field(discriminator="kind")]
 rank_message: TypeAdapter[RankMessage] = TypeAdapter(RankMessage)

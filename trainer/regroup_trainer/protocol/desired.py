@@ -4,7 +4,7 @@ agents.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -19,6 +19,8 @@ UNLIMITED_RESTARTS = 1_000_000
 """The limit that programs read where there is none."""
 MOST_WORKERS = 1_000_000
 """Far beyond what an operator admits."""
+MOST_SHOWN_RANKS = 256
+"""That have series of their own where `rank_detail` does not say it."""
 Count = Annotated[int, Field(ge=0, le=HIGHEST_NUMBER)]
 Limit = Annotated[int, Field(ge=-1, le=HIGHEST_NUMBER)]
 Workers = Annotated[int, Field(ge=0, le=MOST_WORKERS)]
@@ -80,6 +82,8 @@ class Desired(Message):
     """A config file of accelerate, whose settings the ranks of the program find as variables."""
     progress_pattern: Text = ""
     """Finds steps in what rank 0 of that program writes (`progress_pattern`); empty: none does."""
+    rank_detail: Literal["auto", "full", "summary"] = "auto"
+    """Whether agents export series of each rank, or one for all of theirs."""
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     resume: ResumePolicy = ResumePolicy()
     directory: Text
@@ -97,8 +101,16 @@ class Desired(Message):
         """The JSON that a coordinator of this version of the protocol understands. Fields that it
         does not know are left out, and have no effect in its job.
         """
-        is_old = protocol in version_one.DESIRED_VERSIONS
-        return self.model_dump_json(include=set(version_one.DESIRED_FIELDS) if is_old else None)
+        if protocol not in version_one.DESIRED_VERSIONS:
+            return self.model_dump_json()
+        known: dict[str, Any] = dict.fromkeys(version_one.DESIRED_FIELDS, True)
+        return self.model_dump_json(include=known | {"seed": set(version_one.LEDGER_FIELDS)})
+
+    def shows_ranks(self, world_size: int) -> bool:
+        """Whether each of so many ranks has series of its own."""
+        return self.rank_detail == "full" or (
+            self.rank_detail == "auto" and world_size <= MOST_SHOWN_RANKS
+        )
 
     @property
     def workers(self) -> int:

@@ -1,4 +1,4 @@
-"""The configuration that a pod of Regroup gets by environment variables."""
+"""What a pod of Regroup finds: ports and paths, the same in all, and its environment variables."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from typing import Self
 from pydantic import ConfigDict, ValidationError
 
 from regroup_trainer.errors import ConfigurationError
-from regroup_trainer.protocol.addresses import AGENT_METRICS_PORT, COORDINATOR_PORT, TOKEN_FILE
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.message import Message, describe_invalid
 
+COORDINATOR_PORT = 8471
+AGENT_METRICS_PORT = 8472
+VOLUME_MOUNT = "/regroup/volume"
+TOKEN_FILE = "/regroup/token/token"
+DIRECTORY_VARIABLE = "REGROUP_DIRECTORY"
+"""Gives a user's script the path of the job's folder on the volume, which may not exist yet."""
 ENVIRONMENT_PREFIX = "REGROUP_"
 _SET_BY_OPERATOR = (
     "the operator sets these variables (leave them out of spec.template; run operator and pods of "

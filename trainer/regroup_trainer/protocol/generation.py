@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Literal, NamedTuple, Self
+from typing import Annotated, Final, Literal, NamedTuple, Self
+
+from pydantic import Field
 
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.message import Message, Name, Text
@@ -97,11 +99,17 @@ class MemberRecord(Message):
         return range(self.first_rank, self.first_rank + self.ranks)
 
 
+MOST_MEMBERS: Final = 20_000
+"""Of a generation: far more workers than a job may have."""
+MOST_SHARDS: Final = 1 << 20
+"""Of a memory snapshot: more than ranks."""
+
+
 class SnapshotSource(Message):
     """A memory snapshot, and the agents that hold it."""
 
     number: SnapshotNumber
-    places: tuple[Name, ...]
+    places: Annotated[tuple[Name, ...], Field(max_length=MOST_SHARDS)]
     """host:port of an agent for each shard, in order of the shards."""
 
 
@@ -111,7 +119,7 @@ class GenerationRecord(Message):
     number: GenerationNumber
     reason: Text
     restored_from: RestoredFrom
-    members: tuple[MemberRecord, ...]
+    members: Annotated[tuple[MemberRecord, ...], Field(max_length=MOST_MEMBERS)]
     """In rank order."""
     store: Name
     """host:port of the c10d store in the pod of rank 0, used by this generation only."""
@@ -136,6 +144,84 @@ class GenerationRecord(Message):
     def place_of_rank(self, rank: int) -> MemberRecord | None:
         """The place of the member that runs this rank, None if there is no such rank."""
         return next((place for place in self.members if rank in place.own_ranks), None)
+
+
+MOST_PIECES: Final = 256
+"""Of a record that is sent whole: more than the largest job has with the longest names."""
+PIECE_CHARACTERS: Final = 48 * 1024
+"""Of the longest piece."""
+
+
+class MemberRun(NamedTuple):
+    """Members of another record, which stand together there too."""
+
+    start: int
+    """Where the first of them stands there."""
+    stop: int
+    """Where the one after the last stands there."""
+
+
+class HolderRun(NamedTuple):
+    """Members that stand together and hold as many shards each, one after another."""
+
+    start: int
+    """Where the first of them stands."""
+    members: int
+    shards: int
+    """Of each of them."""
+
+
+class HolderElsewhere(NamedTuple):
+    """An agent without a place in the generation that holds shards."""
+
+    endpoint: Name
+    shards: int
+
+
+class SnapshotDifference(Message):
+    """Where a memory snapshot is held, by the members of the generation."""
+
+    number: SnapshotNumber
+    holders: tuple[HolderRun | HolderElsewhere, ...]
+    """In order of the shards."""
+
+
+class RecordDifference(Message):
+    """The record of a generation as a difference to that of its parent."""
+
+    reason: Text
+    restored_from: RestoredFrom
+    store: Name
+    failures: int
+    members: tuple[MemberRun | MemberRecord, ...]
+    """In rank order: members of the parent, and those that joined or have other addresses now. Who
+    left is in none of them. Ranks are counted anew through all of them.
+    """
+    desired: Desired | None = None
+    """None: that of the parent."""
+    snapshot: SnapshotDifference | None = None
+
+
+class RecordWanted(Message):
+    """Asks for a piece of the record of a generation. A coordinator that has just started asks
+    agents, and an agent asks for what it cannot make of a difference.
+    """
+
+    kind: Literal["record_wanted"] = "record_wanted"
+    number: GenerationNumber
+    piece: Annotated[int, Field(ge=0, lt=MOST_PIECES)] = 0
+
+
+class RecordPiece(Message):
+    """A piece of the record of a generation."""
+
+    kind: Literal["record_piece"] = "record_piece"
+    number: GenerationNumber
+    piece: Annotated[int, Field(ge=0, lt=MOST_PIECES)]
+    pieces: Annotated[int, Field(ge=1, le=MOST_PIECES)]
+    """How many there are."""
+    text: Annotated[str, Field(max_length=PIECE_CHARACTERS)]
+    """Of the record's JSON, compressed by zlib and in Base64."""
 
 
 class Assignment(Message):

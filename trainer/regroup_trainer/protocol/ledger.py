@@ -12,6 +12,8 @@ Cause = Literal["application", "infrastructure", "hang", "preemption", "resize"]
 """Which budget a restart counts against."""
 FAILURES: tuple[Cause, ...] = ("application", "infrastructure", "hang")
 """The causes that are failures; the others are planned."""
+GpuUse = Literal["useful", "lost", "waiting"]
+"""What the time of a GPU was spent on: steps, steps that are done again, all else."""
 
 
 class Ledger(Message):
@@ -23,6 +25,10 @@ class Ledger(Message):
     """
     lost_work_seconds: float = 0.0
     """Time of steps that had to be done again."""
+    gpu_seconds: dict[GpuUse, float] = Field(default_factory=dict)
+    """Seconds of all GPUs by use. Each rank has one."""
+    lost_gpu_seconds: float = 0.0
+    """Of all steps that had to be done again. `gpu_seconds` counts them as lost while they are."""
     lost_steps: int = 0
     restarts: dict[Cause, int] = Field(default_factory=dict)
 

@@ -10,8 +10,9 @@ older peers refuse fields that they do not know. A hello of another version is r
 | operator    | HTTP      | coordinator  | `desired`; it answers with `job_status`               |
 | operator    | HTTP      | agents       | CoordinatorAddress of `desired`; they answer with     |
 |             |           |              | CoordinatorContact                                    |
-| agent       | WebSocket | coordinator  | `agent_messages`, and its ranks' `rank_messages`      |
+| agent       | WebSocket | coordinator  | `agent_messages`, with its ranks' `rank_messages`     |
 | coordinator | WebSocket | agent        | `coordinator_messages`                                |
+| either      | WebSocket | the other    | records of generations (`record_transfer`)            |
 | agent       | HTTP      | other agents | memory snapshots                                      |
 | rank        | socket    | its agent    | `rank_messages`                                       |
 | agent       | socket    | its ranks    | Decide, Enter and LeaveGeneration of                  |
@@ -35,6 +36,10 @@ from pydantic import (
 )
 
 PROTOCOL_VERSION = 3
+FRAME_BYTES = 256 * 1024
+"""Of the largest message between agent and coordinator. Each closes the connection upon a larger
+one.
+"""
 TEXT_LIMIT = 4096
 """Characters of the longest text in a message: longer ones are cut by whoever makes it."""
 QUOTE_LIMIT = 100
@@ -64,7 +69,8 @@ class Message(BaseModel):
     @model_validator(mode="after")
     def _numbers_are_bounded(self, info: ValidationInfo) -> Self:
         if info.mode == "json":
-            for name, value in self:
+            for name in self.model_fields_set:
+                value = getattr(self, name)
                 for number in value.values() if isinstance(value, dict) else (value,):
                     _require_bounded(name, number)
         return self

@@ -11,8 +11,14 @@ from regroup_trainer.protocol.message import Message, Name, Text, WallClock
 
 HIGHEST_STEP: Final = 2**53 - 1
 """JSON and JavaScript hold all whole numbers up to it."""
+AGENT_PROGRESS_SECONDS: Final = 1.0
+"""Least time between two messages of an agent that say how far its ranks are."""
 BUSY_LIMIT: Final = 64
 """Characters that say what a rank is busy with."""
+CollectiveOp = Literal["gradients", "commit"]
+"""What a rank waits for others in."""
+MemoryKind = Literal["host", "host_available", "gpu", "gpu_available"]
+"""Memory that a rank uses, and what is left to it. Of a GPU: at its peak."""
 Step = Annotated[int, Field(ge=0, le=HIGHEST_STEP)]
 
 
@@ -121,10 +127,18 @@ class Progress(Report):
     """Steps in all, as a script reports them; 0: it does not."""
     steps_per_second: float = 0.0
     """Of a script."""
+    collective_seconds: dict[CollectiveOp, float] = Field(default_factory=dict)
+    """Time of this generation in collectives, cumulative as `seconds`. For the agent alone."""
+    memory_bytes: dict[MemoryKind, int] = Field(default_factory=dict)
+    """As far as the rank alone knows it. For the agent alone."""
     report_seconds: float = 0.0
     """Longest time between two reports of a script, or from its start to the first."""
     volume: VolumeProblem | None = None
     """What keeps rank 0 from writing the history, if anything does."""
+
+    def for_coordinator(self) -> Progress:
+        """What an agent passes on."""
+        return self.model_copy(update={"collective_seconds": {}, "memory_bytes": {}})
 
 
 class ScriptStep(Report):
@@ -204,12 +218,15 @@ class CheckpointSaved(Report):
     time: WallClock
 
 
+CheckpointStage = Literal["write", "publish", "prune"]
+
+
 class CheckpointFailed(Report):
     """A save failed. Training goes on, and the next interval tries again."""
 
     kind: Literal["checkpoint_failed"] = "checkpoint_failed"
     step: int
-    stage: Literal["write", "publish", "prune"]
+    stage: CheckpointStage
     error: Text
 
 

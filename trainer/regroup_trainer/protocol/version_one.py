@@ -36,6 +36,8 @@ DESIRED_FIELDS = frozenset(
     }
 )  # fmt: skip
 """The fields of Desired that both protocols know. They refuse all others."""
+LEDGER_FIELDS = frozenset({"seconds", "lost_work_seconds", "lost_steps", "restarts"})
+"""Those of its `seed`."""
 DESIRED_VERSIONS = frozenset({VERSION, 2})
 """The protocols with these fields."""
 

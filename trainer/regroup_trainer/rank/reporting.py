@@ -11,9 +11,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
+
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.generation import GenerationNumber
-from regroup_trainer.protocol.rank_messages import Progress, RankReport, VolumeProblem
+from regroup_trainer.protocol.rank_messages import (
+    CollectiveOp,
+    MemoryKind,
+    Progress,
+    RankReport,
+    VolumeProblem,
+)
 from regroup_trainer.step.updater import StepResult
 
 _RATE_STEPS = 10
@@ -28,11 +36,20 @@ class _Step(NamedTuple):
     time: float
 
 
+class Measured(NamedTuple):
+    """What a rank knows of its generation beside the steps."""
+
+    seconds: dict[str, float]
+    """So far, by phase of the ledger."""
+    collective_seconds: dict[CollectiveOp, float]
+    volume: VolumeProblem | None
+    """What keeps the history from the volume."""
+
+
 class Reporter:
     """Sends one rank's reports in order. Of steps in quick succession it reports only the newest.
 
-    `seconds` returns the time so far by phase, and `volume` what keeps the history from the volume.
-    They are called only for steps that are reported.
+    `measured` is called only for steps that are reported.
     """
 
     def __init__(
@@ -41,15 +58,13 @@ class Reporter:
         generation: GenerationNumber,
         rank: int,
         samples_per_epoch: int,
-        seconds: Callable[[], dict[str, float]],
-        volume: Callable[[], VolumeProblem | None] = lambda: None,
+        measured: Callable[[], Measured],
     ) -> None:
         self._channel = channel
         self._generation = generation
         self._rank = rank
         self._samples_per_epoch = samples_per_epoch
-        self._seconds = seconds
-        self._volume = volume
+        self._measured = measured
         self._unreported: _Step | None = None
         self._computed: list[float] = []
         """Compute times of the steps since the last report, where they were measured."""
@@ -80,14 +95,16 @@ class Reporter:
 
     def _progress(self, step: _Step) -> Progress:
         """The report; loss and rates come from rank 0 alone."""
-        is_rank0 = self._rank == 0
+        is_rank0, measured = self._rank == 0, self._measured()
         return Progress(
             generation=self._generation,
             rank=self._rank,
             step=step.result.position.step,
             time=step.time,
-            seconds=self._seconds(),
-            volume=self._volume(),
+            seconds=measured.seconds,
+            collective_seconds=measured.collective_seconds,
+            memory_bytes=_gpu_memory(),
+            volume=measured.volume,
             epoch=step.result.position.samples / self._samples_per_epoch,
             tokens=step.result.position.tokens,
             compute_seconds=sum(self._computed) / max(1, len(self._computed)),
@@ -101,3 +118,11 @@ class Reporter:
     def _tokens_per_second(self) -> float:
         (start, tokens_then), (end, tokens_now) = self._recent[0], self._recent[-1]
         return (tokens_now - tokens_then) / (end - start) if end > start else 0.0
+
+
+def _gpu_memory() -> dict[MemoryKind, int]:
+    """Of the device of this process: the most that PyTorch has used at once, and what was left."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return {}
+    peak, free = torch.cuda.max_memory_allocated(), torch.cuda.mem_get_info()[0]
+    return {"gpu": peak, "gpu_available": max(0, free + torch.cuda.memory_reserved() - peak)}

@@ -31,7 +31,7 @@ from regroup_trainer.protocol.rank_messages import (
 )
 from regroup_trainer.rank.joining import JoinedGeneration, is_generation_lost, park
 from regroup_trainer.rank.program import Program
-from regroup_trainer.rank.reporting import Reporter
+from regroup_trainer.rank.reporting import Measured, Reporter
 from regroup_trainer.recovery.resident_state import ResidentState
 from regroup_trainer.recovery.step_log import StepLog, committed_step, lines_after
 from regroup_trainer.snapshots.snapshot_writer import MemorySnapshots, Source
@@ -90,10 +90,9 @@ class RunningGeneration:
         self.state = start.state
         self.in_place = start.in_place
         self.clock = PhaseClock()
-        volume = history.problem if history is not None else lambda: None
         samples = identity.data.samples
         self.reporter = Reporter(
-            joined.channel, self.number, self.group.rank, samples, self._seconds, volume
+            joined.channel, self.number, self.group.rank, samples, self._measured
         )
         self._joined = joined
         self._channel = joined.channel
@@ -327,11 +326,15 @@ class RunningGeneration:
             last_save=self._checkpointer.last_save,
         )
 
-    def _seconds(self) -> dict[str, float]:
-        """Seconds by phase of the ledger; waiting for a save within a step counts as saving."""
+    def _measured(self) -> Measured:
+        """Waiting for a save within a step counts as saving."""
         own = self.clock.seconds()
         own["step"] = own.get("step", 0.0) - self._checkpointer.seconds_within_steps
-        return {**own, **self._checkpointer.seconds}
+        return Measured(
+            seconds={**own, **self._checkpointer.seconds},
+            collective_seconds=self.stepper.collective_time.seconds(),
+            volume=self._history.problem() if self._history is not None else None,
+        )
 
     def _steps_to_carry(self) -> bytes:
         """The newest steps that may not be on the device yet, as lines of the history."""

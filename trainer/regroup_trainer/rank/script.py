@@ -14,9 +14,9 @@ from collections.abc import Mapping
 
 from regroup_trainer.errors import ConfigurationError, PortTakenError, TrainingError
 from regroup_trainer.parallel.process_group import interface_towards
-from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.desired import UNLIMITED_RESTARTS
+from regroup_trainer.protocol.environment import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.exit_codes import WRONG_USAGE
 from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.protocol.progress_pattern import NEEDS_RE2, has_re2

@@ -21,10 +21,10 @@ from torch.distributed.rendezvous import rendezvous
 
 from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.layout import Layout
-from regroup_trainer.protocol.addresses import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.config import CheckpointPolicy, TrainConfig
 from regroup_trainer.protocol.coordinator_messages import Decide
 from regroup_trainer.protocol.desired import Desired
+from regroup_trainer.protocol.environment import DIRECTORY_VARIABLE
 from regroup_trainer.protocol.generation import (
     Assignment,
     Decision,

@@ -35,6 +35,10 @@ class ComputeTime:
         self._measures = measured
         """Whether the present step is measured."""
         self._taken_at = -math.inf
+        self.computed: Mark | None = None
+        """When this rank's own part of a measured step ended; None too where it waits for others
+        within it.
+        """
         units = list(_innermost_sharded(model)) if measured else []
         self._whole_passes = measured and not units
         for unit in units:
@@ -44,7 +48,7 @@ class ComputeTime:
     def begin(self) -> None:
         """Note that a forward pass begins."""
         if self._whole_passes and self._measures:
-            self._began = self._now()
+            self._began = self.now()
 
     def until_computed(self, loss: Tensor) -> None:
         """Note that the pass ends with the backward computation from `loss`, which is to follow."""
@@ -56,10 +60,10 @@ class ComputeTime:
         come so far. Call it after each step.
         """
         total = 0.0
-        if all(_is_over(end) for _, end in self._spans):
-            total = sum(_seconds(*span) for span in self._spans)
+        if all(is_over(end) for _, end in self._spans):
+            total = sum(seconds_between(*span) for span in self._spans)
             self._spans.clear()
-        now = time.perf_counter()
+        now, self.computed = time.perf_counter(), None
         self._measures = not self._spans and now - self._taken_at >= EVERY_SECONDS
         if self._measures:
             self._taken_at = now
@@ -74,16 +78,19 @@ class ComputeTime:
 
     def _end(self) -> None:
         if self._began is not None:
-            self._spans.append((self._began, self._now()))
+            end = self.now()
+            self._spans.append((self._began, end))
             self._began = None
+            self.computed = end if self._whole_passes else None
 
     def _enter(self, _module: nn.Module, _inputs: Any) -> None:
-        self._began = self._now() if self._measures and torch.is_grad_enabled() else None
+        self._began = self.now() if self._measures and torch.is_grad_enabled() else None
 
     def _leave(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
         self._end()
 
-    def _now(self) -> Mark:
+    def now(self) -> Mark:
+        """This point in the work of the rank."""
         if not self._on_gpu:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -101,11 +108,13 @@ def _sharded_below(module: nn.Module) -> Iterator[bool]:
     return (isinstance(below, FSDPModule) for below in module.modules() if below is not module)
 
 
-def _is_over(mark: Mark) -> bool:
+def is_over(mark: Mark) -> bool:
+    """Whether the GPU has come so far."""
     return isinstance(mark, float) or bool(mark.query())  # type: ignore[no-untyped-call]
 
 
-def _seconds(begin: Mark, end: Mark) -> float:
+def seconds_between(begin: Mark, end: Mark) -> float:
+    """Seconds from one mark to another; both are over."""
     if isinstance(begin, float) or isinstance(end, float):
         return float(end) - float(begin)  # type: ignore[arg-type]
     milliseconds: float = begin.elapsed_time(end)

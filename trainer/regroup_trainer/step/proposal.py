@@ -10,8 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from regroup_trainer.parallel.process_group import GenerationGroup
-from regroup_trainer.step import commit
-from regroup_trainer.step.commit import Commit, Contribution
+from regroup_trainer.step.commit import Contribution
 
 
 @dataclass(frozen=True)
@@ -34,17 +33,9 @@ class Proposal:
     """The all-reduce of the contributions of all ranks; it begins when the object is made."""
 
     def __init__(self, contribution: Contribution, group: GenerationGroup) -> None:
-        self._size = group.size
         self.sum = contribution.vector(group.device)
         """[LENGTH]; the sum over all ranks once the all-reduce has ended."""
         self._work = dist.all_reduce(self.sum, async_op=True) if group.size > 1 else None
-
-    def agreed(self, squared_norm: float | None) -> Commit:
-        """Wait until all ranks have proposed; returns the commit.
-
-        `squared_norm` is given where the sum does not contain it.
-        """
-        return commit.read(self.receive()(), self._size, squared_norm)
 
     def receive(self) -> Callable[[], list[float]]:
         """Make the device wait for the sum; returns a function that waits for it on the host.

@@ -20,6 +20,7 @@ from regroup_trainer.protocol.config import TrainConfig
 from regroup_trainer.protocol.generation import Decision
 from regroup_trainer.protocol.strategies import STRATEGIES
 from regroup_trainer.step import commit
+from regroup_trainer.step.collective_time import CollectiveTime
 from regroup_trainer.step.commit import Contribution
 from regroup_trainer.step.compute_time import ComputeTime
 from regroup_trainer.step.forward import forward
@@ -54,6 +55,7 @@ class Stepper:
         self.compute_time = ComputeTime(
             state.model, group.device, measured=not config.parallelism.is_model_parallel
         )
+        self.collective_time = CollectiveTime()
         self._targets_per_sample = targets_per_sample
         self._mesh: Mesh = arrange(config.parallelism, group)
         self._exact = config.training.deterministic == "exact"
@@ -98,6 +100,8 @@ class Stepper:
 
         `ready` says whether this rank has memory ready for a snapshot.
         """
+        if not self.proposes_early:
+            self._on_reduced()
         counts = self._mesh.counts  # one rank of each data-parallel row counts samples and tokens
         contribution = Contribution(
             tokens=share.tokens if counts else 0,
@@ -114,19 +118,30 @@ class Stepper:
         """Make the reduced gradients and the proposal a step of all ranks. Raises as `run` does."""
         proposal = self.proposal
         assert proposal is not None, "a step is proposed before it is committed"
+        if self.proposes_early:
+            self._on_reduced()
         squared_norm = float(sum_of_squares(self._reduced())) if self.proposes_early else None
         # If the generation ends from here on, a rank that knows the commit can share it.
         self.updater.prepare()
+        began, size = self.compute_time.now(), self.group.size
+        receive = proposal.receive()
+        self.collective_time.add("commit", began, self.compute_time.now())
         if self.updater.guarded:
-            receive, size = proposal.receive(), self.group.size
             result = self.updater.apply_behind_guard(
                 proposal.sum, size, lambda: commit.read(receive(), size)
             )
             self.proposal = None
         else:
-            committed, self.proposal = proposal.agreed(squared_norm), None
+            committed, self.proposal = commit.read(receive(), size, squared_norm), None
             result = self.updater.apply(committed)
+        self.collective_time.end_step()
         return replace(result, compute_seconds=self.compute_time.take() / self._load)
+
+    def _on_reduced(self) -> None:
+        """This rank has the sums of all gradients, or its GPU will have them here."""
+        computed = self.compute_time.computed
+        if computed is not None and self.group.size > 1:
+            self.collective_time.add("gradients", computed, self.compute_time.now())
 
     def drop_proposal(self) -> None:
         """Forget the proposal, which holds on to the process group."""

@@ -1,7 +1,8 @@
-"""How much memory is left to this container."""
+"""How much memory is left to this container, and how much a process takes."""
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +36,15 @@ def available_bytes(
         parts = _numbers(composition)
         found.append(most - now + max(parts.get(name, 0) for name in _RECLAIMABLE))
     return max(0, min(found))
+
+
+def resident_bytes(process: int) -> int | None:
+    """Bytes of a process that are in memory; None when it is gone."""
+    try:
+        pages = Path(f"/proc/{process}/statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return None
+    return int(pages) * mmap.PAGESIZE
 
 
 def describe_bytes(count: float) -> str:

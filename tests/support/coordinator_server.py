@@ -1,0 +1,56 @@
+"""A coordinator's server on loopback, in the process of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from regroup_trainer.coordinator.core import Coordinator
+from regroup_trainer.coordinator.server import Server
+from regroup_trainer.protocol.agent_messages import Hello
+from regroup_trainer.protocol.job_status import CoordinatorStatus
+from tests.support.coordinator_simulation import make_desired
+
+TOKEN = "s3cret"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@dataclass
+class Setup:
+    """A running coordinator and a session with its token."""
+
+    core: Coordinator
+    server: Server
+    url: str
+    session: aiohttp.ClientSession
+
+    async def status(self, **query: Any) -> CoordinatorStatus:
+        async with self.session.get(f"{self.url}/v1/status", params=query) as response:
+            return CoordinatorStatus.model_validate_json(await response.read())
+
+    async def join(self, hello: Hello) -> aiohttp.ClientWebSocketResponse:
+        socket = await self.session.ws_connect(f"{self.url}/v1/agent")
+        await socket.send_str(hello.shortened().model_dump_json())
+        return socket
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path, **desired: object) -> AsyncIterator[Setup]:
+    """A coordinator that wants one worker, unless `desired` changes that."""
+    fields = {"replicas": 1, "min_replicas": 1, "start_grace_seconds": 0.1, **desired}
+    now = time.monotonic()
+    spec = make_desired(directory=str(folder / "job"), **fields)
+    core = Coordinator(1, "node-c", spec, now, time.time() - now)
+    server = Server(core, TOKEN)
+    async with server.serve("127.0.0.1", 0) as port:
+        ticking = asyncio.create_task(server.run())
+        async with aiohttp.ClientSession(headers=BEARER) as session:
+            yield Setup(core, server, f"http://127.0.0.1:{port}", session)
+        ticking.cancel()
