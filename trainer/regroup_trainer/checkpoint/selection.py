@@ -32,7 +32,7 @@ def select(layout: Layout, record: GenerationRecord) -> Selection:
     parent = lineage.parent_of(records, record.number)
     links = lineage.chain(records, parent)
     policy = policy_in_force(links, record.desired.resume)
-    ours = tuple(found for found in catalog.published(layout) if catalog.on_lineage(found, links))
+    ours = tuple(catalog.on_lineage(catalog.published(layout), links))
     without = (
         _without_memory(record.snapshot.number, policy, ours, links) if record.snapshot else ""
     )
