@@ -14,7 +14,8 @@ each 100,000 steps; a checkpoint has a file for each rank. Then one process each
 - `replay`: the audit of all steps, of one sample each; of up to 1,000,000 steps.
 
 `seconds` are on the wall, with the files in the page cache, `cpu` seconds of the processor, `mb`
-the peak of the process's memory, `opens` the files that it opened. `broadcast_mb` is what rank 0 sends to each rank of what it found.
+the peak of the process's memory, `opens` the files that it opened. `broadcast_mb` is what rank 0
+sends to each rank of what it found.
 """
 
 from __future__ import annotations

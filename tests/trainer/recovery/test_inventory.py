@@ -96,9 +96,7 @@ INVENTORIES = st.builds(
 )
 
 
-def plain_transfers(
-    inventories: list[StateInventory], agreed: Agreement
-) -> list[tuple[int, int]]:
+def plain_transfers(inventories: list[StateInventory], agreed: Agreement) -> list[tuple[int, int]]:
     """Each receiver in turn takes the owner that has sent least, of those that had the step."""
     owners = [
         rank

@@ -76,7 +76,7 @@ def test_the_commit_of_8192_ranks_is_that_of_a_plain_computation(
     assert commit.loss == pytest.approx(math.fsum(part.loss_sum for part in parts) / tokens)
     norm = math.sqrt(math.fsum(part.squared_norm for part in parts))
     assert commit.gradient_norm == pytest.approx(norm)
-    with pytest.raises(CommitError, match="counts 8191.0 and 8191.0 ranks instead of 8192"):
+    with pytest.raises(CommitError, match=r"8191\.0 ranks instead of 8192"):
         read(summed(parts[1:]), len(parts))
 
 

@@ -123,9 +123,7 @@ def audit(directory: Path) -> list[str]:
     return [*_order_problems(_committed(layout, links), gaps), *samples]
 
 
-def _committed(
-    layout: Layout, links: tuple[lineage.LineageRecord, ...]
-) -> Iterator[CommittedStep]:
+def _committed(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> Iterator[CommittedStep]:
     """One at a time: the steps of a long run do not fit into memory."""
     last, newest = lineage.last_steps(links), 0
     for link in links:

@@ -1,0 +1,171 @@
+"""What gloo's full mesh of connections costs at the start of a generation, by the number of ranks.
+
+    make bench NAME=full_mesh [ARGS=--quick]
+
+Real ranks, one process each, make a process group over loopback. The subject `lazy` has
+`TORCH_GLOO_LAZY_INIT=1`: a connection is made when it is used first.
+
+- `setup_seconds`: the slowest rank's `init_process_group`, and `first_seconds` the first all-reduce
+  and all-gather after it. All ranks share the cores of one machine.
+- `connections`: TCP sockets of a rank after the set-up; `used`: after these collectives.
+- `requests`, `fetched_kb`: what all ranks ask of the generation's store, and what it sends.
+- `store_ms`: the time of the processor that the store takes for that.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import astuple, dataclass
+from datetime import timedelta
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+
+import torch
+import torch.distributed as dist
+
+from bench.generation_store import HOST, Store, forked
+from bench.harness import Plan, Values, command
+
+EAGER, LAZY = "eager", "lazy"
+UNITS = {
+    "setup_seconds": "s", "first_seconds": "s", "connections": "sockets", "used": "sockets",
+    "requests": "requests", "fetched_kb": "kB", "store_ms": "ms",
+}  # fmt: skip
+TIMEOUT = timedelta(minutes=5)
+
+
+@dataclass
+class Found:
+    """What one rank saw."""
+
+    setup_seconds: float
+    first_seconds: float
+    connections: int
+    used: int
+    requests: int
+    fetched: int
+    """Bytes."""
+
+
+def plan(quick: bool) -> Plan:
+    """Four numbers of ranks; a quick run has two ranks."""
+    sizes = ("2",) if quick else ("4", "8", "16", "32")
+    return Plan("full_mesh", sizes, (EAGER, LAZY), UNITS, 1 if quick else 3)
+
+
+def measure(case: str, subject: str) -> Values:
+    """A process group of so many ranks."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(met, int(case), subject == LAZY).result()
+
+
+def met(ranks: int, lazy: bool) -> Values:
+    """What the ranks saw: the slowest, or all together."""
+    os.environ |= {"TORCH_GLOO_LAZY_INIT": str(int(lazy)), "GLOO_SOCKET_IFNAME": "lo"}
+    store = Store()
+    began = store.cpu_seconds()
+    started = [forked(_meet, rank, ranks, store.port) for rank in range(ranks)]
+    found = [Found(*pipe.recv()) for pipe, _ in started]
+    spent = store.cpu_seconds() - began
+    for _, process in (*started, (None, store.process)):
+        process.terminate()
+        process.join()
+    return {
+        "setup_seconds": max(one.setup_seconds for one in found),
+        "first_seconds": max(one.first_seconds for one in found),
+        "connections": max(one.connections for one in found),
+        "used": max(one.used for one in found),
+        "requests": sum(one.requests for one in found),
+        "fetched_kb": sum(one.fetched for one in found) / 1e3,
+        "store_ms": spent * 1e3,
+    }
+
+
+def _meet(pipe: Connection, rank: int, ranks: int, port: int) -> None:
+    torch.set_num_threads(1)
+    store = CountingStore(dist.TCPStore(HOST, port, is_master=False, timeout=TIMEOUT))
+    sockets = count_sockets()
+    began = time.monotonic()
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
+    set_up, connections = time.monotonic(), count_sockets()
+    dist.all_reduce(torch.ones(7, dtype=torch.float64))
+    dist.all_gather_object([None] * ranks, rank)
+    ended, used = time.monotonic(), count_sockets()
+    found = Found(
+        set_up - began,
+        ended - set_up,
+        connections - sockets,
+        used - sockets,
+        store.requests,
+        store.fetched,
+    )
+    pipe.send(astuple(found))
+    pipe.recv()  # until the process is ended: a peer may still be in a collective
+
+
+def count_sockets() -> int:
+    """Sockets of this process."""
+    names = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))  # noqa: PTH208
+    return sum(os.path.lexists(name) and "socket" in os.readlink(name) for name in names)  # noqa: PTH115
+
+
+class CountingStore(dist.Store):
+    """A store that counts what its rank asks for."""
+
+    def __init__(self, store: dist.Store) -> None:
+        super().__init__()
+        self._store = store
+        self.requests = 0
+        self.fetched = 0
+        """Bytes of the values that came."""
+
+    def set(self, key: str, value: str) -> None:
+        """As the store."""
+        self.requests += 1
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        """As the store."""
+        self.requests += 1
+        value = self._store.get(key)
+        self.fetched += len(value)
+        return value
+
+    def add(self, key: str, amount: int) -> int:
+        """As the store."""
+        self.requests += 1
+        return self._store.add(key, amount)
+
+    def wait(self, keys: list[str], timeout: timedelta = TIMEOUT) -> None:
+        """As the store."""
+        self.requests += 1
+        self._store.wait(keys, timeout)
+
+    def check(self, keys: list[str]) -> bool:
+        """As the store."""
+        self.requests += 1
+        return self._store.check(keys)
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """As the store."""
+        self.requests += 1
+        values = self._store.multi_get(keys)
+        self.fetched += sum(map(len, values))
+        return values
+
+    def multi_set(self, keys: list[str], values: list[str]) -> None:
+        """As the store."""
+        self.requests += 1
+        self._store.multi_set(keys, values)
+
+    def has_extended_api(self) -> bool:
+        """As the store."""
+        return self._store.has_extended_api()
+
+
+main = command(plan, measure)
+
+if __name__ == "__main__":
+    main()
