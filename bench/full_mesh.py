@@ -2,7 +2,8 @@
 
     make bench NAME=full_mesh [ARGS=--quick]
 
-Real ranks, one process each, make a process group over loopback. The subject `lazy` has
+Real ranks, one process each, make a process group over loopback. The subject `gloo` is gloo as it
+comes, `regroup` has the settings of `parallel.process_group`, and `lazy` has
 `TORCH_GLOO_LAZY_INIT=1`: a connection is made when it is used first.
 
 - `setup_seconds`: the slowest rank's `init_process_group`, and `first_seconds` the first all-reduce
@@ -27,8 +28,10 @@ import torch.distributed as dist
 
 from bench.generation_store import HOST, Store, forked
 from bench.harness import Plan, Values, command
+from regroup_trainer.parallel.process_group import GLOO
 
-EAGER, LAZY = "eager", "lazy"
+SETTINGS = {"gloo": {}, "regroup": GLOO, "lazy": {"TORCH_GLOO_LAZY_INIT": "1"}}
+"""Subject -> variables of the environment."""
 UNITS = {
     "setup_seconds": "s", "first_seconds": "s", "connections": "sockets", "used": "sockets",
     "requests": "requests", "fetched_kb": "kB", "store_ms": "ms",
@@ -52,18 +55,18 @@ class Found:
 def plan(quick: bool) -> Plan:
     """Four numbers of ranks; a quick run has two ranks."""
     sizes = ("2",) if quick else ("4", "8", "16", "32")
-    return Plan("full_mesh", sizes, (EAGER, LAZY), UNITS, 1 if quick else 3)
+    return Plan("full_mesh", sizes, tuple(SETTINGS), UNITS, 1 if quick else 3)
 
 
 def measure(case: str, subject: str) -> Values:
     """A process group of so many ranks."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(met, int(case), subject == LAZY).result()
+        return pool.submit(met, int(case), SETTINGS[subject]).result()
 
 
-def met(ranks: int, lazy: bool) -> Values:
+def met(ranks: int, settings: dict[str, str]) -> Values:
     """What the ranks saw: the slowest, or all together."""
-    os.environ |= {"TORCH_GLOO_LAZY_INIT": str(int(lazy)), "GLOO_SOCKET_IFNAME": "lo"}
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo"} | settings
     store = Store()
     began = store.cpu_seconds()
     started = [forked(_meet, rank, ranks, store.port) for rank in range(ranks)]

@@ -5,7 +5,8 @@
 Every rank connects to the store, adds itself to a counter, and waits for the key that the last one
 sets (`parallel.process_group.join`). Then gloo sets and gets the addresses of all ranks. The
 subject `processes` has a process for each client. `connections` has all clients in one process, so
-that 8,192 of them fit a machine; they send one after the other.
+that 8,192 of them fit a machine; they send one after the other. `addresses_ms` is for one rank that
+gets the addresses of all by one request, up to 1,024 ranks.
 
 The time is that of the processor of the store's process, so that other processes matter less.
 `came_ms` is the whole cost until all ranks know that all have come. One thread serves all requests,
@@ -28,9 +29,8 @@ HOST = "127.0.0.1"
 PROCESSES, CONNECTIONS = "processes", "connections"
 LARGEST_OF_PROCESSES = 256
 REQUESTS = ("connect", "add", "wait", "set", "get")
-UNITS = {f"{request}_us": "us" for request in REQUESTS} | {"came_ms": "ms"}
-ADDRESS = "a" * 200
-"""About as long as what gloo writes for a rank."""
+UNITS = {f"{request}_us": "us" for request in REQUESTS} | {"came_ms": "ms", "addresses_ms": "ms"}
+MOST_ADDRESSES = 1024
 _SPAWN, _FORK = get_context("spawn"), get_context("fork")
 
 
@@ -53,10 +53,11 @@ def measure(case: str, subject: str) -> Values:
 
 def served(clients: int, processes: int) -> Values:
     """The store's time for each kind of request."""
-    store, players = Store(), [Players(clients // processes) for _ in range(processes)]
+    store, each = Store(), clients // processes
+    players = [Players(range(n * each, (n + 1) * each), clients) for n in range(processes)]
     spent: dict[str, float] = {}
     try:
-        for request in REQUESTS:
+        for request in (*REQUESTS, "addresses"):
             began = store.cpu_seconds()
             for player in players:
                 player.pipe.send((request, store.port))
@@ -71,7 +72,8 @@ def served(clients: int, processes: int) -> Values:
             ended.join()
     came = sum(spent[request] for request in ("connect", "add", "wait"))
     return {f"{name}_us": spent[name] / clients * 1e6 for name in REQUESTS} | {
-        "came_ms": came * 1e3
+        "came_ms": came * 1e3,
+        "addresses_ms": spent["addresses"] * 1e3 if clients <= MOST_ADDRESSES else None,
     }
 
 
@@ -94,10 +96,10 @@ class Store:
 
 
 class Players:
-    """So many clients of the store in a process of their own."""
+    """Some of all clients of the store, in a process of their own."""
 
-    def __init__(self, clients: int) -> None:
-        self.pipe, self.process = forked(_play, clients)
+    def __init__(self, numbers: range, clients: int) -> None:
+        self.pipe, self.process = forked(_play, numbers, clients)
 
 
 def forked(target: object, *arguments: object) -> tuple[Connection, BaseProcess]:
@@ -116,18 +118,18 @@ def _serve(pipe: Connection) -> None:
         pipe.send(time.process_time())
 
 
-def _play(pipe: Connection, clients: int) -> None:
+def _play(pipe: Connection, numbers: range, clients: int) -> None:
     stores: list[TCPStore] = []
     while True:
         request, port = pipe.recv()
         if request == "connect":
-            stores = [TCPStore(HOST, port, is_master=False) for _ in range(clients)]
-        for number, store in enumerate(stores):
-            send(store, request, number)
+            stores = [TCPStore(HOST, port, is_master=False) for _ in numbers]
+        for number, store in zip(numbers, stores, strict=True):
+            send(store, request, number, clients)
         pipe.send("done")
 
 
-def send(store: TCPStore, request: str, number: int) -> None:
+def send(store: TCPStore, request: str, number: int, clients: int) -> None:
     """One request of a client; its connection is made already."""
     match request:
         case "add":
@@ -135,9 +137,16 @@ def send(store: TCPStore, request: str, number: int) -> None:
         case "wait":
             store.wait(["all came"])
         case "set":
-            store.set(f"address {number}", ADDRESS)
+            store.set(f"address {number}", "a" * address_bytes(clients))
         case "get":
             store.get(f"address {number}")
+        case "addresses" if number == 0 and clients <= MOST_ADDRESSES:
+            store.multi_get([f"address {number}" for number in range(clients)])
+
+
+def address_bytes(ranks: int) -> int:
+    """What gloo writes for a rank, as `full_mesh` finds it; here for 1,024 ranks at most."""
+    return 154 + 8 * min(ranks, MOST_ADDRESSES)
 
 
 main = command(plan, measure)

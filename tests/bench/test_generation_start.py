@@ -17,11 +17,16 @@ def test_the_store_answers_each_kind_of_request(subject: str) -> None:
     assert all(found.values())
 
 
-@pytest.mark.parametrize("subject", [full_mesh.EAGER, full_mesh.LAZY])
+@pytest.mark.parametrize("subject", full_mesh.SETTINGS)
 def test_ranks_are_connected_after_their_first_collectives(subject: str) -> None:
     found = full_mesh.measure("3", subject)
     assert found.keys() == full_mesh.UNITS.keys()
     assert found["used"] == 3  # the one that listens, and two peers
+
+
+def test_a_rank_asks_the_store_as_often_however_many_ranks_there_are() -> None:
+    for ranks in (2, 4):
+        assert full_mesh.measure(str(ranks), "regroup")["requests"] == 2 * ranks
 
 
 def test_a_worker_sends_a_shard_once_to_one_neighbour() -> None:
