@@ -11,32 +11,40 @@ comes, `regroup` has the settings of `parallel.process_group`, and `lazy` has
 - `connections`: TCP sockets of a rank after the set-up; `used`: after these collectives.
 - `requests`, `fetched_kb`: what all ranks ask of the generation's store, and what it sends.
 - `store_ms`: the time of the processor that the store takes for that.
+- `released_seconds`: how soon a rank stops waiting for a peer that froze before they exchanged
+  anything, once its connections are cut (`cut_off`); no value where that takes over 10 s.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import astuple, dataclass
 from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
 import torch
 import torch.distributed as dist
 
 from bench.generation_store import HOST, Store, forked
 from bench.harness import Plan, Values, command
-from regroup_trainer.parallel.process_group import GLOO
+from regroup_trainer.parallel.process_group import GLOO, cut_off
 
 SETTINGS = {"gloo": {}, "regroup": GLOO, "lazy": {"TORCH_GLOO_LAZY_INIT": "1"}}
 """Subject -> variables of the environment."""
 UNITS = {
     "setup_seconds": "s", "first_seconds": "s", "connections": "sockets", "used": "sockets",
     "requests": "requests", "fetched_kb": "kB", "store_ms": "ms",
+    "released_seconds": "s",
 }  # fmt: skip
 TIMEOUT = timedelta(minutes=5)
+CUT_SECONDS, RELEASE_SECONDS = 1.0, 10.0
 
 
 @dataclass
@@ -61,7 +69,8 @@ def plan(quick: bool) -> Plan:
 def measure(case: str, subject: str) -> Values:
     """A process group of so many ranks."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(met, int(case), SETTINGS[subject]).result()
+        found = pool.submit(met, int(case), SETTINGS[subject]).result()
+        return {**found, "released_seconds": pool.submit(released, SETTINGS[subject]).result()}
 
 
 def met(ranks: int, settings: dict[str, str]) -> Values:
@@ -72,9 +81,7 @@ def met(ranks: int, settings: dict[str, str]) -> Values:
     started = [forked(_meet, rank, ranks, store.port) for rank in range(ranks)]
     found = [Found(*pipe.recv()) for pipe, _ in started]
     spent = store.cpu_seconds() - began
-    for _, process in (*started, (None, store.process)):
-        process.terminate()
-        process.join()
+    end(store.process, *(process for _, process in started))
     return {
         "setup_seconds": max(one.setup_seconds for one in found),
         "first_seconds": max(one.first_seconds for one in found),
@@ -84,6 +91,39 @@ def met(ranks: int, settings: dict[str, str]) -> Values:
         "fetched_kb": sum(one.fetched for one in found) / 1e3,
         "store_ms": spent * 1e3,
     }
+
+
+def released(settings: dict[str, str]) -> float | None:
+    """Seconds from the cut of its connections until a rank stops waiting for its frozen peer."""
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo"} | settings
+    store = Store()
+    started = [forked(_wait_for_peer, rank, store.port) for rank in range(2)]
+    (pipe, waiting), (other, frozen) = started
+    met = [pipe.recv(), other.recv()]
+    os.kill(frozen.pid or 0, signal.SIGSTOP)
+    pipe.send(met)
+    seconds: float | None = pipe.recv() if pipe.poll(CUT_SECONDS + RELEASE_SECONDS) else None
+    end(store.process, waiting, frozen)
+    return seconds
+
+
+def end(*processes: BaseProcess) -> None:
+    """Kill processes, frozen ones too."""
+    for process in processes:
+        process.kill()
+        process.join()
+
+
+def _wait_for_peer(pipe: Connection, rank: int, port: int) -> None:
+    store = dist.TCPStore(HOST, port, is_master=False, timeout=TIMEOUT)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=TIMEOUT)
+    pipe.send(rank)
+    pipe.recv()
+    threading.Timer(CUT_SECONDS, cut_off, [[HOST]]).start()
+    began = time.monotonic()
+    with contextlib.suppress(RuntimeError):
+        dist.all_reduce(torch.ones(1))
+    pipe.send(max(0.0, time.monotonic() - began - CUT_SECONDS))
 
 
 def _meet(pipe: Connection, rank: int, ranks: int, port: int) -> None:
