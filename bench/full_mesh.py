@@ -22,6 +22,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import astuple, dataclass
 from datetime import timedelta
@@ -43,6 +44,7 @@ UNITS = {
     "requests": "requests", "fetched_kb": "kB", "store_ms": "ms",
     "released_seconds": "s",
 }  # fmt: skip
+INTERFACE = {"GLOO_SOCKET_IFNAME": "lo"}
 TIMEOUT = timedelta(minutes=5)
 CUT_SECONDS, RELEASE_SECONDS = 1.0, 10.0
 
@@ -68,17 +70,23 @@ def plan(quick: bool) -> Plan:
 
 def measure(case: str, subject: str) -> Values:
     """A process group of so many ranks."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        found = pool.submit(met, int(case), SETTINGS[subject]).result()
+    with clean_process() as pool:
+        found = pool.submit(met, [SETTINGS[subject]] * int(case)).result()
         return {**found, "released_seconds": pool.submit(released, SETTINGS[subject]).result()}
 
 
-def met(ranks: int, settings: dict[str, str]) -> Values:
-    """What the ranks saw: the slowest, or all together."""
-    os.environ |= {"GLOO_SOCKET_IFNAME": "lo"} | settings
+def clean_process() -> ProcessPoolExecutor:
+    """A process without threads, which may fork."""
+    return ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+
+
+def met(settings: Sequence[dict[str, str]]) -> Values:
+    """What ranks with these settings saw: the slowest, or all together."""
     store = Store()
     began = store.cpu_seconds()
-    started = [forked(_meet, rank, ranks, store.port) for rank in range(ranks)]
+    started = [
+        forked(_meet, rank, len(settings), store.port, own) for rank, own in enumerate(settings)
+    ]
     found = [Found(*pipe.recv()) for pipe, _ in started]
     spent = store.cpu_seconds() - began
     end(store.process, *(process for _, process in started))
@@ -95,9 +103,8 @@ def met(ranks: int, settings: dict[str, str]) -> Values:
 
 def released(settings: dict[str, str]) -> float | None:
     """Seconds from the cut of its connections until a rank stops waiting for its frozen peer."""
-    os.environ |= {"GLOO_SOCKET_IFNAME": "lo"} | settings
     store = Store()
-    started = [forked(_wait_for_peer, rank, store.port) for rank in range(2)]
+    started = [forked(_wait_for_peer, rank, store.port, settings) for rank in range(2)]
     (pipe, waiting), (other, frozen) = started
     met = [pipe.recv(), other.recv()]
     os.kill(frozen.pid or 0, signal.SIGSTOP)
@@ -114,7 +121,8 @@ def end(*processes: BaseProcess) -> None:
         process.join()
 
 
-def _wait_for_peer(pipe: Connection, rank: int, port: int) -> None:
+def _wait_for_peer(pipe: Connection, rank: int, port: int, settings: dict[str, str]) -> None:
+    os.environ |= INTERFACE | settings
     store = dist.TCPStore(HOST, port, is_master=False, timeout=TIMEOUT)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=TIMEOUT)
     pipe.send(rank)
@@ -126,7 +134,8 @@ def _wait_for_peer(pipe: Connection, rank: int, port: int) -> None:
     pipe.send(max(0.0, time.monotonic() - began - CUT_SECONDS))
 
 
-def _meet(pipe: Connection, rank: int, ranks: int, port: int) -> None:
+def _meet(pipe: Connection, rank: int, ranks: int, port: int, settings: dict[str, str]) -> None:
+    os.environ |= INTERFACE | settings
     torch.set_num_threads(1)
     store = CountingStore(dist.TCPStore(HOST, port, is_master=False, timeout=TIMEOUT))
     sockets = count_sockets()

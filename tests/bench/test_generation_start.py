@@ -30,6 +30,12 @@ def test_a_rank_asks_the_store_as_often_however_many_ranks_there_are() -> None:
         assert full_mesh.measure(str(ranks), "regroup")["requests"] == 2 * ranks
 
 
+def test_ranks_meet_those_of_a_release_without_the_setting() -> None:
+    with full_mesh.clean_process() as pool:
+        found = pool.submit(full_mesh.met, [full_mesh.SETTINGS["regroup"], {}, {}]).result()
+    assert found["used"] == 3
+
+
 def test_a_worker_sends_a_shard_once_to_one_neighbour() -> None:
     found = snapshot_traffic.measure("16", "regroup")
     assert found.keys() == snapshot_traffic.UNITS.keys()
