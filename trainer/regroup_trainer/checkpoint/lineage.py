@@ -93,19 +93,27 @@ def chain(
 
 
 def ending_with(layout: Layout, generation: GenerationNumber) -> tuple[LineageRecord, ...]:
-    """The lineage of a generation that has begun, oldest first. It never changes, so that it is
-    read once. Raises CheckpointError, OSError.
+    """The lineage of a generation that has begun, oldest first. Raises CheckpointError, OSError."""
+    own = _read_record(layout.lineage_record(generation))
+    return (*up_to(layout, own.parent), own)
+
+
+def up_to(layout: Layout, newest: GenerationNumber | None) -> tuple[LineageRecord, ...]:
+    """The lineage that ends with `newest`, oldest first. It never changes, so that it is read once.
+    Raises CheckpointError, OSError.
     """
-    written = layout.lineage_record(generation).stat()
-    return _ending_with(layout, generation, (written.st_ino, written.st_mtime_ns))
+    if newest is None:
+        return ()
+    written = layout.lineage_record(newest).stat()
+    return _up_to(layout, newest, (written.st_ino, written.st_mtime_ns))
 
 
 @lru_cache(maxsize=1)
-def _ending_with(
-    layout: Layout, generation: GenerationNumber, _written: tuple[int, int]
+def _up_to(
+    layout: Layout, newest: GenerationNumber, _written: tuple[int, int]
 ) -> tuple[LineageRecord, ...]:
     """`_written` differs where a folder was emptied and numbers begin anew."""
-    return chain(read(layout), generation)
+    return chain(read(layout), newest)
 
 
 def last_steps(lineage: tuple[LineageRecord, ...]) -> dict[GenerationNumber, float]:
@@ -140,16 +148,17 @@ def newest_committing(
     Raises FencedError when a newer generation than this one has begun.
     """
     require_newest(layout, generation)
-    begun = {number for path in layout.lineage.iterdir() if (number := generation_of(path.name))}
-    return parent_of(begun.difference(unused), generation)
+    return parent_of(begun(layout).difference(unused), generation)
+
+
+def begun(layout: Layout) -> set[GenerationNumber]:
+    """The numbers of all generations that ever began. Raises OSError."""
+    return {number for path in layout.lineage.iterdir() if (number := generation_of(path.name))}
 
 
 def require_newest(layout: Layout, generation: GenerationNumber) -> None:
     """Raises FencedError when a newer generation has begun."""
-    newest = max(
-        (number for path in layout.lineage.iterdir() if (number := generation_of(path.name))),
-        default=None,
-    )
+    newest = max(begun(layout), default=None)
     if newest is not None and newest > generation:
         raise FencedError(f"generation {newest} has begun: generation {generation} is over")
 

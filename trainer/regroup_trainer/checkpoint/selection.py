@@ -28,9 +28,9 @@ class Selection:
 
 def select(layout: Layout, record: GenerationRecord) -> Selection:
     """Apply the resume policy. Raises CheckpointError, ConfigurationError, OSError."""
-    records = lineage.read(layout)
-    parent = lineage.parent_of(records, record.number)
-    links = lineage.chain(records, parent)
+    begun = lineage.begun(layout) if layout.lineage.is_dir() else ()
+    parent = lineage.parent_of(begun, record.number)
+    links = lineage.up_to(layout, parent)
     policy = policy_in_force(links, record.desired.resume)
     ours = tuple(catalog.on_lineage(catalog.published(layout), links))
     without = (
