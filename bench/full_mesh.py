@@ -29,6 +29,7 @@ from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -159,8 +160,7 @@ def _meet(pipe: Connection, rank: int, ranks: int, port: int, settings: dict[str
 
 def count_sockets() -> int:
     """Sockets of this process."""
-    names = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))  # noqa: PTH208
-    return sum(os.path.lexists(name) and "socket" in os.readlink(name) for name in names)  # noqa: PTH115
+    return sum(link.is_socket() for link in Path("/proc/self/fd").iterdir())
 
 
 class CountingStore(dist.Store):

@@ -16,6 +16,7 @@ so that a second of its time is a second of each start.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -102,10 +103,10 @@ class Players:
         self.pipe, self.process = forked(_play, numbers, clients)
 
 
-def forked(target: object, *arguments: object) -> tuple[Connection, BaseProcess]:
+def forked(target: Callable[..., None], *arguments: object) -> tuple[Connection, BaseProcess]:
     """A process that runs `target` with an end of a pipe, and the other end."""
     here, there = _FORK.Pipe()
-    process = _FORK.Process(target=target, args=(there, *arguments), daemon=True)  # type: ignore[arg-type]
+    process = _FORK.Process(target=target, args=(there, *arguments), daemon=True)
     process.start()
     there.close()
     return here, process
