@@ -33,6 +33,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store as C10dStore
+from torch._C._distributed_c10d import TCPStore
 
 from bench.generation_store import HOST, Store, forked
 from bench.harness import Plan, Values, command
@@ -124,7 +126,7 @@ def end(*processes: BaseProcess) -> None:
 
 def _wait_for_peer(pipe: Connection, rank: int, port: int, settings: dict[str, str]) -> None:
     os.environ |= INTERFACE | settings
-    store = dist.TCPStore(HOST, port, is_master=False, timeout=TIMEOUT)
+    store = TCPStore(HOST, port, is_master=False, timeout=TIMEOUT)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=TIMEOUT)
     pipe.send(rank)
     pipe.recv()
@@ -138,13 +140,14 @@ def _wait_for_peer(pipe: Connection, rank: int, port: int, settings: dict[str, s
 def _meet(pipe: Connection, rank: int, ranks: int, port: int, settings: dict[str, str]) -> None:
     os.environ |= INTERFACE | settings
     torch.set_num_threads(1)
-    store = CountingStore(dist.TCPStore(HOST, port, is_master=False, timeout=TIMEOUT))
+    store = CountingStore(TCPStore(HOST, port, is_master=False, timeout=TIMEOUT))
     sockets = count_sockets()
     began = time.monotonic()
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
     set_up, connections = time.monotonic(), count_sockets()
     dist.all_reduce(torch.ones(7, dtype=torch.float64))
-    dist.all_gather_object([None] * ranks, rank)
+    gathered: list[int | None] = [None] * ranks
+    dist.all_gather_object(gathered, rank)
     ended, used = time.monotonic(), count_sockets()
     found = Found(
         set_up - began,
@@ -163,10 +166,10 @@ def count_sockets() -> int:
     return sum(link.is_socket() for link in Path("/proc/self/fd").iterdir())
 
 
-class CountingStore(dist.Store):
+class CountingStore(C10dStore):
     """A store that counts what its rank asks for."""
 
-    def __init__(self, store: dist.Store) -> None:
+    def __init__(self, store: C10dStore) -> None:
         super().__init__()
         self._store = store
         self.requests = 0
@@ -210,11 +213,11 @@ class CountingStore(dist.Store):
     def multi_set(self, keys: list[str], values: list[str]) -> None:
         """As the store."""
         self.requests += 1
-        self._store.multi_set(keys, values)
+        self._store.multi_set(keys, values)  # type: ignore[attr-defined]
 
     def has_extended_api(self) -> bool:
         """As the store."""
-        return self._store.has_extended_api()
+        return bool(self._store.has_extended_api())  # type: ignore[attr-defined]
 
 
 main = command(plan, measure)

@@ -22,7 +22,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import TCPStore
 
 from bench.harness import Plan, Values, command
 

@@ -25,6 +25,7 @@ import torch
 import xxhash
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
     ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
@@ -129,7 +130,7 @@ def write_shard(store: SnapshotStore) -> SnapshotNumber:
 def description_bytes(ranks: int) -> int:
     """The description of a few tensors of which each rank stores a piece."""
     names = [f"optimizer.state.layers.{n}.feed_forward.w1.weight.exp_avg" for n in range(_PIECES)]
-    tensors = {
+    tensors: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {
         name: TensorStorageMetadata(
             TensorProperties(), torch.Size((512 * ranks, 4096)), chunks_of(ranks)
         )

@@ -15,4 +15,9 @@ def test_half_of_the_ranks_get_the_state() -> None:
         agreed = agree(held)
         assert agreed is not None
         assert agreed.receivers == {4, 5, 6, 7}
-    assert len(agreed.completing) == 3
+
+
+def test_all_holders_but_one_complete_the_last_step() -> None:
+    agreed = agree(inventories(4, completing=True))
+    assert agreed is not None
+    assert agreed.completing == {1, 2, 3}

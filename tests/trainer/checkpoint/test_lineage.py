@@ -69,7 +69,12 @@ def test_what_came_before_a_generation_is_read_once(
         lineage.begin(layout, link(1, n, parent=(1, n - 1) if n > 1 else None))
     opened: list[Path] = []
     read_bytes = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path) or read_bytes(path))
+
+    def counted(path: Path) -> bytes:
+        opened.append(path)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
     assert [found.generation.n for found in lineage.up_to(layout, GenerationNumber(1, 3))] == [
         1,
         2,

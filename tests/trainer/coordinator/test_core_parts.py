@@ -89,9 +89,12 @@ def test_a_restarted_coordinator_does_not_try_all_numbers_of_its_term(
         (tmp_path / "lineage" / f"2-{n}.claim").touch()
     tried: list[str] = []
     plain_open = os.open
-    monkeypatch.setattr(
-        os, "open", lambda path, *flags: tried.append(Path(path).name) or plain_open(path, *flags)
-    )
+
+    def noted(path: Path, *flags: int) -> int:
+        tried.append(path.name)
+        return plain_open(path, *flags)
+
+    monkeypatch.setattr(os, "open", noted)
     assert reserve(tmp_path, GenerationNumber(2, 1))[0] == GenerationNumber(2, 1001)
     assert tried == ["2-1000.claim", "2-1001.claim"]
 
