@@ -13,7 +13,7 @@ from rich.measure import Measurement
 from rich.segment import Segments
 from rich.table import Table
 
-from regroup.planning import memory_estimate
+from regroup.planning import memory_estimate, mesh_cost
 from regroup.planning.choice import MODEL_ERROR, NEXT_BEST, Candidate, Plan, Question
 from regroup.planning.efficiency import Share
 from regroup.planning.hardware import GIGA
@@ -62,6 +62,8 @@ def show(plan: Plan, console: Console, job: str, asked: Candidate | None = None)
     _print_whole(console, _memory_table(plan, rows, asked))
     _print_whole(console, _time_table(plan, rows, asked))
     console.print(_assumptions(plan.question), style="dim", highlight=False)
+    if warning := mesh_cost.warning(plan.question.cluster):
+        console.print(f"[yellow]warning[/]: {warning}", highlight=False)
     for reason, names in _refused(rows).items():
         console.print(f"[yellow]refused[/]: {', '.join(names)}: {escape(reason)}", highlight=False)
     if asked is not None:
@@ -123,6 +125,7 @@ def as_json(plan: Plan, job: str, asked: Candidate | None = None) -> dict[str, A
         "asked": _record(plan, asked) if asked else None,
         "recommended": _record(plan, plan.recommended) if plan.recommended else None,
         "reason": plan.reason,
+        "warning": mesh_cost.warning(question.cluster),
         "modelError": MODEL_ERROR,
         "job": job,
         "candidates": [_record(plan, candidate) for candidate in plan.candidates],

@@ -79,6 +79,18 @@ def test_tables_fit_a_terminal_of_a_hundred_columns_and_cut_nothing_off(
     assert "…" not in output
 
 
+def test_a_size_at_which_starts_take_long_is_a_warning_with_numbers() -> None:
+    large = ("--params", "8e9", "--gpu", "h100-80", "--gpus-per-node", "8", "--nodes")
+    _, output = run(*large, "128")
+    assert (
+        "warning: gloo connects all 1,024 ranks to each other at each start and recovery: 1,023 "
+        "sockets a rank, 8,184 a machine (raise its limit of open files), and 8.8 GB of addresses"
+    ) in plain(output)
+    assert "1,023 sockets" in answer(*large, "128")["warning"]
+    assert "warning" not in run(*large, "63")[1]
+    assert answer(*large, "63")["warning"] == ""
+
+
 def test_wide_tables_lose_no_digit() -> None:
     code, output = run("--params", "1e12", "--nodes", "1024", "--sequence-length", "8192")
     assert code == 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from regroup_trainer.checkpoint import lineage
 from regroup_trainer.checkpoint.history import CommittedStep, audit, committed, last_step
@@ -132,6 +134,26 @@ def test_a_half_written_last_line_is_left_out(layout: Layout) -> None:
     path = layout.history_file(GenerationNumber(1, 1))
     os.truncate(path, path.stat().st_size - 10)
     assert [found.step for found in committed(layout.directory)] == [1]
+
+
+def test_a_damaged_line_within_a_history_is_an_error(layout: Layout) -> None:
+    ran(layout, 1, 0, [step(1, 1)])
+    path = layout.history_file(GenerationNumber(1, 1))
+    path.write_text('{"step"\n' + path.read_text())
+    with pytest.raises(ValidationError):
+        committed(layout.directory)
+
+
+def test_a_replay_keeps_no_step_in_memory(layout: Layout) -> None:
+    begin(layout, 1, 0)
+    lines = (step(1, number).model_dump_json() + "\n" for number in range(1, 2001))
+    layout.history_file(GenerationNumber(1, 1)).write_text("".join(lines))
+    tracemalloc.start()
+    try:
+        assert audit(layout.directory) == []
+        assert tracemalloc.get_traced_memory()[1] < 400_000  # with all in memory 2.5 MB
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_empty_directory_has_no_steps(tmp_path: Path) -> None:

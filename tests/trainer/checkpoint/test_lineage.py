@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,48 @@ def test_a_damaged_record_is_named(layout: Layout) -> None:
         lineage.read(layout)
 
 
+def test_what_came_before_a_generation_is_read_once(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in (1, 2, 3, 4):
+        lineage.begin(layout, link(1, n, parent=(1, n - 1) if n > 1 else None))
+    opened: list[Path] = []
+    read_bytes = Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        opened.append(path)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    assert [found.generation.n for found in lineage.up_to(layout, GenerationNumber(1, 3))] == [
+        1,
+        2,
+        3,
+    ]
+    assert len(opened) == 4
+    for _ in range(3):
+        links = lineage.ending_with(layout, GenerationNumber(1, 4))
+        assert [found.generation.n for found in links] == [1, 2, 3, 4]
+    assert {path.name for path in opened[4:]} == {"1-4.json"}
+
+
+def test_a_folder_that_was_emptied_is_read_anew(layout: Layout) -> None:
+    newest = GenerationNumber(1, 2)
+    for resumed in (7, 3):
+        lineage.begin(layout, link(1, 1))
+        lineage.begin(layout, link(1, 2, resumed, (1, 1)))
+        os.utime(layout.lineage_record(newest), (resumed, resumed))
+        assert lineage.up_to(layout, newest)[-1].resumed_from_step == resumed
+        shutil.rmtree(layout.lineage)
+        layout.lineage.mkdir()
+
+
+def test_more_records_than_threads_are_all_read(layout: Layout) -> None:
+    for n in range(1, 51):
+        layout.lineage_record(GenerationNumber(1, n)).write_text(link(1, n).model_dump_json())
+    assert lineage.read(layout) == records(*(link(1, n) for n in range(1, 51)))
+
+
 def test_files_that_are_being_written_are_not_generations(layout: Layout) -> None:
     (layout.lineage / ".1-1.json.4711").write_text("{")
     assert lineage.read(layout) == {}
@@ -96,6 +140,16 @@ def test_what_a_straggler_of_an_abandoned_line_publishes_never_counts() -> None:
     current = lineage.chain(began, GenerationNumber(2, 1))
     assert not lineage.counts(60, GenerationNumber(1, 7), current)
     assert lineage.counts(50, GenerationNumber(1, 5), current)
+
+
+@given(st.lists(st.integers(0, 9), max_size=8))
+def test_the_steps_that_count_are_those_of_a_plain_computation(resumed: list[int]) -> None:
+    links = tuple(link(1, n, step) for n, step in enumerate(resumed))
+    for n in range(len(links)):
+        for step in range(10):
+            plain = all(later.resumed_from_step >= step for later in links[n + 1 :])
+            assert lineage.counts(step, GenerationNumber(1, n), links) is plain
+    assert not lineage.counts(0, GenerationNumber(2, 1), links)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.data())

@@ -81,6 +81,24 @@ def test_reservations_are_unique_and_return_the_newest_lineage_record(tmp_path: 
     )
 
 
+def test_a_restarted_coordinator_does_not_try_all_numbers_of_its_term(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lineage").mkdir()
+    for n in range(1, 1001):
+        (tmp_path / "lineage" / f"2-{n}.claim").touch()
+    tried: list[str] = []
+    plain_open = os.open
+
+    def noted(path: Path, *flags: int) -> int:
+        tried.append(path.name)
+        return plain_open(path, *flags)
+
+    monkeypatch.setattr(os, "open", noted)
+    assert reserve(tmp_path, GenerationNumber(2, 1))[0] == GenerationNumber(2, 1001)
+    assert tried == ["2-1000.claim", "2-1001.claim"]
+
+
 def test_room_of_former_terms_is_given_back_and_their_numbers_stay_taken(tmp_path: Path) -> None:
     reserve(tmp_path / "job", GenerationNumber(1, 1))
     reserve(tmp_path / "job", GenerationNumber(2, 1))

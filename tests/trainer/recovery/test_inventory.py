@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from dataclasses import replace
 
 import hypothesis.strategies as st
@@ -92,6 +94,40 @@ INVENTORIES = st.builds(
     prepared=st.booleans(),
     commit=st.sampled_from([None, COMMIT]),
 )
+
+
+def plain_transfers(inventories: list[StateInventory], agreed: Agreement) -> list[tuple[int, int]]:
+    """Each receiver in turn takes the owner that has sent least, of those that had the step."""
+    owners = [
+        rank
+        for rank, one in enumerate(inventories)
+        if one.generation == agreed.generation
+        and (one.step == agreed.step or rank in agreed.completing)
+    ]
+    pairs: list[tuple[int, int]] = []
+    for rank in sorted({*range(len(inventories))}.difference(owners)):
+        of_shard = [one for one in owners if inventories[one].shard == inventories[rank].shard]
+        sent = {one: sum(source == one for source, _ in pairs) for one in of_shard}
+        late = {one: one in agreed.completing for one in of_shard}
+        pairs.append((min(of_shard, key=lambda one: (late[one], sent[one], one)), rank))
+    return pairs
+
+
+@given(st.lists(INVENTORIES, min_size=1, max_size=24))
+def test_the_copies_are_those_of_a_plain_computation(inventories: list[StateInventory]) -> None:
+    agreed = agree(inventories)
+    if agreed is not None:
+        assert list(agreed.transfers) == plain_transfers(inventories, agreed)
+
+
+def test_thousands_of_joiners_share_the_sources_evenly_and_cost_little_time() -> None:
+    ranks = 8192
+    held = [holds(5) if rank < ranks // 4 else StateInventory(0) for rank in range(ranks)]
+    began = time.process_time()
+    agreed = agree(held)
+    assert time.process_time() - began < 1.0  # a search of all owners for each joiner took 6 s
+    assert agreed is not None
+    assert set(Counter(source for source, _ in agreed.transfers).values()) == {3}
 
 
 @given(st.lists(INVENTORIES, min_size=1, max_size=8))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regroup_trainer.errors import CommitError
@@ -47,6 +48,36 @@ def test_integers_survive_the_sum_exactly(parts: list[Contribution]) -> None:
     commit = read(summed(parts), len(parts))
     assert commit.tokens == sum(part.tokens for part in parts)
     assert commit.digest == sum(part.digest for part in parts)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(Decision), st.integers(0, 3))
+def test_the_commit_of_8192_ranks_is_that_of_a_plain_computation(
+    seed: int, decision: Decision, not_ready: int
+) -> None:
+    random = Random(seed)
+    parts = [
+        part(
+            tokens=random.randrange(1, 2**22),
+            loss_sum=random.uniform(0, 1e6),
+            squared_norm=random.uniform(0, 1e3),
+            digest=random.randrange(2**40),
+            decision=Decision.CONTINUE if rank else decision,
+            ready=not 0 < rank <= not_ready,
+        )
+        for rank in range(8192)
+    ]
+    random.shuffle(parts)  # no order of the sum may matter
+    commit = read(summed(parts), len(parts))
+    tokens = sum(part.tokens for part in parts)
+    postponed = not_ready and decision == Decision.SNAPSHOT
+    assert (commit.tokens, commit.digest) == (tokens, sum(part.digest for part in parts))
+    assert commit.decision is (Decision.CONTINUE if postponed else decision)
+    assert commit.loss == pytest.approx(math.fsum(part.loss_sum for part in parts) / tokens)
+    norm = math.sqrt(math.fsum(part.squared_norm for part in parts))
+    assert commit.gradient_norm == pytest.approx(norm)
+    with pytest.raises(CommitError, match=r"8191\.0 ranks instead of 8192"):
+        read(summed(parts[1:]), len(parts))
 
 
 @given(st.integers(1, 8), st.sampled_from(Decision))

@@ -79,13 +79,18 @@ def read_candidate(layout: Layout, step: int) -> Candidate:
     return Candidate(step, path, manifest)
 
 
-def on_lineage(candidate: Candidate, links: tuple[lineage.LineageRecord, ...]) -> bool:
-    """Whether the checkpoint counts for the lineage. One with an unreadable manifest does, so that
-    it is noticed.
+def on_lineage(
+    candidates: Iterable[Candidate], links: tuple[lineage.LineageRecord, ...]
+) -> list[Candidate]:
+    """Those that count for the lineage. One with an unreadable manifest does, so that it is
+    noticed.
     """
-    return candidate.manifest is None or lineage.counts(
-        candidate.step, candidate.manifest.generation, links
-    )
+    last = lineage.last_steps(links)
+    return [
+        found
+        for found in candidates
+        if found.manifest is None or found.step <= last.get(found.manifest.generation, -1)
+    ]
 
 
 def file_record(path: Path) -> FileRecord:

@@ -179,9 +179,7 @@ def _layout(directory: Path) -> Layout:
 def _counting(layout: Layout, records: dict[GenerationNumber, LineageRecord]) -> list[Candidate]:
     """The checkpoints of the current lineage, newest first."""
     links = lineage.chain(records, max(records, default=None))
-    return [
-        candidate for candidate in catalog.published(layout) if catalog.on_lineage(candidate, links)
-    ]
+    return catalog.on_lineage(catalog.published(layout), links)
 
 
 def _records(layout: Layout) -> dict[GenerationNumber, LineageRecord]:

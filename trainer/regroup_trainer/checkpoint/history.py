@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -103,7 +103,7 @@ def committed(directory: Path) -> list[CommittedStep]:
     """
     layout = Layout(directory)
     records = lineage.read(layout)
-    return _committed(layout, lineage.chain(records, max(records, default=None)))
+    return list(_committed(layout, lineage.chain(records, max(records, default=None))))
 
 
 def audit(directory: Path) -> list[str]:
@@ -114,38 +114,39 @@ def audit(directory: Path) -> list[str]:
     records = lineage.read(layout)
     links = lineage.chain(records, max(records, default=None))
     identities = {link.generation: link.data for link in links}
-    steps = _committed(layout, links)
-    samples = (
-        problem for step in steps for problem in _sample_problems(step, identities[step.generation])
-    )
     gaps = [gap for link in links for gap in _read_gaps(layout.history_gaps(link.generation))]
-    return [*_order_problems(steps, gaps), *samples]
+    samples = (
+        problem
+        for step in _committed(layout, links)
+        for problem in _sample_problems(step, identities[step.generation])
+    )
+    return [*_order_problems(_committed(layout, links), gaps), *samples]
 
 
-def _committed(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> list[CommittedStep]:
-    steps: list[CommittedStep] = []
-    for number, link in enumerate(links):
-        end = min((later.resumed_from_step for later in links[number + 1 :]), default=None)
-        lines = [
-            step
-            for step in _read(layout.history_file(link.generation))
-            if end is None or step.step <= end
-        ]
-        known = steps[-1].step if steps else 0
-        steps += [step for step in lines if step.generation == link.generation or step.step > known]
-    return steps
+def _committed(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> Iterator[CommittedStep]:
+    """One at a time: the steps of a long run do not fit into memory."""
+    last, newest = lineage.last_steps(links), 0
+    for link in links:
+        known = newest
+        for step in _read(layout.history_file(link.generation)):
+            counts = step.generation == link.generation or step.step > known
+            if counts and step.step <= last[link.generation]:
+                newest = step.step
+                yield step
 
 
 def _read(path: Path) -> Iterator[CommittedStep]:
     if not path.exists():  # the generation ended before its first step
         return
-    lines = path.read_text().splitlines()
-    for number, line in enumerate(lines):
-        try:
-            yield CommittedStep.model_validate_json(line)
-        except ValidationError:
-            if number != len(lines) - 1:  # only the last line can be half-written
-                raise
+    with path.open() as lines:
+        for line in lines:
+            try:
+                step = CommittedStep.model_validate_json(line)
+            except ValidationError:
+                if next(lines, None) is not None:  # only the last line can be half-written
+                    raise
+                return
+            yield step
 
 
 def _read_gaps(path: Path) -> Iterator[Gap]:
@@ -155,7 +156,7 @@ def _read_gaps(path: Path) -> Iterator[Gap]:
             yield Gap.model_validate_json(line)
 
 
-def _order_problems(steps: list[CommittedStep], gaps: list[Gap]) -> Iterator[str]:
+def _order_problems(steps: Iterable[CommittedStep], gaps: list[Gap]) -> Iterator[str]:
     step, position = 0, 0
     for found in steps:
         known = _known_missing(step + 1, found.step, gaps)

@@ -229,7 +229,6 @@ def _line(step: CommittedStep) -> _Line:
 def _last_written(layout: Layout, generation: GenerationNumber) -> int:
     """The newest step before this generation that is in the history. Raises OSError."""
     try:
-        records = lineage.read(layout)
-        return last_step(layout, lineage.chain(records, records[generation].parent))
+        return last_step(layout, lineage.ending_with(layout, generation)[:-1])
     except CheckpointError as error:
         raise OSError(errno.EIO, str(error)) from error

@@ -8,7 +8,9 @@ abandoned line may still publish something, but nobody will load it.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterable
+from functools import lru_cache, partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -19,6 +21,10 @@ from regroup_trainer.protocol.config import ResumePolicy
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.lineage_files import generation_of
 from regroup_trainer.system import durable
+from regroup_trainer.system.background import Background
+
+_READERS = 16
+"""Threads that read records: an open takes milliseconds on a network volume."""
 
 
 class LineageRecord(Record):
@@ -42,8 +48,16 @@ def read(layout: Layout) -> dict[GenerationNumber, LineageRecord]:
     """All generations that ever began. Raises CheckpointError when a record is damaged, OSError."""
     if not layout.lineage.is_dir():
         return {}
-    records = [_read_record(path) for path in layout.lineage.iterdir() if generation_of(path.name)]
-    return {record.generation: record for record in records}
+    paths = [path for path in layout.lineage.iterdir() if generation_of(path.name)]
+    readers = [
+        Background(partial(_read_records, paths[number::_READERS]))
+        for number in range(min(_READERS, len(paths)))
+    ]
+    return {record.generation: record for reader in readers for record in reader.result()}
+
+
+def _read_records(paths: list[Path]) -> list[LineageRecord]:
+    return [_read_record(path) for path in paths]
 
 
 def _read_record(path: Path) -> LineageRecord:
@@ -78,13 +92,45 @@ def chain(
     return tuple(reversed(links))
 
 
+def ending_with(layout: Layout, generation: GenerationNumber) -> tuple[LineageRecord, ...]:
+    """The lineage of a generation that has begun, oldest first. Raises CheckpointError, OSError."""
+    own = _read_record(layout.lineage_record(generation))
+    return (*up_to(layout, own.parent), own)
+
+
+def up_to(layout: Layout, newest: GenerationNumber | None) -> tuple[LineageRecord, ...]:
+    """The lineage that ends with `newest`, oldest first. It never changes, so that it is read once.
+    Raises CheckpointError, OSError.
+    """
+    if newest is None:
+        return ()
+    written = layout.lineage_record(newest).stat()
+    return _up_to(layout, newest, (written.st_ino, written.st_mtime_ns))
+
+
+@lru_cache(maxsize=1)
+def _up_to(
+    layout: Layout, newest: GenerationNumber, _written: tuple[int, int]
+) -> tuple[LineageRecord, ...]:
+    """`_written` differs where a folder was emptied and numbers begin anew."""
+    return chain(read(layout), newest)
+
+
+def last_steps(lineage: tuple[LineageRecord, ...]) -> dict[GenerationNumber, float]:
+    """The newest step of each generation that belongs to the lineage: the oldest from which a later
+    one resumed; infinite for the newest generation.
+    """
+    found: dict[GenerationNumber, float] = {}
+    end = math.inf
+    for link in reversed(lineage):
+        found[link.generation] = end
+        end = min(end, link.resumed_from_step)
+    return found
+
+
 def counts(step: int, publisher: GenerationNumber, lineage: tuple[LineageRecord, ...]) -> bool:
     """Whether the checkpoint of `step` that this generation published belongs to the lineage."""
-    numbers = [link.generation for link in lineage]
-    if publisher not in numbers:
-        return False
-    later = lineage[numbers.index(publisher) + 1 :]
-    return all(link.resumed_from_step >= step for link in later)
+    return step <= last_steps(lineage).get(publisher, -1)
 
 
 def had_checkpoint(lineage: tuple[LineageRecord, ...]) -> bool:
@@ -102,16 +148,17 @@ def newest_committing(
     Raises FencedError when a newer generation than this one has begun.
     """
     require_newest(layout, generation)
-    begun = {number for path in layout.lineage.iterdir() if (number := generation_of(path.name))}
-    return parent_of(begun.difference(unused), generation)
+    return parent_of(begun(layout).difference(unused), generation)
+
+
+def begun(layout: Layout) -> set[GenerationNumber]:
+    """The numbers of all generations that ever began. Raises OSError."""
+    return {number for path in layout.lineage.iterdir() if (number := generation_of(path.name))}
 
 
 def require_newest(layout: Layout, generation: GenerationNumber) -> None:
     """Raises FencedError when a newer generation has begun."""
-    newest = max(
-        (number for path in layout.lineage.iterdir() if (number := generation_of(path.name))),
-        default=None,
-    )
+    newest = max(begun(layout), default=None)
     if newest is not None and newest > generation:
         raise FencedError(f"generation {newest} has begun: generation {generation} is over")
 

@@ -73,11 +73,11 @@ def superfluous(
     layout: Layout, generation: GenerationNumber, policy: CheckpointPolicy
 ) -> list[int]:
     """The steps whose checkpoints this generation does not keep. Raises OSError."""
-    links = _lineage(layout, generation)
+    links = lineage.ending_with(layout, generation)
     ours = [
         found.step
-        for found in catalog.published(layout)
-        if found.manifest and catalog.on_lineage(found, links)
+        for found in catalog.on_lineage(catalog.published(layout), links)
+        if found.manifest
     ]
     return catalog.removable(ours, policy.keep_last, policy.keep_every_steps)
 
@@ -108,15 +108,10 @@ def _take_away(layout: Layout, path: Path, target: Path, generation: GenerationN
 
 def _is_ours(layout: Layout, manifest: Manifest) -> bool:
     there = catalog.read_candidate(layout, manifest.step)
-    if there.manifest is None or not catalog.on_lineage(
-        there, _lineage(layout, manifest.generation)
-    ):
+    links = lineage.ending_with(layout, manifest.generation)
+    if there.manifest is None or not catalog.on_lineage([there], links):
         return False
     return not catalog.verify(there.path, there.manifest, there.manifest.files)
-
-
-def _lineage(layout: Layout, generation: GenerationNumber) -> tuple[lineage.LineageRecord, ...]:
-    return lineage.chain(lineage.read(layout), generation)
 
 
 def _point_latest(layout: Layout, target: Path) -> None:

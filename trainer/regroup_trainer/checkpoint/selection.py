@@ -28,11 +28,11 @@ class Selection:
 
 def select(layout: Layout, record: GenerationRecord) -> Selection:
     """Apply the resume policy. Raises CheckpointError, ConfigurationError, OSError."""
-    records = lineage.read(layout)
-    parent = lineage.parent_of(records, record.number)
-    links = lineage.chain(records, parent)
+    begun = lineage.begun(layout) if layout.lineage.is_dir() else ()
+    parent = lineage.parent_of(begun, record.number)
+    links = lineage.up_to(layout, parent)
     policy = policy_in_force(links, record.desired.resume)
-    ours = tuple(found for found in catalog.published(layout) if catalog.on_lineage(found, links))
+    ours = tuple(catalog.on_lineage(catalog.published(layout), links))
     without = (
         _without_memory(record.snapshot.number, policy, ours, links) if record.snapshot else ""
     )

@@ -35,8 +35,8 @@ ROOM_BYTES = 4096
 def reserve(
     directory: Path, first: GenerationNumber
 ) -> tuple[GenerationNumber, GenerationNumber | None]:
-    """Reserve the first free number of the term from `first` on, by exclusive creation of a file,
-    with room for its lineage record.
+    """Reserve a number of the term, `first` or one above all that are reserved, by exclusive
+    creation of a file, with room for its lineage record.
 
     Also returns the newest generation of any term that has a lineage record. Raises OSError when
     the volume is full or not writable, and SupersededError when numbers of a higher term are
@@ -46,14 +46,14 @@ def reserve(
     lineage.mkdir(parents=True, exist_ok=True)
     names = [path.name for path in lineage.iterdir()]
     reserved = (reserved_number(name) for name in names)
-    newest_term = max((number.term for number in reserved if number is not None), default=0)
-    if newest_term > first.term:
-        raise SupersededError(newest_term)
+    newest = max((number for number in reserved if number is not None), default=first)
+    if newest.term > first.term:
+        raise SupersededError(newest.term)
     _give_back_room(lineage, names, first.term)
     room = lineage / f".room-{first.term}.{os.getpid()}"
     try:
         durable.reserve_room(room, ROOM_BYTES)
-        number = first
+        number = max(first, newest)
         while not _create(lineage / reservation_name(number)):
             number = GenerationNumber(number.term, number.n + 1)
         room.rename(lineage / room_name(number))

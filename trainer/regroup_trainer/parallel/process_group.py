@@ -40,6 +40,10 @@ _NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", "TORCH_NCCL_ENABLE_MONITORING":
 """The watchdog aborts collectives that hang and ends no process: the agent ends processes, and a
 rank may go on.
 """
+GLOO = {"GLOO_ENABLE_STORE_V2_API": "1"}
+"""A rank gets the addresses of all others by one request of the store, instead of two for each. The
+keys are the same, so that it meets ranks of releases without this.
+"""
 _set_timeout: Callable[[timedelta], None] = (
     getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
 )
@@ -83,7 +87,7 @@ def join(assignment: Assignment) -> GenerationGroup:
     """
     host, port = assignment.record.store.rsplit(":", 1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(host))
-    for name, value in _NCCL.items():
+    for name, value in (_NCCL | GLOO).items():
         os.environ.setdefault(name, value)
     store = PrefixStore(
         str(assignment.record.number),

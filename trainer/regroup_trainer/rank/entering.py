@@ -139,8 +139,7 @@ def _history_end(restorer: Restorer) -> HistoryEnd | None:
     """What the volume shows that was committed before, unless the policy starts another line."""
     layout, record = restorer.layout, restorer.record
     with contextlib.suppress(OSError):  # then losses are counted by what was reported
-        records = lineage.read(layout)
-        links = lineage.chain(records, records[record.number].parent)
+        links = lineage.ending_with(layout, record.number)[:-1]
         if policy_in_force(links, record.desired.resume).policy == "Latest":
             return history_end(layout, links)
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.step.commit import Commit
@@ -89,18 +90,26 @@ def _transfers(
     """Who sends to whom, spread evenly over the owners of each shard; None when a shard has no
     owner.
     """
-    pairs = []
-    sent = dict.fromkeys(owners, 0)
-    for rank, one in enumerate(inventories):
-        if rank in sent:
-            continue
-        sources = [owner for owner in owners if inventories[owner].shard == one.shard]
-        if not sources:
-            return None
-        # A rank that completes the step only now may hold older copies of a program's other
-        # objects, so ranks that had applied it come first.
-        newest = max(inventories[owner].step for owner in sources)
-        source = min(sources, key=lambda owner: (inventories[owner].step < newest, sent[owner]))
-        sent[source] += 1
-        pairs.append((source, rank))
-    return tuple(pairs)
+    owning = frozenset(owners)
+    receivers = [rank for rank in range(len(inventories)) if rank not in owning]
+    sources = {shard: cycle(ranks) for shard, ranks in _sources(inventories, owners).items()}
+    if any(inventories[rank].shard not in sources for rank in receivers):
+        return None
+    return tuple((next(sources[inventories[rank].shard]), rank) for rank in receivers)
+
+
+def _sources(inventories: Sequence[StateInventory], owners: list[int]) -> dict[int, list[int]]:
+    """The owners of each shard that may send it.
+
+    A rank that completes the step only now may hold older copies of a program's other objects, so
+    it sends only where no rank had applied the step.
+    """
+    newest: dict[int, int] = {}
+    for owner in owners:
+        one = inventories[owner]
+        newest[one.shard] = max(newest.get(one.shard, one.step), one.step)
+    sources: dict[int, list[int]] = {shard: [] for shard in newest}
+    for owner in owners:
+        if inventories[owner].step == newest[inventories[owner].shard]:
+            sources[inventories[owner].shard].append(owner)
+    return sources

@@ -1,0 +1,29 @@
+"""The benchmark of long runs writes what a start can read, and measures all of its table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import long_history
+from bench.long_history import ACTIONS, OPERATIONS, Run, measured, write
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(long_history, "STEPS", 20)
+    run = Run(tmp_path, generations=3, ranks=2)
+    write(run)
+    return run
+
+
+@pytest.mark.parametrize("operation", ACTIONS)
+def test_each_operation_ends_well(run: Run, operation: str) -> None:
+    ACTIONS[operation](run)
+
+
+def test_each_figure_is_measured(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.addaudithook", lambda _hook: None)  # it would stay in this process
+    names = [name for operation in OPERATIONS for name in measured(operation, run)]
+    assert {*names, "broadcast_mb"} == {*long_history.UNITS}
