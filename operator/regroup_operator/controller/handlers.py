@@ -62,9 +62,10 @@ ask the API server: the right to list one namespace may be missing.
 MOST_NODE_BYTES = 32 * 1024 * 1024
 """Of all nodes in memory, about."""
 
-RESTLESS_PODS, REST_SECONDS_EACH = 100, 0.0005
-"""Pods of a job whose rounds follow each other at once, and how long a job rests after a round for
-each one more. A round looks at all pods, and while a job starts each of them changes some times.
+REST_SECONDS, REST_SECONDS_EACH = 0.1, 0.0005
+"""How long a job rests after a round, so that what changes within a moment is one more round and
+one write of its status; and for each of its pods. A round looks at all pods, and while a job starts
+each of them changes some times.
 """
 
 log = logging.getLogger(__name__)
@@ -209,7 +210,7 @@ class Operator:
 
 def rest_after(pods: int) -> float:
     """Seconds that a job with so many pods rests after a round."""
-    return REST_SECONDS_EACH * max(0, pods - RESTLESS_PODS)
+    return max(REST_SECONDS, REST_SECONDS_EACH * pods)
 
 
 async def serve_health(

@@ -155,7 +155,7 @@ def _run(job: Job, observed: Observed, now: datetime) -> DraftPlan:
         *(action for step in steps[:4] for action in step.actions),
         *informed,
         *(action for step in steps[4:] for action in step.actions),
-        *keep_budget(job, observed, workers, blocker),
+        *keep_budget(job, observed, blocker),
     )
     if launcher.has_coordinator:
         actions = send_token(rest, actions, now)

@@ -185,14 +185,16 @@ def fewest_workers(spec: TrainingJobSpec) -> int:
     return min(spec.min_replicas, spec.replicas - 1)
 
 
-def keep_budget(
-    job: Job, observed: Observed, hired: Step, blocker: Waiting | None
-) -> tuple[Action, ...]:
-    """Make or change the budget when there are workers, or some are made now, and it differs from
-    what it should be. No budget is the same as 0.
+def keep_budget(job: Job, observed: Observed, blocker: Waiting | None) -> tuple[Action, ...]:
+    """Make the budget once as many workers run as it keeps, or change it when it differs from what
+    it should be. No budget is the same as 0.
+
+    Before that there is nothing to keep. Kubernetes would write the budget's status for each worker
+    that starts.
     """
-    makes_workers = any(isinstance(action, CreateWorker) for action in hired.actions)
-    if blocker is not None or not (observed.workers or makes_workers):
-        return ()
     fewest = fewest_workers(job.spec)
-    return () if (observed.disruption_budget or 0) == fewest else (EnsureDisruptionBudget(fewest),)
+    present = observed.disruption_budget
+    running = sum(worker.alive and worker.phase == "Running" for worker in observed.workers)
+    if blocker is not None or not running or (present is None and running < fewest):
+        return ()
+    return () if (present or 0) == fewest else (EnsureDisruptionBudget(fewest),)

@@ -5,12 +5,17 @@ doubt, from the API server.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from regroup_operator.api.resource import Key, Object
 from regroup_operator.informer.list_watch import ListWatch, Read
 from regroup_operator.informer.resource_version import NEVER
 
+ABSENT_SECONDS = 30.0
+"""How long it counts that there is no object without the label. One that somebody makes meanwhile
+is found when ours is to be made.
+"""
 Ask = Callable[[str, str], Awaitable[Object | None]]
 """Reads one object, by namespace and name, from the API server."""
 
@@ -35,12 +40,19 @@ class RememberedObjects:
     """
 
     def __init__(
-        self, watches: Mapping[str | None, ListWatch[str]], ask: Ask, label: str = ""
+        self,
+        watches: Mapping[str | None, ListWatch[str]],
+        ask: Ask,
+        label: str = "",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._watches = watches
         self._ask = ask
         self._label = label
+        self._clock = clock
         self._outdated: set[Key] = set()
+        self._absent: dict[Key, float] = {}
+        """When the API server said that there is none, the oldest first."""
 
     def all_keys(self) -> list[Key]:
         """Of all objects that the watches have shown."""
@@ -57,8 +69,20 @@ class RememberedObjects:
         if cache.version == NEVER or key in self._outdated:
             return await self._asked(key)
         if seen is None:
-            return await self._asked(key) if self._label else None
+            return await self._sought(key) if self._label else None
         found: Object | None = json.loads(seen.value) if seen.value else await self._asked(key)
+        return found
+
+    async def _sought(self, key: Key) -> Object | None:
+        """An object that the watch does not show: it may be there, without the label."""
+        fresh = self._clock() - ABSENT_SECONDS
+        while self._absent and self._absent[oldest := next(iter(self._absent))] < fresh:
+            del self._absent[oldest]
+        if key in self._absent:
+            return None
+        found = await self._asked(key)
+        if found is None:
+            self._absent[key] = self._clock()
         return found
 
     async def _asked(self, key: Key) -> Object | None:
@@ -80,6 +104,7 @@ class RememberedObjects:
     def outdate(self, key: Key) -> None:
         """Memory may be behind, as after a write that was refused or has no answer: `get` asks."""
         self._outdated.add(key)
+        self._absent.pop(key, None)
 
     def note(self, key: Key, answer: Object) -> None:
         """Take an object from the answer to a request. Raises UnreadableError."""

@@ -50,6 +50,13 @@ def is_whole(api: FakeClusterApi) -> bool:
     return len(live_pods(api)) == WORKERS + 1 and all(api.all(kind) for kind in kinds)
 
 
+async def run_workers(api: FakeClusterApi) -> None:
+    """What kubelets do with new pods."""
+    for pod in api.all("pods"):
+        if "regroup.dev/index" in pod["metadata"]["labels"]:
+            await api.store("pods", {**pod, "status": {"phase": "Running"}})
+
+
 async def fail(api: FakeClusterApi, index: int) -> str:
     """End a worker's program with an error. Returns the name of the pod."""
     (pod,) = (
@@ -64,6 +71,8 @@ async def fail(api: FakeClusterApi, index: int) -> str:
 
 async def course(api: FakeClusterApi) -> None:
     """A start, and the loss of a worker."""
+    await until("all pods", lambda: len(live_pods(api)) == WORKERS + 1)
+    await run_workers(api)
     await until("a whole job", lambda: is_whole(api))
     await fail(api, 3)
     await until("a replacement", lambda: is_whole(api) and len(api.all("pods")) == WORKERS + 2)

@@ -13,7 +13,7 @@ import pytest
 from regroup.local.processes import free_port
 from regroup_operator.api.resource import Key
 from regroup_operator.controller import handlers
-from regroup_operator.controller.handlers import Operator, rest_after
+from regroup_operator.controller.handlers import REST_SECONDS, Operator, rest_after
 from regroup_operator.controller.reconcile import Reconciler
 from tests.support.fake_cluster_api import FakeClusterApi
 from tests.support.operator_simulation import make_spec
@@ -328,15 +328,14 @@ def live_workers(api: FakeClusterApi) -> list[str]:
     return sorted(each["regroup.dev/index"] for each in labels if "regroup.dev/index" in each)
 
 
-def test_a_job_of_hundreds_of_pods_rests_between_rounds_and_a_smaller_one_does_not() -> None:
-    assert rest_after(9) == rest_after(100) == 0
-    assert rest_after(2001) == pytest.approx(0.95, abs=0.01)
+def test_a_job_rests_between_rounds_and_a_large_one_longer() -> None:
+    assert rest_after(9) == rest_after(100) == REST_SECONDS
+    assert rest_after(2001) == pytest.approx(1.0, abs=0.01)
 
 
 async def test_a_large_job_that_rests_gets_a_replacement_at_once(
     running: Start, api: FakeClusterApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers, "RESTLESS_PODS", 0)
     monkeypatch.setattr(handlers, "REST_SECONDS_EACH", 3600.0)
     await make_job(api)
     first = await running()

@@ -20,8 +20,10 @@ from tests.support.rendering import make_valid_job
 
 
 def started(**fields: Any) -> Simulation:
-    """A job that is to be started."""
-    return Simulation(spec=make_spec(**fields))
+    """A job whose workers have just begun to run."""
+    simulation = Simulation(spec=make_spec(**fields))
+    simulation.run_rounds(1)
+    return simulation
 
 
 def budgets(simulation: Simulation) -> list[int]:
@@ -45,6 +47,13 @@ def test_the_fewest_workers_stay_and_one_may_always_be_taken(
     fields: dict[str, Any], fewest: int
 ) -> None:
     assert budgets(started(**fields)) == [fewest]
+
+
+def test_there_is_no_budget_before_as_many_workers_run_as_it_keeps() -> None:
+    simulation = Simulation(spec=make_spec(replicas=3, elasticPolicy=None))
+    simulation.dead_nodes = {"n2", "n3"}
+    simulation.run_rounds(4)
+    assert budgets(simulation) == [], "one worker runs, two are to be kept"
 
 
 def test_a_single_worker_gets_no_budget_that_would_hold_its_node() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from regroup_operator.api import names
 from regroup_operator.errors import ClusterError
-from regroup_operator.informer.remembered_objects import RememberedObjects
+from regroup_operator.informer.remembered_objects import ABSENT_SECONDS, RememberedObjects
 from tests.support.job_memory import make_job_watch, make_service_watch
 
 Json = dict[str, Any]
@@ -143,12 +145,14 @@ def make_service(version: int, **labels: str) -> Json:
     return {"metadata": {**metadata, "resourceVersion": str(version)}, "spec": {}, "status": {}}
 
 
-def labelled(asked: Asked, *services: Json) -> RememberedObjects:
+def labelled(
+    asked: Asked, *services: Json, clock: Callable[[], float] = time.monotonic
+) -> RememberedObjects:
     """Memory after a list of these Services, at version 10."""
     watch = make_service_watch()
     found = {seen.key: seen for seen in map(watch.read, services)}
     watch.cache.replace(found, 10, watch.cache.begin_list())
-    return RememberedObjects({None: watch}, asked, names.JOB)
+    return RememberedObjects({None: watch}, asked, names.JOB, clock)
 
 
 async def test_an_object_from_memory_has_its_kind_and_no_status() -> None:
@@ -167,6 +171,21 @@ async def test_what_memory_lacks_is_asked_for_where_only_a_label_is_watched() ->
     for _ in range(2):
         assert await services.get(KEY) == asked.stored
     assert asked.times == 2, "it may change at any time, and no watch shows it"
+
+
+async def test_that_there_is_none_counts_for_a_while_and_until_a_write() -> None:
+    asked, now = Asked(None), 100.0
+    services = labelled(asked, clock=lambda: now)
+    for _ in range(2):
+        assert await services.get(KEY) is None
+    assert asked.times == 1
+    with pytest.raises(ClusterError):
+        await services.write(KEY, refuse())
+    assert await services.get(KEY) is None
+    assert asked.times == 2, "the write may have been carried out"
+    now += ABSENT_SECONDS + 1.0
+    asked.stored = make_service(17)
+    assert await services.get(KEY) == asked.stored
 
 
 async def test_an_object_that_was_asked_for_is_known_from_then_on() -> None:
