@@ -95,7 +95,9 @@ async def sent_bytes(places: tuple[MemberRecord, ...]) -> int:
         while not end.endswith(_LAST_CHUNK):
             received = await reader.read(1 << 20)
             total, end = total + len(received), (end + received)[-len(_LAST_CHUNK) :]
-        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
         counted.set_result(total)
 
     server = await asyncio.start_server(take, "127.0.0.1", 0)

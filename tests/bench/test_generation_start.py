@@ -22,7 +22,8 @@ def test_ranks_are_connected_after_their_first_collectives(subject: str) -> None
     found = full_mesh.measure("3", subject)
     assert found.keys() == full_mesh.UNITS.keys()
     assert found["used"] == 3  # the one that listens, and two peers
-    assert (found["released_seconds"] is None) == (subject == "lazy")
+    # A lazy rank is released at times: its first connection may be made before the cut, or not.
+    assert found["released_seconds"] is not None or subject == "lazy"
 
 
 def test_a_rank_asks_the_store_as_often_however_many_ranks_there_are() -> None:

@@ -88,6 +88,11 @@ def at_step(step: int) -> Callable[[CoordinatorStatus], bool]:
     )
 
 
+def recovered_at(step: int) -> Callable[[CoordinatorStatus], bool]:
+    """As `at_step`, after a recovery. Seconds lie between two statuses, and hundreds of steps."""
+    return lambda status: bool(status.recoveries) and at_step(step)(status)
+
+
 def trains_with(size: int) -> Callable[[CoordinatorStatus], bool]:
     """A generation of so many ranks trains."""
     return lambda status: status.phase == "running" and status.world_size == size

@@ -26,6 +26,7 @@ from regroup_trainer.protocol.rank_messages import (
     SnapshotTaken,
 )
 from tests.support.ranks import RecordingChannel, train
+from tests.support.waiting import wait_until
 
 Options = dict[str, Any]
 _CLONE_NEWNET = 0x40000000
@@ -51,8 +52,19 @@ def die_after_step(assignment: Assignment, options: Options, channel: RecordingC
 
 
 def die_with_snapshot(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
-    """One rank is killed after a step, once every rank has reported its part of a snapshot."""
-    whole, send = threading.Event(), channel.send
+    """One rank is killed after a step, once every rank has reported its part of a snapshot.
+
+    No step is made before there is memory for the snapshot, which is skipped otherwise.
+    """
+    from regroup_trainer.snapshots.snapshot_writer import MemorySnapshots
+
+    whole, send, after_step = threading.Event(), channel.send, MemorySnapshots.after_step
+
+    def prepare(snapshots: MemorySnapshots) -> None:
+        after_step(snapshots)
+        wait_until("the memory", lambda: snapshots.ready or snapshots._incomplete, seconds=100)
+
+    MemorySnapshots.after_step = prepare  # type: ignore[method-assign]
 
     def send_and_act(report: RankReport) -> None:
         send(report)

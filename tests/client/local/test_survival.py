@@ -23,6 +23,7 @@ from tests.support.local_job import (
     make_run,
     make_train,
     play,
+    recovered_at,
     release_replacements,
     require_whole_history,
     trains_with,
@@ -82,7 +83,7 @@ def survive_the_death_of_rank_1(run: LocalRun, at: int, later: int) -> None:
         before.update(rank_pids(run))
         assert run.kill_rank(1)
 
-    acts = [(at_step(at), kill), (at_step(later), lambda run: after.update(rank_pids(run)))]
+    acts = [(at_step(at), kill), (recovered_at(later), lambda run: after.update(rank_pids(run)))]
     assert play(run, acts).result == "completed"
     recovery = recovery_of(run, "application")
     assert (recovery.restored_from, recovery.lost_steps) == ("Peers", 0)
