@@ -64,7 +64,7 @@ def die_with_snapshot(assignment: Assignment, options: Options, channel: Recordi
         after_step(snapshots)
         wait_until("the memory", lambda: snapshots.ready or snapshots._incomplete, seconds=100)
 
-    MemorySnapshots.after_step = prepare  # type: ignore[method-assign]
+    MemorySnapshots.after_step = prepare  # type: ignore[method-assign,assignment]
 
     def send_and_act(report: RankReport) -> None:
         send(report)
