@@ -15,9 +15,7 @@ from regroup_trainer.protocol.config import PRESETS
 
 
 @pytest.mark.long
-def test_a_quick_run_trains_every_subject(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quick_run_trains_every_subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shorter = replace(TRAININGS[QUICK], steps=100, warm=10)  # a CPU takes long for a step in bf16
     monkeypatch.setitem(TRAININGS, QUICK, shorter)
     done = CliRunner().invoke(main, ["--quick", "--case", QUICK, "--output", str(tmp_path)])
