@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-from regroup.local import processes
+from regroup.local import processes, torchrun_run
 from tests.support.warm_workers import WarmWorkers
 
 _STAGES = ("apiserver", "cluster")
@@ -199,5 +201,7 @@ def _workers() -> Iterator[WarmWorkers]:
 
 @pytest.fixture
 def warm_workers(_workers: WarmWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Coordinators and workers of a local run are forks of a process that has imported torch."""
+    """The processes of a local run are forks of a process that has imported torch."""
     monkeypatch.setattr(processes, "_start", _workers.start)
+    popen = SimpleNamespace(Popen=_workers.popen, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr(torchrun_run, "subprocess", popen)

@@ -7,6 +7,7 @@ replaces the agent.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -331,6 +332,8 @@ def _fork(request: dict[str, Any], rank: int) -> int:
 def main() -> None:
     """Run the generations that standard input asks for, one after the other."""
     preload("regroup_trainer.rank.rank_process")
+    gc.collect()
+    gc.freeze()  # as an agent's template does: each rank collects garbage, for a quarter second
 
     for line in sys.stdin:
         assert len(list(Path("/proc/self/task").iterdir())) == 1, (
@@ -341,6 +344,7 @@ def main() -> None:
         statuses = [os.waitpid(pid, 0)[1] for pid in pids]
         codes = [128 + os.WTERMSIG(s) if os.WIFSIGNALED(s) else os.WEXITSTATUS(s) for s in statuses]
         print(json.dumps(codes), flush=True)
+    os._exit(0)  # without the clean-up of an interpreter that has loaded torch
 
 
 if __name__ == "__main__":

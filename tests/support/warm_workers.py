@@ -1,9 +1,10 @@
-"""Warm coordinators and workers for local runs: forks of one process that has imported torch.
+"""Warm coordinators and workers for local runs, and the store and agents of torchrun: forks of one
+process that has imported torch.
 
 A worker that starts cold imports torch for three seconds of a core, and a local run starts three
 and more. `python -m tests.support.warm_workers` is the process that is forked, `WarmWorkers` its
-handle. A fork has the session, folder, environment, log and children that `regroup.local.processes`
-gives to a process that it starts; only the imports are shared.
+handle. A fork has the session, folder, environment, log and children that `regroup.local` gives to
+a process that it starts; only the imports are shared.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ import socket
 import subprocess
 import sys
 import traceback
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn, cast
+from typing import IO, Any, NoReturn, cast
 
 from regroup.local.log_lines import LogLines
 from regroup.local.processes import LocalProcess, Place
@@ -35,6 +38,7 @@ from regroup_trainer.system.child_process import die_with_parent
 
 AGENT = "regroup_trainer.agent"
 COORDINATOR = "regroup_trainer.coordinator"
+TORCHRUN = "torch.distributed.run"
 _LONGEST = 1 << 17
 """Bytes of a request."""
 _ENDED_SECONDS = 60.0
@@ -108,19 +112,44 @@ class WarmWorkers:
     ) -> LocalProcess:
         """Stand in for `regroup.local.processes._start`."""
         log = place.logs / f"{name}.log"
-        request = {
-            "module": module,
-            "folder": str(folder or Path.cwd()),
-            "environment": {**os.environ, **variables},
-        }
-        ended, theirs = socket.socketpair()
-        with theirs, log.open("ab") as out:
+        life = {"module": module, "arguments": [module]}
+        with log.open("ab") as out:
             lines = LogLines(log, out.tell())
-            message = json.dumps(request).encode()
-            socket.send_fds(self._requests, [message], [out.fileno(), theirs.fileno()])
-        pid = int(self._requests.recv(64))
-        process = cast("subprocess.Popen[bytes]", WarmProcess(pid, ended))
+            forked = self._fork(life, folder, {**os.environ, **variables}, out, out)
+        process = cast("subprocess.Popen[bytes]", forked)
         return LocalProcess(name, process, log, lines)
+
+    def popen(
+        self,
+        command: list[str],
+        *,
+        cwd: Path,
+        env: dict[str, str],
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+        **_same: object,
+    ) -> WarmProcess:
+        """Stand in for `subprocess.Popen` of `python -c PROGRAM ARGUMENTS`."""
+        _, option, program, *arguments = command
+        assert option == "-c"
+        life = {"program": program, "arguments": [option, *arguments]}
+        return self._fork(life, cwd, env, stdout, stderr)
+
+    def _fork(
+        self,
+        life: dict[str, Any],
+        folder: Path | None,
+        environment: dict[str, str],
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+    ) -> WarmProcess:
+        request = {**life, "folder": str(folder or Path.cwd()), "environment": environment}
+        message = json.dumps(request).encode()
+        ended, theirs = socket.socketpair()
+        with theirs:
+            descriptors = [stdout.fileno(), stderr.fileno(), theirs.fileno()]
+            socket.send_fds(self._requests, [message], descriptors)
+        return WarmProcess(int(self._requests.recv(64)), ended)
 
     def close(self) -> None:
         """End the process and all its forks."""
@@ -149,17 +178,18 @@ class _Forks:
                     return
 
     def _fork(self) -> bool:
-        message, descriptors, _, _ = socket.recv_fds(self._requests, _LONGEST, 2)
+        message, descriptors, _, _ = socket.recv_fds(self._requests, _LONGEST, 3)
         if not message:
             return False
-        log, ended = descriptors
+        *outputs, ended = descriptors
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             self._close()
             os.close(ended)
-            _live(lambda: _run(json.loads(message), log, parent))
-        os.close(log)
+            _live(lambda: _run(json.loads(message), outputs, parent))
+        for output in outputs:
+            os.close(output)
         self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, ended))
         self._requests.send(str(pid).encode())
         return True
@@ -202,21 +232,29 @@ def _exit_code(life: Callable[[], object]) -> int:
         return 1
 
 
-def _run(request: dict[str, Any], log: int, parent: int) -> object:
-    """Become the process that `python -m MODULE` would be."""
+def _run(request: dict[str, Any], outputs: list[int], parent: int) -> object:
+    """Become the process that `python -m MODULE` or `python -c PROGRAM` would be."""
     os.setsid()
     die_with_parent(parent)
     os.chdir(request["folder"])
-    for number, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
+    for number, target in enumerate((os.open(os.devnull, os.O_RDONLY), *outputs)):
         os.dup2(target, number)
     os.environ.clear()
     os.environ.update(request["environment"])
     del sys.path[0]  # as with -P
-    sys.argv = [request["module"]]
+    sys.argv = request["arguments"]
     random.seed()
+    if "program" in request:
+        return _be_program(request["program"])
     if request["module"] == AGENT:
         _use_warm_template()
     return importlib.import_module(f"{request['module']}.__main__").main()
+
+
+def _be_program(text: str) -> None:
+    cast(TextIOWrapper, sys.stdout).reconfigure(line_buffering=True)  # PYTHONUNBUFFERED is set
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    exec(compile(text, "<string>", "exec"), vars(main))
 
 
 class _WarmTemplate:
@@ -265,8 +303,8 @@ def _be_template(orders: socket.socket, parent: int) -> int:
 
 
 def main() -> None:
-    """Import what coordinators, agents and ranks need, then fork."""
-    for module in (f"{AGENT}.__main__", f"{AGENT}.agent", f"{COORDINATOR}.__main__"):
+    """Import what coordinators, agents, ranks and torchrun need, then fork."""
+    for module in (f"{AGENT}.__main__", f"{AGENT}.agent", f"{COORDINATOR}.__main__", TORCHRUN):
         importlib.import_module(module)
     template.preload(RANK_ENTRY)
     gc.collect()

@@ -37,6 +37,8 @@ STEPS = 200
 """Enough for two acts: a coordinator reports a step a second after it."""
 OWN_STEPS = 60
 """Of a program whose steps take longer."""
+TENSOR_STEPS = 80
+"""With tensor parallelism a step takes five times as long."""
 HSDP = {"strategy": "hsdp", "shardGroupSize": 2}
 
 
@@ -215,18 +217,19 @@ def test_what_was_compiled_stays_compiled_in_the_next_generations(
     "train",
     [
         make_train(STEPS, **HSDP),
-        pytest.param(make_train(STEPS, tensorParallel=2), marks=pytest.mark.long),
+        pytest.param(make_train(TENSOR_STEPS, tensorParallel=2), marks=pytest.mark.long),
         pytest.param(  # its commits take the longest way
-            compiled(make_train(STEPS, tensorParallel=2)), marks=pytest.mark.long
+            compiled(make_train(TENSOR_STEPS, tensorParallel=2)), marks=pytest.mark.long
         ),
     ],
     ids=["hsdp", "ddp x tensor", "ddp x tensor, compiled"],
 )
 def test_a_broken_replica_group_costs_no_step(tmp_path: Path, train: TrainConfig) -> None:
-    alone = make_run(tmp_path / "alone", STEPS, replicas=1, min_replicas=1, train=make_train(STEPS))
+    steps = train.training.steps
+    alone = make_run(tmp_path / "alone", steps, replicas=1, min_replicas=1)
     assert play(alone).result == "completed"
     run = make_run(
-        tmp_path / "groups", STEPS, replicas=4, min_replicas=2, replica_group_size=2, train=train
+        tmp_path / "groups", steps, replicas=4, min_replicas=2, replica_group_size=2, train=train
     )
     run.replace_seconds = 1.0
     # Rank 0 and its part go; the other group's parts are those that live.
@@ -237,7 +240,7 @@ def test_a_broken_replica_group_costs_no_step(tmp_path: Path, train: TrainConfig
     assert losses(tmp_path / "groups") == pytest.approx(
         losses(tmp_path / "alone"), rel=FP32_ROUNDING
     )
-    assert require_whole_history(tmp_path / "groups") == STEPS
+    assert require_whole_history(tmp_path / "groups") == steps
 
 
 @pytest.mark.parametrize(
