@@ -14,9 +14,9 @@ from bench.coordinator_size import make_desired, make_place
 from bench.scale.__main__ import main
 from bench.scale.players import Players, agents_program
 from regroup.local.processes import Place
-from regroup_trainer.protocol.agent_messages import Hello, agent_message
+from regroup_trainer.coordinator.known_records import KnownRecords
+from regroup_trainer.protocol.agent_messages import ShortHello, agent_message
 from regroup_trainer.protocol.coordinator_messages import (
-    Begin,
     LeaveGeneration,
     SnapshotComplete,
     Welcome,
@@ -25,19 +25,25 @@ from regroup_trainer.protocol.generation import (
     GenerationNumber,
     GenerationRecord,
     MemberRecord,
+    RecordPiece,
+    RecordWanted,
     SnapshotNumber,
+    SnapshotSource,
 )
 from regroup_trainer.protocol.message import Message
+from regroup_trainer.protocol.record_transfer import RecordIntake
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
-NUMBER, RANKS = GenerationNumber(1, 1), 2
+NUMBER, NEXT, RANKS = GenerationNumber(1, 1), GenerationNumber(1, 2), 2
+SNAPSHOT = SnapshotNumber(3, NUMBER, 1)
 
 
 class StubCoordinator:
     """It accepts every agent, and keeps what it says."""
 
     def __init__(self) -> None:
+        self.records = KnownRecords()
         self.heard: list[str] = []
         self.requests: list[str] = []
         self.tokens: set[str] = set()
@@ -55,8 +61,13 @@ class StubCoordinator:
         self.tokens.add(request.headers["Authorization"])
         async for message in socket:
             self.heard.append(message.data)
-            if self.kinds()[-1] == "hello":
+            parsed = agent_message.validate_json(message.data)
+            if isinstance(parsed, ShortHello):
                 await self.send(Welcome(term=1))
+            elif isinstance(parsed, RecordWanted):
+                piece = self.records.piece(parsed)
+                assert piece is not None
+                await self.send(piece)
         return socket
 
     async def _post(self, request: web.Request) -> web.Response:
@@ -75,13 +86,18 @@ class StubCoordinator:
         await self._socket.close()
 
     def kinds(self) -> list[str]:
-        """Of all that was heard."""
-        return [json.loads(text)["kind"] for text in self.heard]
+        """Of all messages that were heard, and of the reports in them."""
+        documents = [json.loads(text) for text in self.heard]
+        parts = [[one, *one.get("reports", ())] for one in documents]
+        return [part["kind"] for group in parts for part in group]
 
-    def hello(self) -> Hello:
+    def newest(self, kind: str) -> str:
+        """The newest message of this kind."""
+        return [text for text in self.heard if json.loads(text)["kind"] == kind][-1]
+
+    def hello(self) -> ShortHello:
         """The newest."""
-        texts = [text for text in self.heard if json.loads(text)["kind"] == "hello"]
-        return Hello.model_validate_json(texts[-1])
+        return ShortHello.model_validate_json(self.newest("hello"))
 
     async def await_kind(self, kind: str, count: int = 1) -> None:
         """Wait until it has come so often."""
@@ -101,6 +117,7 @@ async def test_each_message_is_what_pydantic_would_write(tmp_path: Path) -> None
         forming = asyncio.create_task(asyncio.to_thread(players.ask, "form", 60.0))
         await stub.await_kind("hello")
         await _live(stub, record_of(stub.hello(), place))
+        await _begin_by_difference(stub, record_of(stub.hello(), place))
         formed = await forming
         await until("a heartbeat", lambda: "/v1/heartbeat/" in "".join(stub.requests))
     await runner.cleanup()
@@ -113,28 +130,52 @@ async def test_each_message_is_what_pydantic_would_write(tmp_path: Path) -> None
 
 async def _live(stub: StubCoordinator, record: GenerationRecord) -> None:
     """A generation, its failure, and another connection."""
-    await stub.send(Begin(record=record))
+    await stub.send(stub.records.begin(record))
+    await stub.await_kind("record_wanted")  # it knows no parent
     await stub.await_kind("restored", RANKS)
     await stub.await_kind("progress", 3 * RANKS)
     await stub.await_kind("held_snapshots", 2)
-    await stub.send(SnapshotComplete(number=SnapshotNumber(3, NUMBER, 1)))
+    await stub.send(SnapshotComplete(number=SNAPSHOT))
     await stub.send(LeaveGeneration(generation=NUMBER))
     await stub.await_kind("parked", RANKS)
     await stub.drop()
     await stub.await_kind("hello", 2)
     again = stub.hello()
-    assert again.record == record
-    assert again.highest == NUMBER
+    assert again.highest == again.generation == NUMBER
     assert [end.rank for end in again.ended] == [0, 1]
     assert again.restored is not None
     assert again.progress is not None
     assert again.snapshots
 
 
-def record_of(hello: Hello, place: Place) -> GenerationRecord:
+async def _begin_by_difference(stub: StubCoordinator, former: GenerationRecord) -> None:
+    """The next generation, whose record the agent makes and shows to a coordinator that asks."""
+    places = (former.members[0].endpoint, "elsewhere:8472", former.members[0].endpoint)
+    snapshot = SnapshotSource(number=SNAPSHOT._replace(shards=3), places=places)
+    changes = {"number": NEXT, "reason": "a <&> failed", "failures": 1, "snapshot": snapshot}
+    record = former.model_copy(update=changes)
+    begin = stub.records.begin(record)
+    assert begin.difference is not None
+    await stub.send(begin)
+    await stub.await_kind("restored", 2 * RANKS)
+    assert stub.kinds().count("record_wanted") == 1
+    intake = RecordIntake(NEXT, begin.checksum)
+    await stub.send(intake.wanted)
+    await stub.await_kind("record_piece")
+    piece = RecordPiece.model_validate_json(stub.newest("record_piece"))
+    assert intake.add(piece) == record
+
+
+def record_of(hello: ShortHello, place: Place) -> GenerationRecord:
     """A generation of this agent alone."""
     member = MemberRecord(
-        member=hello.member, index=0, pod=hello.pod, node=hello.node, first_rank=0, ranks=RANKS
+        member=hello.member,
+        index=0,
+        pod=hello.pod,
+        node=hello.node,
+        first_rank=0,
+        ranks=RANKS,
+        endpoint=hello.endpoint,
     )
     return GenerationRecord(
         number=NUMBER,

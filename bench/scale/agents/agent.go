@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"strings"
@@ -14,6 +13,8 @@ const (
 	longestPauseSeconds = 1.0
 	queueMessages       = 1000
 	beginning           = 256 // bytes of a message by which a known record is recognised
+	progressSeconds     = 1.0 // least time between two messages with progress
+	mostHeld            = 1000
 	heartbeatSeconds    = 0.5 // until the first generation says how often
 )
 
@@ -27,11 +28,14 @@ type Agent struct {
 	ended  []string
 	inside bool // its ranks are in the generation of its record
 	outbox [][]byte
+	newest Step    // of its ranks in this generation
+	unsent bool    // nothing has been said of that step
+	said   float64 // when something was said of a step
 	socket *Socket // of a coordinator that has welcomed it
 	term   int     // of that coordinator
 	gone   bool
 	held   string // the newest complete snapshot
-	newest string // the newest snapshot
+	taken  string // the newest snapshot
 }
 
 func newAgent(group *Group, index int) *Agent {
@@ -68,12 +72,13 @@ func (a *Agent) connectOnce() (welcomed bool) {
 	}
 	over := make(chan struct{})
 	defer close(over)
+	line := &Line{agent: a, socket: socket}
 	for {
 		message, err := socket.next(beginning, a.group.knows)
-		if err != nil {
+		if err != nil || line.receive(message) != nil {
 			break
 		}
-		if a.receive(message, socket) && !welcomed {
+		if line.welcomed && !welcomed {
 			welcomed = true
 			go a.flush(socket, over)
 		}
@@ -86,44 +91,28 @@ func (a *Agent) connectOnce() (welcomed bool) {
 
 func (a *Agent) greeting() []byte {
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	hello := a.hello
-	hello.ended, hello.current = strings.Join(a.ended, ","), a.newest
-	a.mu.Unlock()
+	hello.ended, hello.current = strings.Join(a.ended, ","), a.taken
+	if place, has := a.place(); has && a.newest.number > 0 {
+		hello.progress = helloProgress(hello.record.Number, place.First, a.newest)
+	}
 	return hello.text()
 }
 
-// receive obeys a message, and returns whether it is a welcome.
-func (a *Agent) receive(message []byte, socket *Socket) (welcome bool) {
-	if number, found := begins(message); found {
-		if record := a.group.record(number, message); record != nil {
-			a.begin(record)
-		}
-		return false
+// place returns its place in its generation. The lock is held.
+func (a *Agent) place() (Place, bool) {
+	if a.hello.record == nil {
+		return Place{}, false
 	}
-	var order Order
-	if json.Unmarshal(message, &order) != nil {
-		a.group.fail("cannot read %.200s", message)
-		return false
-	}
-	switch order.Kind {
-	case "welcome":
-		a.welcome(order.Term, socket)
-	case "leave_generation":
-		a.leave(order.Generation)
-	case "decide":
-		a.group.decide(order.Generation, order.Decision)
-	case "snapshot_complete":
-		a.completed()
-	case "exit":
-		a.end()
-	case "refused": // it tries again, unless that is of no use
-		socket.close()
-		if order.Final {
-			a.group.fail("refused: %s", order.Reason)
-			a.end()
-		}
-	}
-	return order.Kind == "welcome"
+	place, has := a.hello.record.places[a.hello.member]
+	return place, has
+}
+
+func (a *Agent) record() *Record {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.hello.record
 }
 
 func (a *Agent) welcome(term int, socket *Socket) {
@@ -144,29 +133,34 @@ func (a *Agent) begin(record *Record) {
 	}
 	wasInside, place := a.inside, record.places[a.hello.member]
 	a.hello.record, a.inside = record, place.Ranks > 0
-	a.ended, a.hello.restored, a.hello.progress = nil, "", ""
-	a.outbox = nil
-	a.put(heldSnapshots(a.newest))
-	step := a.group.steps()
-	for rank := place.First; rank < place.First+place.Ranks; rank++ {
-		report := restored(record, rank, step)
-		a.put(report)
-		if rank == place.First {
-			a.hello.restored = string(report)
-		}
+	a.ended, a.hello.restored = nil, ""
+	a.outbox, a.newest, a.unsent, a.said = nil, Step{}, false, math.Inf(-1)
+	a.put(heldSnapshots(a.taken))
+	if a.inside {
+		step := a.group.steps()
+		a.hello.restored = helloRestored(record, place.First, step)
+		a.put(reports(a.ranks(func(rank int) []string { return []string{restored(record, rank, step)} })))
 	}
 	a.mu.Unlock()
 	a.group.begun(former, record, wasInside, place.Ranks > 0)
 }
 
+// ranks returns what each of its ranks has to say. The lock is held.
+func (a *Agent) ranks(say func(rank int) []string) (texts []string) {
+	place, _ := a.place()
+	for rank := place.First; rank < place.First+place.Ranks; rank++ {
+		texts = append(texts, say(rank)...)
+	}
+	return texts
+}
+
 // leave parks the ranks of a generation that has failed.
 func (a *Agent) leave(number Number) {
-	step := a.group.steps()
-	a.over(number, func(rank int) []byte { return parked(number, rank, step) })
+	a.over(number, End{step: a.group.steps()})
 }
 
 // over has all ranks leave a generation, each with a report.
-func (a *Agent) over(number Number, report func(rank int) []byte) {
+func (a *Agent) over(number Number, end End) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	record := a.hello.record
@@ -174,29 +168,24 @@ func (a *Agent) over(number Number, report func(rank int) []byte) {
 		return
 	}
 	a.inside = false
-	place := record.places[a.hello.member]
-	for rank := place.First; rank < place.First+place.Ranks; rank++ {
-		text := report(rank)
-		a.ended = append(a.ended, string(text))
-		a.put(text)
-	}
+	a.ended = a.ranks(func(rank int) []string { return []string{end.inHello(number, rank)} })
+	a.put(reports(a.ranks(func(rank int) []string {
+		if a.unsent {
+			return []string{progress(number, rank, a.newest), end.report(number, rank)}
+		}
+		return []string{end.report(number, rank)}
+	})))
+	a.unsent = false
 	a.group.left(number)
 }
 
-// step reports a step of all ranks.
-func (a *Agent) step(record *Record, step int, now float64) {
+// step notes a step of all ranks, of which only the newest is sent.
+func (a *Agent) step(record *Record, step Step) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.inside || a.hello.record != record {
-		return
-	}
-	place := record.places[a.hello.member]
-	for rank := place.First; rank < place.First+place.Ranks; rank++ {
-		report := progress(record.Number, rank, step, now)
-		a.put(report)
-		if rank == place.First {
-			a.hello.progress = string(report)
-		}
+	if a.inside && a.hello.record == record {
+		a.newest, a.unsent = step, true
+		a.signal()
 	}
 }
 
@@ -204,15 +193,15 @@ func (a *Agent) step(record *Record, step int, now float64) {
 func (a *Agent) hold(number Number, step int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.newest = snapshot(number, step)
-	a.put(heldSnapshots(strings.TrimPrefix(a.held+","+a.newest, ",")))
+	a.taken = snapshot(number, step)
+	a.put(heldSnapshots(strings.TrimPrefix(a.held+","+a.taken, ",")))
 }
 
 func (a *Agent) completed() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.held = a.newest
-	a.put(heldSnapshots(a.newest))
+	a.held = a.taken
+	a.put(heldSnapshots(a.taken))
 }
 
 // put queues a message. The lock is held. As the agent does, it drops the oldest of too many.
@@ -232,19 +221,33 @@ func (a *Agent) signal() {
 	}
 }
 
-// flush sends what is queued, until the connection is over.
+// take returns the next message, or after how many seconds progress is due.
+func (a *Agent) take(now float64) (message []byte, pause float64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.outbox) > 0 {
+		message, a.outbox = a.outbox[0], a.outbox[1:]
+		return message, 0
+	}
+	if !a.unsent {
+		return nil, math.Inf(1)
+	}
+	if due := a.said + progressSeconds; now < due {
+		return nil, due - now
+	}
+	a.unsent, a.said = false, now
+	number := a.hello.record.Number
+	return reports(a.ranks(func(rank int) []string {
+		return []string{progress(number, rank, a.newest)}
+	})), 0
+}
+
+// flush sends what is due, until the connection is over.
 func (a *Agent) flush(socket *Socket, over chan struct{}) {
 	for {
-		a.mu.Lock()
-		var message []byte
-		if len(a.outbox) > 0 {
-			message, a.outbox = a.outbox[0], a.outbox[1:]
-		}
-		a.mu.Unlock()
+		message, pause := a.take(monotonic())
 		if message == nil {
-			select {
-			case <-a.filled:
-			case <-over:
+			if !a.await(pause, over) {
 				return
 			}
 		} else if socket.send(message) != nil {
@@ -255,6 +258,23 @@ func (a *Agent) flush(socket *Socket, over chan struct{}) {
 			return
 		}
 	}
+}
+
+// await returns after so many seconds, or when there is more to send; false: the connection is over.
+func (a *Agent) await(pause float64, over chan struct{}) bool {
+	var due <-chan time.Time
+	if !math.IsInf(pause, 1) {
+		timer := time.NewTimer(seconds(pause))
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-a.filled:
+	case <-due:
+	case <-over:
+		return false
+	}
+	return true
 }
 
 // reconnect closes a connection to a coordinator that does not know this member.
@@ -272,7 +292,7 @@ func (a *Agent) interval() float64 {
 	if a.hello.record == nil {
 		return heartbeatSeconds
 	}
-	return a.hello.record.Desired.Heartbeat / 1000
+	return a.hello.record.heartbeat / 1000
 }
 
 func (a *Agent) isGone() bool {

@@ -147,9 +147,9 @@ func (g *Group) train() {
 		g.step++
 		step, agents := g.step, g.agents
 		g.mu.Unlock()
-		now := float64(time.Now().UnixMicro()) / 1e6
+		made := Step{step, float64(time.Now().UnixMicro()) / 1e6}
 		for _, agent := range agents {
-			agent.step(record, step, now)
+			agent.step(record, made)
 			if step%g.SnapshotSteps == 0 {
 				agent.hold(record.Number, step)
 			}
@@ -167,7 +167,7 @@ func (g *Group) finish(number Number, step, decision int, agents []*Agent) {
 		reason = "stop"
 	}
 	for _, agent := range agents {
-		agent.over(number, func(rank int) []byte { return finished(number, rank, step, reason) })
+		agent.over(number, End{step, reason})
 	}
 }
 
@@ -188,29 +188,54 @@ func (g *Group) steps() int {
 
 // knows returns whether the text that begins so need not be read to its end.
 func (g *Group) knows(beginning []byte) bool {
-	number, found := begins(beginning)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return found && g.records[number] != nil
+	if begin, found := readBegin(beginning); found {
+		return g.known(begin.number) != nil
+	}
+	piece, found := readPiece(beginning)
+	return found && g.known(piece.number) != nil
 }
 
-// record returns the generation that a message begins. One agent reads it for all.
-func (g *Group) record(number Number, message []byte) *Record {
+func (g *Group) known(number Number) *Record {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.records[number]
+}
+
+// differing returns the generation that a message begins, by its difference to the parent; nil: the
+// whole record is needed. One agent computes it for all.
+func (g *Group) differing(parent *Record, number Number, message []byte) *Record {
+	return g.computed(number, func() (*Record, error) {
+		var order Order
+		if err := json.Unmarshal(message, &order); err != nil || order.Difference == nil {
+			return nil, err
+		}
+		return parent.with(number, order.Difference)
+	})
+}
+
+// whole returns the generation whose record has arrived in pieces.
+func (g *Group) whole(number Number, text string) *Record {
+	record := g.computed(number, func() (*Record, error) { return unpack(text) })
+	if record == nil {
+		must(fmt.Errorf("no record of generation %v", number))
+	}
+	return record
+}
+
+func (g *Group) computed(number Number, compute func() (*Record, error)) *Record {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if known := g.records[number]; known != nil {
 		return known
 	}
-	var order Order
-	record, err := (*Record)(nil), json.Unmarshal(message, &order)
-	if err == nil {
-		record, err = readRecord(order.Record)
-	}
+	record, err := compute()
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "cannot read the begin of %v: %v\n", number, err)
+		g.fail("cannot read the record of %v: %v", number, err)
 		return nil
 	}
-	g.records[number] = record
+	if record != nil {
+		g.records[number] = record
+	}
 	return record
 }
 

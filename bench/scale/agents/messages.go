@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 )
 
 const (
@@ -23,37 +24,6 @@ func (n Number) String() string {
 	return fmt.Sprintf("[%d,%d]", n[0], n[1])
 }
 
-// Place is the place of a member in a generation.
-type Place struct {
-	Member string `json:"member"`
-	First  int    `json:"first_rank"`
-	Ranks  int    `json:"ranks"`
-}
-
-// Record is a generation. All agents share one copy of it, and of the text that their hellos repeat.
-type Record struct {
-	Number       Number  `json:"number"`
-	RestoredFrom string  `json:"restored_from"`
-	Members      []Place `json:"members"`
-	Desired      struct {
-		Heartbeat float64 `json:"heartbeat_milliseconds"`
-	} `json:"desired"`
-
-	text   string
-	places map[string]Place
-}
-
-func readRecord(text []byte) (*Record, error) {
-	record := &Record{text: string(text), places: map[string]Place{}}
-	if err := json.Unmarshal(text, record); err != nil {
-		return nil, err
-	}
-	for _, place := range record.Members {
-		record.places[place.Member] = place
-	}
-	return record, nil
-}
-
 // Order is a message of the coordinator.
 type Order struct {
 	Kind       string          `json:"kind"`
@@ -62,74 +32,109 @@ type Order struct {
 	Reason     string          `json:"reason"`
 	Generation Number          `json:"generation"`
 	Decision   int             `json:"decision"`
-	Record     json.RawMessage `json:"record"`
-	Snapshot   json.RawMessage `json:"number"`
-}
-
-const beginText = `{"kind":"begin","record":{"number":[%d,%d],`
-
-// begins returns the number of the generation that a message begins; false: it is another message.
-func begins(message []byte) (number Number, found bool) {
-	count, _ := fmt.Sscanf(string(message[:min(len(message), 100)]), beginText, &number[0], &number[1])
-	return number, count == 2
+	Number     json.RawMessage `json:"number"` // of a generation, or of a snapshot
+	Piece      int             `json:"piece"`
+	Text       string          `json:"text"` // of a piece of a record
+	Difference *Difference     `json:"difference"`
 }
 
 // What follows writes the messages of agents and ranks as the agent's pydantic does, field by field,
 // so that they have the same length. A test compares them.
 
-func report(number Number, rank int, kind, rest string) []byte {
-	return []byte(fmt.Sprintf(`{"generation":%v,"rank":%d,"kind":"%s",%s}`, number, rank, kind, rest))
+func report(kind string, number Number, rank int, rest string) string {
+	return fmt.Sprintf(`{"kind":"%s","generation":%v,"rank":%d,%s}`, kind, number, rank, rest)
 }
 
-func restored(record *Record, rank, step int) []byte {
+// inHello is a report as a hello repeats it: with the fields that have their defaults.
+func inHello(kind string, number Number, rank int, rest string) string {
+	return fmt.Sprintf(`{"generation":%v,"rank":%d,"kind":"%s",%s}`, number, rank, kind, rest)
+}
+
+// reports is what the ranks of an agent report together.
+func reports(texts []string) []byte {
+	return []byte(`{"kind":"reports","reports":[` + strings.Join(texts, ",") + `]}`)
+}
+
+func restored(record *Record, rank, step int) string {
+	source := ""
+	if rank == 0 {
+		source = fmt.Sprintf(`"restored_from":"%s",`, record.RestoredFrom)
+	}
+	return report("restored", record.Number, rank, fmt.Sprintf(`"step":%d,%s"seconds":0.123456789,`+
+		`"parameters":7000000000,"attention":"flash"`, step, source))
+}
+
+func helloRestored(record *Record, rank, step int) string {
 	source := "null"
 	if rank == 0 {
 		source = strconv.Quote(record.RestoredFrom)
 	}
-	return report(record.Number, rank, "restored", fmt.Sprintf(`"step":%d,"restored_from":%s,`+
+	return inHello("restored", record.Number, rank, fmt.Sprintf(`"step":%d,"restored_from":%s,`+
 		`"path":null,"skipped":[],"seconds":0.123456789,"parameters":7000000000,"attention":"flash",`+
 		`"total_steps":null,"fallback_reason":"","history_end":null`, step, source))
 }
 
-// progress is what dominates a steady job. Rank 0 adds loss and rates.
-func progress(number Number, rank, step int, now float64) []byte {
-	loss, rate := "null", "0.0"
+// Step is one that all ranks have made, and when.
+type Step struct {
+	number int
+	at     float64
+}
+
+func (s Step) seconds() string {
+	texts := make([]string, 0, 4)
+	for _, phase := range []string{"step", "wait", "data", "checkpoint"} {
+		texts = append(texts, fmt.Sprintf(`"%s":%v`, phase, float64(s.number)+0.123456789))
+	}
+	return strings.Join(texts, ",")
+}
+
+// progress is what dominates a steady job. Only rank 0 says more than step and pace.
+func progress(number Number, rank int, step Step) string {
+	at := strconv.FormatFloat(step.at, 'f', -1, 64)
+	if rank != 0 {
+		return report("progress", number, rank,
+			fmt.Sprintf(`"step":%d,"time":%s,"compute_seconds":0.412345678`, step.number, at))
+	}
+	return report("progress", number, rank, fmt.Sprintf(`"step":%d,"time":%s,"seconds":{%s},`+
+		`"epoch":0.123456789,"loss":2.123456789,"gradient_norm":2.123456789,"learning_rate":0.0003,`+
+		`"tokens":%d,"compute_seconds":0.412345678,"tokens_per_second":123456.789`,
+		step.number, at, step.seconds(), step.number*65536))
+}
+
+func helloProgress(number Number, rank int, step Step) string {
+	loss, rate, learning := "null", "0.0", "0.0"
 	if rank == 0 {
-		loss, rate = "2.123456789", "123456.789"
+		loss, rate, learning = "2.123456789", "123456.789", "0.0003"
 	}
-	made := make([]byte, 0, 512)
-	made = append(made, `{"generation":[`...)
-	made = append(strconv.AppendInt(made, int64(number[0]), 10), ',')
-	made = append(strconv.AppendInt(made, int64(number[1]), 10), `],"rank":`...)
-	made = append(strconv.AppendInt(made, int64(rank), 10), `,"kind":"progress","step":`...)
-	made = append(strconv.AppendInt(made, int64(step), 10), `,"time":`...)
-	made = append(strconv.AppendFloat(made, now, 'f', -1, 64), `,"seconds":{`...)
-	for place, phase := range []string{"step", "wait", "data", "checkpoint"} {
-		if place > 0 {
-			made = append(made, ',')
-		}
-		made = append(append(append(made, '"'), phase...), `":`...)
-		made = strconv.AppendFloat(made, float64(step)+0.123456789, 'f', -1, 64)
+	return inHello("progress", number, rank, fmt.Sprintf(`"step":%d,"time":%s,"seconds":{%s},`+
+		`"epoch":0.123456789,"loss":%s,"has_loss":true,"gradient_norm":%s,"learning_rate":%s,`+
+		`"tokens":%d,"compute_seconds":0.412345678,"skipped":0,"tokens_per_second":%s,`+
+		`"total_steps":0,"steps_per_second":0.0,"collective_seconds":{},"memory_bytes":{},`+
+		`"report_seconds":0.0,"volume":null`, step.number, strconv.FormatFloat(step.at, 'f', -1, 64),
+		step.seconds(), loss, loss, learning, step.number*65536, rate))
+}
+
+// End is how a rank leaves a generation: parked, or finished for a reason.
+type End struct {
+	step   int
+	reason string
+}
+
+func (e End) report(number Number, rank int) string {
+	return e.text(report, number, rank, fmt.Sprintf(`"retained":{"step":%d}`, e.step))
+}
+
+func (e End) inHello(number Number, rank int) string {
+	return e.text(inHello, number, rank,
+		fmt.Sprintf(`"retained":{"step":%d,"prepared":false,"shard":0,"shards":1}`, e.step))
+}
+
+func (e End) text(write func(string, Number, int, string) string, number Number, rank int, retained string) string {
+	if e.reason == "" {
+		return write("parked", number, rank, retained)
 	}
-	made = append(append(made, `},"epoch":0.123456789,"loss":`...), loss...)
-	made = append(made, `,"has_loss":true,"gradient_norm":`...)
-	made = append(append(made, loss...), `,"learning_rate":0.0003,"tokens":`...)
-	made = strconv.AppendInt(made, int64(step)*65536, 10)
-	made = append(made, `,"compute_seconds":0.412345678,"skipped":0,"tokens_per_second":`...)
-	made = append(append(made, rate...), `,"total_steps":0,"steps_per_second":0.0,`...)
-	return append(made, `"report_seconds":0.0,"volume":null}`...)
-}
-
-func retained(step int) string {
-	return fmt.Sprintf(`"retained":{"step":%d,"prepared":false,"shard":0,"shards":1}`, step)
-}
-
-func parked(number Number, rank, step int) []byte {
-	return report(number, rank, "parked", retained(step))
-}
-
-func finished(number Number, rank, step int, reason string) []byte {
-	return report(number, rank, "finished", fmt.Sprintf(`"step":%d,"reason":"%s",%s`, step, reason, retained(step)))
+	return write("finished", number, rank,
+		fmt.Sprintf(`"step":%d,"reason":"%s",%s`, e.step, e.reason, retained))
 }
 
 // snapshot is what an agent holds of a memory snapshot: the whole state, since ranks replicate it.
@@ -150,15 +155,15 @@ type Hello struct {
 }
 
 func (h Hello) text() []byte {
-	record, highest := "null", "null"
+	generation := "null"
 	if h.record != nil {
-		record, highest = h.record.text, h.record.Number.String()
+		generation = h.record.Number.String()
 	}
-	return []byte(fmt.Sprintf(`{"kind":"hello","protocol":%d,"member":"%s","index":%d,"pod":"%s",`+
-		`"node":"%s","ranks":%d,"store":"%s:29400","record":`, protocolVersion, h.member, h.index, h.pod,
-		h.node, h.ranks, h.address) + record + fmt.Sprintf(`,"highest":%s,"restored":%s,"progress":%s,`+
-		`"checkpoint":null,"busy":[],"ended":[%s],"endpoint":"%s:8472","snapshots":[%s]}`, highest,
-		orNull(h.restored), orNull(h.progress), h.ended, h.address, h.current))
+	return []byte(fmt.Sprintf(`{"protocol":%d,"member":"%s","index":%d,"pod":"%s","node":"%s",`+
+		`"ranks":%d,"store":"%s:29400","highest":%s,"restored":%s,"progress":%s,"checkpoint":null,`+
+		`"busy":[],"ended":[%s],"endpoint":"%s:8472","snapshots":[%s],"kind":"hello","generation":%s}`,
+		protocolVersion, h.member, h.index, h.pod, h.node, h.ranks, h.address, generation,
+		orNull(h.restored), orNull(h.progress), h.ended, h.address, h.current, generation))
 }
 
 func orNull(text string) string {
