@@ -26,23 +26,26 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(900)]
 EPOCHS, KILL_RANK_AT, KILL_POD_AT = 100, 3, 20
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 QUICK = {
-    "first_ddp.py": (8000, {"replicas": 1, "nprocPerNode": 2}),
-    "elastic_variables.py": (3000, {"replicas": 2}),
+    "first_ddp.py": (4000, {"replicas": 1, "nprocPerNode": 2}, (), ("spawn",)),
+    "elastic_variables.py": (3000, {"replicas": 2}, TORCHRUN, ()),
 }
 """Script that takes milliseconds for an epoch -> how many, so that it still runs when the kill
-comes, and its job: the first takes LOCAL_RANK for its rank.
+comes; its job: the first takes LOCAL_RANK for its rank; and what its author put before and after
+it: the first meets at an address of its own, which torchrun's ranks never reach.
 """
-COMMANDS = {
-    "ddp": ("torchrun", "--nproc-per-node=1", "ddp_snapshots.py"),
-    "fsdp2": ("python", "-m", "fsdp_checkpoints"),
-    "accelerate": ("accelerate", "launch", "accelerate_loop.py"),
-    "lightning": ("python", "lightning_fit.py"),
-    "transformers": ("python", "trainer_class.py"),
-}
-"""Case of `bench.any_script` -> its command."""
 LAUNCHERS = ("regroup", "torchrun")
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+COMMANDS = {
+    "ddp": (LAUNCHERS, ("torchrun", "--nproc-per-node=1", "ddp_snapshots.py")),
+    "fsdp2": (LAUNCHERS, ("python", "-m", "fsdp_checkpoints")),
+    "accelerate": (("torchrun",), ("accelerate", "launch", "accelerate_loop.py")),
+    "lightning": (("regroup",), ("python", "lightning_fit.py")),
+    "transformers": (("regroup",), ("python", "trainer_class.py")),
+}
+"""Case of `bench.any_script` -> its launchers here, and its command. On one machine, all run under
+both (tests/client/local/test_usual_scripts.py).
+"""
 RESTARTS = {"regroup": (1, 2), "torchrun": (0, 1)}
 """Those of the program, and all. A pod that is deleted by force counts as preemption or
 infrastructure: it may or may not get its SIGTERM. torchrun counts the restarts of its ranks itself.
@@ -63,16 +66,19 @@ WITHOUT = "torch; sys_platform == 'never'"  # the image has it
 def test_a_script_ends_as_if_neither_a_rank_nor_a_pod_had_been_killed(
     case: str, installation: Installation, tmp_path: Path
 ) -> None:
-    shape = CASES[case]
+    shape, (launchers, command) = CASES[case], COMMANDS[case]
     volume = installation.stage.volume(installation.namespace)
-    install_libraries(volume / "libraries", tmp_path)
+    (volume / "libraries").mkdir()
+    if shape.library != "torch":
+        install_libraries(volume / "libraries", tmp_path)
     files = [f"--from-file={path}" for path in sorted(SHAPES.glob("*.py"))]
     installation.kubectl("create", "configmap", "scripts", "-n", installation.namespace, *files)
     undisturbed = run_undisturbed([*TORCHRUN, str(SHAPES / shape.script)], tmp_path, EPOCHS)
-    command = (*COMMANDS[case], "$REGROUP_DIRECTORY", str(EPOCHS))
     jobs = {
-        launcher: installation.start(manifest(f"{case}-{launcher}", launcher, *command))
-        for launcher in LAUNCHERS
+        launcher: installation.start(
+            manifest(f"{case}-{launcher}", launcher, *command, "$REGROUP_DIRECTORY", str(EPOCHS))
+        )
+        for launcher in launchers
     }
     for launcher, job in jobs.items():
         wait_for_line(installation, job, f"epoch {KILL_RANK_AT}: loss")
@@ -95,12 +101,12 @@ def test_a_script_ends_as_if_neither_a_rank_nor_a_pod_had_been_killed(
 def test_a_script_ends_as_if_a_rank_of_it_had_not_been_killed(
     name: str, installation: Installation, tmp_path: Path
 ) -> None:
-    script, (epochs, size) = PROGRAMS / name, QUICK[name]
+    script, (epochs, size, before, after) = PROGRAMS / name, QUICK[name]
     volume = installation.stage.volume(installation.namespace)
     installation.kubectl(
         "create", "configmap", "scripts", "-n", installation.namespace, f"--from-file={script}"
     )
-    undisturbed = run_undisturbed([*TORCHRUN, str(script)], tmp_path, epochs)
+    undisturbed = run_undisturbed([*before, str(script)], tmp_path, epochs, *after)
     command = ("python", name, "$REGROUP_DIRECTORY", str(epochs))
     stem = script.stem.replace("_", "-")
     jobs = {
@@ -195,11 +201,11 @@ def install_libraries(target: Path, scratch: Path) -> None:
     )
 
 
-def run_undisturbed(script: list[str], folder: Path, epochs: int) -> Path:
+def run_undisturbed(script: list[str], folder: Path, epochs: int, *arguments: str) -> Path:
     """Run two ranks of a script on this machine; returns their final parameters."""
     # Its end does not count: gloo aborts at times when all is done.
     subprocess.run(
-        [sys.executable, *script, str(folder), str(epochs)],
+        [sys.executable, *script, str(folder), str(epochs), *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=False,
         timeout=300,
