@@ -245,7 +245,8 @@ def _run(request: dict[str, Any], outputs: list[int], parent: int) -> object:
     sys.argv = request["arguments"]
     random.seed()
     if "program" in request:
-        return _be_program(request["program"])
+        _be_program(request["program"])
+        return 0
     if request["module"] == AGENT:
         _use_warm_template()
     return importlib.import_module(f"{request['module']}.__main__").main()

@@ -26,17 +26,8 @@ def calibration(dimensions: dict[str, int], ranks: int) -> subprocess.CompletedP
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_both_precisions_and_the_links_between_ranks_are_measured(ranks: int) -> None:
-    ended = calibration(TINY, ranks)
-    assert ended.returncode == 0, ended.stderr
-    found = Calibration.model_validate_json(ended.stdout)
-    assert set(found.rates) == {"bf16", "fp32"}
-    assert (found.ranks, found.links is not None) == (ranks, ranks > 1)
-
-
-@pytest.mark.slow
-def test_the_end_of_a_rank_that_has_measured_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_both_precisions_and_the_links_are_measured_whatever_the_end_of_a_rank(
+    ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By chance gloo aborts a process at the end of Python; here each rank is aborted."""
     ends = """
@@ -46,9 +37,11 @@ def test_the_end_of_a_rank_that_has_measured_is_not_waited_for(
     """
     tmp_path.joinpath("sitecustomize.py").write_text(textwrap.dedent(ends))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    ended = calibration(TINY, ranks=2)
+    ended = calibration(TINY, ranks)
     assert ended.returncode == 0, ended.stderr
-    assert Calibration.model_validate_json(ended.stdout).ranks == 2
+    found = Calibration.model_validate_json(ended.stdout)
+    assert set(found.rates) == {"bf16", "fp32"}
+    assert (found.ranks, found.links is not None) == (ranks, ranks > 1)
 
 
 @pytest.mark.slow

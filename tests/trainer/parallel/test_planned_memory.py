@@ -16,7 +16,9 @@ from tests.support.ranks import Template, generation, succeeded, train_config
 RANKS = 2
 TOLERANCE = 0.12
 WHERE_GRADIENTS_DOMINATE = 0.05
-LENGTH, ELEMENT = 128, {"fp32": 4, "bf16": 2}
+LENGTH, SHORT_LENGTH = 128, 32
+"""The short one is for bf16 where gradients dominate: such steps take a CPU many times as long."""
+ELEMENT = {"fp32": 4, "bf16": 2}
 GPT = {"preset": None, "dimensions": {"layers": 4, "heads": 4, "width": 256}}
 LLAMA = {
     "preset": None,
@@ -51,21 +53,21 @@ Precision = Literal["fp32", "bf16"]
     [
         pytest.param(WIDE, FSDP, 1, 4, "none", "fp32", id="fsdp, accumulating, gradients dominate"),
         pytest.param(WIDE, FSDP, 1, 4, "none", "bf16", id="fsdp, bf16, gradients dominate"),
-        pytest.param(WIDE, ALONE, 1, 4, "none", "fp32", id="one rank, accumulating"),
-        pytest.param(WIDE, SPLIT, 1, 4, "none", "fp32", id="tensor, accumulating"),
+        pytest.param(WIDE, ALONE, 1, 2, "none", "fp32", id="one rank, accumulating"),
+        pytest.param(WIDE, SPLIT, 1, 2, "none", "fp32", id="tensor, accumulating"),
         pytest.param(WIDE, STAGED, 1, 4, "none", "fp32", id="pipeline, accumulating"),
-        pytest.param(WIDE, SPLIT, 1, 4, "none", "bf16", id="tensor, bf16"),
+        pytest.param(WIDE, SPLIT, 1, 2, "none", "bf16", id="tensor, bf16"),
         pytest.param(WIDE, STAGED, 1, 4, "none", "bf16", id="pipeline, bf16"),
         pytest.param(WIDE, STAGED_SHARDS, 1, 8, "none", "fp32", id="pipeline of shards"),
         pytest.param(GPT, SPLIT, 16, 32, "selective", "fp32", id="tensor, cheap parts recomputed"),
         pytest.param(GPT, FSDP, 8, 4, "none", "fp32", id="fsdp, a share of half a micro-batch"),
         pytest.param(GPT, SLICED, 8, 8, "none", "fp32", id="slices of sequences"),
         pytest.param(GPT, DDP, 4, 16, "none", "fp32", id="ddp, accumulating"),
-        pytest.param(GPT, DDP, 8, 16, "none", "bf16", id="ddp, bf16"),
+        pytest.param(GPT, DDP, 4, 8, "none", "bf16", id="ddp, bf16"),
         pytest.param(GPT, DDP, 16, 32, "selective", "fp32", id="ddp, cheap parts recomputed"),
         pytest.param(GPT, ZERO, 4, 8, "none", "fp32", id="zero"),
         pytest.param(GPT, FSDP, 8, 32, "none", "fp32", id="fsdp, accumulating"),
-        pytest.param(GPT, FSDP, 8, 16, "none", "bf16", id="fsdp, bf16"),
+        pytest.param(GPT, FSDP, 4, 8, "none", "bf16", id="fsdp, bf16"),
         pytest.param(GPT, FSDP, 16, 32, "full", "fp32", id="fsdp, all recomputed"),
         pytest.param(LLAMA, FSDP, 8, 16, "none", "fp32", id="llama, fsdp"),
     ],
@@ -80,6 +82,7 @@ def test_the_peak_of_a_step_is_as_planned(
     checkpointing: Checkpointing,
     precision: Precision,
 ) -> None:
+    length = SHORT_LENGTH if model is WIDE and precision == "bf16" else LENGTH
     config = train_config(
         model=model,
         parallelism={
@@ -93,7 +96,7 @@ def test_the_peak_of_a_step_is_as_planned(
             "steps": STEPS,
             "global_batch_size": samples,
             "micro_batch_size": micro_batch,
-            "sequence_length": LENGTH,
+            "sequence_length": length,
             "activation_checkpointing": checkpointing,
             "precision": precision,
         },
@@ -105,7 +108,7 @@ def test_the_peak_of_a_step_is_as_planned(
     succeeded(outcomes)
     measured = max(int((tmp_path / str(rank)).read_text()) for rank in range(ranks))
     shape, layout = of_model(config.model, 256), Layout(grid, micro_batch, checkpointing)
-    planned = estimate(shape, layout, Batch(samples, LENGTH), ELEMENT[precision])
+    planned = estimate(shape, layout, Batch(samples, length), ELEMENT[precision])
     print(f"planned / measured: {planned.total / measured:.3f} of {measured / 1e6:.1f} MB")
     tolerance = WHERE_GRADIENTS_DOMINATE if model is WIDE else TOLERANCE
     assert planned.total == pytest.approx(measured, rel=tolerance), (
