@@ -65,7 +65,10 @@ async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
 )
 @pytest.mark.parametrize(
     "route",
-    ["GET status", "GET watch", "PUT desired", "POST lost", "GET agent", "POST heartbeat/x"],
+    [
+        *("GET status", "GET watch", "PUT desired", "POST lost", "GET agent", "POST heartbeat/x"),
+        "GET heartbeats/0?member=x",
+    ],
 )
 async def test_everything_below_v1_wants_the_token(
     setup: Setup, header: dict[str, str], route: str
@@ -162,9 +165,9 @@ async def test_a_steady_coordinator_ticks_seldom_and_wakes_at_once(
     ticks: list[float] = []
     tick = setup.core.tick
 
-    def noted(now: float) -> list[Effect]:
+    def noted(now: float, read_until: float) -> list[Effect]:
         ticks.append(now)
-        return tick(now)
+        return tick(now, read_until)
 
     monkeypatch.setattr(setup.core, "tick", noted)
     monkeypatch.setattr(setup.core, "pause", lambda _: SELDOM)

@@ -32,6 +32,7 @@ class Listening:
 
     _runner: web.AppRunner
     _listener: asyncio.Server
+    _connections: Connections
 
     @property
     def addresses(self) -> list[Any]:
@@ -42,6 +43,7 @@ class Listening:
         """Serve no more."""
         self._listener.close()
         await self._runner.cleanup()
+        self._connections.abort_handed_over()
 
 
 class Connections:
@@ -55,6 +57,8 @@ class Connections:
         """The one that has been idle for longest first."""
         self._held: set[asyncio.BaseTransport] = set()
         """WebSockets. Their messages are not seen here."""
+        self._handed_over: set[asyncio.BaseTransport] = set()
+        """Those that aiohttp has let go."""
         self.refused = 0
         """Connections that were closed because there were too many."""
 
@@ -75,7 +79,7 @@ class Connections:
         listener = await loop.create_server(
             lambda: _Counted(self, make()), address, port, reuse_address=True, backlog=1024
         )
-        return Listening(runner, listener)
+        return Listening(runner, listener, self)
 
     def open(self, transport: asyncio.BaseTransport) -> None:
         """A connection was accepted. One is closed if there are too many: the oldest that has not
@@ -107,8 +111,23 @@ class Connections:
             del self._proven[transport]
             self._held.add(transport)
 
+    def hand_over(self, transport: asyncio.Transport, to: asyncio.Protocol) -> None:
+        """`to` gets from now on what arrives over a connection. aiohttp forgets it, so that a
+        handler's answer does not go out. It is idle between calls of `request`, as others are.
+        """
+        counted = transport.get_protocol()
+        assert isinstance(counted, _Counted), "the connection came in by `listen`"
+        counted.hand_over(to)
+        self._handed_over.add(transport)
+
+    def abort_handed_over(self) -> None:
+        """Close the connections that aiohttp does not know."""
+        for transport in [*self._handed_over]:
+            _abort(transport)
+
     def close(self, transport: asyncio.BaseTransport) -> None:
         """The connection is closed."""
+        self._handed_over.discard(transport)
         self._proven.pop(transport, None)
         self._held.discard(transport)
         if (timer := self._unproven.pop(transport, None)) is not None:
@@ -125,8 +144,20 @@ class _Counted(asyncio.Protocol):
 
     def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
         self._connections = connections
-        self._inner = inner
         self._transport: asyncio.BaseTransport | None = None
+        self._pass_to(inner)
+
+    def hand_over(self, to: asyncio.Protocol) -> None:
+        """Pass everything on to another protocol. To aiohttp the connection is lost, but open: it
+        would close its transport.
+        """
+        former = self._inner
+        self._pass_to(to)
+        former.transport = None  # type: ignore[attr-defined]
+        former.connection_lost(None)
+
+    def _pass_to(self, inner: asyncio.Protocol) -> None:
+        self._inner = inner
         self.data_received = inner.data_received  # type: ignore[method-assign]
         self.eof_received = inner.eof_received  # type: ignore[method-assign]
         self.pause_writing = inner.pause_writing  # type: ignore[method-assign]

@@ -1,0 +1,52 @@
+"""A coordinator of which only the heartbeats exist: it takes frames, and answers as a test wants."""
+
+from __future__ import annotations
+
+import socket
+from http.server import BaseHTTPRequestHandler
+
+from regroup_trainer.system.heartbeat_line import ACCEPTED, Frame, FrameBuffer, Kind
+from tests.support.loopback_server import LoopbackServer, QuietHandler
+
+
+class FrameServer(LoopbackServer):
+    """Keeps what arrives. Answers while `answers`, and only those that want it."""
+
+    def __init__(self) -> None:
+        self.answers = True
+        self.answer = Kind.HEARD
+        self.requests: list[str] = []
+        self.frames: list[Frame] = []
+        self._lines: list[socket.socket] = []
+        super().__init__("127.0.0.1", 0)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def drop(self) -> None:
+        """Close all connections, as the end of a process does."""
+        for line in self._lines:
+            line.shutdown(socket.SHUT_RDWR)
+        self._lines.clear()
+
+    def serve(self, line: socket.socket) -> None:
+        """Take frames until the connection ends."""
+        self._lines.append(line)
+        line.sendall(ACCEPTED)
+        frames = FrameBuffer()
+        while data := line.recv(4096):
+            for frame in frames.add(data):
+                self.frames.append(frame)
+                if self.answers and frame.wants_answer:
+                    line.sendall(Frame(self.answer, frame.stamp).encode())
+
+    def _handler(server) -> type[BaseHTTPRequestHandler]:  # noqa: N805
+        class Handler(QuietHandler):
+            def do_GET(self) -> None:
+                server.requests.append(self.path)
+                server.serve(self.connection)
+                self.close_connection = True
+
+        return Handler
