@@ -78,9 +78,12 @@ class StubCoordinator:
         self.tokens.add(request.headers["Authorization"])
         assert request.transport is not None
         request.transport.write(ACCEPTED)
-        request.transport.set_protocol(HeartbeatReader(request.transport, self._note_frame))
-        await asyncio.Event().wait()
-        raise AssertionError
+        over = asyncio.Event()
+        request.transport.set_protocol(
+            HeartbeatReader(request.transport, self._note_frame, over.set)
+        )
+        await over.wait()
+        return web.Response()
 
     def _note_frame(self, frame: Frame) -> bool:
         self.frames.append(frame)

@@ -86,8 +86,9 @@ class Heartbeat(threading.Thread):
 
     @url.setter
     def url(self, url: str) -> None:
-        self._url = url
-        self._wake()
+        moved, self._url = url != self._url, url
+        if moved:
+            self._wake()
 
     def run(self) -> None:
         """Send heartbeats until `stop`."""

@@ -406,9 +406,9 @@ class Server:
             self.connections.request(transport)
             return self._on_frame(index, name, frame)
 
-        reader = HeartbeatReader(transport, on_frame)
-        reader.begin()
+        reader = HeartbeatReader(transport, on_frame, lambda: self.connections.close(transport))
         self.connections.hand_over(transport, reader)
+        reader.begin()
         return web.Response()  # to nobody
 
     def _on_frame(self, index: int, name: str, frame: Frame) -> bool:

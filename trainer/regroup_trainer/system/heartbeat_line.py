@@ -20,7 +20,7 @@ ACCEPTED: Final = (
 KEEPALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3))
 """A peer whose machine has died is found by the kernel within two minutes."""
 MOST_FRAMES: Final = 64
-"""Of those that arrive together are looked at, the newest."""
+"""That are read of a connection before others have their turn."""
 _FRAME: Final = struct.Struct("!BBxxIQ")
 _MOST_MILLISECONDS: Final = 2**32 - 1
 _READ_BYTES: Final = 4096
@@ -36,6 +36,9 @@ class Kind(IntEnum):
     """The answer to who wants one."""
     UNKNOWN = 4
     """The answer to who is no member."""
+
+
+_KINDS: Final = {kind.value: kind for kind in Kind}
 
 
 class Frame(NamedTuple):
@@ -56,8 +59,10 @@ class Frame(NamedTuple):
     @classmethod
     def decode(cls, text: bytes) -> Self:
         """Read one. Raises ValueError for a kind that is not known."""
-        kind, wants_answer, delay, stamp = _FRAME.unpack(text)
-        return cls(Kind(kind), stamp, bool(wants_answer), delay / 1000)
+        number, wants_answer, delay, stamp = _FRAME.unpack(text)
+        if (kind := _KINDS.get(number)) is None:
+            raise ValueError(f"{number} is no kind of frame")
+        return cls(kind, stamp, bool(wants_answer), delay / 1000)
 
 
 class FrameBuffer:
@@ -67,22 +72,31 @@ class FrameBuffer:
         self._rest = b""
 
     def add(self, data: bytes) -> list[Frame]:
-        """The newest frames that are whole now. Raises ValueError when one cannot be read."""
+        """The frames that are whole now. Raises ValueError when one cannot be read."""
         data = self._rest + data if self._rest else data
         size, whole = _FRAME.size, len(data) - len(data) % _FRAME.size
         self._rest = data[whole:]
-        first = max(0, whole - MOST_FRAMES * size)
-        return [Frame.decode(data[at : at + size]) for at in range(first, whole, size)]
+        return [Frame.decode(data[at : at + size]) for at in range(0, whole, size)]
 
 
-class HeartbeatReader(asyncio.Protocol):
+_BUFFER: Final = memoryview(bytearray(MOST_FRAMES * _FRAME.size))
+"""For all connections of a process, which read in turn. asyncio would take 256 KiB for each read."""
+
+
+class HeartbeatReader(asyncio.BufferedProtocol):
     """The coordinator's end. `on_frame` gets the newest frame that has arrived, with the greatest
-    delay of all, and returns whether its sender is known.
+    delay of all, and returns whether its sender is known; `on_end` is called at the end.
     """
 
-    def __init__(self, transport: asyncio.Transport, on_frame: Callable[[Frame], bool]) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        on_frame: Callable[[Frame], bool],
+        on_end: Callable[[], object],
+    ) -> None:
         self._transport = transport
         self._on_frame = on_frame
+        self._on_end = on_end
         self._frames = FrameBuffer()
 
     def begin(self) -> None:
@@ -90,10 +104,18 @@ class HeartbeatReader(asyncio.Protocol):
         keep_alive(self._transport.get_extra_info("socket"))
         self._transport.write(ACCEPTED)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """Where asyncio puts what arrives."""
+        return _BUFFER
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """The connection is over."""
+        self._on_end()
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Handle frames. Whoever sends anything else is not heard any more."""
         try:
-            frames = self._frames.add(data)
+            frames = self._frames.add(bytes(_BUFFER[:nbytes]))
         except ValueError:
             self._transport.abort()
             return

@@ -111,13 +111,15 @@ class Connections:
             del self._proven[transport]
             self._held.add(transport)
 
-    def hand_over(self, transport: asyncio.Transport, to: asyncio.Protocol) -> None:
-        """`to` gets from now on what arrives over a connection. aiohttp forgets it, so that a
-        handler's answer does not go out. It is idle between calls of `request`, as others are.
+    def hand_over(self, transport: asyncio.Transport, to: asyncio.BaseProtocol) -> None:
+        """`to` gets from now on what arrives over a connection, and calls `close` at its end.
+        aiohttp forgets it, so that a handler's answer does not go out. The connection is idle
+        between calls of `request`, as others are.
         """
         counted = transport.get_protocol()
         assert isinstance(counted, _Counted), "the connection came in by `listen`"
-        counted.hand_over(to)
+        counted.let_go()
+        transport.set_protocol(to)
         self._handed_over.add(transport)
 
     def abort_handed_over(self) -> None:
@@ -144,20 +146,8 @@ class _Counted(asyncio.Protocol):
 
     def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
         self._connections = connections
-        self._transport: asyncio.BaseTransport | None = None
-        self._pass_to(inner)
-
-    def hand_over(self, to: asyncio.Protocol) -> None:
-        """Pass everything on to another protocol. To aiohttp the connection is lost, but open: it
-        would close its transport.
-        """
-        former = self._inner
-        self._pass_to(to)
-        former.transport = None  # type: ignore[attr-defined]
-        former.connection_lost(None)
-
-    def _pass_to(self, inner: asyncio.Protocol) -> None:
         self._inner = inner
+        self._transport: asyncio.BaseTransport | None = None
         self.data_received = inner.data_received  # type: ignore[method-assign]
         self.eof_received = inner.eof_received  # type: ignore[method-assign]
         self.pause_writing = inner.pause_writing  # type: ignore[method-assign]
@@ -167,6 +157,11 @@ class _Counted(asyncio.Protocol):
         self._transport = transport
         self._inner.connection_made(transport)
         self._connections.open(transport)
+
+    def let_go(self) -> None:
+        """To aiohttp the connection is lost. It stays open: aiohttp would close its transport."""
+        self._inner.transport = None  # type: ignore[attr-defined]
+        self._inner.connection_lost(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:
