@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
-from regroup_trainer.coordinator.server import LONGEST_DELAY_SECONDS
+from regroup_trainer.coordinator.core import Coordinator
+from regroup_trainer.coordinator.server import LONGEST_DELAY_SECONDS, Server
 from regroup_trainer.system.heartbeat_line import UPGRADE, Frame, Kind
-from tests.support.coordinator_server import BEARER, Setup, serving
+from tests.support.coordinator_server import BEARER, TOKEN, Setup, serving
+from tests.support.coordinator_simulation import make_desired
 from tests.support.generations import make_hello
 from tests.support.waiting import until
 
@@ -66,28 +67,12 @@ async def line_of(setup: Setup, name: str = "uid-0") -> AsyncIterator[Line]:
     writer.write(request_for(name))
     async with asyncio.timeout(30):
         assert b" 101 " in (await reader.readuntil(b"\r\n\r\n"))
-    yield Line(reader, writer)
-    writer.close()
-    with contextlib.suppress(ConnectionError):
-        await writer.wait_closed()
-
-
-@contextlib.contextmanager
-def beating_thread(setup: Setup) -> Iterator[None]:
-    """An agent whose heartbeats come whatever this process's event loop does."""
-    over = threading.Event()
-    with socket.create_connection(address_of(setup)) as connected:
-        connected.sendall(request_for("uid-0"))
-
-        def beat() -> None:
-            while not over.wait(0.02):
-                connected.sendall(Frame(Kind.ALIVE, time.monotonic_ns()).encode())
-
-        thread = threading.Thread(target=beat)
-        thread.start()
-        yield
-        over.set()
-        thread.join()
+    try:
+        yield Line(reader, writer)
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 async def test_frames_say_that_a_member_lives_and_how_late_they_are(setup: Setup) -> None:
@@ -176,34 +161,27 @@ async def test_the_longest_silent_connection_makes_room_for_the_successors_of_de
 
 
 async def test_what_a_busy_loop_has_not_read_yet_is_not_held_against_a_member(
-    setup: Setup,
+    tmp_path: Path,
 ) -> None:
-    """Each round of the loop takes as long as a member may be silent, and no tick is so late that
-    all deadlines begin anew.
-    """
-    socket_of = await setup.join(make_hello())
-    members = setup.core.state.members
-    await until("a member", lambda: "uid-0" in members)
-    loop, rounds = asyncio.get_running_loop(), 0
-
-    def work() -> None:
-        nonlocal rounds
-        rounds += 1
-        until_then = time.monotonic() + 1.1 * TIMEOUT
-        while time.monotonic() < until_then:
-            pass
-        if rounds < 8:
-            loop.call_soon(work)
-
-    with beating_thread(setup):
-        await until("its heartbeats", lambda: members["uid-0"].last_seen > 0)
-        loop.call_soon(work)
-        await until("the end of the work", lambda: rounds == 8)
-    assert [member.lost for member in (await setup.status()).members] == [""]
-    await socket_of.close()
+    now = time.monotonic()
+    core = Coordinator(1, "node-c", make_desired(directory=str(tmp_path)), now, 0.0)
+    server = Server(core, TOKEN)
+    async with server.serve("127.0.0.1", 0) as port, aiohttp.ClientSession() as session:
+        setup = Setup(core, server, f"http://127.0.0.1:{port}", session)
+        core.on_message(make_hello(), "uid-0", now)
+        async with line_of(setup) as line:
+            line.send(Frame(Kind.ALIVE, 1))  # it is in the socket now
+            core.state.members.on_seen(core.state.members["uid-0"], now - 60.0)
+            ticking = asyncio.create_task(server.run())
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert "uid-0" in core.state.members
+            core.state.members.on_seen(core.state.members["uid-0"], now - 60.0)
+            await until("the loss of who is silent", lambda: "uid-0" not in core.state.members)
+            ticking.cancel()
 
 
-async def test_a_member_that_is_silent_is_lost_while_the_loop_is_busy_too(setup: Setup) -> None:
+async def test_a_member_that_is_silent_is_lost_after_its_timeout(setup: Setup) -> None:
     socket_of = await setup.join(make_hello())
     members = setup.core.state.members
     await until("a member", lambda: "uid-0" in members)
