@@ -35,6 +35,7 @@ type Heartbeats struct {
 	conn      net.Conn
 	in        *bufio.Reader
 	connected float64
+	patience  Patience
 	asked     float64 // when a frame wanted an answer for the last time
 	awaits    bool    // that answer has not come
 }
@@ -59,9 +60,9 @@ func (h *Heartbeats) run() {
 
 func (h *Heartbeats) beat(kind byte, delay, interval float64) error {
 	patience, now := math.Max(1, interval), monotonic()
-	if h.awaits && now-h.asked >= patience {
+	if h.awaits && now-h.asked >= patience*h.patience.factor() {
 		h.agent.group.traffic.lag(now - h.asked)
-		h.disconnect()
+		h.patience.note(true)
 		return errNoAnswer
 	}
 	if h.conn == nil {
@@ -90,7 +91,7 @@ func (h *Heartbeats) connect(patience float64) error {
 	}
 	h.conn = counted{raw, &group.traffic}
 	h.in = bufio.NewReaderSize(h.conn, 512)
-	h.conn.SetDeadline(time.Now().Add(seconds(patience)))
+	h.conn.SetDeadline(time.Now().Add(seconds(patience * h.patience.factor())))
 	_, err = fmt.Fprintf(h.conn, "GET /v1/heartbeats/%d?member=%s HTTP/1.1\r\nHost: %s\r\n"+
 		"Accept-Encoding: identity\r\nAuthorization: Bearer %s\r\nConnection: Upgrade\r\n"+
 		"Upgrade: regroup-heartbeats\r\n\r\n", h.agent.hello.index, h.agent.hello.member,
@@ -103,6 +104,9 @@ func (h *Heartbeats) connect(patience float64) error {
 		err = errNoUpgrade
 	}
 	h.connected = monotonic()
+	if err == nil || isLate(err) {
+		h.patience.note(err != nil)
+	}
 	return err
 }
 
@@ -139,6 +143,7 @@ func (h *Heartbeats) handle(answer []byte) {
 	if sent := float64(binary.BigEndian.Uint64(answer[8:])) / 1e9; h.awaits {
 		h.agent.group.traffic.lag(monotonic() - sent)
 		h.awaits = false
+		h.patience.note(false)
 	}
 	if answer[0] == unknown {
 		h.agent.reconnect()

@@ -14,9 +14,10 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from urllib.parse import quote, urlsplit
 
+from regroup_trainer.protocol.backoff import Patience
 from regroup_trainer.system.heartbeat_line import (
     HEADERS,
     Frame,
@@ -76,6 +77,7 @@ class Heartbeat(threading.Thread):
         self._asked_at = 0.0
         """Monotonic time of the last frame that wanted an answer."""
         self._awaits_answer = False
+        self._patience = Patience()
         self._unanswered_since: float | None = None
         """Monotonic time of the first heartbeat without an answer since the last answer."""
 
@@ -104,8 +106,10 @@ class Heartbeat(threading.Thread):
 
     def unheard_seconds(self) -> float:
         """Since the first heartbeat that was not answered; 0 while they are answered."""
-        since = self._unanswered_since
-        return 0.0 if since is None else time.monotonic() - since
+        now, since = time.monotonic(), self._unanswered_since
+        if since is None and self._awaits_answer and now - self._asked_at >= self._answer_seconds:
+            since = self._asked_at
+        return 0.0 if since is None else now - since
 
     def stop(self) -> None:
         """End the thread after the current heartbeat."""
@@ -121,8 +125,10 @@ class Heartbeat(threading.Thread):
         return min(self.seconds, RETRY_SECONDS)
 
     @property
-    def _patience(self) -> float:
-        """Seconds for an answer."""
+    def _answer_seconds(self) -> float:
+        """After which an answer is missed. A busy coordinator may get longer than that before the
+        connection is given up.
+        """
         return max(1.0, self.seconds)
 
     def _beat(self, delay: float) -> None:
@@ -137,7 +143,9 @@ class Heartbeat(threading.Thread):
                 self._send_frame(self._sender, delay, sent)
             else:
                 self._request(delay)
-        except (OSError, http.client.HTTPException):
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, TimeoutError) and self._connection is not None:
+                self._patience.note(late=True)
             since = self._asked_at if self._awaits_answer else sent
             self._unanswered_since = self._unanswered_since or since
             self._disconnect()
@@ -146,15 +154,16 @@ class Heartbeat(threading.Thread):
         """Look the name up each time: a new coordinator has another address under it."""
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or 80
-        connection = http.client.HTTPConnection(host, port, timeout=self._patience)
-        self._connection, self._connected_to = connection, url
-        connection.request("GET", self._frames_path, headers={**self._headers, **HEADERS})
-        answer = connection.getresponse()
-        answer.read()
+        connection = http.client.HTTPConnection(host, port, timeout=self._answer_seconds)
+        self._connected_to = url
+        connection.connect()
+        self._connection = connection
+        connection.sock.settimeout(self._answer_seconds * self._patience.factor)
+        answer = self._exchange(connection, "GET", self._frames_path, HEADERS)
         if answer.status == http.HTTPStatus.SWITCHING_PROTOCOLS:
             keep_alive(connection.sock)
             self._sender, self._connected_at = HeartbeatSender(connection.sock), time.monotonic()
-            self._unanswered_since = None
+            self._on_answer()
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -167,12 +176,30 @@ class Heartbeat(threading.Thread):
         """A heartbeat to who takes no frames."""
         assert self._connection is not None
         path = f"{self._path}?delay={delay:.3f}" if self.is_warm else self._cold_path
-        self._connection.request("POST", path, headers={**self._headers, "Content-Length": "0"})
-        answer = self._connection.getresponse()
-        answer.read()
-        self._unanswered_since = None
+        answer = self._exchange(self._connection, "POST", path, {"Content-Length": "0"})
+        self._on_answer()
         if answer.status == http.HTTPStatus.NOT_FOUND:
             self._on_unknown()
+
+    def _exchange(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+    ) -> http.client.HTTPResponse:
+        """Send a request and read the answer."""
+        self._asked_at, self._awaits_answer = time.monotonic(), True
+        connection.request(method, path, headers={**self._headers, **headers})
+        answer = connection.getresponse()
+        answer.read()
+        self._awaits_answer = False
+        return answer
+
+    def _on_answer(self) -> None:
+        """The coordinator lives."""
+        self._awaits_answer, self._unanswered_since = False, None
+        self._patience.note(late=False)
 
     # --- frames -----------------------------------------------------------------------------------
 
@@ -184,7 +211,8 @@ class Heartbeat(threading.Thread):
         sender.send(Frame(kind, int(now * 1e9), wants, delay))
 
     def _require_answer(self, now: float) -> None:
-        if self._awaits_answer and now - self._asked_at >= self._patience:
+        seconds = self._answer_seconds * self._patience.factor
+        if self._awaits_answer and now - self._asked_at >= seconds:
             raise TimeoutError("no answer to a heartbeat")
 
     def _await(self, due: float, woken: socket.socket) -> float:
@@ -218,7 +246,7 @@ class Heartbeat(threading.Thread):
         except OSError:
             self._disconnect()
             return False
-        self._awaits_answer, self._unanswered_since = False, None
+        self._on_answer()
         if any(answer.kind is Kind.UNKNOWN for answer in answers):
             self._on_unknown()
         return True

@@ -26,6 +26,12 @@ SPARE_CONNECTIONS = 32
 """Beyond those of the workers: for the operator, probes, metrics, and agents that reconnect."""
 
 
+BACKLOG = 4096
+"""Connections that wait to be accepted: of all agents of a large job, whose coordinator has started
+again. The kernel allows as many by default.
+"""
+
+
 @dataclass(frozen=True)
 class Listening:
     """A server that listens until `cleanup`."""
@@ -77,7 +83,7 @@ class Connections:
         make, loop = runner.server, asyncio.get_running_loop()
         assert make is not None, "the runner is set up"
         listener = await loop.create_server(
-            lambda: _Counted(self, make()), address, port, reuse_address=True, backlog=1024
+            lambda: _Counted(self, make()), address, port, reuse_address=True, backlog=BACKLOG
         )
         return Listening(runner, listener, self)
 
