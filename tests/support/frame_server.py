@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from http.server import BaseHTTPRequestHandler
 
 from regroup_trainer.system.heartbeat_line import ACCEPTED, Frame, FrameBuffer, Kind
@@ -10,10 +11,13 @@ from tests.support.loopback_server import LoopbackServer, QuietHandler
 
 
 class FrameServer(LoopbackServer):
-    """Keeps what arrives. Answers while `answers`, and only those that want it."""
+    """Keeps what arrives. Answers as a coordinator does, while `answers`."""
 
     def __init__(self) -> None:
         self.answers = True
+        self.accepts = threading.Event()
+        """Cleared: the handshake does not end."""
+        self.accepts.set()
         self.answer = Kind.HEARD
         self.requests: list[str] = []
         self.frames: list[Frame] = []
@@ -34,12 +38,14 @@ class FrameServer(LoopbackServer):
     def serve(self, line: socket.socket) -> None:
         """Take frames until the connection ends."""
         self._lines.append(line)
+        self.accepts.wait(60)
         line.sendall(ACCEPTED)
         frames = FrameBuffer()
         while data := line.recv(4096):
             for frame in frames.add(data):
                 self.frames.append(frame)
-                if self.answers and frame.wants_answer:
+                is_due = frame.wants_answer or self.answer is Kind.UNKNOWN
+                if self.answers and is_due:
                     line.sendall(Frame(self.answer, frame.stamp).encode())
 
     def _handler(server) -> type[BaseHTTPRequestHandler]:  # noqa: N805

@@ -89,6 +89,21 @@ def test_silence_counts_from_the_first_frame_whose_answer_does_not_come(
         stop(heartbeat)
 
 
+def test_a_coordinator_that_is_slow_to_accept_is_given_more_time_each_time(
+    heartbeat: Heartbeat,
+) -> None:
+    """Its silence counts all the same. Each try would cost it as much as one that succeeds."""
+    with FrameServer() as server:
+        server.accepts.clear()
+        heartbeat.url = server.url
+        heartbeat.start()
+        wait_until("silence", lambda: heartbeat.unheard_seconds() > 4.5)
+        assert len(server.requests) <= 3, "after 1 and 2 seconds, and then 4"
+        server.accepts.set()
+        wait_until("an answer", lambda: heartbeat.unheard_seconds() == 0.0)
+        stop(heartbeat)
+
+
 def test_a_coordinator_that_dies_is_looked_for_at_once_although_heartbeats_are_rare(
     heartbeat: Heartbeat,
 ) -> None:

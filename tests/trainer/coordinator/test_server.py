@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -48,7 +49,7 @@ from regroup_trainer.system.server_connections import SPARE_CONNECTIONS
 from tests.support.coordinator_server import BEARER, TOKEN, Setup, serving
 from tests.support.coordinator_simulation import make_desired
 from tests.support.generations import make_hello
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 
 SELDOM = 0.3
 FIRST = GenerationNumber(1, 1)
@@ -405,6 +406,27 @@ async def test_agents_get_through_while_silent_connections_fill_the_port(setup: 
         writer.close()
     await other.close()
     await socket.close()
+
+
+async def test_agents_that_have_given_up_meanwhile_cost_no_handshake(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A coordinator that is behind finds their requests, and the end of their connections."""
+    prepared: list[aiohttp.web.WebSocketResponse] = []
+    monkeypatch.setattr(
+        server_module.web.WebSocketResponse, "prepare", lambda socket, _: prepared.append(socket)
+    )
+    host, port = setup.url.removeprefix("http://").split(":")
+    text = f"GET /v1/agent HTTP/1.1\r\nHost: h\r\nAuthorization: {BEARER['Authorization']}\r\n"
+    text += "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    text += "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    for _ in range(20):
+        with socket.create_connection((host, int(port))) as given_up:
+            given_up.sendall(text.encode())
+    await until("their end", lambda: len(setup.server.connections) == 0)
+    await setup.status()
+    assert prepared == []
+    assert caplog.text == ""
 
 
 async def test_an_agent_that_says_nothing_is_not_waited_for(

@@ -265,6 +265,8 @@ class Server:
     async def _authenticate(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
+        if request.transport is None or request.transport.is_closing():
+            return web.Response()  # to nobody: a peer that gave up costs no more than this
         self.connections.request(request.transport)
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if hmac.compare_digest(given, b"Bearer " + self._token):
