@@ -1,4 +1,4 @@
-"""A coordinator of which only the heartbeats exist: it takes frames, and answers as a test wants."""
+"""A coordinator that knows nothing but heartbeats: it answers frames as a test wants."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ def backoff_seconds(failures: int, first: float, longest: float) -> float:
 
 
 class Patience:
-    """How many times longer than usual to wait for an answer: twice as long after each one that came
+    """How many times longer than usual to wait for an answer: twice as long after each that came
     too late.
 
-    A try that is given up costs a busy process as much as one that succeeds. If all gave up at once,
+    A try that is given up costs a busy process as much as one that succeeds. If everybody gave up
     each time, it would work for nobody, and for ever.
     """
 

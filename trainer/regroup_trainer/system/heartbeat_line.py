@@ -80,7 +80,7 @@ class FrameBuffer:
 
 
 _BUFFER: Final = memoryview(bytearray(MOST_FRAMES * _FRAME.size))
-"""For all connections of a process, which read in turn. asyncio would take 256 KiB for each read."""
+"""For all connections of a process, which read in turn. asyncio would take 256 KiB each time."""
 
 
 class HeartbeatReader(asyncio.BufferedProtocol):
