@@ -29,6 +29,10 @@ class FrameServer(LoopbackServer):
         """Where it listens."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
+    def has_frames(self, count: int) -> bool:
+        """Whether so many have come."""
+        return len(self.frames) >= count
+
     def drop(self) -> None:
         """Close all connections, as the end of a process does."""
         for line in self._lines:

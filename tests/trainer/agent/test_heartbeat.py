@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -139,9 +140,9 @@ def test_connections_that_are_closed_at_once_are_not_made_anew_without_a_pause(
         heartbeat.start()
         begun = time.monotonic()
         for count in range(1, 4):
-            wait_until("a connection", lambda count=count: len(server.requests) == count)
-            wait_until("a frame", lambda count=count: len(server.frames) == count)
+            wait_until("a frame", partial(server.has_frames, count))
             server.drop()
+        assert len(server.requests) == 3
         assert time.monotonic() - begun > 1.8
         stop(heartbeat)
 
