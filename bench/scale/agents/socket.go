@@ -39,7 +39,7 @@ type Socket struct {
 
 // dial connects and upgrades. As the agent does, it gives up after two seconds, or has more patience.
 func dial(address, path, token string, traffic *Traffic, patience float64) (*Socket, error) {
-	until := time.Now().Add(seconds(connectSeconds * patience))
+	until := time.Now().Add(seconds(connectSeconds * (1 + patience)))
 	raw, err := net.DialTimeout("tcp", address, seconds(connectSeconds))
 	if err != nil {
 		return nil, fmt.Errorf("nobody is there: %v", err)

@@ -32,7 +32,7 @@ LONGEST_PAUSE_SECONDS = 1.0
 ATTEMPTS_BEFORE_WARNING = 10
 """Attempts in a row that fail before the log reports it."""
 CONNECT_SECONDS = 2.0
-"""For TCP. A coordinator that is busy gets longer for the handshake, if it was too late before."""
+"""For TCP, and beyond that for the handshake: longer, if the coordinator was too late before."""
 CLOSE_SECONDS = 0.2
 """For the closing handshake: a coordinator that is gone does not answer it."""
 PING_SECONDS = 2.0
@@ -166,7 +166,7 @@ class CoordinatorConnection:
         """Raises as `ws_connect` does. No answer to TCP is a ClientError: nobody is there."""
         factor = self._patience.factor
         try:
-            async with asyncio.timeout(CONNECT_SECONDS * factor):
+            async with asyncio.timeout(CONNECT_SECONDS * (1.0 + factor)):
                 return await session.ws_connect(
                     self._socket_url,
                     heartbeat=PING_SECONDS * max(1.0, factor / PATIENCE_OF_PINGS),

@@ -75,7 +75,7 @@ class Heartbeat(threading.Thread):
         """None while heartbeats are requests."""
         self._connected_at = 0.0
         self._asked_at = 0.0
-        """Monotonic time of the last frame that wanted an answer."""
+        """Monotonic time of the last request, or frame that wanted an answer."""
         self._awaits_answer = False
         self._patience = Patience()
         self._unanswered_since: float | None = None

@@ -400,8 +400,7 @@ class Server:
         name, transport = request.query.get("member", "")[:NAME_LIMIT], request.transport
         if not name or request.headers.get("Upgrade") != UPGRADE:
             raise web.HTTPBadRequest(text=f"an upgrade to {UPGRADE}, for a member, is expected")
-        if transport is None:
-            raise ConnectionResetError
+        assert transport is not None, "_authenticate has looked"
         index = int(request.match_info["index"])
 
         def on_frame(frame: Frame) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 MOST_PATIENCE: Final = 8.0
+"""Times as long as usual."""
 
 
 def backoff_seconds(failures: int, first: float, longest: float) -> float:
