@@ -19,6 +19,7 @@ from urllib.request import Request, urlopen
 
 import aiohttp
 import pytest
+from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
@@ -412,10 +413,8 @@ async def test_agents_that_have_given_up_meanwhile_cost_no_handshake(
     setup: Setup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A coordinator that is behind finds their requests, and the end of their connections."""
-    prepared: list[aiohttp.web.WebSocketResponse] = []
-    monkeypatch.setattr(
-        server_module.web.WebSocketResponse, "prepare", lambda socket, _: prepared.append(socket)
-    )
+    prepared: list[web.WebSocketResponse] = []
+    monkeypatch.setattr(web.WebSocketResponse, "prepare", lambda one, _: prepared.append(one))
     host, port = setup.url.removeprefix("http://").split(":")
     text = f"GET /v1/agent HTTP/1.1\r\nHost: h\r\nAuthorization: {BEARER['Authorization']}\r\n"
     text += "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
