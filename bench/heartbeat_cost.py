@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from bench.harness import Plan, Values, command
-from regroup_trainer.system.heartbeat_line import HEADERS, Frame, Kind
+from regroup_trainer.system.heartbeat_line import HEADERS, Beat, Kind
 from tests.support.coordinator_server import BEARER, Setup, serving
 from tests.support.generations import make_hello
 
@@ -93,7 +93,7 @@ def _beat(subject: str, member: str, is_last: bool) -> bytes:
     if subject == "requests":
         return _text(f"POST /v1/heartbeat/{member}?delay=0.001", {"Content-Length": "0"})
     wants_answer = subject == "answered" or is_last
-    return Frame(Kind.ALIVE, time.monotonic_ns(), wants_answer).encode()
+    return Beat(Kind.ALIVE, time.monotonic_ns(), wants_answer).encode()
 
 
 def _text(request: str, headers: dict[str, str]) -> bytes:

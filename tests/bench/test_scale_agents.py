@@ -32,7 +32,7 @@ from regroup_trainer.protocol.generation import (
 )
 from regroup_trainer.protocol.message import Message
 from regroup_trainer.protocol.record_transfer import RecordIntake
-from regroup_trainer.system.heartbeat_line import ACCEPTED, Frame, HeartbeatReader, Kind
+from regroup_trainer.system.heartbeat_line import ACCEPTED, Beat, HeartbeatReader, Kind
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
@@ -47,7 +47,7 @@ class StubCoordinator:
         self.records = KnownRecords()
         self.heard: list[str] = []
         self.requests: list[str] = []
-        self.frames: list[Frame] = []
+        self.frames: list[Beat] = []
         self.tokens: set[str] = set()
         self._socket: web.WebSocketResponse | None = None
 
@@ -85,7 +85,7 @@ class StubCoordinator:
         await over.wait()
         return web.Response()
 
-    def _note_frame(self, frame: Frame) -> bool:
+    def _note_frame(self, frame: Beat) -> bool:
         self.frames.append(frame)
         return True
 

@@ -6,7 +6,7 @@ import socket
 import threading
 from http.server import BaseHTTPRequestHandler
 
-from regroup_trainer.system.heartbeat_line import ACCEPTED, Frame, FrameBuffer, Kind
+from regroup_trainer.system.heartbeat_line import ACCEPTED, Beat, FrameBuffer, Kind
 from tests.support.loopback_server import LoopbackServer, QuietHandler
 
 
@@ -20,7 +20,7 @@ class FrameServer(LoopbackServer):
         self.accepts.set()
         self.answer = Kind.HEARD
         self.requests: list[str] = []
-        self.frames: list[Frame] = []
+        self.frames: list[Beat] = []
         self._lines: list[socket.socket] = []
         super().__init__("127.0.0.1", 0)
 
@@ -50,7 +50,7 @@ class FrameServer(LoopbackServer):
                 self.frames.append(frame)
                 is_due = frame.wants_answer or self.answer is Kind.UNKNOWN
                 if self.answers and is_due:
-                    line.sendall(Frame(self.answer, frame.stamp).encode())
+                    line.sendall(Beat(self.answer, frame.stamp).encode())
 
     def _handler(server) -> type[BaseHTTPRequestHandler]:  # noqa: N805
         class Handler(QuietHandler):

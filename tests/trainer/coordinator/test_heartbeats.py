@@ -13,7 +13,7 @@ import pytest
 
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.server import LONGEST_DELAY_SECONDS, Server
-from regroup_trainer.system.heartbeat_line import UPGRADE, Frame, Kind
+from regroup_trainer.system.heartbeat_line import UPGRADE, Beat, Kind
 from tests.support.coordinator_server import BEARER, TOKEN, Setup, serving
 from tests.support.coordinator_simulation import make_desired
 from tests.support.generations import make_hello
@@ -34,12 +34,12 @@ class Line:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
-    def send(self, *frames: Frame) -> None:
+    def send(self, *frames: Beat) -> None:
         self.writer.write(b"".join(frame.encode() for frame in frames))
 
-    async def answer(self) -> Frame:
+    async def answer(self) -> Beat:
         async with asyncio.timeout(30):
-            return Frame.decode(await self.reader.readexactly(16))
+            return Beat.decode(await self.reader.readexactly(16))
 
     async def ended(self) -> bool:
         async with asyncio.timeout(30):
@@ -81,11 +81,11 @@ async def test_frames_say_that_a_member_lives_and_how_late_they_are(setup: Setup
     await until("a member", lambda: "uid-0" in members)
     async with line_of(setup) as line:
         before = members["uid-0"].last_seen
-        line.send(Frame(Kind.ALIVE, 7, wants_answer=True, delay=0.25))
-        assert await line.answer() == Frame(Kind.HEARD, 7)
+        line.send(Beat(Kind.ALIVE, 7, wants_answer=True, delay=0.25))
+        assert await line.answer() == Beat(Kind.HEARD, 7)
         assert members["uid-0"].last_seen > before
         assert members["uid-0"].delay == 0.25
-        line.send(Frame(Kind.ALIVE, 8, wants_answer=True, delay=1e6))
+        line.send(Beat(Kind.ALIVE, 8, wants_answer=True, delay=1e6))
         await line.answer()
         assert members["uid-0"].delay == LONGEST_DELAY_SECONDS
     await socket_of.close()
@@ -93,8 +93,8 @@ async def test_frames_say_that_a_member_lives_and_how_late_they_are(setup: Setup
 
 async def test_who_is_no_member_is_answered_without_asking(setup: Setup) -> None:
     async with line_of(setup, "uid-7") as line:
-        line.send(Frame(Kind.ALIVE, 7))
-        assert await line.answer() == Frame(Kind.UNKNOWN, 7)
+        line.send(Beat(Kind.ALIVE, 7))
+        assert await line.answer() == Beat(Kind.UNKNOWN, 7)
         assert (await setup.status()).heard == ("uid-7",)
 
 
@@ -102,8 +102,8 @@ async def test_a_worker_that_imports_torch_is_heard_of_and_not_called_unknown(
     setup: Setup,
 ) -> None:
     async with line_of(setup, "uid-7") as line:
-        line.send(Frame(Kind.IMPORTING, 1), Frame(Kind.IMPORTING, 2, wants_answer=True))
-        assert await line.answer() == Frame(Kind.HEARD, 2)
+        line.send(Beat(Kind.IMPORTING, 1), Beat(Kind.IMPORTING, 2, wants_answer=True))
+        assert await line.answer() == Beat(Kind.HEARD, 2)
     assert 0 in setup.core.state.importing
     assert (await setup.status()).heard == ("uid-7",)
 
@@ -147,13 +147,13 @@ async def test_the_longest_silent_connection_makes_room_for_the_successors_of_de
     most = setup.server._most_connections()
     async with line_of(setup) as dead, line_of(setup) as living:
         for _ in range(most):
-            living.send(Frame(Kind.ALIVE, 1, wants_answer=True))
+            living.send(Beat(Kind.ALIVE, 1, wants_answer=True))
             await living.answer()
             async with line_of(setup):
                 pass
         async with contextlib.AsyncExitStack() as more:
             while not dead.reader.at_eof():
-                living.send(Frame(Kind.ALIVE, 1, wants_answer=True))
+                living.send(Beat(Kind.ALIVE, 1, wants_answer=True))
                 await living.answer()
                 await more.enter_async_context(line_of(setup))
                 assert len(setup.server.connections) <= most
@@ -170,7 +170,7 @@ async def test_what_a_busy_loop_has_not_read_yet_is_not_held_against_a_member(
         setup = Setup(core, server, f"http://127.0.0.1:{port}", session)
         core.on_message(make_hello(), "uid-0", now)
         async with line_of(setup) as line:
-            line.send(Frame(Kind.ALIVE, 1))  # it is in the socket now
+            line.send(Beat(Kind.ALIVE, 1))  # it is in the socket now
             core.state.members.on_seen(core.state.members["uid-0"], now - 60.0)
             ticking = asyncio.create_task(server.run())
             for _ in range(10):

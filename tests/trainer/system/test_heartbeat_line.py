@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from regroup_trainer.system.heartbeat_line import (
     MOST_FRAMES,
-    Frame,
+    Beat,
     FrameBuffer,
     HeartbeatReader,
     HeartbeatSender,
@@ -19,7 +19,7 @@ from regroup_trainer.system.heartbeat_line import (
 )
 
 frames = st.builds(
-    Frame,
+    Beat,
     st.sampled_from(Kind),
     st.integers(0, 2**64 - 1),
     st.booleans(),
@@ -51,7 +51,7 @@ class Reader:
 
     def __init__(self, *, knows: bool = True) -> None:
         self.transport = Transport()
-        self.seen: list[Frame] = []
+        self.seen: list[Beat] = []
         self.ended = False
         self.protocol = HeartbeatReader(
             self.transport, lambda frame: self._note(frame, knows), self._end
@@ -66,48 +66,48 @@ class Reader:
     def _end(self) -> None:
         self.ended = True
 
-    def _note(self, frame: Frame, knows: bool) -> bool:
+    def _note(self, frame: Beat, knows: bool) -> bool:
         self.seen.append(frame)
         return knows
 
-    def answers(self) -> list[Frame]:
+    def answers(self) -> list[Beat]:
         """What it has written."""
-        return [Frame.decode(text) for text in self.transport.written]
+        return [Beat.decode(text) for text in self.transport.written]
 
 
 @given(st.lists(frames, max_size=5), st.integers(1, 40))
-def test_frames_arrive_however_the_network_cuts_them(sent: list[Frame], size: int) -> None:
+def test_frames_arrive_however_the_network_cuts_them(sent: list[Beat], size: int) -> None:
     text = b"".join(frame.encode() for frame in sent)
     assert len(text) == 16 * len(sent)
-    buffer, arrived = FrameBuffer(), list[Frame]()
+    buffer, arrived = FrameBuffer(), list[Beat]()
     for start in range(0, len(text), size):
         arrived += buffer.add(text[start : start + size])
     assert arrived == sent
 
 
 def test_a_delay_beyond_what_a_frame_can_say_is_the_greatest() -> None:
-    assert Frame.decode(Frame(Kind.ALIVE, 1, delay=1e12).encode()).delay == (2**32 - 1) / 1000
+    assert Beat.decode(Beat(Kind.ALIVE, 1, delay=1e12).encode()).delay == (2**32 - 1) / 1000
 
 
 def test_only_who_wants_it_is_answered() -> None:
     reader = Reader()
-    reader.read(Frame(Kind.ALIVE, 7).encode())
+    reader.read(Beat(Kind.ALIVE, 7).encode())
     assert reader.answers() == []
-    reader.read(Frame(Kind.ALIVE, 8, wants_answer=True).encode())
-    assert reader.answers() == [Frame(Kind.HEARD, 8)]
+    reader.read(Beat(Kind.ALIVE, 8, wants_answer=True).encode())
+    assert reader.answers() == [Beat(Kind.HEARD, 8)]
 
 
 def test_who_is_unknown_is_told_so() -> None:
     reader = Reader(knows=False)
-    reader.read(Frame(Kind.ALIVE, 7).encode())
-    assert reader.answers() == [Frame(Kind.UNKNOWN, 7)]
+    reader.read(Beat(Kind.ALIVE, 7).encode())
+    assert reader.answers() == [Beat(Kind.UNKNOWN, 7)]
 
 
 def test_of_frames_that_arrive_together_the_newest_counts_with_the_greatest_delay() -> None:
     reader = Reader()
-    sent = [Frame(Kind.ALIVE, 1, delay=2.5), Frame(Kind.ALIVE, 2, wants_answer=True)]
+    sent = [Beat(Kind.ALIVE, 1, delay=2.5), Beat(Kind.ALIVE, 2, wants_answer=True)]
     reader.read(b"".join(frame.encode() for frame in [*sent, sent[0]]))
-    assert reader.seen == [Frame(Kind.ALIVE, 1, wants_answer=True, delay=2.5)]
+    assert reader.seen == [Beat(Kind.ALIVE, 1, wants_answer=True, delay=2.5)]
     assert len(reader.answers()) == 1
 
 
@@ -133,8 +133,8 @@ def test_a_peer_that_does_not_read_gets_no_second_answer() -> None:
     reader = Reader()
     reader.transport.reads = False
     for stamp in range(100):
-        reader.read(Frame(Kind.ALIVE, stamp, wants_answer=True).encode())
-    assert reader.answers() == [Frame(Kind.HEARD, 0)]
+        reader.read(Beat(Kind.ALIVE, stamp, wants_answer=True).encode())
+    assert reader.answers() == [Beat(Kind.HEARD, 0)]
     assert len(reader.seen) == 100
 
 

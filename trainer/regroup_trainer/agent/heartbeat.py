@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 from regroup_trainer.protocol.backoff import Patience
 from regroup_trainer.system.heartbeat_line import (
     HEADERS,
-    Frame,
+    Beat,
     HeartbeatSender,
     Kind,
     keep_alive,
@@ -208,7 +208,7 @@ class Heartbeat(threading.Thread):
         if wants:
             self._awaits_answer, self._asked_at = True, now
         kind = Kind.ALIVE if self.is_warm else Kind.IMPORTING
-        sender.send(Frame(kind, int(now * 1e9), wants, delay))
+        sender.send(Beat(kind, int(now * 1e9), wants, delay))
 
     def _require_answer(self, now: float) -> None:
         seconds = self._answer_seconds * self._patience.factor

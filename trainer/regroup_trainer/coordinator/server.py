@@ -59,7 +59,7 @@ from regroup_trainer.protocol.message import (
 from regroup_trainer.protocol.rank_messages import Progress
 from regroup_trainer.protocol.record_transfer import RecordIntake
 from regroup_trainer.system.background import Background
-from regroup_trainer.system.heartbeat_line import UPGRADE, Frame, HeartbeatReader, Kind
+from regroup_trainer.system.heartbeat_line import UPGRADE, Beat, HeartbeatReader, Kind
 from regroup_trainer.system.kept_file import KeptFile
 from regroup_trainer.system.line_stream import LineStream
 from regroup_trainer.system.server_connections import (
@@ -403,7 +403,7 @@ class Server:
         assert transport is not None, "_authenticate has looked"
         index = int(request.match_info["index"])
 
-        def on_frame(frame: Frame) -> bool:
+        def on_frame(frame: Beat) -> bool:
             self.connections.request(transport)
             return self._on_frame(index, name, frame)
 
@@ -412,7 +412,7 @@ class Server:
         reader.begin()
         return web.Response()  # to nobody
 
-    def _on_frame(self, index: int, name: str, frame: Frame) -> bool:
+    def _on_frame(self, index: int, name: str, frame: Beat) -> bool:
         """Whether its sender is known, or need not be."""
         now = time.monotonic()
         if frame.kind is Kind.IMPORTING:

@@ -41,7 +41,7 @@ class Kind(IntEnum):
 _KINDS: Final = {kind.value: kind for kind in Kind}
 
 
-class Frame(NamedTuple):
+class Beat(NamedTuple):
     """One of either end."""
 
     kind: Kind
@@ -71,12 +71,12 @@ class FrameBuffer:
     def __init__(self) -> None:
         self._rest = b""
 
-    def add(self, data: bytes) -> list[Frame]:
+    def add(self, data: bytes) -> list[Beat]:
         """The frames that are whole now. Raises ValueError when one cannot be read."""
         data = self._rest + data if self._rest else data
         size, whole = _FRAME.size, len(data) - len(data) % _FRAME.size
         self._rest = data[whole:]
-        return [Frame.decode(data[at : at + size]) for at in range(0, whole, size)]
+        return [Beat.decode(data[at : at + size]) for at in range(0, whole, size)]
 
 
 _BUFFER: Final = memoryview(bytearray(MOST_FRAMES * _FRAME.size))
@@ -91,7 +91,7 @@ class HeartbeatReader(asyncio.BufferedProtocol):
     def __init__(
         self,
         transport: asyncio.Transport,
-        on_frame: Callable[[Frame], bool],
+        on_frame: Callable[[Beat], bool],
         on_end: Callable[[], object],
     ) -> None:
         self._transport = transport
@@ -122,7 +122,7 @@ class HeartbeatReader(asyncio.BufferedProtocol):
         if frames:
             self._handle(frames)
 
-    def _handle(self, frames: list[Frame]) -> None:
+    def _handle(self, frames: list[Beat]) -> None:
         newest = frames[-1]
         if len(frames) > 1:
             newest = newest._replace(
@@ -134,10 +134,10 @@ class HeartbeatReader(asyncio.BufferedProtocol):
         elif newest.wants_answer:
             self._answer(Kind.HEARD, newest)
 
-    def _answer(self, kind: Kind, frame: Frame) -> None:
+    def _answer(self, kind: Kind, frame: Beat) -> None:
         """A peer that has not read the last answer gets no other."""
         if not self._transport.get_write_buffer_size():
-            self._transport.write(Frame(kind, frame.stamp).encode())
+            self._transport.write(Beat(kind, frame.stamp).encode())
 
 
 class HeartbeatSender:
@@ -153,11 +153,11 @@ class HeartbeatSender:
         """To wait for answers."""
         return self._socket.fileno()
 
-    def send(self, frame: Frame) -> None:
+    def send(self, frame: Beat) -> None:
         """Send a frame."""
         self._socket.sendall(frame.encode())
 
-    def receive(self) -> list[Frame]:
+    def receive(self) -> list[Beat]:
         """The answers that have arrived. It waits for the first."""
         data = self._socket.recv(_READ_BYTES)
         if not data:
