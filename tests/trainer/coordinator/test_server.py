@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from urllib.request import Request, urlopen
 
 import aiohttp
 import pytest
+from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
@@ -48,7 +50,7 @@ from regroup_trainer.system.server_connections import SPARE_CONNECTIONS
 from tests.support.coordinator_server import BEARER, TOKEN, Setup, serving
 from tests.support.coordinator_simulation import make_desired
 from tests.support.generations import make_hello
-from tests.support.waiting import wait_until
+from tests.support.waiting import until, wait_until
 
 SELDOM = 0.3
 FIRST = GenerationNumber(1, 1)
@@ -65,7 +67,10 @@ async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
 )
 @pytest.mark.parametrize(
     "route",
-    ["GET status", "GET watch", "PUT desired", "POST lost", "GET agent", "POST heartbeat/x"],
+    [
+        *("GET status", "GET watch", "PUT desired", "POST lost", "GET agent", "POST heartbeat/x"),
+        "GET heartbeats/0?member=x",
+    ],
 )
 async def test_everything_below_v1_wants_the_token(
     setup: Setup, header: dict[str, str], route: str
@@ -162,9 +167,9 @@ async def test_a_steady_coordinator_ticks_seldom_and_wakes_at_once(
     ticks: list[float] = []
     tick = setup.core.tick
 
-    def noted(now: float) -> list[Effect]:
+    def noted(now: float, read_until: float) -> list[Effect]:
         ticks.append(now)
-        return tick(now)
+        return tick(now, read_until)
 
     monkeypatch.setattr(setup.core, "tick", noted)
     monkeypatch.setattr(setup.core, "pause", lambda _: SELDOM)
@@ -402,6 +407,25 @@ async def test_agents_get_through_while_silent_connections_fill_the_port(setup: 
         writer.close()
     await other.close()
     await socket.close()
+
+
+async def test_agents_that_have_given_up_meanwhile_cost_no_handshake(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A coordinator that is behind finds their requests, and the end of their connections."""
+    prepared: list[web.WebSocketResponse] = []
+    monkeypatch.setattr(web.WebSocketResponse, "prepare", lambda one, _: prepared.append(one))
+    host, port = setup.url.removeprefix("http://").split(":")
+    text = f"GET /v1/agent HTTP/1.1\r\nHost: h\r\nAuthorization: {BEARER['Authorization']}\r\n"
+    text += "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    text += "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    for _ in range(20):
+        with socket.create_connection((host, int(port))) as given_up:
+            given_up.sendall(text.encode())
+    await until("their end", lambda: len(setup.server.connections) == 0)
+    await setup.status()
+    assert prepared == []
+    assert caplog.text == ""
 
 
 async def test_an_agent_that_says_nothing_is_not_waited_for(

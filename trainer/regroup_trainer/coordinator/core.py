@@ -102,15 +102,18 @@ class Coordinator:
             return TICK_SECONDS
         return min(LONGEST_PAUSE_SECONDS, state.desired.heartbeat_milliseconds / 1000)
 
-    def tick(self, now: float) -> list[Effect]:
-        """Let time pass. Call it again after `pause`, which a message may shorten."""
+    def tick(self, now: float, read_until: float | None = None) -> list[Effect]:
+        """Let time pass. Call it again after `pause`, which a message may shorten. Signs of life
+        that arrived later than `read_until` (`now`, if it is not given) may be unknown yet.
+        """
         state = self.state
         late = now - self._next_tick if self._next_tick is not None else 0.0
         if late > LATE_TICK_SECONDS:
             restart_deadlines(state.members.values(), now)
         if late > REPLACED_SECONDS:
             self._numbers.doubt()
-        for member in state.members.expired(state.desired, now):
+        known = now if read_until is None else read_until
+        for member in state.members.expired(state.desired, known):
             if member.closed_at is None:
                 since, how = member.last_seen, "no heartbeat"
             else:

@@ -59,6 +59,7 @@ from regroup_trainer.protocol.message import (
 from regroup_trainer.protocol.rank_messages import Progress
 from regroup_trainer.protocol.record_transfer import RecordIntake
 from regroup_trainer.system.background import Background
+from regroup_trainer.system.heartbeat_line import UPGRADE, Beat, HeartbeatReader, Kind
 from regroup_trainer.system.kept_file import KeptFile
 from regroup_trainer.system.line_stream import LineStream
 from regroup_trainer.system.server_connections import (
@@ -68,6 +69,8 @@ from regroup_trainer.system.server_connections import (
 )
 
 BODY_BYTES = 256 * 1024
+ROUNDS_OF_A_READ = 2
+"""Of the event loop: what has arrived is found in one, and handled in the next."""
 LONGEST_DELAY_SECONDS = 60.0
 """A heartbeat that says it was later is taken for one that was so late."""
 LONGEST_WAIT_SECONDS = 60.0
@@ -144,6 +147,7 @@ class Server:
         """The routes. Those below /v1 require the token."""
         app = web.Application(client_max_size=BODY_BYTES, middlewares=[self._authenticate])
         app.router.add_get("/v1/agent", self._agent)
+        app.router.add_get(r"/v1/heartbeats/{index:\d{1,6}}", self._heartbeats)
         app.router.add_post("/v1/heartbeat/{member}", self._heartbeat)
         app.router.add_post(r"/v1/importing/{index:\d{1,6}}", self._importing)
         app.router.add_get("/v1/status", self._status)
@@ -238,7 +242,8 @@ class Server:
     async def run(self) -> None:
         """Tick until cancelled."""
         while True:
-            self._do(self._core.tick(time.monotonic()))
+            read_until = await self._read_before_a_loss()
+            self._do(self._core.tick(time.monotonic(), read_until))
             pause = self._core.pause(time.monotonic())
             self._tick_soon.clear()
             if pause > TICK_SECONDS:
@@ -246,10 +251,22 @@ class Server:
                     await asyncio.wait_for(self._tick_soon.wait(), pause - TICK_SECONDS)
             await asyncio.sleep(TICK_SECONDS)
 
+    async def _read_before_a_loss(self) -> float:
+        """Until when all heartbeats that have arrived are known. Before a member is lost by its
+        silence, what this loop was too busy to read is read.
+        """
+        now, state = time.monotonic(), self._core.state
+        if state.members.expired(state.desired, now):
+            for _ in range(ROUNDS_OF_A_READ):
+                await asyncio.sleep(0)
+        return now
+
     @web.middleware
     async def _authenticate(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
+        if request.transport is None or request.transport.is_closing():
+            return web.Response()  # to nobody: a peer that gave up costs no more than this
         self.connections.request(request.transport)
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if hmac.compare_digest(given, b"Bearer " + self._token):
@@ -378,7 +395,33 @@ class Server:
         if piece is not None:
             await _send(socket, piece.model_dump_json().encode())
 
+    async def _heartbeats(self, request: web.Request) -> web.Response:
+        """Frames of an agent, over the connection of this request."""
+        name, transport = request.query.get("member", "")[:NAME_LIMIT], request.transport
+        if not name or request.headers.get("Upgrade") != UPGRADE:
+            raise web.HTTPBadRequest(text=f"an upgrade to {UPGRADE}, for a member, is expected")
+        assert transport is not None, "_authenticate has looked"
+        index = int(request.match_info["index"])
+
+        def on_frame(frame: Beat) -> bool:
+            self.connections.request(transport)
+            return self._on_frame(index, name, frame)
+
+        reader = HeartbeatReader(transport, on_frame, lambda: self.connections.close(transport))
+        self.connections.hand_over(transport, reader)
+        reader.begin()
+        return web.Response()  # to nobody
+
+    def _on_frame(self, index: int, name: str, frame: Beat) -> bool:
+        """Whether its sender is known, or need not be."""
+        now = time.monotonic()
+        if frame.kind is Kind.IMPORTING:
+            self._core.on_importing(index, name, now)
+            return True
+        return self._core.on_heartbeat(name, now, min(frame.delay, LONGEST_DELAY_SECONDS))
+
     async def _heartbeat(self, request: web.Request) -> web.Response:
+        """A request of an agent that gets no frames through."""
         delay = min(max(0.0, _number(request, "delay", 0)), LONGEST_DELAY_SECONDS)
         known = self._core.on_heartbeat(request.match_info["member"], time.monotonic(), delay)
         return web.Response(status=204 if known else 404)
