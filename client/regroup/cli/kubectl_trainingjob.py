@@ -16,6 +16,7 @@ from regroup.cli.bundle_verb import bundle
 from regroup.cli.change_verbs import resume, scale, submit, suspend
 from regroup.cli.cluster_options import Verb, cluster_flags
 from regroup.cli.completion_verb import completion
+from regroup.cli.debug_verb import debug
 from regroup.cli.explain_verbs import logs, timeline, why
 from regroup.cli.failure_verb import simulate_failure
 from regroup.cli.show_verbs import describe, get, status, top
@@ -84,7 +85,7 @@ def trainingjob(ctx: click.Context, /, **chosen: Any) -> None:
 
 
 for verb in (
-    submit, get, status, describe, logs, why, timeline, top, scale, suspend, resume,
+    submit, get, status, describe, logs, why, timeline, top, debug, scale, suspend, resume,
     bundle, simulate_failure, validate_files, completion,
 ):  # fmt: skip
     trainingjob.add_command(verb)

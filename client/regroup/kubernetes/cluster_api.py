@@ -8,13 +8,15 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from regroup.kubernetes.cluster_errors import ClusterError, Request, refusal, unreachable
 from regroup.kubernetes.kubeconfig import Target
+from regroup.kubernetes.pod_channels import CommandOutput, PodCommand
+from regroup.kubernetes.pod_record import PodRecord
 from regroup_operator.api.names import selector
 from regroup_operator.api.resource import GROUP, PLURAL, VERSION, Object
 from regroup_operator.observe.bounded_json import MOST_BYTES, decode
@@ -181,6 +183,14 @@ class ClusterApi:
             options["_request_timeout"] = (CONNECT_SECONDS, self._timeout)
         for line in self._lines(asked, self._core.read_namespaced_pod_log, **options):
             yield line.decode(errors="backslashreplace")
+
+    def run_in_pod(
+        self, namespace: str, pod: PodRecord, words: Sequence[str], seconds: float
+    ) -> CommandOutput:
+        """Run a command in the main container of a pod, for so long at most. Threads may share the
+        connection for it.
+        """
+        return PodCommand(namespace, pod.name, pod.container, words).run(self._api, seconds)
 
     # --- how --------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ from devcluster.apiserver import ApiServer
 from devcluster.pki import Identity
 from regroup.cli.kubectl_trainingjob import trainingjob
 from regroup_operator.api.timestamps import format_time
+from regroup_trainer.protocol.agent_messages import RankStack, WorkerStacks
 from tests.support.cluster_objects import condition, event_object, running_status, waiting_status
 from tests.support.kube_api import ROOT, Api, Json, Namespace, install_definition
+from tests.support.played_kubelet import SUCCESS, Played, played_node
 from tests.support.specs import SMALLEST, VALID_JOB
 from tests.support.waiting import wait_until
 
@@ -292,12 +294,44 @@ def test_logs_say_what_keeps_them_away(gpt: Namespace) -> None:
     assert "n9" in text
 
 
+def test_debug_shows_what_all_ranks_do(server: ApiServer, gpt: Namespace) -> None:
+    def shows(pod: str, _words: Sequence[str]) -> Played:
+        rank = int(pod[5])
+        where = "load" if rank == 1 else "reduce"
+        text = f'Thread 0x{rank} (most recent call first):\n  File "x.py", line 7 in {where}\n'
+        return WorkerStacks(ranks=(RankStack(rank=rank, text=text),)).model_dump_json(), "", SUCCESS
+
+    with played_node(server, f"node-{gpt.name}", shows):
+        for number in range(3):
+            make_pod(gpt, f"gpt-w{number}-1", node=f"node-{gpt.name}", phase="Running")
+        make_pod(gpt, "gpt-w3-1", phase="Pending")
+        text = good(run(gpt, "debug", "gpt"))
+        report = json.loads(good(run(gpt, "debug", "gpt", "-o", "json")))
+    assert text == (
+        "gpt: 3 ranks answered, 2 different stacks\n\npod gpt-w3-1 is Pending\n\n"
+        "rank 1:\n  load (x.py:7)\n\nranks 0, 2:\n  reduce (x.py:7)\n"
+    )
+    assert [group["ranks"] for group in report["groups"]] == [[1], [0, 2]]
+
+
+def test_debug_says_why_it_shows_nothing(gpt: Namespace, team: Namespace) -> None:
+    assert "gpt has no worker pods: `kubectl trainingjob why gpt`" in good(
+        run(gpt, "debug", "gpt"), 1
+    )
+    container = {"name": "trainer", "command": ["torchrun", "train.py"]}
+    spec = {"launcher": "torchrun", "template": {"spec": {"containers": [container]}}}
+    assert team.create(spec, name="stock").status == 201
+    assert "stock has spec.launcher: torchrun, whose ranks show no stacks" in good(
+        run(team, "debug", "stock"), 1
+    )
+
+
 def test_a_bundle_has_no_secrets(gpt: Namespace, tmp_path: Path) -> None:
     make_pod(gpt, "gpt-w0-1", node="n9", env={"LOGIN": "hunter2", "RANK": "7"}, phase="Running")
     make_event(gpt, "WorkerLost", "url https://u:hunter2@host/", "TrainingJob", "gpt")
     file = tmp_path / "ticket.tar.gz"
     text = good(run(gpt, "bundle", "gpt", "--file", str(file)))
-    assert text.endswith(f"{file}: 8 files\n")
+    assert text.endswith(f"{file}: 9 files\n")
     assert "left out: logs/gpt-w0-1.log: cannot get pods/log" in text
     assert file.stat().st_mode & 0o77 == 0
     with tarfile.open(file) as archive:
@@ -310,11 +344,12 @@ def test_a_bundle_has_no_secrets(gpt: Namespace, tmp_path: Path) -> None:
         f"ticket/{name}"
         for name in (
             "job.yaml", "describe.txt", "why.txt", "timeline.txt", "events.yaml", "pods.yaml",
-            "versions.txt", "missing.txt",
+            "stacks.txt", "versions.txt", "missing.txt",
         )
     }  # fmt: skip
     assert "hunter2" not in str(contents)
     assert "value: '7'" in contents["ticket/pods.yaml"]
+    assert "pod gpt-w0-1 does not answer: cannot get pods/exec" in contents["ticket/stacks.txt"]
     assert "Kubernetes: v1." in contents["ticket/versions.txt"]
 
 
@@ -370,6 +405,7 @@ CALLS = {
     "why": ("why", "gpt"),
     "timeline": ("timeline", "gpt"),
     "top": ("top",),
+    "debug": ("debug", "gpt"),
     "bundle": ("bundle", "gpt", "--file", "/dev/null"),
     "simulate-failure": ("simulate-failure", "gpt", "--pod", "gpt-w0-1", "--yes"),
     "submit": ("submit", "mine", "--model", "gpt:1m"),
