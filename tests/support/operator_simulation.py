@@ -44,7 +44,14 @@ from regroup_operator.observe.observed import (
 from regroup_operator.render.torchrun_commands import nnodes
 from regroup_trainer.protocol.desired import CoordinatorContact
 from regroup_trainer.protocol.generation import GenerationNumber
-from regroup_trainer.protocol.job_status import CoordinatorStatus, MemberStatus, Outcome, Waiting
+from regroup_trainer.protocol.job_status import (
+    CheckpointAnswer,
+    CoordinatorStatus,
+    MemberStatus,
+    Outcome,
+    Waiting,
+)
+from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.rank_messages import Progress
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
@@ -144,6 +151,12 @@ class Simulation:
     address: str = "198.19.0.1"
     """That the next Service gets."""
     revision: int = 1
+    request: str = ""
+    """The annotation that asks for a checkpoint."""
+    answer: CheckpointAnswer | None = None
+    """What the coordinator says of a request."""
+    protocol: int = PROTOCOL_VERSION
+    """Of the coordinator."""
     deleted: bool = False
     now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     created: list[str] = field(default_factory=list)
@@ -166,6 +179,7 @@ class Simulation:
             spec=parse_spec(self.spec),
             status=self.status,
             launcher=self.spec.get("launcher", "regroup"),
+            checkpoint_request=self.request,
         )
 
     def observed(self) -> Observed:
@@ -356,6 +370,8 @@ class Simulation:
             world_size=len(reporting) if enough else 0,
             progress=_progress(pod.term) if enough else None,
             outcome=self.outcome,
+            protocol=self.protocol,
+            checkpoint_answer=self.answer,
             waiting=ELSEWHERE if self.trains_elsewhere else None,
         )
         lost = {uid: (self.now - since).total_seconds() for uid, since in self.silent_since.items()}
@@ -416,6 +432,8 @@ class Simulation:
                 self._delete(pod, force=action.force)
             case PutDesired():
                 self.revision = self.generation
+                if request := self.job().open_request:
+                    self.answer = CheckpointAnswer(request=request)
             case DeleteJob():
                 self.deleted = True
 

@@ -14,6 +14,7 @@ import click
 
 from regroup.cli.bundle_verb import bundle
 from regroup.cli.change_verbs import resume, scale, submit, suspend
+from regroup.cli.checkpoint_verb import checkpoint
 from regroup.cli.cluster_options import Verb, cluster_flags
 from regroup.cli.completion_verb import completion
 from regroup.cli.debug_verb import debug
@@ -86,7 +87,7 @@ def trainingjob(ctx: click.Context, /, **chosen: Any) -> None:
 
 for verb in (
     submit, get, status, describe, logs, why, timeline, top, debug, scale, suspend, resume,
-    bundle, simulate_failure, validate_files, completion,
+    checkpoint, bundle, simulate_failure, validate_files, completion,
 ):  # fmt: skip
     trainingjob.add_command(verb)
 

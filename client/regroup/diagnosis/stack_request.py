@@ -15,8 +15,8 @@ from regroup.kubernetes.pod_record import PodRecord
 from regroup_operator.api.names import WORKER
 from regroup_trainer.protocol.agent_messages import WorkerStacks
 
-AT_ONCE = 64
-"""Pods that are asked at the same time: one that does not answer holds up few others."""
+AT_ONCE = 128
+"""Pods that are asked at the same time."""
 SECONDS = 8.0
 """What one pod may take. Ranks answer within a second."""
 _MODULE = "regroup_trainer.agent.stacks"

@@ -6,17 +6,21 @@ import math
 from datetime import UTC, datetime
 
 from regroup_operator.api.status import (
+    CHECKPOINT_REQUEST,
     STRAGGLERS_KEPT,
     CheckpointStatus,
     ProgressStatus,
     RecoveryStatus,
+    RequestStatus,
     StragglerStatus,
     TrainingJobStatus,
 )
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.job_account import MOST_STORED, storable
-from regroup_operator.decide.plan import MESSAGE_LIMIT, RECOVERIES_KEPT
+from regroup_operator.decide.plan import MESSAGE_LIMIT, RECOVERIES_KEPT, PlanContext
+from regroup_operator.observe.observed import AnyJob
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Recovery
+from regroup_trainer.protocol.message import PROTOCOL_VERSION
 
 
 def report_fields(status: TrainingJobStatus, report: CoordinatorStatus | None) -> dict[str, object]:
@@ -32,6 +36,45 @@ def report_fields(status: TrainingJobStatus, report: CoordinatorStatus | None) -
             for slow in report.stragglers[:STRAGGLERS_KEPT]
         ),
     }
+
+
+def request_fields(
+    job: AnyJob, report: CoordinatorStatus | None, context: PlanContext, now: datetime
+) -> dict[str, object]:
+    """What became of the checkpoint that the job's annotation asks for; empty while that is as the
+    status says.
+    """
+    if not job.open_request:
+        return {}
+    outcome, message = _answer(job, report, context)
+    known = job.status.request(CHECKPOINT_REQUEST)
+    if known and (known.value, known.outcome) == (job.open_request, outcome):
+        return {}
+    answer = RequestStatus(
+        name=CHECKPOINT_REQUEST,
+        value=job.open_request,
+        time=format_time(now),
+        outcome=outcome,
+        message=message[:MESSAGE_LIMIT],
+    )
+    others = tuple(one for one in job.status.requests if one.name != CHECKPOINT_REQUEST)
+    return {"requests": (*others, answer)}
+
+
+def _answer(job: AnyJob, report: CoordinatorStatus | None, context: PlanContext) -> tuple[str, str]:
+    """Outcome and sentence."""
+    given = report.checkpoint_answer if report else None
+    if given and given.request == job.open_request and given.outcome != "Pending":
+        return given.outcome, given.message
+    if job.launcher == "torchrun":
+        return "Refused", "spec.launcher is torchrun: nothing but the script can save its state"
+    if context.outcome is not None:
+        return "Refused", "the job has ended"
+    if context.suspension == "suspended":
+        return "Refused", "the job is suspended: it saved when it was (spec.checkpoint)"
+    if report is not None and report.protocol != PROTOCOL_VERSION:
+        return "Refused", "the job runs an older release: suspend and resume it first"
+    return "Pending", "the ranks save it after their next step"
 
 
 def _progress(report: CoordinatorStatus) -> ProgressStatus | None:

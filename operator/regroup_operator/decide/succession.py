@@ -28,8 +28,8 @@ from regroup_operator.decide.plan import (
 )
 from regroup_operator.decide.staffing import nodes_to_avoid
 from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
-from regroup_trainer.protocol.job_status import Waiting
-from regroup_trainer.protocol.message import printable
+from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
+from regroup_trainer.protocol.message import PROTOCOL_VERSION, printable
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 UNCREATED_SECONDS = 5.0
@@ -192,10 +192,20 @@ def _waited(pod: Pod, now: datetime) -> float:
 
 
 def update_coordinator(job: AnyJob, observed: Observed) -> tuple[Action, ...]:
-    """Send the coordinator a newer spec, once that is valid."""
+    """Send the coordinator a newer spec, once that is valid, and a new request."""
     report = observed.coordinator.answer
-    stale = report is not None and report.revision < job.generation
-    return (PutDesired(),) if stale and isinstance(job, Job) else ()
+    if report is None or not isinstance(job, Job):
+        return ()
+    stale = report.revision < job.generation or _lacks_request(job, report)
+    return (PutDesired(),) if stale else ()
+
+
+def _lacks_request(job: Job, report: CoordinatorStatus) -> bool:
+    """Whether the coordinator does not know of a request; one of an older release never does."""
+    if not job.open_request or report.protocol != PROTOCOL_VERSION:
+        return False
+    answer = report.checkpoint_answer
+    return answer is None or answer.request != job.open_request
 
 
 def report_lost(observed: Observed) -> tuple[Action, ...]:

@@ -11,7 +11,7 @@ from regroup_operator.api import names
 from regroup_operator.api.policies import NodeFailurePolicy, RestartPolicy
 from regroup_operator.api.resource import Key
 from regroup_operator.api.spec import Launcher, TrainingJobSpec
-from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.status import CHECKPOINT_REQUEST, TrainingJobStatus
 from regroup_trainer.protocol.desired import CoordinatorContact
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
@@ -46,6 +46,8 @@ class JobObject:
     launcher: Launcher
     """Read from the raw spec, as `suspend` is."""
     status: TrainingJobStatus
+    checkpoint_request: str = ""
+    """Value of the annotation that asks for a checkpoint; empty: there is none."""
     unreadable_status: tuple[str, ...] = ()
     """Paths of stored status fields that could not be read, such as `recoveries.0.time`."""
 
@@ -53,6 +55,13 @@ class JobObject:
     def key(self) -> Key:
         """Namespace and name."""
         return self.namespace, self.name
+
+    @property
+    def open_request(self) -> str:
+        """The request for a checkpoint, until its outcome is in the status; empty: none is."""
+        known = self.status.request(CHECKPOINT_REQUEST)
+        is_over = known is not None and known.outcome != "Pending"
+        return "" if is_over and known.value == self.checkpoint_request else self.checkpoint_request
 
     @property
     def policies(self) -> Policies:

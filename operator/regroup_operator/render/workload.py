@@ -64,7 +64,8 @@ def desired(job: Job, seed: Ledger) -> Desired:
         replica_group_size=workers_per_group(job.spec),
         revision=job.generation,
     )
-    return wanted.model_copy(update={"seed": seed, "last_known": _last_known(job)})
+    changes = {"seed": seed, "last_known": _last_known(job), "checkpoint_request": job.open_request}
+    return wanted.model_copy(update=changes)
 
 
 def _last_known(job: Job) -> LastKnown | None:

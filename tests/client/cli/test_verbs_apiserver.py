@@ -205,6 +205,46 @@ def test_scale_suspend_and_resume_change_the_spec(gpt: Namespace) -> None:
     assert gpt.read()["spec"]["suspend"] is False
 
 
+def answer_request(team: Namespace, outcome: str, message: str) -> None:
+    """Note what became of a request, as the operator does."""
+
+    def asked() -> str | None:
+        annotations = team.read()["metadata"].get("annotations") or {}
+        return annotations.get("regroup.dev/checkpoint-now")
+
+    value = wait_until("the request", asked, seconds=60)
+    request = {"name": "CheckpointNow", "value": value, "time": format_time(datetime.now(UTC))}
+    for given in ("Pending", outcome):
+        status = running_status(requests=[{**request, "outcome": given, "message": message}])
+        assert team.write_status(status).status == 200
+
+
+@pytest.mark.parametrize(
+    ("outcome", "message", "code"),
+    [("Done", "step 121 is saved to /volume/step-121", 0), ("Refused", "the job has ended", 1)],
+)
+def test_checkpoint_now_waits_for_what_becomes_of_it(
+    gpt: Namespace, outcome: str, message: str, code: int
+) -> None:
+    answering = threading.Thread(target=answer_request, args=(gpt, outcome, message))
+    answering.start()
+    text = good(run(gpt, "checkpoint", "now", "gpt"), code)
+    answering.join()
+    assert text == f"trainingjob.regroup.dev/gpt checkpoint {outcome.lower()}: {message}\n"
+
+
+def test_checkpoint_now_need_not_wait_and_says_when_it_waited_in_vain(gpt: Namespace) -> None:
+    text = good(run(gpt, "checkpoint", "now", "gpt", "--no-wait"))
+    assert text == "trainingjob.regroup.dev/gpt checkpoint requested\n"
+    first = gpt.read()["metadata"]["annotations"]["regroup.dev/checkpoint-now"]
+    report = json.loads(good(run(gpt, "checkpoint", "now", "gpt", "--no-wait", "-o", "json")))
+    assert (report["name"], report["outcome"]) == ("CheckpointNow", "Pending")
+    assert report["value"] > first, "each is another request"
+    assert "gpt has saved none within 1 s, and will when it can" in good(
+        run(gpt, "checkpoint", "now", "gpt", "--timeout", "1s"), 1
+    )
+
+
 # --- explain --------------------------------------------------------------------------------------
 
 
@@ -411,6 +451,7 @@ CALLS = {
     "submit": ("submit", "mine", "--model", "gpt:1m"),
     "scale": ("scale", "gpt", "--replicas", "3"),
     "suspend": ("suspend", "gpt"),
+    "checkpoint": ("checkpoint", "now", "gpt", "--no-wait"),
     "resume": ("resume", "gpt"),
 }
 

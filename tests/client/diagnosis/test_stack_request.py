@@ -70,7 +70,7 @@ def test_only_running_workers_are_asked() -> None:
 def test_many_are_asked_at_once() -> None:
     pods = PlayedPods(together=AT_ONCE)
     answers = ask_workers(pods, "team", make_pods(2 * AT_ONCE))
-    assert len(answers) == 128
+    assert len(answers) == 256
     assert {answer.missing for answer in answers} == {""}
 
 

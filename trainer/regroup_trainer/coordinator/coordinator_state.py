@@ -21,7 +21,7 @@ from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.coordinator_messages import CoordinatorMessage, Exit
 from regroup_trainer.protocol.desired import Desired, LastKnown
 from regroup_trainer.protocol.generation import GenerationNumber
-from regroup_trainer.protocol.job_status import Outcome, Waiting
+from regroup_trainer.protocol.job_status import CheckpointAnswer, Outcome, Waiting
 from regroup_trainer.protocol.ledger import Cause
 from regroup_trainer.protocol.rank_messages import (
     CheckpointSaved,
@@ -57,6 +57,8 @@ class State:
     outcome: Outcome | None = None
     waiting: Waiting | None = None
     """Why no generation trains; None while one does."""
+    checkpoint_answer: CheckpointAnswer | None = None
+    """To the newest request that is not pending any more."""
     started = False
     """Whether the state of any generation has ever been in place."""
     agents_say_names = True
@@ -106,6 +108,12 @@ class State:
         self.released: object = None
         """What was known when all members were last looked at for whom to release."""
         self._effects: list[Effect] = []
+
+    @property
+    def pending_request(self) -> str:
+        """The request for a checkpoint that has no answer yet; empty: there is none."""
+        request, answer = self.desired.checkpoint_request, self.checkpoint_answer
+        return "" if answer is not None and answer.request == request else request
 
     def wall(self, now: float) -> float:
         """Wall clock at monotonic time `now`."""

@@ -18,6 +18,7 @@ from regroup_trainer.protocol.generation import Decision, MemberRecord
 from regroup_trainer.protocol.job_status import (
     ASK_LINE,
     WATCH_LINE_BYTES,
+    CheckpointAnswer,
     CoordinatorPhase,
     CoordinatorStatus,
     MemberStatus,
@@ -93,6 +94,7 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
         total_steps=_total_steps(state),
         evaluation=state.evaluation,
         checkpoint=state.checkpoint,
+        checkpoint_answer=_checkpoint_answer(state),
         ledger=state.account.ledger(),
         stragglers=stragglers_of(current) if current and current.alive else (),
         recoveries=state.recoveries.records(),
@@ -101,6 +103,11 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
         volume=state.volume.problem,
         outcome=state.outcome,
     )
+
+
+def _checkpoint_answer(state: State) -> CheckpointAnswer | None:
+    pending = state.pending_request
+    return CheckpointAnswer(request=pending) if pending else state.checkpoint_answer
 
 
 class ShownStatus:
@@ -139,8 +146,13 @@ def handed_over(state: State) -> Desired:
             world_size=current.world_size,
             uncounted=0 not in current.restored,
         )
-    counted = {"seed": state.account.ledger(), "last_known": known}
-    return state.desired.model_copy(update={**counted, "failed_starts": _failed_starts(state)})
+    changes = {
+        "seed": state.account.ledger(),
+        "last_known": known,
+        "failed_starts": _failed_starts(state),
+        "checkpoint_request": state.pending_request,
+    }
+    return state.desired.model_copy(update=changes)
 
 
 def _failed_starts(state: State) -> FailedStarts | None:

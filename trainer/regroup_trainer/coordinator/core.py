@@ -53,6 +53,7 @@ from regroup_trainer.coordinator.snapshot_registry import (
     repeat_announcement,
     source_of,
 )
+from regroup_trainer.coordinator.transitions import request_checkpoint
 from regroup_trainer.coordinator.waiting import FormationTimers, WaitingContext, find_waiting
 from regroup_trainer.protocol.agent_messages import HeldSnapshots, Hello, Leaving, Reports
 from regroup_trainer.protocol.coordinator_messages import Begin
@@ -294,6 +295,7 @@ class Coordinator:
         if current.alive:
             apply_transition(state, current, now)
         if current.alive:
+            request_checkpoint(state, current)
             watch(state, current, now)
             check_stragglers(state, current, now)
         failure = current.failure

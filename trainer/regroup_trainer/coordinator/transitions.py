@@ -1,7 +1,10 @@
-"""Planned ends of a running generation, decided from what is desired and who is here. Pure."""
+"""What is planned for a running generation: its end, decided from what is desired and who is here,
+and a checkpoint that somebody asks for. Pure.
+"""
 
 from __future__ import annotations
 
+from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Transition
 from regroup_trainer.coordinator.formation import (
     choose,
@@ -10,8 +13,12 @@ from regroup_trainer.coordinator.formation import (
     wanted_workers,
 )
 from regroup_trainer.coordinator.membership import Members
+from regroup_trainer.protocol.coordinator_messages import Decide
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.generation import Decision
+from regroup_trainer.protocol.job_status import CheckpointAnswer
+from regroup_trainer.protocol.message import TEXT_LIMIT
+from regroup_trainer.protocol.rank_messages import CheckpointFailed, CheckpointSaved
 
 AGREE_SECONDS = 60.0
 """Ranks that report nothing for so long after a planned decision are ended by force."""
@@ -112,3 +119,41 @@ def _new_configuration(current: CurrentGeneration, desired: Desired) -> Transiti
     ):
         return None
     return Transition(Decision.RELOAD, "resize", "the training configuration was changed")
+
+
+# --- a checkpoint on request ----------------------------------------------------------------------
+
+
+def request_checkpoint(state: State, current: CurrentGeneration) -> None:
+    """Pass a request for a checkpoint to rank 0, once in each generation until it has its answer.
+
+    Ranks that are about to end the generation are not asked, but those of the next one.
+    """
+    request = state.pending_request
+    if not request or current.progress is None or current.decision is not None:
+        return
+    if current.unmanaged:
+        why = "the program has no Session: nothing but itself can save its state"
+        state.checkpoint_answer = CheckpointAnswer(request=request, outcome="Refused", message=why)
+    elif current.save_asked is None or current.save_asked[0] != request:
+        current.save_asked = request, current.progress.step
+        decide = Decide(generation=current.number, decision=Decision.SAVE)
+        state.send(current.record.members[0].member, decide)
+
+
+def answer_request(
+    state: State, current: CurrentGeneration, report: CheckpointSaved | CheckpointFailed
+) -> None:
+    """Note how a save ended that was asked for. One that had begun before is no answer."""
+    if isinstance(report, CheckpointFailed) and report.stage == "prune":
+        return  # the checkpoint itself is whole
+    asked, saved = current.save_asked, isinstance(report, CheckpointSaved)
+    if asked is None or asked[0] != state.pending_request or report.step < asked[1]:
+        return
+    state.checkpoint_answer = CheckpointAnswer(
+        request=asked[0],
+        outcome="Done" if saved else "Failed",
+        message=(f"step {report.step} is saved to {report.path}" if saved else state.failed_save)[
+            :TEXT_LIMIT
+        ],
+    )

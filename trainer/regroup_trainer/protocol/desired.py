@@ -58,6 +58,9 @@ class Desired(Message):
     spares: Workers = 0
     """Warm workers beyond `replicas` that wait for the place of a lost one."""
     suspend: bool = False
+    checkpoint_request: Name = ""
+    """Asks for a checkpoint now, once for each value; empty where nobody asks, or has the answer.
+    """
     heartbeat_milliseconds: Milliseconds = 500
     timeout_milliseconds: Milliseconds = 2000
     start_grace_seconds: Seconds = 3.0
