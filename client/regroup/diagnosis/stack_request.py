@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 from pydantic import ValidationError
 
 from regroup.diagnosis.rank_stacks import WorkerAnswer
 from regroup.kubernetes.cluster_errors import ClusterError
-from regroup.kubernetes.pod_channels import CommandOutput
+from regroup.kubernetes.pod_channels import CommandOutput, CommandRunner
 from regroup.kubernetes.pod_record import PodRecord
 from regroup_operator.api.names import WORKER
 from regroup_trainer.protocol.agent_messages import WorkerStacks
@@ -21,15 +20,6 @@ SECONDS = 8.0
 """What one pod may take. Ranks answer within a second."""
 _MODULE = "regroup_trainer.agent.stacks"
 _FORBIDDEN = 403
-
-
-class CommandRunner(Protocol):
-    """What is needed of ClusterApi."""
-
-    def run_in_pod(
-        self, namespace: str, pod: PodRecord, words: Sequence[str], seconds: float
-    ) -> CommandOutput:
-        """Run a command in the main container. Raises ClusterError."""
 
 
 def ask_workers(

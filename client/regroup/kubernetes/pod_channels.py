@@ -12,10 +12,11 @@ import ssl
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from regroup.kubernetes.cluster_errors import ClusterError, Request, refusal, unreachable
+from regroup.kubernetes.pod_record import PodRecord
 from regroup_trainer.protocol.message import printable
 
 PROTOCOL = "v4.channel.k8s.io"
@@ -31,6 +32,15 @@ class CommandOutput:
     stdout: str
     stderr: str
     exit_code: int
+
+
+class CommandRunner(Protocol):
+    """What runs commands in pods: ClusterApi."""
+
+    def run_in_pod(
+        self, namespace: str, pod: PodRecord, words: Sequence[str], seconds: float
+    ) -> CommandOutput:
+        """Run a command in the main container. Raises ClusterError."""
 
 
 @dataclass(frozen=True)

@@ -410,6 +410,26 @@ def test_a_failure_is_simulated_only_after_a_yes(gpt: Namespace) -> None:
     )
 
 
+def test_a_rank_is_killed_in_its_pod_after_a_yes(server: ApiServer, gpt: Namespace) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def kills(pod: str, words: Sequence[str]) -> Played:
+        asked.append((pod, words[-1]))
+        return "17\n", "", SUCCESS
+
+    with played_node(server, f"node-{gpt.name}", kills):
+        for number in range(3):
+            make_pod(gpt, f"gpt-w{number}-1", node=f"node-{gpt.name}", phase="Running")
+        command = ("simulate-failure", "gpt", "--rank")
+        refused = good(run(gpt, *command, "1", stdin="n\n"), 1)
+        assert "This kills the process of rank 1 in pod gpt-w1-1" in refused
+        assert asked == []
+        text = good(run(gpt, *command, "1", "--yes"))
+        assert text.endswith("rank 1 killed: process 17 of pod gpt-w1-1\n")
+        assert asked == [("gpt-w1-1", "1")]
+        assert "no pod of gpt is known to run rank 7 (of 3)" in good(run(gpt, *command, "7"), 1)
+
+
 # --- connections and rights -----------------------------------------------------------------------
 
 
