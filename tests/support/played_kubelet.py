@@ -1,5 +1,5 @@
-"""A node whose kubelet runs the commands of `kubectl exec` as a function of the test says. An API
-server passes them on to it.
+"""A node whose kubelet runs the commands of `kubectl exec`, and answers the requests that are
+forwarded to ports, as a function of the test says. An API server passes them on to it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUCCESS: Json = {"status": "Success"}
 Played = tuple[str, str, Json]
 """Standard output, standard error, and the Status of the end."""
 Command = Callable[[str, Sequence[str]], Played]
-"""Name of a pod, words of the command -> what it does. It runs in a thread, and may wait."""
+"""Pod, words of the command or request -> what it does. It runs in a thread, and may wait."""
 
 
 def exit_status(code: int) -> Json:
@@ -64,8 +64,24 @@ async def _serve(server: ApiServer, run: Command) -> web.AppRunner:
         await channels.close()
         return channels
 
+    async def forward(request: web.Request) -> web.WebSocketResponse:
+        channels = web.WebSocketResponse(protocols=[PROTOCOL])
+        await channels.prepare(request)
+        port = int(request.query["port"]).to_bytes(2, "little")
+        for channel in (b"\0", b"\1"):
+            await channels.send_bytes(channel + port)
+        asked = (await channels.receive_bytes())[1:].decode()
+        text, error, _ = await asyncio.to_thread(run, request.match_info["pod"], asked.split())
+        if error:
+            await channels.send_bytes(b"\1" + error.encode())
+        for part in (text[:20], text[20:]):
+            await channels.send_bytes(b"\0" + part.encode())
+        await channels.close()
+        return channels
+
     application = web.Application()
     application.router.add_get("/exec/{namespace}/{pod}/{container}", execute)
+    application.router.add_get("/portForward/{namespace}/{pod}", forward)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()

@@ -15,7 +15,7 @@ from typing import Any
 
 from regroup.kubernetes.cluster_errors import ClusterError, Request, refusal, unreachable
 from regroup.kubernetes.kubeconfig import Target
-from regroup.kubernetes.pod_channels import CommandOutput, PodCommand
+from regroup.kubernetes.pod_channels import CommandOutput, PodCommand, PodPort
 from regroup.kubernetes.pod_record import PodRecord
 from regroup_operator.api.names import selector
 from regroup_operator.api.resource import GROUP, PLURAL, VERSION, Object
@@ -191,6 +191,10 @@ class ClusterApi:
         connection for it.
         """
         return PodCommand(namespace, pod.name, pod.container, words).run(self._api, seconds)
+
+    def get_of_pod(self, namespace: str, pod: str, port: int, path: str, seconds: float) -> str:
+        """What a port of a pod answers to GET, within so long. Threads may share the connection."""
+        return PodPort(namespace, pod, port).get(self._api, path, seconds)
 
     # --- how --------------------------------------------------------------------------------------
 

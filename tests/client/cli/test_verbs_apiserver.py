@@ -325,6 +325,20 @@ def test_top_looks_once_without_a_terminal(gpt: Namespace) -> None:
     assert line.split()[:3] == ["gpt", "Running", "120/500"]
 
 
+def test_top_shows_the_metrics_of_this_second(server: ApiServer, gpt: Namespace) -> None:
+    metrics = 'trainingjob_step{trainingjob="gpt"} 131.0\n'
+
+    def answers(_pod: str, _words: Sequence[str]) -> Played:
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(metrics)}\r\n\r\n"
+        return head + metrics, "", SUCCESS
+
+    with played_node(server, f"node-{gpt.name}", answers):
+        make_pod(gpt, "gpt-w0-1", node=f"node-{gpt.name}", phase="Running")
+        _, line = good(run(gpt, "top")).splitlines()
+    assert line.split()[:3] == ["gpt", "Running", "131/500"]
+    assert line.split()[-1] == "live"
+
+
 def test_logs_say_what_keeps_them_away(gpt: Namespace) -> None:
     """There is no node: the API server cannot read the log of a pod."""
     assert "gpt has no worker pods: `kubectl trainingjob why gpt`" in good(run(gpt, "logs", "gpt"))

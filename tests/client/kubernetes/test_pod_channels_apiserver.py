@@ -19,6 +19,14 @@ from tests.support.played_kubelet import SUCCESS, Played, exit_status, played_no
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600)]
 SECONDS = 60.0
+HEAD = "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n"
+FORWARDED = {
+    "/metrics": HEAD.format(16) + "trainingjob_x 1\n",
+    "/short": HEAD.format(99) + "trainingjob_x 1\n",
+    "/other": "HTTP/1.0 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+    "/refused": "",
+}
+"""What a port answers, by the path."""
 ENDS = threading.Event()
 """Ends the command that waits."""
 
@@ -32,6 +40,8 @@ def command(pod: str, words: Sequence[str]) -> Played:
             return "", "", {"status": "Failure", "message": "exec: no such program"}
         case "flood":
             return "x" * (MOST_BYTES + 1), "", SUCCESS
+        case "GET":
+            return FORWARDED[words[1]], "refused" if words[1] == "/refused" else "", SUCCESS
         case "wait":
             ENDS.wait(600)
     return f"{pod}: {' '.join(words)} é", "", SUCCESS
@@ -77,7 +87,7 @@ def test_what_a_command_prints_and_how_it_ends(server: ApiServer, team: Namespac
     ("word", "seconds", "sentence"),
     [
         ("missing", SECONDS, "exec: no such program"),
-        ("flood", SECONDS, f"the command printed more than {MOST_BYTES} bytes"),
+        ("flood", SECONDS, f"the answer has more than {MOST_BYTES} bytes"),
         ("wait", 1.0, "no answer within 1 s"),
     ],
 )
@@ -106,3 +116,31 @@ def test_a_user_without_the_right_is_refused(server: ApiServer, team: Namespace)
     with pytest.raises(ClusterError, match='User "mallory" cannot'):
         api.run_in_pod(team.name, pod, ["say"], SECONDS)
     api.close()
+
+
+def get(server: ApiServer, team: Namespace, path: str) -> str:
+    api = ClusterApi(Target(kubeconfig=str(server.kubeconfig)))
+    try:
+        return api.get_of_pod(team.name, "gpt-w0-1", 8472, path, SECONDS)
+    finally:
+        api.close()
+
+
+def test_a_port_of_a_pod_answers(server: ApiServer, team: Namespace) -> None:
+    assert get(server, team, "/metrics") == "trainingjob_x 1\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/short", "the connection ended too early"),
+        ("/other", "port 8472 does not answer as an agent does"),
+        ("/refused", "refused"),
+    ],
+)
+def test_a_port_that_does_not_answer_is_one_sentence(
+    server: ApiServer, team: Namespace, path: str, why: str
+) -> None:
+    with pytest.raises(ClusterError) as raised:
+        get(server, team, path)
+    assert str(raised.value).endswith(f"in namespace {team.name}: {why}")
