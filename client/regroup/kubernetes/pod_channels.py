@@ -195,7 +195,7 @@ def _connected(api: Any, path: str, deadline: float) -> Iterator[_Frames]:
     try:
         yield _Frames(socket, deadline)
     finally:
-        socket.close(timeout=0)
+        socket.shutdown()
 
 
 def _connect(api: Any, path: str, deadline: float) -> Any:
