@@ -18,6 +18,7 @@ from regroup.cli.checkpoint_verb import checkpoint
 from regroup.cli.cluster_options import Verb, cluster_flags
 from regroup.cli.completion_verb import completion
 from regroup.cli.debug_verb import debug
+from regroup.cli.doctor_verb import doctor
 from regroup.cli.explain_verbs import logs, timeline, why
 from regroup.cli.failure_verb import simulate_failure
 from regroup.cli.show_verbs import describe, get, status, top
@@ -87,7 +88,7 @@ def trainingjob(ctx: click.Context, /, **chosen: Any) -> None:
 
 for verb in (
     submit, get, status, describe, logs, why, timeline, top, debug, scale, suspend, resume,
-    checkpoint, bundle, simulate_failure, validate_files, completion,
+    checkpoint, bundle, simulate_failure, doctor, validate_files, completion,
 ):  # fmt: skip
     trainingjob.add_command(verb)
 

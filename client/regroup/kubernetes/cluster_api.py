@@ -159,6 +159,53 @@ class ClusterApi:
         found = self._ask(Request("get", "/version"), VersionApi(self._api).get_code)
         return str(found.get("gitVersion", "unknown"))
 
+    def groups(self) -> list[str]:
+        """The groups of APIs that the cluster serves."""
+        from kubernetes.client import ApisApi
+
+        found = self._ask(Request("get", "/apis"), ApisApi(self._api).get_api_versions)
+        return [str(group.get("name")) for group in found.get("groups") or ()]
+
+    def may(self, namespace: str, verb: str, resource: str) -> bool:
+        """Whether the user may do this with all objects of a kind in a namespace."""
+        from kubernetes.client import AuthorizationV1Api
+
+        name, _, part = resource.partition("/")
+        group = GROUP if name == PLURAL else ""
+        attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": name}
+        spec = {"resourceAttributes": {**attributes, "subresource": part}}
+        asked = Request("create", "selfsubjectaccessreviews")
+        call = AuthorizationV1Api(self._api).create_self_subject_access_review
+        found = self._ask(asked, call, body={"spec": spec})
+        return (found.get("status") or {}).get("allowed") is True
+
+    def nodes(self) -> list[Object]:
+        """All nodes."""
+        return self._list(Request("list", "nodes"), self._core.list_node)
+
+    def claim(self, namespace: str, name: str) -> Object:
+        """A PersistentVolumeClaim."""
+        asked = Request("get", "persistentvolumeclaims", namespace, name)
+        call = self._core.read_namespaced_persistent_volume_claim
+        return self._ask(asked, call, namespace=namespace, name=name)
+
+    def monitoring_objects(self, plural: str, label_selector: str = "") -> list[Object]:
+        """Objects of the Prometheus operator, of all namespaces."""
+        where = {"group": "monitoring.coreos.com", "version": "v1", "plural": plural}
+        chosen = {"label_selector": label_selector} if label_selector else {}
+        call = self._custom.list_cluster_custom_object
+        return self._list(Request("list", plural), call, **where, **chosen)
+
+    def pod(self, namespace: str, name: str) -> Object:
+        """One pod."""
+        asked = Request("get", "pods", namespace, name)
+        return self._ask(asked, self._core.read_namespaced_pod, namespace=namespace, name=name)
+
+    def create_pod(self, namespace: str, body: Object) -> None:
+        """Create a pod."""
+        asked = Request("create", "pods", namespace, str(body["metadata"]["name"]))
+        self._ask(asked, self._core.create_namespaced_pod, namespace=namespace, body=body)
+
     def delete_pod(self, namespace: str, name: str) -> None:
         """Delete a pod by force: the object goes at once, and its node kills the containers."""
         asked = Request("delete", "pods", namespace, name)
