@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 from regroup.diagnosis import cluster_checks as checks
@@ -56,7 +57,7 @@ def _monitoring(api: ClusterApi, groups: list[str]) -> list[Finding]:
             Selection(
                 what,
                 value,
-                _labels(_try(lambda plural=plural: api.monitoring_objects(plural, _PART))[0]),
+                _labels(_try(partial(api.monitoring_objects, plural, _PART))[0]),
                 [(p.get("spec") or {}).get(selector) for p in prometheuses or ()],
             )
         )

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,10 @@ from regroup.diagnosis.volume_probe import Probe
 from regroup.kubernetes.cluster_api import ClusterApi
 from regroup.kubernetes.kubeconfig import Target
 from tests.support.kube_api import Api, Json, Namespace, install_definition
-from tests.support.operator_process import Kubelets, make_claim
+from tests.support.operator_process import Kubelets, apply, make_claim
 from tests.support.played_kubelet import SUCCESS, Played, exit_status, played_node
+from tests.support.prometheus_operator import definition
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600)]
 _numbers = itertools.count(1)
@@ -162,3 +165,40 @@ def test_pods_that_do_not_start_are_named_and_deleted(team: Namespace) -> None:
     assert finding.state == "fail"
     assert "does not run: Pending" in finding.found
     assert pods(team) == []
+
+
+MONITORS = ("podmonitors", "servicemonitors", "prometheusrules", "prometheuses")
+GROUP = "/apis/monitoring.coreos.com/v1"
+
+
+def serves(api: Api, plural: str) -> bool:
+    return api.request("GET", f"{GROUP}/{plural}").status == 200
+
+
+def make(team: Namespace, kind: str, plural: str, labels: dict[str, str], spec: Json) -> None:
+    body = {"apiVersion": "monitoring.coreos.com/v1", "kind": kind, "spec": spec}
+    body["metadata"] = {"name": "regroup", "labels": labels}
+    path = f"{GROUP}/namespaces/{team.name}/{plural}"
+    made = team.api.request("POST", path, body)
+    assert made.status == 201, made.message
+
+
+def test_a_prometheus_that_wants_other_labels_is_named() -> None:
+    with ApiServer() as server:
+        api = Api(server.kubeconfig)
+        for plural in MONITORS:
+            apply(api, "create", "-f", str(definition(plural)))
+        for plural in MONITORS:
+            wait_until(plural, partial(serves, api, plural), seconds=60)
+        team = Namespace.make(api, "monitoring")
+        stack = {"matchLabels": {"release": "stack"}}
+        selectors = {"podMonitorSelector": stack, "ruleSelector": stack}
+        make(team, "Prometheus", "prometheuses", {}, selectors)
+        ours, rule = {"app.kubernetes.io/part-of": "regroup"}, {"groups": []}
+        make(team, "PrometheusRule", "prometheusrules", {**ours, "release": "stack"}, rule)
+        monitor: Json = {"selector": {}, "podMetricsEndpoints": [{"port": "metrics"}]}
+        make(team, "PodMonitor", "podmonitors", ours, monitor)
+        done = run(team)
+    lines = [line for line in done.output.splitlines() if "Prometheus:" in line]
+    assert [line.split()[0] for line in lines] == ["FAIL", "WARN", "OK"], done.output
+    assert "metrics.podMonitor.labels" in done.output

@@ -73,7 +73,7 @@ def saved(job: Job, step: int) -> CheckpointSaved:
 
 def test_rank_0_is_asked_once_and_its_next_checkpoint_is_the_answer() -> None:
     asked = Asked()
-    assert asked.answer is None
+    assert make_status(asked.job.core.state, 1).checkpoint_answer is None
     asked.ask("now-1")
     asked.job.wait(1)
     assert (asked.decisions, asked.answer) == ([Decision.SAVE], PENDING)
