@@ -541,9 +541,11 @@ class Server:
         self._spawn(self._wake())
 
     def _keep(self) -> None:
-        """Have the next process go on with this state. What was counted is kept at once."""
+        """Have the next process go on with this state. What was counted, and which request has its
+        answer, is kept at once.
+        """
         state, now = self._core.state, time.monotonic()
-        counts = (state.desired.revision, state.account.counts)
+        counts = (state.desired.revision, state.account.counts, state.pending_request)
         if counts != self._kept or now - self._kept_at > KEPT_SECONDS:
             self._kept, self._kept_at = counts, now
             self._kept_file.write(handed_over(state).model_dump_json())
@@ -557,6 +559,8 @@ class Server:
             state.current.number if state.current else None,
             state.members.revision,
             state.checkpoint,
+            state.pending_request,
+            state.checkpoint_answer,
             state.evaluation,
             state.volume.problem is not None,
             state.desired.revision,
