@@ -12,7 +12,7 @@ from typing import Any
 
 from regroup_operator.api import names
 from regroup_operator.api.spec_reader import parse_spec
-from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.status import CHECKPOINT_REQUEST, RESTART_REQUEST, TrainingJobStatus
 from regroup_operator.decide.plan import (
     MESSAGE_LIMIT,
     Action,
@@ -45,10 +45,10 @@ from regroup_operator.render.torchrun_commands import nnodes
 from regroup_trainer.protocol.desired import CoordinatorContact
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import (
-    CheckpointAnswer,
     CoordinatorStatus,
     MemberStatus,
     Outcome,
+    RequestAnswer,
     Waiting,
 )
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
@@ -153,8 +153,11 @@ class Simulation:
     revision: int = 1
     request: str = ""
     """The annotation that asks for a checkpoint."""
-    answer: CheckpointAnswer | None = None
+    answer: RequestAnswer | None = None
     """What the coordinator says of a request."""
+    restart: str = ""
+    """The annotation that asks for a restart."""
+    restart_answer: RequestAnswer | None = None
     protocol: int = PROTOCOL_VERSION
     """Of the coordinator."""
     deleted: bool = False
@@ -180,6 +183,7 @@ class Simulation:
             status=self.status,
             launcher=self.spec.get("launcher", "regroup"),
             checkpoint_request=self.request,
+            restart_request=self.restart,
         )
 
     def observed(self) -> Observed:
@@ -372,6 +376,7 @@ class Simulation:
             outcome=self.outcome,
             protocol=self.protocol,
             checkpoint_answer=self.answer,
+            restart_answer=self.restart_answer,
             waiting=ELSEWHERE if self.trains_elsewhere else None,
         )
         lost = {uid: (self.now - since).total_seconds() for uid, since in self.silent_since.items()}
@@ -402,6 +407,13 @@ class Simulation:
     def _exists(self, uid: str) -> bool:
         return any(pod.uid == uid for pod in self.pods.values())
 
+    def _take_desired(self) -> None:
+        self.revision, job = self.generation, self.job()
+        if request := job.open_request(CHECKPOINT_REQUEST):
+            self.answer = RequestAnswer(request=request)
+        if request := job.open_request(RESTART_REQUEST):
+            self.restart_answer = RequestAnswer(request=request)
+
     def _do(self, action: Action) -> None:
         match action:
             case EnsureAccess() | EnsureToken():
@@ -431,9 +443,7 @@ class Simulation:
             case DeletePod(pod):
                 self._delete(pod, force=action.force)
             case PutDesired():
-                self.revision = self.generation
-                if request := self.job().open_request:
-                    self.answer = CheckpointAnswer(request=request)
+                self._take_desired()
             case DeleteJob():
                 self.deleted = True
 

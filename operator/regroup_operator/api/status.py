@@ -35,7 +35,7 @@ kept until its successor has ended too.
 """
 EVENTS_KEPT = 10
 """Events that a job remembers, in case that they are still to be made."""
-CHECKPOINT_REQUEST = "CheckpointNow"
+CHECKPOINT_REQUEST, RESTART_REQUEST = "CheckpointNow", "Restart"
 REQUEST_LIMIT = 64
 """Characters of the value of a request."""
 IMAGE_LIMIT = 1024
@@ -244,7 +244,7 @@ class RequestStatus(StatusSection):
     """What became of something that somebody asked for once, by an annotation of the job."""
 
     name: Word
-    """CheckpointNow: annotation `regroup.dev/checkpoint-now`."""
+    """CheckpointNow, Restart: of annotation checkpoint-now or restart-from-checkpoint."""
     value: Annotated[str, Field(max_length=REQUEST_LIMIT)]
     """The value of the annotation. The same one is not acted on again."""
     time: Time

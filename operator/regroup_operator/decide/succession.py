@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.status import CHECKPOINT_REQUEST, RESTART_REQUEST, TrainingJobStatus
 from regroup_operator.api.timestamps import parse_time
 from regroup_operator.decide.coordinator_evidence import node_is_bad, why_dead
 from regroup_operator.decide.losses import avoids_in_vain, can_be_judged
@@ -202,10 +202,12 @@ def update_coordinator(job: AnyJob, observed: Observed) -> tuple[Action, ...]:
 
 def _lacks_request(job: Job, report: CoordinatorStatus) -> bool:
     """Whether the coordinator does not know of a request; one of an older release never does."""
-    if not job.open_request or report.protocol != PROTOCOL_VERSION:
-        return False
-    answer = report.checkpoint_answer
-    return answer is None or answer.request != job.open_request
+    answers = {CHECKPOINT_REQUEST: report.checkpoint_answer, RESTART_REQUEST: report.restart_answer}
+    return report.protocol == PROTOCOL_VERSION and any(
+        answer is None or answer.request != request
+        for name, answer in answers.items()
+        if (request := job.open_request(name))
+    )
 
 
 def report_lost(observed: Observed) -> tuple[Action, ...]:

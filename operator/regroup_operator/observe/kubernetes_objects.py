@@ -51,6 +51,7 @@ def read_job(document: Object, now: datetime, max_workers: int = DEFAULT_MAX_WOR
         launcher="torchrun" if raw.get("launcher") == "torchrun" else "regroup",
         status=status,
         checkpoint_request=_request(metadata, names.CHECKPOINT_NOW),
+        restart_request=_request(metadata, names.RESTART),
         unreadable_status=unreadable,
     )
     shared = {field.name: getattr(job, field.name) for field in fields(job)}

@@ -11,7 +11,7 @@ from regroup_operator.api import names
 from regroup_operator.api.policies import NodeFailurePolicy, RestartPolicy
 from regroup_operator.api.resource import Key
 from regroup_operator.api.spec import Launcher, TrainingJobSpec
-from regroup_operator.api.status import CHECKPOINT_REQUEST, TrainingJobStatus
+from regroup_operator.api.status import CHECKPOINT_REQUEST, RESTART_REQUEST, TrainingJobStatus
 from regroup_trainer.protocol.desired import CoordinatorContact
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
@@ -48,6 +48,8 @@ class JobObject:
     status: TrainingJobStatus
     checkpoint_request: str = ""
     """Value of the annotation that asks for a checkpoint; empty: there is none."""
+    restart_request: str = ""
+    """The same of a restart."""
     unreadable_status: tuple[str, ...] = ()
     """Paths of stored status fields that could not be read, such as `recoveries.0.time`."""
 
@@ -56,12 +58,12 @@ class JobObject:
         """Namespace and name."""
         return self.namespace, self.name
 
-    @property
-    def open_request(self) -> str:
-        """The request for a checkpoint, until its outcome is in the status; empty: none is."""
-        known = self.status.request(CHECKPOINT_REQUEST)
+    def open_request(self, name: str) -> str:
+        """The request of that name, until its outcome is in the status; empty: there is none."""
+        asked = {CHECKPOINT_REQUEST: self.checkpoint_request, RESTART_REQUEST: self.restart_request}
+        known = self.status.request(name)
         is_over = known is not None and known.outcome != "Pending"
-        return "" if is_over and known.value == self.checkpoint_request else self.checkpoint_request
+        return "" if is_over and known.value == asked[name] else asked[name]
 
     @property
     def policies(self) -> Policies:

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from regroup.cli import kubectl_completion
-from regroup.cli.checkpoint_verb import checkpoint
 from regroup.cli.command_line import main
 from regroup.cli.kubectl_trainingjob import trainingjob
+from regroup.cli.request_verbs import checkpoint
 from regroup.cli.show_verbs import live
 from regroup.kubernetes.cluster_errors import unreachable
 from tests.support.kube_api import ROOT
@@ -145,6 +145,8 @@ def test_a_name_may_be_written_as_kubectl_prints_it() -> None:
         (("status", "gpt", "-w", "-o", "json"), "leave out -o json"),
         (("status", "gpt", "-w", "--timeout", "soon"), "write 30s, 5m or 1h"),
         (("scale", "gpt"), "--replicas"),
+        (("restart", "gpt"), "--from-checkpoint"),
+        (("restart", "gpt", "--from-checkpoint", "last"), "give a step"),
     ],
 )
 def test_a_wrong_command_line_is_explained(arguments: tuple[str, ...], words: str) -> None:

@@ -233,6 +233,22 @@ def test_checkpoint_now_waits_for_what_becomes_of_it(
     assert text == f"trainingjob.regroup.dev/gpt checkpoint {outcome.lower()}: {message}\n"
 
 
+def test_a_restart_names_its_step_after_a_question(gpt: Namespace) -> None:
+    command = ("restart", "gpt", "--no-wait", "--from-checkpoint")
+    assert "This gives up what gpt has trained since the newest checkpoint." in good(
+        run(gpt, *command, stdin="n\n"), 1
+    )
+    assert "annotations" not in gpt.read()["metadata"]
+    text = good(run(gpt, *command, "100", "--yes"))
+    assert text.endswith("trainingjob.regroup.dev/gpt restart requested\n")
+    asked = gpt.read()["metadata"]["annotations"]["regroup.dev/restart-from-checkpoint"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00@100", asked)
+    assert len(asked) <= 64
+    good(run(gpt, *command, "--yes"))
+    newest = gpt.read()["metadata"]["annotations"]["regroup.dev/restart-from-checkpoint"]
+    assert "@" not in newest
+
+
 def test_checkpoint_now_need_not_wait_and_says_when_it_waited_in_vain(gpt: Namespace) -> None:
     text = good(run(gpt, "checkpoint", "now", "gpt", "--no-wait"))
     assert text == "trainingjob.regroup.dev/gpt checkpoint requested\n"
@@ -240,7 +256,7 @@ def test_checkpoint_now_need_not_wait_and_says_when_it_waited_in_vain(gpt: Names
     report = json.loads(good(run(gpt, "checkpoint", "now", "gpt", "--no-wait", "-o", "json")))
     assert (report["name"], report["outcome"]) == ("CheckpointNow", "Pending")
     assert report["value"] > first, "each is another request"
-    assert "gpt has saved none within 1 s, and will when it can" in good(
+    assert "gpt has not done it within 1 s, and will when it can" in good(
         run(gpt, "checkpoint", "now", "gpt", "--timeout", "1s"), 1
     )
 
@@ -486,6 +502,7 @@ CALLS = {
     "scale": ("scale", "gpt", "--replicas", "3"),
     "suspend": ("suspend", "gpt"),
     "checkpoint": ("checkpoint", "now", "gpt", "--no-wait"),
+    "restart": ("restart", "gpt", "--from-checkpoint", "--no-wait", "--yes"),
     "resume": ("resume", "gpt"),
 }
 

@@ -388,3 +388,28 @@ def test_a_checkpoint_that_somebody_asks_for_is_saved_while_training_goes_on(
     assert play(run, acts).result == "suspended"
     folders = (path.name for path in Layout(tmp_path).checkpoints.iterdir())
     assert [step for name in folders if (step := published_step(name)) is not None] == saved
+
+
+def test_a_restart_that_somebody_asks_for_starts_from_its_checkpoint_once(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ENDLESS, replicas=1, min_replicas=1)
+
+    def restarted(status: CoordinatorStatus) -> bool:
+        answer = status.restart_answer
+        if answer is None or answer.outcome == "Pending":
+            return False
+        assert answer.outcome == "Done"
+        assert answer.message == "the ranks started from step 20 of a checkpoint"
+        return True
+
+    acts: list[Act] = [
+        (at_step(45), lambda run: run._change(restart_request="now-1@20")),
+        (restarted, lambda run: None),
+        (at_step(65), lambda run: run.kill_rank(0)),
+        (at_step(80), lambda run: run.suspend()),
+    ]
+    assert play(run, acts).result == "suspended"
+    assert require_whole_history(tmp_path) >= 70
+    assert run.status is not None
+    causes = [(one.cause, one.resumed_from_step) for one in run.status.recoveries]
+    assert causes[0] == ("resize", 20)
+    assert causes[1][1] != 20, "later generations go on from where they are"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from regroup_trainer.protocol.job_status import CheckpointAnswer, Outcome
+from regroup_trainer.protocol.job_status import Outcome, RequestAnswer
 from tests.support.coordinator_stub import CoordinatorStub, VersionOneStub
 from tests.support.kube_api import Json, Namespace
 from tests.support.operator_process import (
@@ -170,7 +170,7 @@ def test_an_annotation_asks_for_a_checkpoint_and_the_status_says_what_became_of_
     assert namespace.api.request("PATCH", path, patch, merge).status == 200
     sent = wait_until("the request", lambda: stub.desired, seconds=60)
     assert (sent[0].checkpoint_request, sent[0].revision) == ("now-1", 1)
-    answer = CheckpointAnswer(request="now-1", outcome="Done", message="step 7 is saved")
+    answer = RequestAnswer(request="now-1", outcome="Done", message="step 7 is saved")
     stub.report(checkpoint_answer=answer)
 
     def outcome() -> str:

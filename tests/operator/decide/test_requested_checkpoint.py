@@ -7,7 +7,7 @@ import pytest
 from regroup_operator.api.status import CHECKPOINT_REQUEST, RequestStatus
 from regroup_operator.decide.plan import Action, CreateCoordinator, PutDesired
 from regroup_operator.render.workload import desired
-from regroup_trainer.protocol.job_status import CheckpointAnswer, Outcome
+from regroup_trainer.protocol.job_status import Outcome, RequestAnswer
 from regroup_trainer.protocol.ledger import Ledger
 from tests.support.operator_simulation import Simulation, make_torchrun_spec, training
 
@@ -38,7 +38,7 @@ def test_a_request_is_passed_on_once_and_acknowledged() -> None:
     simulation.tick(30)
     assert sent(simulation) == [], "the coordinator knows of it"
     assert outcome(simulation) == first, "nothing is written while nothing changes"
-    simulation.answer = CheckpointAnswer(request="now-1", outcome="Done", message="step 7")
+    simulation.answer = RequestAnswer(request="now-1", outcome="Done", message="step 7")
     simulation.round()
     assert (outcome(simulation).outcome, outcome(simulation).message) == ("Done", "step 7")
     assert desired(simulation.job(), Ledger()).checkpoint_request == ""
@@ -49,7 +49,7 @@ def test_a_request_is_passed_on_once_and_acknowledged() -> None:
 def test_another_value_asks_again_and_takes_the_place_of_the_former() -> None:
     simulation = asked(training())
     simulation.round()
-    simulation.answer = CheckpointAnswer(request="now-1", outcome="Failed", message="full")
+    simulation.answer = RequestAnswer(request="now-1", outcome="Failed", message="full")
     simulation.round()
     asked(simulation, "now-2")
     assert sent(simulation) == [PutDesired()]
@@ -126,3 +126,18 @@ def test_a_request_waits_until_the_job_trains() -> None:
     simulation = asked(Simulation())
     simulation.round()
     assert outcome(simulation).outcome == "Pending"
+
+
+def test_a_restart_is_asked_for_beside_a_checkpoint() -> None:
+    simulation = asked(training())
+    simulation.round()
+    simulation.restart = "now-2@40"
+    assert sent(simulation) == [PutDesired()]
+    assert desired(simulation.job(), Ledger()).restart_request == "now-2@40"
+    simulation.answer = RequestAnswer(request="now-1", outcome="Done", message="step 7")
+    why = "there is no checkpoint of step 40"
+    simulation.restart_answer = RequestAnswer(request="now-2@40", outcome="Refused", message=why)
+    simulation.round()
+    shown = [(one.name, one.outcome, one.message) for one in simulation.status.requests]
+    assert shown == [("CheckpointNow", "Done", "step 7"), ("Restart", "Refused", why)]
+    assert sent(simulation) == []

@@ -8,7 +8,7 @@ from regroup_trainer.coordinator.coordinator_status import handed_over, make_sta
 from regroup_trainer.coordinator.effects import Effect, Send
 from regroup_trainer.protocol.coordinator_messages import Decide
 from regroup_trainer.protocol.generation import Decision
-from regroup_trainer.protocol.job_status import CheckpointAnswer
+from regroup_trainer.protocol.job_status import RequestAnswer
 from regroup_trainer.protocol.rank_messages import (
     CheckpointFailed,
     CheckpointSaved,
@@ -17,7 +17,7 @@ from regroup_trainer.protocol.rank_messages import (
 )
 from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired, start_job
 
-PENDING = CheckpointAnswer(request="now-1")
+PENDING = RequestAnswer(request="now-1")
 
 
 class Asked:
@@ -43,7 +43,7 @@ class Asked:
         self.job.core.update_desired(self.job.desired, self.job.now)
 
     @property
-    def answer(self) -> CheckpointAnswer | None:
+    def answer(self) -> RequestAnswer | None:
         return make_status(self.job.core.state, 1).checkpoint_answer
 
     def saved(self, step: int) -> None:
@@ -89,7 +89,7 @@ def test_rank_0_is_asked_once_and_its_next_checkpoint_is_the_answer() -> None:
     assert asked.decisions == [Decision.SAVE], "the same request is not acted on again"
     asked.ask("now-2")
     assert asked.decisions == [Decision.SAVE, Decision.SAVE]
-    assert asked.answer == CheckpointAnswer(request="now-2")
+    assert asked.answer == RequestAnswer(request="now-2")
 
 
 def test_a_save_that_failed_is_an_answer_but_not_that_old_ones_stay() -> None:

@@ -40,7 +40,7 @@ from regroup_trainer.protocol.coordinator_messages import BeginDifference, Refus
 from regroup_trainer.protocol.desired import LastKnown, Lost
 from regroup_trainer.protocol.environment import CoordinatorEnvironment
 from regroup_trainer.protocol.generation import GenerationNumber
-from regroup_trainer.protocol.job_status import CheckpointAnswer, CoordinatorStatus, Waiting
+from regroup_trainer.protocol.job_status import CoordinatorStatus, RequestAnswer, Waiting
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.rank_messages import Progress
@@ -214,7 +214,7 @@ async def test_a_request_for_a_checkpoint_is_news(tmp_path: Path) -> None:
             assert answer.status == 204
         news = await asyncio.wait_for(polling, 60)
     assert news.sequence > first.sequence
-    assert news.checkpoint_answer == CheckpointAnswer(request="now-1")
+    assert news.checkpoint_answer == RequestAnswer(request="now-1")
 
 
 async def statuses(watch: aiohttp.ClientResponse) -> AsyncIterator[CoordinatorStatus]:

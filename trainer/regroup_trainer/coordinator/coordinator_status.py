@@ -18,10 +18,10 @@ from regroup_trainer.protocol.generation import Decision, MemberRecord
 from regroup_trainer.protocol.job_status import (
     ASK_LINE,
     WATCH_LINE_BYTES,
-    CheckpointAnswer,
     CoordinatorPhase,
     CoordinatorStatus,
     MemberStatus,
+    RequestAnswer,
 )
 from regroup_trainer.protocol.ledger import FailedStarts
 
@@ -94,7 +94,8 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
         total_steps=_total_steps(state),
         evaluation=state.evaluation,
         checkpoint=state.checkpoint,
-        checkpoint_answer=_checkpoint_answer(state),
+        checkpoint_answer=_answer(state.pending_request, state.checkpoint_answer),
+        restart_answer=_answer(state.pending_restart, state.restart_answer),
         ledger=state.account.ledger(),
         stragglers=stragglers_of(current) if current and current.alive else (),
         recoveries=state.recoveries.records(),
@@ -105,9 +106,8 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
     )
 
 
-def _checkpoint_answer(state: State) -> CheckpointAnswer | None:
-    pending = state.pending_request
-    return CheckpointAnswer(request=pending) if pending else state.checkpoint_answer
+def _answer(pending: str, answer: RequestAnswer | None) -> RequestAnswer | None:
+    return RequestAnswer(request=pending) if pending else answer
 
 
 class ShownStatus:
@@ -151,6 +151,7 @@ def handed_over(state: State) -> Desired:
         "last_known": known,
         "failed_starts": _failed_starts(state),
         "checkpoint_request": state.pending_request,
+        "restart_request": state.pending_restart,
     }
     return state.desired.model_copy(update=changes)
 

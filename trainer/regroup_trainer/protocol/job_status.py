@@ -123,8 +123,8 @@ class Outcome(Message):
     """In CamelCase, where it is known more precisely than that training failed."""
 
 
-class CheckpointAnswer(Message):
-    """What became of `Desired.checkpoint_request`."""
+class RequestAnswer(Message):
+    """What became of `Desired.checkpoint_request`, or of `restart_request`."""
 
     request: Name
     """Its value."""
@@ -186,8 +186,10 @@ class CoordinatorStatus(Message):
     total_steps: int = 0
     evaluation: Evaluated | None = None
     checkpoint: CheckpointSaved | None = None
-    checkpoint_answer: CheckpointAnswer | None = None
+    checkpoint_answer: RequestAnswer | None = None
     """Of the newest request for one; None where nobody has asked this coordinator."""
+    restart_answer: RequestAnswer | None = None
+    """The same of the newest request for a restart."""
     ledger: Ledger = Ledger()
     recoveries: tuple[Recovery, ...] = ()
     """The newest ten."""
