@@ -62,8 +62,11 @@ def read_job(document: Object, now: datetime, max_workers: int = DEFAULT_MAX_WOR
 
 
 def _request(metadata: Object, annotation: str) -> str:
-    """The value of an annotation that asks for something, as far as a status may hold it."""
-    return str((metadata.get("annotations") or {}).get(annotation, ""))[:REQUEST_LIMIT]
+    """The value of an annotation that asks for something. One that a status cannot hold is none: a
+    part of it may ask for something else.
+    """
+    value = str((metadata.get("annotations") or {}).get(annotation, ""))
+    return value if len(value) <= REQUEST_LIMIT else ""
 
 
 def _read_spec(raw: Object, max_workers: int, *, started: bool) -> TrainingJobSpec | Waiting:
