@@ -62,8 +62,9 @@ class JobObject:
         """The request of that name, until its outcome is in the status; empty: there is none."""
         asked = {CHECKPOINT_REQUEST: self.checkpoint_request, RESTART_REQUEST: self.restart_request}
         known = self.status.request(name)
-        is_over = known is not None and known.outcome != "Pending"
-        return "" if is_over and known.value == asked[name] else asked[name]
+        if known is not None and known.outcome != "Pending" and known.value == asked[name]:
+            return ""
+        return asked[name]
 
     @property
     def policies(self) -> Policies:

@@ -194,7 +194,7 @@ def test_a_prometheus_that_wants_other_labels_is_named() -> None:
         stack = {"matchLabels": {"release": "stack"}}
         selectors = {"podMonitorSelector": stack, "ruleSelector": stack}
         make(team, "Prometheus", "prometheuses", {}, selectors)
-        ours, rule = {"app.kubernetes.io/part-of": "regroup"}, {"groups": []}
+        ours, rule = {"app.kubernetes.io/part-of": "regroup"}, Json(groups=[])
         make(team, "PrometheusRule", "prometheusrules", {**ours, "release": "stack"}, rule)
         monitor: Json = {"selector": {}, "podMetricsEndpoints": [{"port": "metrics"}]}
         make(team, "PodMonitor", "podmonitors", ours, monitor)

@@ -4,6 +4,8 @@ and what somebody asks for: a checkpoint, or a restart from one. Pure.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure, Transition
 from regroup_trainer.coordinator.effects import LookForCheckpoint
@@ -137,7 +139,7 @@ def request_checkpoint(state: State, current: CurrentGeneration) -> None:
         return
     if current.unmanaged:
         why = "the program has no Session: nothing but itself can save its state"
-        state.checkpoint_answer = RequestAnswer(request=request, outcome="Refused", message=why)
+        state.checkpoint_answer = _over(request, "Refused", why)
     elif current.save_asked is None or current.save_asked[0] != request:
         current.save_asked = request, current.progress.step
         decide = Decide(generation=current.number, decision=Decision.SAVE)
@@ -150,16 +152,18 @@ def answer_request(
     """Note how a save ended that was asked for. One that had begun before is no answer."""
     if isinstance(report, CheckpointFailed) and report.stage == "prune":
         return  # the checkpoint itself is whole
-    asked, saved = current.save_asked, isinstance(report, CheckpointSaved)
+    asked = current.save_asked
     if asked is None or asked[0] != state.pending_request or report.step < asked[1]:
         return
-    state.checkpoint_answer = RequestAnswer(
-        request=asked[0],
-        outcome="Done" if saved else "Failed",
-        message=(f"step {report.step} is saved to {report.path}" if saved else state.failed_save)[
-            :TEXT_LIMIT
-        ],
-    )
+    if isinstance(report, CheckpointSaved):
+        text = f"step {report.step} is saved to {report.path}"
+        state.checkpoint_answer = _over(asked[0], "Done", text)
+    else:
+        state.checkpoint_answer = _over(asked[0], "Failed", state.failed_save)
+
+
+def _over(request: str, outcome: Literal["Done", "Failed", "Refused"], text: str) -> RequestAnswer:
+    return RequestAnswer(request=request, outcome=outcome, message=text[:TEXT_LIMIT])
 
 
 # --- a restart on request -------------------------------------------------------------------------
@@ -179,7 +183,7 @@ def request_restart(state: State, current: CurrentGeneration, now: float) -> Non
     elif current.alive and current.decision is None and current.restored:
         why, is_known = _why_no_restart(state, current)
         if why:
-            state.restart_answer = RequestAnswer(request=request, outcome="Refused", message=why)
+            state.restart_answer = _over(request, "Refused", why)
         elif is_known:
             state.restarting = request
             text = f"somebody asks for a restart from {_checkpoint(state.desired)}"
@@ -230,14 +234,10 @@ def _note_restart(state: State, current: CurrentGeneration) -> None:
     """It is done once the state is in place. Ranks that cannot load it end it; then the state comes
     from where it comes after any failure.
     """
-    first, failure = current.restored.get(0), current.failure
+    request, first, failure = state.pending_restart, current.restored.get(0), current.failure
     if first is not None:
         words = SOURCE_WORDS[first.restored_from or current.record.restored_from]
-        outcome, text = "Done", f"the ranks started from step {first.step} of {words}"
+        text = f"the ranks started from step {first.step} of {words}"
+        state.restart_answer = _over(request, "Done", text)
     elif failure is not None and current.finalized and failure.cause == "application":
-        outcome, text = "Failed", failure.message
-    else:
-        return
-    state.restart_answer = RequestAnswer.model_validate(
-        {"request": state.pending_restart, "outcome": outcome, "message": text[:TEXT_LIMIT]}
-    )
+        state.restart_answer = _over(request, "Failed", failure.message)
