@@ -108,8 +108,8 @@ def restart(
     if step != _NEWEST and not step.isdecimal():
         raise click.UsageError(f"--from-checkpoint {step}: give a step, or nothing behind it")
     which = "the newest checkpoint" if step == _NEWEST else f"the checkpoint of step {step}"
-    note(f"This gives up what {name} has trained since {which}.")
     if not yes:
+        note(f"This gives up what {name} has trained since {which}.")
         click.confirm("Restart it?", abort=True, err=True)
     value = _now() + ("" if step == _NEWEST else f"@{step}")
     asked = Asked(name, RESTART_REQUEST, RESTART, value)
