@@ -42,7 +42,7 @@ from regroup_trainer.protocol.coordinator_messages import BeginDifference, Refus
 from regroup_trainer.protocol.desired import LastKnown, Lost
 from regroup_trainer.protocol.environment import CoordinatorEnvironment
 from regroup_trainer.protocol.generation import GenerationNumber
-from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
+from regroup_trainer.protocol.job_status import CoordinatorStatus, RequestAnswer, Waiting
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.rank_messages import Progress
@@ -205,6 +205,21 @@ async def test_a_long_poll_returns_on_news_and_not_before(tmp_path: Path) -> Non
         news = await asyncio.wait_for(polling, 10)
         assert news.sequence > first.sequence
         await socket.close()
+
+
+async def test_a_request_for_a_checkpoint_is_news(tmp_path: Path) -> None:
+    async with serving(tmp_path, timeout_milliseconds=600_000) as setup:
+        reserved = tmp_path / "job/lineage/1-1.claim"
+        await asyncio.to_thread(wait_until, "the first tick", reserved.exists)
+        first = await setup.status()
+        polling = asyncio.create_task(setup.status(after=first.sequence, wait=30))
+        asked = setup.core.state.desired.model_copy(update={"checkpoint_request": "now-1"})
+        data = asked.model_dump_json()
+        async with setup.session.put(f"{setup.url}/v1/desired", data=data) as answer:
+            assert answer.status == 204
+        news = await asyncio.wait_for(polling, 60)
+    assert news.sequence > first.sequence
+    assert news.checkpoint_answer == RequestAnswer(request="now-1")
 
 
 async def statuses(watch: aiohttp.ClientResponse) -> AsyncIterator[CoordinatorStatus]:

@@ -44,7 +44,13 @@ from regroup_trainer.agent.template_protocol import (
     TerminateRanks,
 )
 from regroup_trainer.agent.termination import oom_kills, rank_exit, termination_message
-from regroup_trainer.protocol.agent_messages import HeldSnapshots, Leaving, RankExit, Stack
+from regroup_trainer.protocol.agent_messages import (
+    HeldSnapshots,
+    Leaving,
+    RankExit,
+    Stack,
+    WorkerStacks,
+)
 from regroup_trainer.protocol.coordinator_messages import (
     Begin,
     CoordinatorMessage,
@@ -132,6 +138,8 @@ class Agent:
         self._oom_kills = 0
         self._first_failure: RankExit | None = None
         self._diagnosing: asyncio.Task[None] | None = None
+        self._asking = asyncio.Lock()
+        """Held while ranks are asked for their stacks: each has one file for them."""
         self._releasing: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
 
@@ -146,6 +154,7 @@ class Agent:
                 snapshots.server,
                 self._on_address,
                 self._contact,
+                self._show_stacks,
                 self._environment.metrics_port,
             )
             self._state.endpoint = (
@@ -331,18 +340,32 @@ class Agent:
         for stack in await self._stacks(self._state.local_ranks(), "commits no step"):
             self._connection.send(stack)
 
+    async def _show_stacks(self) -> WorkerStacks:
+        """What somebody who debugs the job is shown."""
+        found = await self._collect_stacks(self._state.running())
+        processes = self._running_processes()
+        return WorkerStacks(
+            ranks=tuple(stacks.describe(one, processes.get(one.rank)) for one in found)
+        )
+
     async def _stacks(self, ranks: Sequence[int], why: str) -> list[Stack]:
         """The stacks of these ranks; they are logged, too."""
-        record, place = self._state.record, self._state.local_ranks().start
-        if record is None or self._sockets is None:
-            return []
-        self._template.order(ShowStacks(ranks=tuple(ranks)))
-        found = await stacks.collect(
-            self._sockets.path.parent, record, {rank: rank - place for rank in ranks}
-        )
+        found = await self._collect_stacks(ranks)
         for stack in found:
             log.warning("rank %d %s; its stack:\n%s", stack.rank, why, stack.text or "(no answer)")
         return found
+
+    async def _collect_stacks(self, ranks: Sequence[int]) -> list[Stack]:
+        record, place = self._state.record, self._state.local_ranks().start
+        if record is None or self._sockets is None:
+            return []
+        async with self._asking:
+            return await stacks.collect(
+                lambda: self._template.order(ShowStacks(ranks=tuple(ranks))),
+                self._sockets.path.parent,
+                record,
+                {rank: rank - place for rank in ranks},
+            )
 
     # --- reports of ranks and template ------------------------------------------------------------
 

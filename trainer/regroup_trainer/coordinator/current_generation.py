@@ -122,6 +122,9 @@ class CurrentGeneration:
     stacks: dict[int, Stack] = field(default_factory=dict)
     """The stacks that have arrived since then."""
     stragglers_checked_at: float = 0.0
+    save_asked: tuple[str, int] | None = None
+    """The request for a checkpoint that rank 0 was passed, and the last step that was known then.
+    """
     snapshot: SnapshotNumber | None = None
     """The newest of its memory snapshots that was announced as complete."""
     failure: Failure | None = None

@@ -14,6 +14,7 @@ from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.lineage_files import (
     HISTORY_FOLDER,
     LINEAGE_FOLDER,
+    checkpoint_path,
     generation_of,
     history_name,
     reservation_name,
@@ -75,6 +76,15 @@ def newest_former(directory: Path, term: int) -> tuple[GenerationNumber, int] | 
         return None
     history = directory / HISTORY_FOLDER / history_name(max(former))
     return max(former), history.stat().st_size if history.exists() else 0
+
+
+def has_checkpoint(directory: Path, step: int) -> bool:
+    """Whether a checkpoint of the step was published. Raises OSError."""
+    try:
+        (directory / checkpoint_path(step)).stat()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _give_back_room(lineage: Path, names: list[str], term: int) -> None:

@@ -11,6 +11,7 @@ from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure, LastCommit
 from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.coordinator.restart_budget import describe
+from regroup_trainer.coordinator.transitions import answer_request
 from regroup_trainer.protocol.agent_messages import RankExit, Stack
 from regroup_trainer.protocol.exit_codes import PORT_TAKEN_EXIT_CODE
 from regroup_trainer.protocol.generation import RestoredFrom
@@ -72,9 +73,11 @@ def _apply(state: State, report: Report, current: CurrentGeneration, now: float)
             state.checkpoint, state.failed_save = report, ""
             text = f"step {report.step} saved to {report.path} in {report.seconds:.1f} s"
             state.journal.emit_rarely(state.wall(now), "CheckpointSaved", text)
+            answer_request(state, current, report)
         case CheckpointFailed():
             state.failed_save = _failed_save(state, report)
             state.emit(now, "CheckpointFailed", state.failed_save, "Warning")
+            answer_request(state, current, report)
         case SnapshotsOff():
             state.emit(now, "SnapshotsOff", report.why, "Warning")
         case Evaluated():

@@ -34,10 +34,22 @@ from regroup_trainer.coordinator.coordinator_status import (
     phase_of,
 )
 from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
-from regroup_trainer.coordinator.effects import Close, Effect, LookForFormer, ReserveNumber, Send
+from regroup_trainer.coordinator.effects import (
+    Close,
+    Effect,
+    LookForCheckpoint,
+    LookForFormer,
+    ReserveNumber,
+    Send,
+)
 from regroup_trainer.coordinator.formation import least_workers
 from regroup_trainer.coordinator.known_records import KnownRecords
-from regroup_trainer.coordinator.number_files import SupersededError, newest_former, reserve
+from regroup_trainer.coordinator.number_files import (
+    SupersededError,
+    has_checkpoint,
+    newest_former,
+    reserve,
+)
 from regroup_trainer.protocol.agent_messages import Hello, ShortHello, agent_message
 from regroup_trainer.protocol.coordinator_messages import Begin, Refused
 from regroup_trainer.protocol.desired import Desired, Lost
@@ -509,6 +521,8 @@ class Server:
                     self._spawn(self._reserve(effect))
                 case LookForFormer(term):
                     self._spawn(self._look_for_former(term))
+                case LookForCheckpoint(request, step):
+                    self._spawn(self._look_for_checkpoint(request, step))
         if self._core.pause(time.monotonic()) <= TICK_SECONDS:
             self._tick_soon.set()
         self._keep()
@@ -563,6 +577,13 @@ class Server:
             if found is not None:
                 self._do(self._core.on_former(*found, time.monotonic()))
 
+    async def _look_for_checkpoint(self, request: str, step: int) -> None:
+        directory = Path(self._core.state.desired.directory)
+        look = Background(lambda: has_checkpoint(directory, step))
+        with contextlib.suppress(OSError):  # the request stays pending, as while there is no answer
+            found = await asyncio.wrap_future(look.future)
+            self._do(self._core.on_checkpoint_looked_for(request, found, time.monotonic()))
+
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -584,9 +605,12 @@ class Server:
         self._spawn(self._wake())
 
     def _keep(self) -> None:
-        """Have the next process go on with this state. What was counted is kept at once."""
+        """Have the next process go on with this state. What was counted, and which request has its
+        answer, is kept at once.
+        """
         state, now = self._core.state, time.monotonic()
-        counts = (state.desired.revision, state.account.counts)
+        pending = state.pending_request, state.pending_restart
+        counts = (state.desired.revision, state.account.counts, pending)
         if counts != self._kept or now - self._kept_at > KEPT_SECONDS:
             self._kept, self._kept_at = counts, now
             self._kept_file.write(handed_over(state).model_dump_json())
@@ -600,6 +624,10 @@ class Server:
             state.current.number if state.current else None,
             state.members.revision,
             state.checkpoint,
+            state.pending_request,
+            state.checkpoint_answer,
+            state.pending_restart,
+            state.restart_answer,
             state.evaluation,
             state.volume.problem is not None,
             state.desired.revision,

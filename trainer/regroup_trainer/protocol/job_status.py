@@ -123,6 +123,16 @@ class Outcome(Message):
     """In CamelCase, where it is known more precisely than that training failed."""
 
 
+class RequestAnswer(Message):
+    """What became of `Desired.checkpoint_request`, or of `restart_request`."""
+
+    request: Name
+    """Its value."""
+    outcome: Literal["Pending", "Done", "Failed", "Refused"] = "Pending"
+    message: Text = ""
+    """One sentence; empty while it is pending."""
+
+
 WATCH_LINE_SECONDS = (1.0, 5.0)
 """Least and longest time between two lines of a watch while nothing changes."""
 WATCH_LINE_BYTES = 64 * 1024
@@ -176,6 +186,10 @@ class CoordinatorStatus(Message):
     total_steps: int = 0
     evaluation: Evaluated | None = None
     checkpoint: CheckpointSaved | None = None
+    checkpoint_answer: RequestAnswer | None = None
+    """Of the newest request for one; None where nobody has asked this coordinator."""
+    restart_answer: RequestAnswer | None = None
+    """The same of the newest request for a restart."""
     ledger: Ledger = Ledger()
     recoveries: tuple[Recovery, ...] = ()
     """The newest ten."""

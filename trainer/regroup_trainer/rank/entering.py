@@ -140,7 +140,7 @@ def _history_end(restorer: Restorer) -> HistoryEnd | None:
     layout, record = restorer.layout, restorer.record
     with contextlib.suppress(OSError):  # then losses are counted by what was reported
         links = lineage.ending_with(layout, record.number)[:-1]
-        if policy_in_force(links, record.desired.resume).policy == "Latest":
+        if policy_in_force(links, record.desired).policy == "Latest":
             return history_end(layout, links)
     return None
 

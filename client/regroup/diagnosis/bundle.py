@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
+from regroup.diagnosis.rank_stacks import fold, stack_lines
+from regroup.diagnosis.stack_request import ask_workers
 from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
 from regroup.kubernetes.cluster_errors import ClusterError
 from regroup.kubernetes.event_record import read_events
@@ -21,6 +23,7 @@ from regroup.kubernetes.redaction import redacted, redacted_text
 from regroup.kubernetes.scene import gather
 from regroup.kubernetes.timeline import timeline, timeline_lines
 from regroup.kubernetes.why_report import explain, why_lines
+from regroup_operator.api.names import WORKER
 
 _WIDTH = 100
 
@@ -46,7 +49,7 @@ class Bundle:
         self._add("timeline.txt", lambda: _text(timeline_lines(job, timeline(job, now), _WIDTH)))
         self._add("events.yaml", lambda: _yaml(self.api.events(self.namespace, self._about())))
         self._add("versions.txt", lambda: _versions(job, self.api.server_version(), now))
-        self._add_pods(lines)
+        self._add_pods(job, lines)
         if self.missing:
             self.files["missing.txt"] = _text(self.missing)
         return self.files
@@ -57,20 +60,27 @@ class Bundle:
         except ClusterError as error:
             self.missing.append(f"{path}: {error}")
 
-    def _add_pods(self, lines: int) -> None:
+    def _add_pods(self, job: JobRecord, lines: int) -> None:
         try:
             documents = self.api.pods(self.namespace, self.name)
         except ClusterError as error:
             self.missing.append(f"pods.yaml and logs: {error}")
             return
         self._add("pods.yaml", lambda: _yaml(documents))
-        for pod in read_pods(documents):
+        pods = read_pods(documents)
+        if job.spec.get("launcher") != "torchrun" and any(pod.role == WORKER for pod in pods):
+            self._add("stacks.txt", lambda: self._stacks(pods))
+        for pod in pods:
             for query in queries(pod, LogQuery(tail_lines=lines)):
                 which = ".previous" if query.previous else ""
                 self._add(f"logs/{pod.name}{which}.log", partial(self._log, pod, query))
 
     def _log(self, pod: PodRecord, query: LogQuery) -> str:
         return _text(self.api.log(self.namespace, pod.name, pod.container, query))
+
+    def _stacks(self, pods: list[PodRecord]) -> str:
+        answers = ask_workers(self.api, self.namespace, pods)
+        return _text(stack_lines(fold(self.name, answers, all_threads=True), _WIDTH))
 
     def _about(self) -> str:
         return f"involvedObject.name={self.name}"
