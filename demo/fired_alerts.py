@@ -36,8 +36,8 @@ DEADLINE_SECONDS = 240.0
 """The play takes 80 seconds where the machine has time."""
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 DURATION = re.compile(r"(?<=\[)\d+[smhd](?=\])|(?<=offset )\d+[smhd]")
-SECONDS = re.compile(r"(?<=[<>] )\d{4}\b")
-"""Numbers that an age in seconds is compared with: the only ones of four digits."""
+SECONDS = re.compile(r"(?<=[<>] )\d{3,}\b")
+"""Numbers that an age in seconds is compared with: the only ones of three digits and more."""
 Sample = tuple[str, str, list[str]]
 """Name of a series, its labels, and its values minute by minute; `_` for a missing one."""
 

@@ -24,6 +24,7 @@ def test_a_rule_is_shortened_wherever_it_speaks_of_time() -> None:
     assert "offset 18000ms" in shortened(RULES["TrainingJobLossSpike"])["expr"]
     assert failing["expr"].count("[18000ms]") == 2
     assert failing["expr"].rstrip().endswith("< 18")
+    assert "> 6\n" in shortened(RULES["TrainingJobRankSilent"])["expr"]
     assert shortened(RULES["TrainingJobInternalError"]).get("for") is None
 
 

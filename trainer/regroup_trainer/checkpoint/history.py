@@ -115,12 +115,15 @@ def audit(directory: Path) -> list[str]:
     links = lineage.chain(records, max(records, default=None))
     identities = {link.generation: link.data for link in links}
     gaps = [gap for link in links for gap in _read_gaps(layout.history_gaps(link.generation))]
-    samples = (
-        problem
-        for step in _committed(layout, links)
-        for problem in _sample_problems(step, identities[step.generation])
-    )
-    return [*_order_problems(_committed(layout, links), gaps), *samples]
+    of_samples: list[str] = []
+
+    def checked() -> Iterator[CommittedStep]:
+        for step in _committed(layout, links):
+            of_samples.extend(_sample_problems(step, identities[step.generation]))
+            yield step
+
+    of_order = list(_order_problems(checked(), gaps))
+    return [*of_order, *of_samples]
 
 
 def _committed(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> Iterator[CommittedStep]:

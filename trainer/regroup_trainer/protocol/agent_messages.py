@@ -123,6 +123,9 @@ class HelloContent(Message):
     """host:port of its HTTP endpoint."""
     snapshots: tuple[HeldSnapshot, ...] = ()
 
+    def _content(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in HelloContent.model_fields}
+
 
 class ShortHello(HelloContent):
     """A hello as it is sent, the first message on every connection."""
@@ -133,8 +136,7 @@ class ShortHello(HelloContent):
 
     def with_record(self, record: GenerationRecord | None) -> Hello:
         """The hello, with the record of its generation."""
-        fields = {name: getattr(self, name) for name in HelloContent.model_fields}
-        return Hello(**fields, record=record)
+        return Hello(**self._content(), record=record)
 
 
 class Hello(HelloContent):
@@ -145,8 +147,8 @@ class Hello(HelloContent):
 
     def shortened(self) -> ShortHello:
         """As it is sent."""
-        fields = {name: getattr(self, name) for name in HelloContent.model_fields}
-        return ShortHello(**fields, generation=self.record.number if self.record else None)
+        number = self.record.number if self.record else None
+        return ShortHello(**self._content(), generation=number)
 
 
 class Leaving(Message):
