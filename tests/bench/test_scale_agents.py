@@ -14,7 +14,7 @@ from bench.coordinator_size import make_desired, make_place
 from bench.scale.__main__ import main
 from bench.scale.players import Players, agents_program
 from regroup.local.processes import Place
-from regroup_trainer.coordinator.known_records import KnownRecords
+from regroup_trainer.coordinator.serving.known_records import KnownRecords
 from regroup_trainer.protocol.agent_messages import ShortHello, agent_message
 from regroup_trainer.protocol.coordinator_messages import (
     LeaveGeneration,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from regroup_trainer.coordinator.coordinator_status import phase_of
 from regroup_trainer.coordinator.core import Coordinator
-from regroup_trainer.coordinator.server import Server
+from regroup_trainer.coordinator.serving.server import Server
 from regroup_trainer.protocol.environment import AgentEnvironment
 from regroup_trainer.protocol.job_status import CoordinatorPhase
 from tests.support.coordinator_simulation import make_desired

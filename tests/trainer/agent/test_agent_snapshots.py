@@ -26,7 +26,7 @@ from regroup_trainer.agent.template_protocol import (
     TemplateNews,
 )
 from regroup_trainer.coordinator.core import Coordinator
-from regroup_trainer.coordinator.server import Server
+from regroup_trainer.coordinator.serving.server import Server
 from regroup_trainer.protocol.environment import AgentEnvironment
 from regroup_trainer.protocol.generation import Assignment, GenerationRecord, SnapshotNumber
 from regroup_trainer.protocol.rank_messages import (

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from regroup_trainer.coordinator.core import Coordinator
-from regroup_trainer.coordinator.server import Server
+from regroup_trainer.coordinator.serving.server import Server
 from regroup_trainer.errors import ConfigurationError
 from regroup_trainer.protocol.environment import CoordinatorEnvironment, read_token
 from regroup_trainer.protocol.exit_codes import WRONG_USAGE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regroup_trainer.coordinator.known_records import MOST_KEPT, KnownRecords
+from regroup_trainer.coordinator.serving.known_records import MOST_KEPT, KnownRecords
 from regroup_trainer.protocol.agent_messages import HeldSnapshot, HeldSnapshots, Reports
 from regroup_trainer.protocol.coordinator_messages import LeaveGeneration, SnapshotComplete
 from regroup_trainer.protocol.generation import (

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from regroup_trainer.coordinator.core import Coordinator
-from regroup_trainer.coordinator.server import LONGEST_DELAY_SECONDS, Server
+from regroup_trainer.coordinator.serving.server import LONGEST_DELAY_SECONDS, Server
 from regroup_trainer.system.heartbeat_line import UPGRADE, Beat, Kind
 from tests.support.coordinator_server import BEARER, TOKEN, Setup, serving
 from tests.support.coordinator_simulation import make_desired

@@ -26,16 +26,17 @@ from pydantic import BaseModel
 from regroup.local.processes import free_port
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection, RejectedError
 from regroup_trainer.agent.heartbeat import Heartbeat
-from regroup_trainer.coordinator import server as server_module
 from regroup_trainer.coordinator.coordinator_status import HEARD_SECONDS, heard_of
 from regroup_trainer.coordinator.core import MOST_UNKNOWN, TICK_SECONDS, Coordinator
 from regroup_trainer.coordinator.effects import Effect
-from regroup_trainer.coordinator.number_files import reserve
-from regroup_trainer.coordinator.server import (
+from regroup_trainer.coordinator.serving import arrivals, volume_work
+from regroup_trainer.coordinator.serving import server as server_module
+from regroup_trainer.coordinator.serving.arrivals import read_hello
+from regroup_trainer.coordinator.serving.number_files import reserve
+from regroup_trainer.coordinator.serving.server import (
     LONGEST_DELAY_SECONDS,
     MOST_WATCHES,
     Server,
-    read_hello,
 )
 from regroup_trainer.protocol.agent_messages import Leaving, Reports
 from regroup_trainer.protocol.coordinator_messages import BeginDifference, Refused, sent_message
@@ -446,7 +447,7 @@ async def test_agents_that_have_given_up_meanwhile_cost_no_handshake(
 async def test_an_agent_that_says_nothing_is_not_waited_for(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "BODY_SECONDS", 0.1)
+    monkeypatch.setattr(arrivals, "HELLO_SECONDS", 0.1)
     async with setup.session.ws_connect(f"{setup.url}/v1/agent") as socket:
         assert (await socket.receive(timeout=10)).type is aiohttp.WSMsgType.CLOSE
 
@@ -711,8 +712,8 @@ async def test_a_volume_that_does_not_answer_is_named_and_its_answer_is_awaited(
         assert may_answer.wait(30)
         return reserve(*arguments)
 
-    monkeypatch.setattr(server_module, "reserve", hang)
-    monkeypatch.setattr(server_module, "VOLUME_SECONDS", 0.1)
+    monkeypatch.setattr(volume_work, "reserve", hang)
+    monkeypatch.setattr(volume_work, "VOLUME_SECONDS", 0.1)
     async with serving(tmp_path) as setup:
         state = setup.core.state
         waiting = await asyncio.to_thread(

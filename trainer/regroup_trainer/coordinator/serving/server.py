@@ -8,13 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import json
 import logging
 import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import TypeVar
 
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -42,35 +40,15 @@ from regroup_trainer.coordinator.effects import (
     ReserveNumber,
     Send,
 )
-from regroup_trainer.coordinator.formation import least_workers
-from regroup_trainer.coordinator.known_records import KnownRecords
-from regroup_trainer.coordinator.number_files import (
-    SupersededError,
-    has_checkpoint,
-    newest_former,
-    reserve,
-)
-from regroup_trainer.protocol.agent_messages import Hello, ShortHello, agent_message
-from regroup_trainer.protocol.coordinator_messages import Begin, Refused
+from regroup_trainer.coordinator.handing_over import has_company, is_between, somebody_leaves
+from regroup_trainer.coordinator.serving.arrivals import Arrivals, close, send_frame
+from regroup_trainer.coordinator.serving.volume_work import VolumeWork
+from regroup_trainer.protocol.agent_messages import ShortHello, agent_message
 from regroup_trainer.protocol.desired import Desired, Lost
-from regroup_trainer.protocol.generation import (
-    GenerationNumber,
-    GenerationRecord,
-    RecordPiece,
-    RecordWanted,
-)
+from regroup_trainer.protocol.generation import GenerationRecord, RecordWanted
 from regroup_trainer.protocol.job_status import WATCH_LINE_SECONDS, CoordinatorStatus
-from regroup_trainer.protocol.message import (
-    FRAME_BYTES,
-    NAME_LIMIT,
-    PROTOCOL_VERSION,
-    TEXT_LIMIT,
-    describe_invalid,
-    quote,
-)
+from regroup_trainer.protocol.message import FRAME_BYTES, NAME_LIMIT, describe_invalid, quote
 from regroup_trainer.protocol.rank_messages import Progress
-from regroup_trainer.protocol.record_transfer import RecordIntake
-from regroup_trainer.system.background import Background
 from regroup_trainer.system.heartbeat_line import UPGRADE, Beat, HeartbeatReader, Kind
 from regroup_trainer.system.kept_file import KeptFile
 from regroup_trainer.system.line_stream import LineStream
@@ -88,18 +66,8 @@ LONGEST_DELAY_SECONDS = 60.0
 LONGEST_WAIT_SECONDS = 60.0
 MOST_WATCHES = 4
 """At a time: of two operators, with a place each for one that has died without a word."""
-MOST_ASKED = 3
-"""Agents that are asked for a record at the same time, so that one which does not answer delays
-nobody.
-"""
-PIECE_SECONDS = 2.0
-"""For an agent to send a piece of a record."""
-RECORD_SECONDS = 10.0
-"""For the whole record."""
 BODY_SECONDS = 10.0
-"""For the body of a request, and for the first message of an agent."""
-VOLUME_SECONDS = 5.0
-"""A volume that does not answer for so long is reported."""
+"""For the body of a request."""
 PROGRESS_NEWS_SECONDS = 0.75
 """Least time between two statuses that differ only in their progress: less than between two reports
 of it, so that none waits for the next.
@@ -112,7 +80,6 @@ _UNREADABLE = (
     "closing the connection of the agent %s: its message cannot be read (%s); it connects again. "
     "Run agent and coordinator from one release"
 )
-_NO_RECORD = "closing the connection of the agent %s, which did not send its record of %s: %s"
 log = logging.getLogger(__name__)
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -127,10 +94,7 @@ class Server:
         self._token = token.encode()
         self._connections: dict[str, web.WebSocketResponse] = {}
         self._connection_changes = 0
-        self._arriving: dict[str, web.WebSocketResponse] = {}
-        """The newest connection of each agent whose hello waits for the record that it names."""
-        self._records = KnownRecords()
-        self._asked = asyncio.Semaphore(MOST_ASKED)
+        self._arrivals = Arrivals(self._current_record)
         self._sent: BaseModel | None = None
         """The newest message, and its frame: what goes to many is serialised once."""
         self._frame = b""
@@ -149,8 +113,7 @@ class Server:
         """Set to have the next tick soon."""
         self._over = False
         """Whether a successor decides now."""
-        self._look: Background[tuple[GenerationNumber, int] | None] | None = None
-        """The last one for a former generation."""
+        self._volume = VolumeWork(core, self._do, self._give_way)
         self._tasks: set[asyncio.Task[None]] = set()
         self.connections = Connections(self._most_connections)
         self._registry: CollectorRegistry = make_registry(core.state)
@@ -203,12 +166,12 @@ class Server:
         The grace period of the pod is the limit.
         """
         await self._pass(seconds)
-        await self._pass(company_seconds, lambda: not self._has_company())
-        while self._somebody_leaves():
+        await self._pass(company_seconds, lambda: not has_company(self._core.state))
+        while somebody_leaves(self._core.state):
             async with self._news:
-                await self._news.wait_for(lambda: not self._somebody_leaves())
+                await self._news.wait_for(lambda: not somebody_leaves(self._core.state))
             await self._pass(seconds)  # for the operator to read the result
-        await self._pass(company_seconds, lambda: not self._is_between())
+        await self._pass(company_seconds, lambda: not is_between(self._core.state))
         await self._give_way()  # whoever asks to leave from now on asks the successor
 
     async def _give_way(self) -> None:
@@ -231,25 +194,6 @@ class Server:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds), self._news:
                 await self._news.wait_for(holds)
-
-    def _has_company(self) -> bool:
-        """Whether an agent on this node may leave as well, and has not said so."""
-        state = self._core.state
-        return any(
-            member.hello.node == state.node and member.leaving is None
-            for member in state.members.values()
-        )
-
-    def _somebody_leaves(self) -> bool:
-        return any(member.leaving is not None for member in self._core.state.members.values())
-
-    def _is_between(self) -> bool:
-        """Whether a generation has ended, and there are workers enough for the next one."""
-        state = self._core.state
-        if state.current is None or state.current.alive or state.outcome is not None:
-            return False
-        staying = [member for member in state.members.values() if member.leaving is None]
-        return len(staying) >= least_workers(state.desired)
 
     async def run(self) -> None:
         """Tick until cancelled."""
@@ -295,8 +239,7 @@ class Server:
         socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES, heartbeat=None)
         await socket.prepare(request)
         self.connections.hold(request.transport)
-        short = await self._hello(socket)
-        hello = await self._whole(short, socket) if short is not None else None
+        hello = await self._arrivals.hello(socket)
         if hello is None or self._over:
             return socket
         name = hello.member
@@ -304,7 +247,7 @@ class Server:
         self._connections[name] = socket
         self._connection_changes += 1
         if former is not None:
-            self._spawn(_close(former))
+            self._spawn(close(former))
         self._do(self._core.on_message(hello, name, time.monotonic()))
         try:
             await self._listen(socket, name)
@@ -315,64 +258,9 @@ class Server:
                 self._do(self._core.on_closed(name, time.monotonic()))
         return socket
 
-    async def _hello(self, socket: web.WebSocketResponse) -> ShortHello | None:
-        """The first message; None when it was refused, with the reason sent."""
-        try:
-            first = await socket.receive(timeout=BODY_SECONDS)
-        except TimeoutError:
-            await socket.close(drain=False)
-            return None
-        if first.type is not WSMsgType.TEXT:
-            return None
-        hello = read_hello(first.data)
-        if isinstance(hello, ShortHello):
-            return hello
-        log.warning("refused an agent: %s", hello.reason)
-        await socket.send_str(hello.model_dump_json())
-        await socket.close()
-        return None
-
-    async def _whole(self, short: ShortHello, socket: web.WebSocketResponse) -> Hello | None:
-        """The hello with its record. None: the agent has another connection now, or did not send
-        the record, which is then asked of another agent; this one connects again.
-        """
-        self._arriving[short.member] = socket
-        try:
-            record = await self._record_of(short, socket)
-            newest = self._arriving.get(short.member) is socket
-            return short.with_record(record) if newest else None
-        except (ValueError, TimeoutError, ConnectionError) as error:
-            why = describe_invalid(error) if isinstance(error, ValidationError) else str(error)
-            log.warning(_NO_RECORD, short.pod, short.generation, why or "it does not answer")
-            await _close(socket)
-            return None
-        finally:
-            if self._arriving.get(short.member) is socket:
-                del self._arriving[short.member]
-
-    async def _record_of(
-        self, short: ShortHello, socket: web.WebSocketResponse
-    ) -> GenerationRecord | None:
-        """The record that a hello names. Raises as `_fetch`."""
-        number = short.generation
-        if number is None:
-            return None
-        if (known := self._record(number)) is not None:
-            return known
-        async with self._asked:
-            if (known := self._record(number)) is not None:
-                return known
-            async with asyncio.timeout(RECORD_SECONDS):
-                fetched = await _fetch(socket, number)
-            record = self._record(number) or fetched  # another may have come first
-            self._records.add(record)
-            return record
-
-    def _record(self, number: GenerationNumber) -> GenerationRecord | None:
+    def _current_record(self) -> GenerationRecord | None:
         current = self._core.state.current
-        if current is not None and current.number == number:
-            return current.record
-        return self._records.get(number)
+        return current.record if current is not None else None
 
     async def _listen(self, socket: web.WebSocketResponse, name: str) -> None:
         async for message in socket:
@@ -385,7 +273,7 @@ class Server:
                 await socket.close(code=WSCloseCode.POLICY_VIOLATION)
                 return
             if isinstance(parsed, RecordWanted):
-                await self._send_piece(socket, parsed)
+                await self._arrivals.send_piece(socket, parsed)
             elif self._connections.get(name) is socket and not self._over:
                 self._on_message(parsed, name, socket)
             # What has arrived is read without a pause otherwise, and heartbeats would wait for it.
@@ -393,19 +281,12 @@ class Server:
 
     def _on_message(self, message: BaseModel, name: str, socket: web.WebSocketResponse) -> None:
         if isinstance(message, ShortHello):
-            number = message.generation
-            record = self._record(number) if number else None
-            if number is not None and record is None:
-                self._spawn(_close(socket))  # it connects again, and is asked for the record
+            hello = self._arrivals.of_known_generation(message)
+            if hello is None:
+                self._spawn(close(socket))  # it connects again, and is asked for the record
                 return
-            message = message.with_record(record)
+            message = hello
         self._do(self._core.on_message(message, name, time.monotonic()))
-
-    async def _send_piece(self, socket: web.WebSocketResponse, wanted: RecordWanted) -> None:
-        """One that does not read waits here, and nobody waits for it."""
-        piece = self._records.piece(wanted)
-        if piece is not None:
-            await _send(socket, piece.model_dump_json().encode())
 
     async def _heartbeats(self, request: web.Request) -> web.Response:
         """Frames of an agent, over the connection of this request."""
@@ -518,11 +399,11 @@ class Server:
                 case Close(member):
                     self._close(member)
                 case ReserveNumber():
-                    self._spawn(self._reserve(effect))
+                    self._spawn(self._volume.reserve(effect))
                 case LookForFormer(term):
-                    self._spawn(self._look_for_former(term))
-                case LookForCheckpoint(request, step):
-                    self._spawn(self._look_for_checkpoint(request, step))
+                    self._spawn(self._volume.look_for_former(term))
+                case LookForCheckpoint():
+                    self._spawn(self._volume.look_for_checkpoint(effect))
         if self._core.pause(time.monotonic()) <= TICK_SECONDS:
             self._tick_soon.set()
         self._keep()
@@ -533,56 +414,14 @@ class Server:
         if socket is None:
             return
         if message is not self._sent:
-            self._sent, self._frame = message, self._frame_of(message)
-        self._spawn(_send(socket, self._frame))
-
-    def _frame_of(self, message: BaseModel) -> bytes:
-        sent = self._records.begin(message.record) if isinstance(message, Begin) else message
-        return sent.model_dump_json().encode()
+            self._sent, self._frame = message, self._arrivals.frame_of(message)
+        self._spawn(send_frame(socket, self._frame))
 
     def _close(self, member: str) -> None:
         socket = self._connections.pop(member, None)
         if socket is not None:
             self._connection_changes += 1
-            self._spawn(_close(socket))
-
-    async def _reserve(self, effect: ReserveNumber) -> None:
-        directory = Path(self._core.state.desired.directory)
-        work = Background(lambda: reserve(directory, effect.number))
-        answer = asyncio.wrap_future(work.future)
-        if not (await asyncio.wait({answer}, timeout=VOLUME_SECONDS))[0]:
-            why = f"the volume has not answered for {VOLUME_SECONDS:.0f} s"
-            log.error("cannot reserve a generation number yet in %s: %s", directory, why)
-            self._do(self._core.on_reservation_silent(why, time.monotonic()))
-        try:
-            number, newest = await answer
-        except OSError as error:
-            why = error.strerror or str(error)
-            log.error("cannot reserve a generation number in %s: %s", directory, why)
-            self._do(self._core.on_reservation_failed(why, time.monotonic()))
-            return
-        except SupersededError as error:
-            log.error("term %s has begun: this coordinator decides nothing any more", error)
-            await self._give_way()
-            return
-        self._do(self._core.on_reserved(number, newest, time.monotonic()))
-
-    async def _look_for_former(self, term: int) -> None:
-        directory = Path(self._core.state.desired.directory)
-        if self._look is not None and not self._look.future.done():
-            return  # the volume has not answered the last one
-        self._look = Background(lambda: newest_former(directory, term))
-        with contextlib.suppress(OSError):
-            found = await asyncio.wrap_future(self._look.future)
-            if found is not None:
-                self._do(self._core.on_former(*found, time.monotonic()))
-
-    async def _look_for_checkpoint(self, request: str, step: int) -> None:
-        directory = Path(self._core.state.desired.directory)
-        look = Background(lambda: has_checkpoint(directory, step))
-        with contextlib.suppress(OSError):  # the request stays pending, as while there is no answer
-            found = await asyncio.wrap_future(look.future)
-            self._do(self._core.on_checkpoint_looked_for(request, found, time.monotonic()))
+            self._spawn(close(socket))
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -638,58 +477,6 @@ class Server:
     async def _wake(self) -> None:
         async with self._news:
             self._news.notify_all()
-
-
-def read_hello(text: str) -> ShortHello | Refused:
-    """The first message; a refusal where it is no hello of our protocol version.
-
-    The version is read first: the hello of another version may have other fields.
-    """
-    try:
-        protocol = json.loads(text)["protocol"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return Refused(
-            reason="the first message must be a hello with a protocol version", final=True
-        )
-    if protocol != PROTOCOL_VERSION:
-        reason = (
-            f"the agent speaks protocol version {quote(protocol)}, this coordinator version "
-            f"{PROTOCOL_VERSION}: run both from the same release"
-        )
-        return Refused(reason=reason, final=True)
-    try:
-        return ShortHello.model_validate_json(text)
-    except ValidationError as error:
-        return Refused(
-            reason=f"the agent's hello is not valid: {describe_invalid(error)}: run agent and "
-            "coordinator from one release"[:TEXT_LIMIT],
-            final=True,
-        )
-
-
-async def _fetch(socket: web.WebSocketResponse, number: GenerationNumber) -> GenerationRecord:
-    """The record of a generation, which this agent has. Raises ValueError, TimeoutError,
-    ConnectionError.
-    """
-    intake = RecordIntake(number)
-    while True:
-        await socket.send_str(intake.wanted.model_dump_json())
-        answer = await socket.receive(timeout=PIECE_SECONDS)
-        if answer.type is not WSMsgType.TEXT:
-            raise ConnectionError("its connection closed")
-        record = intake.add(RecordPiece.model_validate_json(answer.data))
-        if record is not None:
-            return record
-
-
-async def _send(socket: web.WebSocketResponse, frame: bytes) -> None:
-    with contextlib.suppress(ConnectionError):
-        await socket.send_frame(frame, WSMsgType.TEXT)
-
-
-async def _close(socket: web.WebSocketResponse) -> None:
-    with contextlib.suppress(ConnectionError):
-        await socket.close(drain=False)
 
 
 def _number(request: web.Request, name: str, default: float) -> float:

@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection
-from regroup_trainer.coordinator import server as server_module
-from regroup_trainer.coordinator.server import MOST_ASKED
+from regroup_trainer.coordinator.serving import arrivals
+from regroup_trainer.coordinator.serving.arrivals import MOST_ASKED
 from regroup_trainer.protocol import record_transfer
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.coordinator_messages import (
@@ -85,7 +85,7 @@ async def agents(url: str) -> AsyncIterator[list[Agent]]:
 async def test_a_successor_learns_the_record_from_few_agents_and_all_keep_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetches, fetch = [], server_module._fetch
+    fetches, fetch = [], arrivals._fetch
 
     async def counted(
         socket: aiohttp.web.WebSocketResponse, number: GenerationNumber
@@ -93,7 +93,7 @@ async def test_a_successor_learns_the_record_from_few_agents_and_all_keep_it(
         fetches.append(number)
         return await fetch(socket, number)
 
-    monkeypatch.setattr(server_module, "_fetch", counted)
+    monkeypatch.setattr(arrivals, "_fetch", counted)
     async with serving(tmp_path, **PATIENT) as setup, agents(setup.url) as members:
         await asyncio.to_thread(
             wait_until, "a generation", lambda: all(agent.record for agent in members), 60.0
@@ -156,7 +156,7 @@ RECORD = make_generation(1, 1)
 async def test_agents_that_do_not_answer_delay_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "PIECE_SECONDS", NEVER)
+    monkeypatch.setattr(arrivals, "PIECE_SECONDS", NEVER)
     async with serving(tmp_path, **PATIENT) as setup:
         silent = [Odd(setup, index, RECORD) for index in range(MOST_ASKED - 1)]
         for one in silent:
@@ -174,13 +174,13 @@ async def test_agents_that_do_not_answer_delay_nobody(
 async def test_when_none_answers_in_time_the_next_are_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "PIECE_SECONDS", 0.05)
+    monkeypatch.setattr(arrivals, "PIECE_SECONDS", 0.05)
     async with serving(tmp_path, **PATIENT) as setup:
         silent = [Odd(setup, index, RECORD) for index in range(MOST_ASKED + 1)]
         for one in silent:
             await one.connect()
         assert all([await one.is_closed() for one in silent])
-        monkeypatch.setattr(server_module, "PIECE_SECONDS", 60.0)
+        monkeypatch.setattr(arrivals, "PIECE_SECONDS", 60.0)
         good = Odd(setup, 5, RECORD)
         await good.connect()
         await good.answer()
@@ -210,8 +210,8 @@ async def test_what_is_no_record_closes_the_connection(
 async def test_an_agent_that_sends_a_record_slowly_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "PIECE_SECONDS", NEVER)
-    monkeypatch.setattr(server_module, "RECORD_SECONDS", 0.2)
+    monkeypatch.setattr(arrivals, "PIECE_SECONDS", NEVER)
+    monkeypatch.setattr(arrivals, "RECORD_SECONDS", 0.2)
     async with serving(tmp_path, **PATIENT) as setup:
         slow = Odd(setup, 0, RECORD)
         await slow.connect()
