@@ -1,8 +1,9 @@
 """Many flawless coordinators in one other process: each has a loopback address, and trains on.
 
-`python -m tests.support.coordinator_fleet 1000` serves until its input ends. For each line of input
-it prints how many answers, and lines of watches, it has sent. With `--without-watch` all are of an
-older release.
+`python -m tests.support.coordinator_fleet 1000` serves until its input ends. For each empty line of
+input it prints how many answers, and lines of watches, it has sent. A line `7 UID` says which pod
+is the only worker of coordinator 7; before, it has eight that are nobody's. With `--without-watch`
+all are of an older release.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from regroup_trainer.protocol.rank_messages import Progress
 from tests.support.operator_simulation import make_coordinator_status
 
 WORKERS = 8
-"""Of each job."""
+"""Of each job, until its own are known."""
 
 FLEETS = range(100, 200)
 """Each fleet has a block of addresses of its own, since tests run at the same time."""
@@ -68,11 +69,19 @@ class CoordinatorFleet:
     def answers(self) -> int:
         """How many answers and lines they have sent."""
         assert self._process is not None
-        assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(b"\n")
-        self._process.stdin.flush()
+        self._say("")
         return int(self._process.stdout.readline())
+
+    def trains(self, number: int, worker: str) -> None:
+        """From now on, the pod with this UID is the only worker of coordinator `number`."""
+        self._say(f"{number} {worker}")
+
+    def _say(self, line: str) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+        self._process.stdin.flush()
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -88,25 +97,36 @@ class CoordinatorFleet:
 class _Answers(StatusRoutes):
     """What all of them send, and how much that was."""
 
-    def status(self, _request: web.Request) -> CoordinatorStatus:
-        """The same for all."""
-        return _status_now()
+    def __init__(self) -> None:
+        super().__init__()
+        self.fleet = 0
+        self._members: dict[str, tuple[MemberStatus, ...]] = {}
+        """By the coordinator's address."""
+
+    def note(self, number: str, worker: str) -> None:
+        """Take note of the only worker of a coordinator."""
+        self._members[address_of(self.fleet, int(number))] = (_member(worker, 0),)
+
+    def status(self, request: web.Request) -> CoordinatorStatus:
+        """Of the coordinator that was asked."""
+        address = request.host.partition(":")[0]
+        return _status_now(self._members.get(address, _MEMBERS))
 
 
-def _status_now() -> CoordinatorStatus:
+def _status_now(members: tuple[MemberStatus, ...]) -> CoordinatorStatus:
     step = int(time.time() / STEP_SECONDS)
     progress = Progress(generation=GenerationNumber(1, 1), rank=0, step=step, time=time.time())
     return make_coordinator_status(
-        sequence=step, progress=progress, members=_MEMBERS, heard=(), world_size=WORKERS
+        sequence=step, progress=progress, members=members, heard=(), world_size=len(members)
     )
 
 
-_MEMBERS = tuple(
-    MemberStatus(
-        member=str(uuid.UUID(int=n)), index=n, pod=f"job-w{n}-1", node=f"node{n}", rank=n, step=1
-    )
-    for n in range(WORKERS)
-)
+def _member(uid: str, rank: int) -> MemberStatus:
+    pod, node = f"job-w{rank}-1", f"node{rank}"
+    return MemberStatus(member=uid, index=rank, pod=pod, node=node, rank=rank, step=1)
+
+
+_MEMBERS = tuple(_member(str(uuid.UUID(int=n)), n) for n in range(WORKERS))
 
 
 async def _listen(runner: web.AppRunner, fleet: int, number: int) -> None:
@@ -132,12 +152,15 @@ async def _serve(count: int, *, with_watch: bool) -> None:
         application.router.add_get("/v1/watch", answers.watch)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    fleet = await _find_block(runner)
+    answers.fleet = await _find_block(runner)
     for number in range(1, count):
-        await _listen(runner, fleet, number)
-    print(fleet, flush=True)
-    while await asyncio.to_thread(sys.stdin.readline):
-        print(answers.count, flush=True)
+        await _listen(runner, answers.fleet, number)
+    print(answers.fleet, flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        if worker := line.split():
+            answers.note(*worker)
+        else:
+            print(answers.count, flush=True)
     await runner.cleanup()
 
 
