@@ -88,6 +88,13 @@ class Executor:
         now = time.monotonic()
         return {uid: now - since for uid, since in self._unreached.get(key, {}).items()}
 
+    def note_plan(self, key: Key, actions: Iterable[Action]) -> None:
+        """Workers that get no address now count anew when they do: what stood in the way of one
+        attempt long ago says nothing about them.
+        """
+        if not any(isinstance(action, SendAddress) for action in actions):
+            self._unreached.pop(key, None)
+
     def forget(self, key: Key) -> None:
         """The job is gone."""
         self._tokens_sent.pop(key, None)

@@ -153,6 +153,7 @@ class Reconciler:
                 decided = plan(job, observed, _now())
         # What cannot be rendered must not use up a term or an incarnation.
         self._executor.rehearse(decided.actions, replace(job, status=decided.status), observed)
+        self._executor.note_plan(key, decided.actions)
         written = await self._write_status(document, job, decided)
         if written is None:
             return 0.0

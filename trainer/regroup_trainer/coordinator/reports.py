@@ -154,7 +154,7 @@ def _count_loss(state: State, report: Restored, current: CurrentGeneration) -> N
     has trained before. That is no failure: the job may have been suspended without a save.
     """
     before, history = current.before, report.history_end
-    if history is not None and before is None:
+    if history is not None and history.world_size and before is None:
         before = current.before = LastCommit(history.step, history.time)
     loss = loss_of(report, before)
     state.recoveries.restored(report, loss)

@@ -65,7 +65,7 @@ class HistoryEnd(Message):
     written_step: int
     """The step of the last line."""
     world_size: int
-    """Ranks that made it."""
+    """Ranks that made it; 0: the history has no line."""
     time: float
     """When the history was last written: wall clock of the volume."""
 

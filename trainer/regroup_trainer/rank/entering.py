@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from regroup_trainer.checkpoint import lineage
-from regroup_trainer.checkpoint.history import history_end
+from regroup_trainer.checkpoint.history import known_end
 from regroup_trainer.checkpoint.history_writer import Beginning, History
 from regroup_trainer.checkpoint.layout import Layout, RunIdentity
 from regroup_trainer.checkpoint.selection import policy_in_force
@@ -141,7 +141,7 @@ def _history_end(restorer: Restorer) -> HistoryEnd | None:
     with contextlib.suppress(OSError):  # then losses are counted by what was reported
         links = lineage.ending_with(layout, record.number)[:-1]
         if policy_in_force(links, record.desired).policy == "Latest":
-            return history_end(layout, links)
+            return known_end(layout, links)
     return None
 
 
