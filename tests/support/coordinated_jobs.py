@@ -69,6 +69,16 @@ class CoordinatedJobs:
         wait_until("all coordinators to run", run_coordinators, seconds)
         self.until_each("all jobs to train", is_heard, seconds)
 
+    def remove_all(self, seconds: float) -> None:
+        """Delete them with their pods, and wait until they are gone."""
+        api, jobs, pods = self._namespace.api, self._namespace.jobs, self._namespace.core("pods")
+        for number in range(len(self.fleet.addresses)):
+            api.request("DELETE", jobs(f"job{number}"))
+        wait_until("all jobs to be gone", lambda: not self.statuses(), seconds)
+        for name in self._kubelets.pods():
+            api.request("DELETE", f"{pods}/{name}?gracePeriodSeconds=0")
+        wait_until("all pods to be gone", lambda: not self._kubelets.pods(), seconds)
+
     def _run(self, number: int, address: str) -> None:
         self._kubelets.run(f"job{number}-c1", NODES[number % len(NODES)], address)
 
