@@ -391,7 +391,8 @@ def test_a_checkpoint_that_somebody_asks_for_is_saved_while_training_goes_on(
 
 
 def test_a_restart_that_somebody_asks_for_starts_from_its_checkpoint_once(tmp_path: Path) -> None:
-    run = make_run(tmp_path, ENDLESS, replicas=1, min_replicas=1)
+    keep_all = CheckpointPolicy(interval_steps=20, keep_last=1000)
+    run = make_run(tmp_path, ENDLESS, replicas=1, min_replicas=1, checkpoint=keep_all)
 
     def restarted(status: CoordinatorStatus) -> bool:
         answer = status.restart_answer
