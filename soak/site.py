@@ -7,6 +7,7 @@ import http.client
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,16 @@ class Site:
         """What Kubernetes thinks of a node; False while it cannot be asked."""
         with contextlib.suppress(*UNREACHABLE):
             return self.api.nodes_ready().get(node, False)
+        return False
+
+    def is_back(self, node: str, moment: float) -> bool:
+        """Whether a node is Ready and its kubelet was heard after `moment`, in seconds since the
+        epoch. For a while Kubernetes takes a node without power for Ready.
+        """
+        where = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}"
+        with contextlib.suppress(*UNREACHABLE, KeyError):
+            renewed = datetime.fromisoformat(self.api.request("GET", where)["spec"]["renewTime"])
+            return renewed.timestamp() > moment and self.is_ready(node)
         return False
 
 
