@@ -8,8 +8,8 @@ The kind of a fault does. A first power cut may need memory for good, a second o
 process may not. So growth is the mean by which a process is larger after a fault than after the one
 before, over the faults of kinds that the process had lived through before. No long life is needed,
 all processes of a role count together, and sums of several runs can be added. In the logs of seven
-seeds, operators grew by 8.0 MB per 100 faults of kinds that were new to them, and by 4.6 MB per 100
-others; agents by 5.8 and 1.3 MB, coordinators by 7.0 and 4.4 MB.
+seeds, operators grew by 7.2 MB per 100 faults of kinds that were new to them, and by 4.5 MB per 100
+others; agents by 5.8 and 1.1 MB, coordinators by 6.9 and 3.2 MB.
 
 Two limits: what rises with age alone counts as growth, after the first faults of a life. And the
 first faults of a campaign count, since every process begins anew.

@@ -59,15 +59,15 @@ def all_nodes_power_cut(aim: Aim) -> Struck:
 
 
 def _start_all(site: Site, nodes: Sequence[NodeHandle]) -> None:
-    """Returns when kubelets have been heard again: only then can pods run."""
+    """Returns when pods can run, and one of the operator's does: Kubernetes has to start these."""
     began = time.time()
     for node in nodes:
         node.start()
 
     def back() -> bool:
-        return all(site.is_back(node.name, began) for node in nodes)
+        return all(site.is_back(node.name, began) for node in nodes) and site.operates()
 
-    require(until(back, READY_SECONDS, 0.5), "not all nodes are Ready again")
+    require(until(back, READY_SECONDS, 0.5), "not all nodes are Ready again, or no operator runs")
 
 
 def node_frozen(aim: Aim) -> Struck:

@@ -93,6 +93,14 @@ class Site:
         """The operator's pods."""
         return self.pods("app.kubernetes.io/part-of=regroup", installing.SYSTEM)
 
+    def operates(self) -> bool:
+        """Whether an operator runs; False while nobody can be asked."""
+        with contextlib.suppress(*UNREACHABLE):
+            for pod in self.operators():
+                with contextlib.suppress(LookupError):
+                    return bool(self.main_process(pod))
+        return False
+
     def leader(self) -> str:
         """The operator's pod that leads; empty while none does. Raises one of UNREACHABLE."""
         where = f"/apis/coordination.k8s.io/v1/namespaces/{installing.SYSTEM}/leases"

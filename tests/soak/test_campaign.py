@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from soak import campaign as campaigning
-from soak import evidence, reference
+from soak import evidence, reference, watch
 from soak.aim import Aim, Missed, Struck
 from soak.campaign import SETTLED_SECONDS, Campaign, felt_by_jobs, rest_of_pause
 from soak.checker import judge
@@ -49,7 +49,7 @@ def struck_by(
         return outcome
 
     monkeypatch.setattr(campaigning, "strike", strike)
-    monkeypatch.setattr(campaigning.watch, "memory", lambda *_: [])
+    monkeypatch.setattr(watch, "memory", lambda *_: [])
     monkeypatch.setattr(campaigning, "are_whole", lambda _jobs: True)
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     jobs = FakeJob("w0", "w1", name="first"), FakeJob("v0", name="second")
@@ -86,7 +86,7 @@ def test_a_power_cut_of_all_nodes_hits_all_ranks_of_all_jobs(
 ) -> None:
     campaign = made(tmp_path)
     struck_by(campaign, "all-nodes-power-cut", monkeypatch, Struck("off", nodes=("n1", "n2")))
-    assert [(name, hit.ranks, hit.pods) for name, hit in campaign.hits] == [
+    assert [(name, {*hit.ranks}, {*hit.pods}) for name, hit in campaign.hits] == [
         ("first", {0, 1}, {"w0", "w1"}),
         ("second", {0}, {"v0"}),
     ]

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from devcluster import cgroups
 from devcluster.cgroups import CPU_WEIGHTS
 from devcluster.processes import Launch
 from soak import machine_faults
@@ -46,9 +47,9 @@ def started() -> Started:
 
 @pytest.fixture
 def site(started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSite:
-    groups = FakeCgroups(tmp_path)
+    fake = FakeCgroups(tmp_path)
     for name in ("create", "remove", "hierarchies"):
-        monkeypatch.setattr(machine_faults.cgroups, name, getattr(groups, name))
+        monkeypatch.setattr(cgroups, name, getattr(fake, name))
     cluster = SimpleNamespace(name="soak-7", processes=started)
     return FakeSite(cluster, w0=Process.of(os.getpid()))
 

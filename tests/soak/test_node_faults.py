@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from soak import node_faults
+from devcluster import cgroups
 from soak.aim import Missed
 from soak.node_faults import all_nodes_power_cut
 from tests.support.soak_site import FakeJob, FakeNode, FakeSite, aim
@@ -31,12 +31,17 @@ class Powered(FakeSite):
 
         nodes = {name: node(name) for name in NAMES}
         super().__init__(SimpleNamespace(nodes=nodes.values(), node=nodes.__getitem__))
-        monkeypatch.setattr(node_faults.cgroups, "processes", running.__getitem__)
+        monkeypatch.setattr(cgroups, "processes", running.__getitem__)
 
     def is_back(self, _node: str, _moment: float) -> bool:
         """From the second look on."""
         self.looks += 1
         return self.looks > 1
+
+    def operates(self) -> bool:
+        """From the second look on, which comes later."""
+        self.looks += 1
+        return self.looks > 5
 
 
 def test_no_node_tells_anybody_of_the_power_cut_of_another(
@@ -48,11 +53,13 @@ def test_no_node_tells_anybody_of_the_power_cut_of_another(
     assert struck.proof == "n1, n2, n3 run no process and their links are down"
 
 
-def test_the_power_is_back_when_kubelets_were_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_power_is_back_when_kubelets_were_heard_and_an_operator_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     site = Powered(monkeypatch)
     all_nodes_power_cut(aim(site, FakeJob())).undo()
     assert site.done == CUT + START
-    assert site.looks == 4, "one in vain, then one for each node"
+    assert site.looks == 9, "one in vain, then twice one for each node and one for the operator"
 
 
 def test_a_node_that_runs_on_makes_the_fault_missed_and_all_are_started_again(

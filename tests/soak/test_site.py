@@ -49,6 +49,16 @@ def site(objects: Mapping[str, Any], ready: bool = True) -> Site:
     return Site(cast(DevclusterStage, SimpleNamespace(cluster=cluster)), "soak")
 
 
+def main_process(_site: Site, pod: Json) -> Process:
+    """Of every pod but a lost and a starting one."""
+    name = pod["metadata"]["name"]
+    if name == "lost":
+        raise NoSuchNodeError("there is no node n9")
+    if name == "starting":
+        raise LookupError("no process")
+    return Process(7, len(name))
+
+
 def lease(holder: str | None) -> Json:
     return {"items": [{"spec": {"holderIdentity": holder}}]}
 
@@ -82,14 +92,6 @@ def test_operators_coordinators_and_agents_are_watched_by_role_and_process(
         }
     )
 
-    def main_process(_site: Site, pod: Json) -> Process:
-        name = pod["metadata"]["name"]
-        if name == "lost":
-            raise NoSuchNodeError("there is no node n9")
-        if name == "starting":
-            raise LookupError("no process")
-        return Process(7, len(name))
-
     monkeypatch.setattr(watching.Site, "main_process", main_process)
     jobs = [
         Job(found, name, cast(Any, None), torchrun)
@@ -101,6 +103,20 @@ def test_operators_coordinators_and_agents_are_watched_by_role_and_process(
         ("coordinator", "gpt-c1 7-6"),
         ("worker", "gpt-w0-1 7-8"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("operators", "runs"),
+    [(["starting", "regroup-1"], True), (["starting"], False), (["lost"], False), ([], False)],
+    ids=str,
+)
+def test_an_operator_runs_when_a_pod_of_it_has_a_process(
+    operators: list[str], runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching.Site, "main_process", main_process)
+    found = site({OPERATORS: {"items": [pod(name) for name in operators]}})
+    assert found.operates() == runs
+    assert not site({}).operates(), "nobody can be asked"
 
 
 @pytest.mark.parametrize(
