@@ -109,8 +109,8 @@ def merge(parts: Sequence[Path], folder: Path) -> Path:
 
 
 def _sums(parts: Sequence[Json]) -> Mapping[str, float | None]:
-    """The figures of all seeds together. Parts of before 2026-11-26 have other sums, of slopes in
-    which the rise of young processes counted: they say nothing here.
+    """The figures of all seeds together. Former parts have other sums of memory, of slopes in which
+    the rise of young processes counted: they say nothing here, unless they are judged anew.
     """
     counts = {
         name: sum(part["metrics"][name] for part in parts) for name in UNITS if name != GROWTH

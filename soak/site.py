@@ -198,7 +198,7 @@ class Job:
 
     def workers(self) -> list[tuple[int, Json]]:
         """Rank and pod of the workers that train, by rank; under torchrun, where nobody knows the
-        ranks, by index. Raises one of UNREACHABLE.
+        ranks, those that have a node, by index. Raises one of UNREACHABLE.
         """
         known = "index" if self.is_torchrun else "rank"
         ranks = {one["pod"]: one.get(known) for one in self.status().get("workers", ())}
@@ -206,6 +206,7 @@ class Job:
             (rank, pod)
             for pod in self.pods("worker")
             if (rank := ranks.get(pod["metadata"]["name"])) is not None
+            and "nodeName" in pod["spec"]
         ]
         return sorted(found, key=lambda one: one[0])
 

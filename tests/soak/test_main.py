@@ -20,7 +20,13 @@ from tests.support.soak_site import FakeSite
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(program, "BUILD", tmp_path)
+    monkeypatch.setattr(Site, "up", no_cluster)
     return tmp_path
+
+
+def no_cluster(*_: object) -> Site:
+    """A run that is not refused would start one."""
+    raise AssertionError("a cluster would have been started")
 
 
 @pytest.mark.parametrize("left", ["seed-7.jsonl", "seed-7/seen.json"])

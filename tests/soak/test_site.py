@@ -119,6 +119,24 @@ def test_an_operator_runs_when_a_pod_of_it_has_a_process(
     assert not site({}).operates(), "nobody can be asked"
 
 
+def test_a_worker_of_torchrun_without_a_node_does_not_train() -> None:
+    """Its status knows the index of a pod that no scheduler has seen: seed 410 ended so."""
+    waiting = pod("torch-w1-2")
+    del waiting["spec"]["nodeName"]
+    names = ("torch-w0-1", "torch-w1-2")
+    workers = [{"pod": name, "index": index} for index, name in enumerate(names)]
+    found = site(
+        {
+            "/apis/regroup.dev/v1alpha1/namespaces/soak/trainingjobs/torch": {
+                "status": {"workers": workers}
+            },
+            "regroup.dev/job=torch,regroup.dev/role=worker": {"items": [pod(names[0]), waiting]},
+        }
+    )
+    job = Job(found, "torch", cast(Any, None), is_torchrun=True)
+    assert job.workers() == [(0, pod(names[0]))]
+
+
 @pytest.mark.parametrize(
     ("renewed", "ready", "back"),
     [

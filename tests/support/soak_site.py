@@ -47,8 +47,8 @@ class FakeJob:
         self._workers = workers
 
     def workers(self) -> list[tuple[int, Json]]:
-        """Rank and pod."""
-        return [(rank, pod(name)) for rank, name in enumerate(self._workers)]
+        """Rank and pod, each on a node of its own."""
+        return [(rank, pod(name, f"n{rank + 1}")) for rank, name in enumerate(self._workers)]
 
     def pods(self, role: str) -> Sequence[Json]:
         """The coordinator's, or the workers'."""
