@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -157,6 +158,41 @@ def test_a_coordinator_that_does_not_know_the_member_is_heard(heartbeat: Heartbe
         heartbeat.start()
         assert unknown.wait(60)
         assert heartbeat.unheard_seconds() == 0.0
+        stop(heartbeat)
+
+
+def test_a_heartbeat_says_how_late_its_thread_got_its_turn(
+    heartbeat: Heartbeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, go_on = heartbeat._ready, threading.Event()
+
+    def ready_late(seconds: float, woken: socket.socket) -> set[int]:
+        """The pause between two heartbeats, after which the thread gets no core for a while."""
+        found = ready(seconds, woken)
+        if server.has_frames(3) and not server.has_frames(4):
+            go_on.wait(0.7)
+        return found
+
+    monkeypatch.setattr(heartbeat, "_ready", ready_late)
+    with FrameServer() as server:
+        heartbeat.url = server.url
+        heartbeat.start()
+        wait_until("the heartbeat after that", lambda: server.has_frames(4))
+        assert server.frames[3].delay >= 0.6
+        stop(heartbeat)
+
+
+def test_what_a_coordinator_takes_to_answer_is_no_lateness_of_the_thread(
+    heartbeat: Heartbeat,
+) -> None:
+    with FrameServer() as server:
+        server.accepts.clear()
+        heartbeat.url = server.url
+        heartbeat.start()
+        wait_until("silence", lambda: heartbeat.unheard_seconds() > 6)
+        server.accepts.set()
+        wait_until("frames", lambda: server.has_frames(5))
+        assert max(frame.delay for frame in server.frames) < 2
         stop(heartbeat)
 
 
