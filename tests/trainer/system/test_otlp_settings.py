@@ -86,6 +86,8 @@ from regroup_trainer.system.otlp_settings import exporter_of
 assert exporter_of({}, "regroup") is None
 print([name for name in sys.modules if "span" in name or "trace" in name.split(".")[-1]])
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     loaded = done.stdout
     assert "regroup_trainer" not in loaded

@@ -67,7 +67,7 @@ def spans_of(state: State, identity: str, way: Way) -> tuple[Span, ...]:
     recovery that is not complete, are left out.
     """
     trace, current = trace_of(identity, way.generation.number), way.generation
-    start, spans = _start(way), []
+    start, spans = min(_start(way), current.begun), []
     at = start
     for phase, end in _phases(way):
         begun, at = at, min(max(at, way.until if end is None else end), way.until)
