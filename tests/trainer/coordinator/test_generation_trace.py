@@ -11,11 +11,20 @@ from hypothesis import strategies as st
 
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, GenerationEnd
-from regroup_trainer.coordinator.generation_trace import BROKEN, Departure, Way, spans_of, trace_of
+from regroup_trainer.coordinator.generation_trace import (
+    BROKEN,
+    Departure,
+    Way,
+    _of_recovery,
+    spans_of,
+    trace_of,
+)
 from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.job_status import Recovery
 from regroup_trainer.protocol.ledger import Cause
 from regroup_trainer.protocol.rank_messages import Progress, Restored
 from regroup_trainer.system.spans import ROOT, Span, export_request
+from tests.support import traces_page
 from tests.support.coordinator_simulation import make_desired
 from tests.support.generations import make_generation
 from tests.support.otlp_receiver import parse_request, paths_of, spans_in
@@ -145,6 +154,24 @@ def test_of_a_program_that_reports_nothing_the_trace_ends_where_it_begins() -> N
     assert not spans[ROOT].error
 
 
+def test_the_page_lists_each_span_and_each_attribute() -> None:
+    before = Departure(None, 11.0)
+    ways = [
+        make_way(end=make_loss(), before=before),
+        make_way(end=make_loss("resize", 0.0), before=Departure(9.0, 11.5)),
+        make_way(),
+    ]
+    traces = [trace(way) for way in ways]
+    made = {path for spans in traces for path in spans if path != ROOT}
+    assert made == traces_page.spans_made_by("coordinator")
+    assert {spans[ROOT].name for spans in traces} == traces_page.kinds() - {"succession"}
+    every = [span for spans in traces for span in spans.values()]
+    of_recovery = _of_recovery(Recovery.model_construct(**_RECOVERY))
+    used = {key for span in every for key in span.attributes} | of_recovery.keys()
+    assert used == traces_page.attributes() - {"regroup.term"}
+
+
+_RECOVERY = dict.fromkeys(Recovery.model_fields)
 odd = st.one_of(st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, 1e300]))
 moment = st.floats(min_value=0, max_value=20)
 perhaps = st.one_of(st.none(), moment)

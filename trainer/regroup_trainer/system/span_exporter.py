@@ -114,15 +114,21 @@ class SpanExporter:
             cut.daemon = True
             cut.start()
             try:
-                parts = urlsplit(self._settings.url)
-                target = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
-                headers = {**self._settings.headers, "Content-Type": "application/json"}
-                connection.request("POST", target, body, headers)
-                return connection.getresponse().status
+                status = self._exchange(connection, body)
             finally:
                 cut.cancel()
+            if time.monotonic() >= until:
+                raise TimeoutError  # an answer that was cut may look whole
+            return status
         finally:
             connection.close()
+
+    def _exchange(self, connection: HTTPConnection, body: bytes) -> int:
+        parts = urlsplit(self._settings.url)
+        target = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
+        headers = {**self._settings.headers, "Content-Type": "application/json"}
+        connection.request("POST", target, body, headers)
+        return connection.getresponse().status
 
     def _connection(self) -> HTTPConnection:
         parts, seconds = urlsplit(self._settings.url), self._settings.seconds
@@ -135,8 +141,9 @@ class SpanExporter:
 
 def _describe(error: Exception) -> str:
     """Without what the collector wrote, and without headers, which errors about them quote."""
-    why = error.strerror if isinstance(error, OSError) else None
-    return why or type(error).__name__
+    if not isinstance(error, OSError) or not error.strerror:
+        return type(error).__name__
+    return f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
 
 
 def _cut(connection: socket.socket) -> None:
