@@ -32,8 +32,10 @@ class Departure(NamedTuple):
 
 
 def departure_of(former: CurrentGeneration) -> Departure:
-    """How the ranks of a generation that has ended left it."""
-    return Departure(former.decided_at if former.transition else None, former.left_at)
+    """How the ranks of a generation that has ended left it. A failure may have come first."""
+    failed = former.failure is not None and former.failure.cause in FAILURES
+    is_planned = former.transition is not None and not failed
+    return Departure(former.decided_at if is_planned else None, former.left_at)
 
 
 class Phase(NamedTuple):

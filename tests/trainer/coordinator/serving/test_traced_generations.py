@@ -77,6 +77,19 @@ def test_a_generation_that_breaks_before_its_first_step_has_a_trace_too() -> Non
     assert broken[ROOT].trace != good[ROOT].trace
 
 
+def test_a_loss_before_an_agreed_end_is_a_recovery() -> None:
+    job = make_job()
+    first, _, third = job.agents.values()
+    first.stuck_in = "it computes for long"
+    job.ask_to_leave(third)
+    job.wait(0.5)
+    job.silence(first)
+    job.wait(10.0)
+    assert job.names[1] == "recovery"
+    assert "agreed end" not in job.traces[1]
+    assert "detect" in job.traces[1]
+
+
 def test_a_successor_exports_no_trace_of_what_it_adopts() -> None:
     job = make_job()
     job.start_coordinator(term=2)
