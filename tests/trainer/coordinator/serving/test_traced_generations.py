@@ -78,8 +78,8 @@ def test_a_generation_that_breaks_before_its_first_step_has_a_trace_too() -> Non
 
 
 def test_a_loss_before_an_agreed_end_is_a_recovery() -> None:
-    job = make_job()
-    first, _, third = job.agents.values()
+    job = make_job(agents=4, replicas=4)
+    first, _, third, _ = job.agents.values()
     first.stuck_in = "it computes for long"
     job.ask_to_leave(third)
     job.wait(0.5)
