@@ -90,8 +90,8 @@ class JobTrace:
     def __init__(self, uid: str) -> None:
         self.uid = uid
         self._pending: deque[Deed] = deque(maxlen=MOST_PENDING)
-        self._known: set[str] | None = None
-        """Generations of the recoveries that were complete; None: in no round yet."""
+        self._known: set[str] = set()
+        """Generations of the recoveries that were complete in the last round."""
         self._live: set[int] = set()
         """Indices of workers, as the last round saw them."""
         self._lost: dict[int, float] = {}
@@ -176,8 +176,8 @@ class JobTrace:
     def _of_recovery(self, seen: Round) -> list[Span]:
         """All that was done until the first recovery that is complete now."""
         complete = [r.generation for r in seen.job.status.recoveries if r.down_seconds is not None]
-        known, self._known = self._known, set(complete)
-        fresh = [] if known is None else [one for one in complete if one not in known]
+        fresh = [generation for generation in complete if generation not in self._known]
+        self._known = set(complete)
         if fresh:
             return self._take(trace_id(self.uid, fresh[0]), seen.job, lambda _deed: True)
         if seen.job.status.phase == "Running":

@@ -142,6 +142,8 @@ def test_what_is_wanted_is_no_loss() -> None:
     job.run_rounds(4)
     job.spec = make_spec(replicas=3)
     job.run_rounds(4)
+    job.recover("1.3")
+    assert not job.spans
     job.spec = make_spec(suspend=True)
     job.run_rounds(6)
     job.spec = make_spec()

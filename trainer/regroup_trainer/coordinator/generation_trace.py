@@ -65,9 +65,7 @@ def trace_of(identity: str, number: GenerationNumber) -> str:
 
 
 def spans_of(state: State, identity: str, way: Way) -> tuple[Span, ...]:
-    """The spans, the one that has no parent first. The numbers of the next generation, and of a
-    recovery that is not complete, are left out.
-    """
+    """The spans, the one that has no parent first. What was not reached has none."""
     trace, current = trace_of(identity, way.generation.number), way.generation
     start, spans = min(_start(way), current.begun), []
     at = start

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regroup_trainer.coordinator.generation_trace import BROKEN, trace_of
+from regroup_trainer.coordinator.generation_trace import BROKEN, departure_of, trace_of
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.system.spans import ROOT
 from tests.support.coordinator_server import serving
@@ -75,6 +75,17 @@ def test_a_generation_that_breaks_before_its_first_step_has_a_trace_too() -> Non
     assert broken[ROOT].error == BROKEN
     assert not good[ROOT].error
     assert broken[ROOT].trace != good[ROOT].trace
+
+
+def test_when_the_last_rank_leaves_is_the_end_of_an_abort() -> None:
+    job = make_job()
+    current = job.core.state.current
+    assert current is not None
+    assert current.left_at is None
+    job.wait(1.0)
+    job.crash(next(iter(job.agents.values())))
+    assert current.left_at == job.now
+    assert departure_of(current) == (None, job.now)
 
 
 def test_a_loss_before_an_agreed_end_is_a_recovery() -> None:
