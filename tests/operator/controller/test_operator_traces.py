@@ -19,6 +19,7 @@ from regroup_operator.decide.plan import Plan
 from regroup_operator.observe.observed import CoordinatorView
 from regroup_trainer.coordinator.generation_trace import trace_of
 from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.system.spans import ROOT, Span, export_request, span_id, trace_id
 from tests.support import traces_page
 from tests.support.operator_simulation import Simulation, make_spec, make_torchrun_spec
@@ -145,9 +146,12 @@ def test_what_is_wanted_is_no_loss() -> None:
     job.recover("1.3")
     assert not job.spans
     job.spec = make_spec(suspend=True)
+    job.outcome = Outcome(result="suspended", message="suspended")
     job.run_rounds(6)
+    assert not job.workers()
     job.spec = make_spec()
     job.run_rounds(6)
+    assert len(job.workers()) == 3
     job.recover("2.1")
     assert not job.spans
 

@@ -58,10 +58,10 @@ def make_way(
     return Way(generation, before, since=5.0, until=until)
 
 
-def make_restored(**fields: float) -> Restored:
-    """The report of rank 0, by default of a restore that took a half of a second."""
-    given = {"seconds": 0.5, "join_seconds": 0.2, **fields}
-    return Restored.model_construct(generation=GenerationNumber(1, 2), rank=0, step=40, **given)
+def make_restored(seconds: float = 0.5, join_seconds: float = 0.2) -> Restored:
+    """The report of rank 0, whatever the times that it measured."""
+    report = Restored(generation=GenerationNumber(1, 2), rank=0, step=40)
+    return report.model_copy(update={"seconds": seconds, "join_seconds": join_seconds})
 
 
 def make_loss(cause: Cause = "infrastructure", detect_seconds: float = 2.0) -> GenerationEnd:

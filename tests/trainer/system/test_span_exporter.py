@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
@@ -19,13 +19,17 @@ from tests.support.otlp_receiver import OtlpReceiver, values_of
 from tests.support.waiting import wait_until
 
 SECRET = "s3cret"
+_made: list[SpanExporter] = []
+"""Those of the present test, whose threads end with it."""
 
 
 def make_exporter(url: str, seconds: float = 10.0) -> SpanExporter:
     """An exporter with a secret header."""
     headers = {"authorization": f"Bearer {SECRET}"}
     settings = OtlpSettings(f"{url}/v1/traces", "regroup-test", headers, seconds)
-    return SpanExporter(settings)
+    exporter = SpanExporter(settings)
+    _made.append(exporter)
+    return exporter
 
 
 def make_spans(count: int = 1, first: int = 0) -> list[Span]:
@@ -35,9 +39,12 @@ def make_spans(count: int = 1, first: int = 0) -> list[Span]:
 
 
 @pytest.fixture(autouse=True)
-def _retries_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def _retries_soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(span_exporter, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(span_exporter, "LONGEST_RETRY_SECONDS", 0.2)
+    yield
+    while _made:
+        _made.pop().close(0)
 
 
 def test_spans_arrive_with_headers_and_the_name_of_the_program() -> None:
@@ -143,7 +150,7 @@ def _drip(listening: socket.socket, ends: threading.Event) -> None:
 
 @pytest.mark.parametrize("collector", [silent, full, away, failing, dripping])
 def test_no_collector_makes_anybody_wait_or_fills_the_memory(
-    collector: Callable[[], contextmanager[str]],
+    collector: Callable[[], AbstractContextManager[str]],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -165,7 +172,7 @@ def test_no_collector_makes_anybody_wait_or_fills_the_memory(
         assert len(exporter._waiting) <= MOST_WAITING
         assert exporter._waiting[-1].name == "9999", "the oldest are dropped"
         assert threading.active_count() < 20
-    assert threads == {exporter._thread}, "whoever offers spans waits for no network"
+    assert threading.current_thread() not in threads, "whoever offers spans waits for no network"
     assert "cannot send spans" in caplog.text
     assert SECRET not in caplog.text
 
@@ -177,17 +184,22 @@ def test_the_end_of_a_process_waits_a_moment_for_a_slow_collector_and_not_for_a_
         start = time.monotonic()
         exporter.close(0.3)
         assert time.monotonic() - start >= 0.3
+        assert exporter._is_closed
     with away() as url:
         exporter = make_exporter(url)
         exporter.offer(make_spans())
         wait_until("a failure", lambda: exporter._failures > 0, 60)
         exporter.close(600)
+        assert exporter._thread is not None
+        exporter._thread.join(60)
+        assert not exporter._thread.is_alive(), "its pause has ended, too"
 
 
 def test_a_header_that_cannot_be_sent_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with OtlpReceiver() as receiver, caplog.at_level(logging.WARNING):
         settings = OtlpSettings(receiver.url, "regroup-test", {"a": f"{SECRET}\n"})
         exporter = SpanExporter(settings)
+        _made.append(exporter)
         exporter.offer(make_spans())
         wait_until("a failure", lambda: exporter._failures > 0, 60)
     assert "ValueError" in caplog.text

@@ -13,6 +13,7 @@ from regroup_trainer.system.spans import (
     ROOT,
     TEXT_CHARACTERS,
     Span,
+    Value,
     export_request,
     span_id,
     trace_id,
@@ -57,7 +58,13 @@ def test_too_many_spans_and_too_long_ones_are_cut() -> None:
 
 
 def test_a_span_says_what_took_how_long_and_for_what_it_is_a_part() -> None:
-    facts = {"steps": 3, "seconds": 0.5, "where": "w0", "planned": False, "odd": math.nan}
+    facts: dict[str, Value] = {
+        "steps": 3,
+        "seconds": 0.5,
+        "where": "w0",
+        "planned": False,
+        "odd": math.nan,
+    }
     given = [
         Span(TRACE, ROOT, "recovery", 1_700_000_000.0, 1_700_000_003.5, facts),
         Span(TRACE, "restore", "restore", 1_700_000_001.0, 1_700_000_003.0),

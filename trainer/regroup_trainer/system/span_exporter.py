@@ -43,6 +43,7 @@ class SpanExporter:
         self._news = threading.Condition()
         self._thread: threading.Thread | None = None
         self._sends = False
+        self._is_closed = False
         self._failures = 0
         """Requests in a row that failed."""
 
@@ -56,24 +57,33 @@ class SpanExporter:
             self._news.notify_all()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Wait until all is sent, but not for a collector that has just failed."""
+        """Wait until all is sent, but not for a collector that has just failed. What is left is not
+        sent.
+        """
         with self._news:
             self._news.wait_for(self._is_idle, seconds)
+            self._is_closed = True
+            self._news.notify_all()
 
     def _is_idle(self) -> bool:
         return not self._sends and (not self._waiting or self._failures > 0)
 
     def _run(self) -> None:
-        """Until the process ends."""
-        while True:
-            self._send(self._next())
+        while spans := self._next():
+            self._send(spans)
             if self._failures:
                 doubled = RETRY_SECONDS * 2 ** min(self._failures - 1, 16)
-                time.sleep(min(doubled, LONGEST_RETRY_SECONDS))
+                with self._news:
+                    self._news.wait_for(
+                        lambda: self._is_closed, min(doubled, LONGEST_RETRY_SECONDS)
+                    )
 
     def _next(self) -> list[Span]:
+        """The spans to send next; none: it is closed."""
         with self._news:
-            self._news.wait_for(lambda: bool(self._waiting))
+            self._news.wait_for(lambda: self._is_closed or bool(self._waiting))
+            if self._is_closed:
+                return []
             self._sends = True
             return [self._waiting.popleft() for _ in range(min(MOST_SPANS, len(self._waiting)))]
 
