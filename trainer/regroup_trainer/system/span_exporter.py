@@ -25,8 +25,10 @@ MOST_WAITING = 512
 """Spans. Beyond them the oldest are dropped."""
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 5.0, 300.0
 """Pause after a request that failed, doubled after each in a row."""
-CLOSE_SECONDS = 1.0
-"""How long the end of a process waits for its last spans."""
+CLOSE_SECONDS = 0.3
+"""How long the end of a process waits for its last spans. An evicted coordinator has no successor
+before.
+"""
 _PASSING = frozenset({429, 502, 503, 504})
 """Answers after which OTLP lets a request be sent again."""
 
