@@ -16,6 +16,7 @@ from regroup_operator.api.settings import Settings
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.followed_coordinator import Target
+from regroup_operator.controller.operator_traces import OperatorTraces
 from regroup_operator.controller.refusals import NEEDED_BY_PODS, PODS
 from regroup_operator.decide.job_account import merge_ledgers
 from regroup_operator.decide.plan import (
@@ -63,8 +64,10 @@ class Executor:
         coordinators: Coordinators,
         settings: Settings,
         keys: Keyring,
+        traces: OperatorTraces | None = None,
     ) -> None:
         self._cluster = cluster
+        self.traces = traces
         self.memory = memory
         self._coordinators = coordinators
         self._settings = settings
@@ -99,6 +102,8 @@ class Executor:
         """The job is gone."""
         self._tokens_sent.pop(key, None)
         self._unreached.pop(key, None)
+        if self.traces is not None:
+            self.traces.forget(key)
 
     def rehearse(self, actions: Iterable[Action], job: AnyJob, observed: Observed) -> None:
         """Render one object of each kind that these actions make, to no effect. Raises what

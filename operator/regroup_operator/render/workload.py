@@ -236,6 +236,7 @@ def coordinator_pod(
         of("term"): str(term),
         of("desired"): wanted.to_json(protocol_of(job)),
         of("kept_file"): _KEPT_FILE,
+        **_tracing(job, settings),
     }
     probe = {"httpGet": {"path": "/healthz", "port": COORDINATOR_PORT}, "timeoutSeconds": 2}
     container = {
@@ -268,6 +269,14 @@ def coordinator_pod(
     return avoiding(
         {"apiVersion": "v1", "kind": "Pod", "metadata": described, "spec": pod}, excluded
     )
+
+
+def _tracing(job: Job, settings: Settings) -> dict[str, str]:
+    """Where the coordinator sends traces, and what they are known by; empty: it sends none."""
+    if not settings.otlp_endpoint:
+        return {}
+    uid = CoordinatorEnvironment.variable("job_uid")
+    return {"OTEL_EXPORTER_OTLP_ENDPOINT": settings.otlp_endpoint, uid: job.uid}
 
 
 def worker_pod(

@@ -12,7 +12,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.serving.server import Server
@@ -22,6 +24,10 @@ from regroup_trainer.protocol.exit_codes import WRONG_USAGE
 from regroup_trainer.system.kept_file import KeptFile
 from regroup_trainer.system.last_signals import ignore_signals
 from regroup_trainer.system.log_limit import LogLimit
+from regroup_trainer.system.otlp_settings import exporter_of
+
+if TYPE_CHECKING:
+    from regroup_trainer.system.span_exporter import SpanExporter
 
 HAND_OVER_SECONDS = 3.0
 """After SIGTERM, for the agents that leave as well to report it. Others wait for a successor."""
@@ -53,8 +59,25 @@ def main() -> int:
         return WRONG_USAGE
     now = time.monotonic()
     core = Coordinator(environment.term, environment.node, desired, now, time.time() - now)
-    asyncio.run(_serve(Server(core, token, kept), environment))
+    exporter = exporter_of(os.environ, "regroup-coordinator")
+    if exporter is None:
+        asyncio.run(_serve(Server(core, token, kept), environment))
+        return 0
+    look = _traced(core, environment.job_uid, exporter, now)
+    asyncio.run(_serve(Server(core, token, kept, look), environment))
+    exporter.close()
     return 0
+
+
+def _traced(
+    core: Coordinator, job_uid: str, exporter: SpanExporter, now: float
+) -> Callable[[float], None]:
+    """What has the traces of this coordinator exported."""
+    from regroup_trainer.coordinator.serving.traced_generations import TracedGenerations
+
+    wanted = core.state.desired
+    identity = job_uid or f"{wanted.namespace}/{wanted.job}/{wanted.directory}"
+    return TracedGenerations(core.state, identity, exporter.offer, now).look
 
 
 async def _serve(server: Server, environment: CoordinatorEnvironment) -> None:

@@ -87,10 +87,13 @@ def _apply(state: State, report: Report, current: CurrentGeneration, now: float)
         case Busy(lasting=True):
             current.busy[report.rank] = report
         case Parked():
+            current.left_at = now
             _on_parked(state, report, current, now)
         case Finished():
+            current.left_at = now
             _on_finished(state, report, current, now)
         case RankExit():
+            current.left_at = now
             _on_exit(state, report, current, now)
 
 
@@ -121,6 +124,7 @@ def _on_restored(state: State, report: Restored, current: CurrentGeneration, now
     state.started = state.started or not is_of_script
     if report.rank != 0:
         return
+    current.restored_at = now
     if not is_of_script:
         state.resumed.append((report.generation, report.step))
     if former is not None and former.restored_from == "Script":
@@ -176,7 +180,8 @@ def _on_progress(state: State, report: Progress, current: CurrentGeneration, now
         )
     if _is_first_step(report, current):
         _emit_recovery(state, report, current, now)
-    current.first_commit = current.first_commit or report
+    if current.first_commit is None:
+        current.first_commit, current.first_commit_at = report, now
     if report.rank == 0 and (
         current.progress is None or report.step >= current.progress.step or current.unmanaged
     ):

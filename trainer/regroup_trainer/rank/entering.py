@@ -157,6 +157,7 @@ def _report(
         step=state.position.step,
         restored_from=restored_from,
         seconds=time.monotonic() - joined.began,
+        join_seconds=joined.joined_at - joined.began,
         fallback_reason=fallback_reason,
     )
 

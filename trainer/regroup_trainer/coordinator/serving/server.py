@@ -86,11 +86,18 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 class Server:
     """Passes messages to one core, and carries out its effects. What the next process goes on with
-    is written to `kept`.
+    is written to `kept`. `after_decision` is called with the monotonic time after each.
     """
 
-    def __init__(self, core: Coordinator, token: str, kept: KeptFile = _NOWHERE) -> None:
+    def __init__(
+        self,
+        core: Coordinator,
+        token: str,
+        kept: KeptFile = _NOWHERE,
+        after_decision: Callable[[float], None] = lambda _now: None,
+    ) -> None:
         self._core = core
+        self._after_decision = after_decision
         self._token = token.encode()
         self._connections: dict[str, web.WebSocketResponse] = {}
         self._connection_changes = 0
@@ -408,6 +415,7 @@ class Server:
             self._tick_soon.set()
         self._keep()
         self._publish()
+        self._after_decision(time.monotonic())
 
     def _send(self, member: str, message: BaseModel) -> None:
         socket = self._connections.get(member)
