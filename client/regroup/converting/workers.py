@@ -1,0 +1,103 @@
+"""What the workers of a job run, and how many workers and ranks it has, by what its object and its
+command say. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from regroup.converting.draft import Draft, Options
+from regroup.converting.launch_command import Launch, read_launch
+from regroup.converting.pod_template import Pod
+from regroup.converting.source import Place, Source
+from regroup_operator.api.replica_groups import GPU
+
+_NO_COMMAND = "is missing, and the image's own is not known: write it, or give --entrypoint"
+Ranks = int | Literal["auto"]
+Report = Callable[[str], None]
+"""Takes a sentence about a flag of the command that is left out."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """What the object says; the flags of the command win."""
+
+    replicas: int
+    bounds: tuple[int, int] | None = None
+    """Of an elastic job."""
+    ranks: Ranks | None = None
+    """Of a worker."""
+    max_restarts: int | None = None
+
+
+def take_launch(source: Source, place: Place, pod: Pod, options: Options) -> Launch:
+    """What the main container of a pod starts; its variables are added to the pod. `place`: that of
+    the command. Raises Refusal.
+    """
+    given = bool(pod.command) or not options.entrypoint
+    words = [*(pod.command if given else options.entrypoint), *pod.args]
+    try:
+        launch = read_launch(words)
+    except ValueError as error:
+        problem = str(error) if pod.command or options.entrypoint else _NO_COMMAND
+        raise source.refuse(place, problem) from None
+    for text in launch.left:
+        source.remark(place, left_out(text))
+    pod.variables = dict(launch.variables)
+    pod.working_directory = launch.working_directory
+    return launch
+
+
+def left_out(sentence: str) -> str:
+    """`flag: why` as a sentence about what is left out."""
+    subject, _, why = sentence.partition(": ")
+    return f"{subject} is left out: {why}"
+
+
+def put_size(draft: Draft, size: Size, launch: Launch, limits_of: Pod, report: Report) -> None:
+    """Write the numbers of workers, ranks and restarts."""
+    replicas, bounds = _workers(size, launch, report)
+    draft.put("replicas", replicas)
+    if bounds:
+        draft.put("elasticPolicy", {"minReplicas": bounds[0], "maxReplicas": bounds[1]})
+    ranks = _ranks(size, launch, replicas, report)
+    if ranks != "auto":
+        draft.put("nprocPerNode", ranks)
+    elif GPU not in limits_of.limits:
+        draft.checks.append(
+            "spec.nprocPerNode: auto is one rank without a GPU, where torchrun would start one "
+            "for each CPU"
+        )
+    said = launch.flags.max_restarts
+    draft.put("restartPolicy.maxRestarts", size.max_restarts if said is None else said)
+
+
+def _workers(
+    size: Size, launch: Launch, report: Report
+) -> tuple[int, tuple[int, int] | None]:
+    nodes = launch.flags.nodes
+    if nodes is None or nodes == (size.bounds or (size.replicas, size.replicas)):
+        return size.replicas, size.bounds
+    low, high = nodes
+    if low <= size.replicas <= high:
+        return size.replicas, nodes
+    report(f"--nnodes={low}:{high}: the job has {size.replicas} workers")
+    return size.replicas, size.bounds
+
+
+def _ranks(size: Size, launch: Launch, replicas: int, report: Report) -> Ranks:
+    flags = launch.flags
+    if launch.starter == "python":
+        return size.ranks or 1
+    if flags.processes is None:
+        return flags.ranks or size.ranks or "auto"
+    workers = flags.machines or replicas
+    if flags.processes % workers or workers != replicas:
+        report(
+            f"--num_processes={flags.processes} on {workers} machines: the job has {replicas} "
+            "workers of as many ranks each"
+        )
+        return size.ranks or "auto"
+    return flags.processes // workers
