@@ -109,7 +109,7 @@ def _of_command(words: Sequence[str], options: Options) -> list[_Result]:
     from regroup.cli.manifest import Document
     from regroup.converting.conversion import convert_command
 
-    return [(convert_command(words, options), [Document(Path("command"), None)])]
+    return [(convert_command(words, options), [Document(Path("command line"), None)])]
 
 
 def _of_files(files: Sequence[Path], options: Options) -> list[_Result]:
@@ -142,11 +142,13 @@ def _report(conversion: Conversion, documents: Sequence[Document]) -> Iterator[s
         note(f"{source}: {conversion.title} cannot be converted: {problem}")
     if problems:
         return
-    left = [_sentence(one, documents) for one in conversion.left_out]
-    for line in (*left, *(f"{source}: {check}" for check in conversion.checks)):
-        note(line)
+    for one in conversion.left_out:
+        note(_sentence(one, documents))
+    for check in conversion.checks:
+        note(f"{source}: {check}")
     if conversion.job is not None:
-        origin = f"Converted from {source} ({conversion.title}) by regroup convert."
+        origin = f"Converted by regroup convert from {source}: {conversion.title}"
+        left = [_comment(one) for one in conversion.left_out]
         yield job_yaml(conversion.job, [origin, *left, *conversion.checks])
 
 
@@ -172,6 +174,13 @@ def _sentence(one: Note, documents: Sequence[Document]) -> str:
     line = one.line or document.line_of(place)
     field = f"{shown(one.place)}: " if one.place else ""
     return f"{click.format_filename(document.file)}:{line}: {field}{one.text}"
+
+
+def _comment(one: Note) -> str:
+    """A note as a comment of the job, which need not lie beside its source."""
+    from regroup.converting.source import shown
+
+    return f"{shown(one.place) if one.place else f'line {one.line}'}: {one.text}"
 
 
 def _write(text: str, output: Path | None) -> None:

@@ -144,7 +144,8 @@ def _size(asked: Allocation, launch: Launch, report: Report) -> Size:
     nodes = asked.nodes
     said = launch.flags.nodes
     if nodes is None and asked.tasks is None:
-        return Size(said[1] if said else launch.flags.machines or 1, said)
+        bounds = said if said and said[0] != said[1] else None
+        return Size(said[1] if said else launch.flags.machines or 1, bounds)
     tasks = asked.ranks
     if launch.starter != "python" and (tasks or 1) > 1:
         report(f"{tasks} tasks of a node: torchrun starts the ranks")

@@ -67,7 +67,7 @@ def convert_script(text: str, options: Options) -> Conversion:
 
 def convert_command(words: Sequence[str], options: Options) -> Conversion:
     """Convert a command line, such as that of torchrun."""
-    return _convert_text(batch_script.Text(shlex.join(words), "command"), options)
+    return _convert_text(batch_script.Text(shlex.join(words), "command line"), options)
 
 
 def _convert_text(text: batch_script.Text, options: Options) -> Conversion:

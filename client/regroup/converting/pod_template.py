@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,8 @@ from regroup_operator.api.template_merge import MERGE_KEYS, strategic_merge
 
 _OPERATOR = "the operator sets it"
 _RANKS = "the job sets it for each rank"
-_MEETING_PORT = "the job brings its own rendezvous"
+_MEETING = "the job brings its own rendezvous"
+_MEETING_PORT = "pytorchjob-port"
 _TRAINER = f"spec.template.spec.containers[{MAIN_CONTAINER}]"
 _RANK_VARIABLES = frozenset(
     {
@@ -23,7 +24,6 @@ _RANK_VARIABLES = frozenset(
         "MASTER_ADDR", "MASTER_PORT",
     }
 )  # fmt: skip
-_PORTS = ("pytorchjob-port",)
 ROWS = (
     Row("metadata.labels", "spec.template.metadata.labels"),
     Row("metadata.annotations", "spec.template.metadata.annotations"),
@@ -51,11 +51,6 @@ def is_of_ranks(variable: object) -> bool:
     return isinstance(variable, str) and (
         variable in _RANK_VARIABLES or variable.startswith("PET_")
     )
-
-
-def rows_below(prefix: str) -> tuple[Row, ...]:
-    """The rows of a pod template that lies at `prefix`."""
-    return tuple(Row(f"{prefix}.{row.field}", row.target, row.text) for row in ROWS)
 
 
 @dataclass
@@ -101,23 +96,22 @@ def take_layer(source: Source, place: Place, main: Callable[[Any], bool]) -> dic
     """The pod template at a place as it can be taken. What cannot is reported. `main`: whether the
     name of a container is that of the main one. Raises Refusal.
     """
-    _require_pod(source, place)
+    given = copy.deepcopy(dict(source.mapping(*place)))
     source.take(*place)
-    left = list(_reserved(source, place, main))
-    for where, why in left:
+    left = dict(_reserved(given, place, main))
+    for where, why in left.items():
         source.leave(where, why)
-    kept = {where for where, _ in left}
-    taken: dict[str, Any] = _without(copy.deepcopy(source.get(*place) or {}), place, kept)
+    taken: dict[str, Any] = _without(given, place, left.keys())
+    _require_pod(source, place, taken)
     return taken
 
 
-def _require_pod(source: Source, place: Place) -> None:
+def _require_pod(source: Source, place: Place, taken: Mapping[str, Any]) -> None:
     """Raises Refusal for what Kubernetes would not accept as a pod template."""
-    value = source.mapping(*place)
-    if problem := find_mismatch(value, "PodTemplateSpec", shown(place), whole=False):
+    if problem := find_mismatch(taken, "PodTemplateSpec", shown(place), whole=False):
         field, _, message = problem.partition(": ")
         raise Refusal((field,), message, source.document)
-    for where, entry in _merged_entries(value, place):
+    for where, entry in _merged_entries(taken, place):
         key = MERGE_KEYS[where[-2]]
         if not isinstance(entry, Mapping) or entry.get(key) is None:
             raise source.refuse(where, f"{key} is missing: each entry needs it")
@@ -132,21 +126,22 @@ def _merged_entries(value: Any, place: Place) -> Iterator[tuple[Place, Any]]:
 
 
 def _reserved(
-    source: Source, place: Place, main: Callable[[Any], bool]
+    pod: Mapping[Any, Any], place: Place, main: Callable[[Any], bool]
 ) -> Iterator[tuple[Place, str]]:
     """Places that a TrainingJob has no room for, and why."""
-    for key in source.mapping(*place):
+    for key in pod:
         if key not in ("metadata", "spec"):
             yield (*place, key), "a pod template has metadata and spec"
-    for key in source.mapping(*place, "metadata"):
+    for key in _object(pod, "metadata"):
         if key not in ("labels", "annotations"):
             yield (*place, "metadata", key), _OPERATOR
+    spec = _object(pod, "spec")
     for row in ROWS:
-        names = tuple(row.field.split("."))
-        if not row.target and len(names) == 2 and source.get(*place, *names) is not None:
-            yield (*place, *names), row.text
+        *section, field = row.field.split(".")
+        if not row.target and section == ["spec"] and field in spec:
+            yield (*place, "spec", field), row.text
     for kind in ("containers", "initContainers"):
-        for number, container in enumerate(source.sequence(*place, "spec", kind)):
+        for number, container in _objects(spec, kind):
             where = (*place, "spec", kind, number)
             if "terminationMessagePath" in container:
                 yield (*where, "terminationMessagePath"), _OPERATOR
@@ -155,15 +150,29 @@ def _reserved(
 
 
 def _of_rendezvous(container: Mapping[Any, Any], where: Place) -> Iterator[tuple[Place, str]]:
-    for place, variable in enumerate(container.get("env") or ()):
+    for number, variable in _objects(container, "env"):
         if is_of_ranks(variable.get("name")):
-            yield (*where, "env", place), _RANKS
-    for place, port in enumerate(container.get("ports") or ()):
-        if port.get("name") in _PORTS:
-            yield (*where, "ports", place), _MEETING_PORT
+            yield (*where, "env", number), _RANKS
+    for number, port in _objects(container, "ports"):
+        if port.get("name") == _MEETING_PORT:
+            yield (*where, "ports", number), _MEETING
 
 
-def _without(value: Any, place: Place, left: set[Place]) -> Any:
+def _object(owner: Mapping[Any, Any], key: str) -> Mapping[Any, Any]:
+    """A field that is an object; empty where it is none."""
+    value = owner.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _objects(owner: Mapping[Any, Any], key: str) -> Iterator[tuple[int, Mapping[Any, Any]]]:
+    """The objects in a field that is a list, with their place."""
+    value = owner.get(key)
+    for number, entry in enumerate(value if isinstance(value, list) else ()):
+        if isinstance(entry, Mapping):
+            yield number, entry
+
+
+def _without(value: Any, place: Place, left: Collection[Place]) -> Any:
     """A value without what lies at the places `left`, and without null, which a template must not
     have in some places and which says nothing.
     """

@@ -6,7 +6,7 @@ from regroup.converting.draft import Draft, Options
 from regroup.converting.launch_command import Launch
 from regroup.converting.object_metadata import ROWS as METADATA_ROWS
 from regroup.converting.object_metadata import take_metadata
-from regroup.converting.pod_template import read_pod, rows_below, take_layer
+from regroup.converting.pod_template import read_pod, take_layer
 from regroup.converting.source import Place, Row, Source, is_leaf, leaves
 from regroup.converting.workers import Ranks, Size, left_out, put_size, take_launch
 
@@ -39,7 +39,7 @@ ROWS = (
     Row("spec.nprocPerNode", "spec.nprocPerNode", "of torchrun; a script alone is one rank"),
     Row(f"{_SPECS}.*.replicas", "spec.replicas", "those of Master and Worker together"),
     Row(f"{_SPECS}.*.restartPolicy", "spec.restartPolicy", "Never: maxRestarts is 0"),
-    *rows_below(f"{_SPECS}.*.template"),
+    Row(f"{_SPECS}.*.template", "spec.template", "that of Worker; see pods"),
 )
 _EXIT_CODES = "rules for exit codes are not supported yet"
 _ALIKE = "it differs from that of Worker, and all workers of a job are alike"

@@ -15,7 +15,7 @@ import yaml
 from regroup.converting.draft import Draft, Options
 from regroup.converting.object_metadata import ROWS as METADATA_ROWS
 from regroup.converting.object_metadata import take_metadata
-from regroup.converting.pod_template import Pod, is_of_ranks, read_pod, rows_below, take_layer
+from regroup.converting.pod_template import Pod, is_of_ranks, read_pod, take_layer
 from regroup.converting.source import Place, Row, Source
 from regroup.converting.workers import Ranks, Size, left_out, put_size, take_launch
 from regroup_operator.api.replica_groups import GPU
@@ -49,7 +49,7 @@ ROWS = (
     Row(f"{_GROUPS}.numOfHosts", "spec.replicas"),
     Row(f"{_GROUPS}.minReplicas", "spec.elasticPolicy.minReplicas", "with autoscaling"),
     Row(f"{_GROUPS}.maxReplicas", "spec.elasticPolicy.maxReplicas", "with autoscaling"),
-    *rows_below(f"{_GROUPS}.template"),
+    Row(f"{_GROUPS}.template", "spec.template", "see pods; without command and args"),
     Row(f"{_GROUPS}.*", "", _RAY),
 )
 _TO_CHANGE = (

@@ -7,7 +7,7 @@ in the table of the kind. So a field that the code forgets is reported too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from regroup_trainer.protocol.message import quote, shorten
@@ -50,6 +50,8 @@ class Note:
     """Its number among the documents that are converted together."""
     line: int | None = None
     """Of a text that is no YAML."""
+    is_remark: bool = False
+    """Whether it is about a part of the value: the rest is taken over."""
 
 
 class Source:
@@ -89,7 +91,7 @@ class Source:
 
     def remark(self, place: Place, text: str) -> None:
         """Report what became of a part of a value, such as a word of a command."""
-        self._remarks.append(self._note(place, text))
+        self._remarks.append(replace(self._note(place, text), is_remark=True))
 
     def refuse(self, place: Place, problem: str) -> Refusal:
         """An error about a value of this document."""

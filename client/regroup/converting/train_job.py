@@ -15,7 +15,6 @@ from regroup.converting.pod_template import (
     locate,
     merge_layer,
     read_pod,
-    rows_below,
     take_layer,
 )
 from regroup.converting.source import Place, Refusal, Row, Source, value_at
@@ -48,7 +47,7 @@ ROWS = (
     Row("spec.trainer.resourcesPerNode", "spec.resources"),
     Row(f"{_PATCHES}.manager", "", "a job has one owner"),
     Row(f"{_PATCHES}.time", "", "the API server sets it"),
-    *rows_below(f"{_PATCHED_JOBS}.template.spec.template"),
+    Row(f"{_PATCHED_JOBS}.template.spec.template", "spec.template", "see pods"),
     Row(f"{_PATCHED_JOBS}.name", "spec.template", "of the job with the trainer"),
     Row(_PATCHED_JOBS, "", _JOBSET),
     Row(f"{_PATCHES}.trainingRuntimeSpec", "", _JOBSET),
@@ -67,7 +66,7 @@ RUNTIME_ROWS = (
     *(Row(f"spec.mlPolicy.{name}", "", "refused: only torch can be converted") for name in _OTHERS),
     Row("spec.podGroupPolicy", "", "gang scheduling is not supported yet"),
     Row(f"{_JOBS}.name", "spec.template", "of the job with the trainer"),
-    *rows_below(f"{_JOBS}.template.spec.template"),
+    Row(f"{_JOBS}.template.spec.template", "spec.template", "see pods"),
     Row(f"{_JOBS}.dependsOn", "", _INITIALIZER),
     Row(_JOBS, "", _JOBSET),
     Row("spec.template", "", _JOBSET),
