@@ -167,6 +167,7 @@ def _of_words(words: list[str], in_shell: bool = False) -> Launch:
     if table is None:
         script = _script(words)
         command = (script.interpreter, *script.arguments)
+        _require_known(script, in_shell)
         return Launch(command, "python", left=(*left, *_open_words(command, in_shell)))
     if _OLD in words:
         left.append(f"{_OLD}: no argument --local-rank is given: read LOCAL_RANK")
@@ -193,6 +194,7 @@ def _launch_of(
         _script(command)
         return Launch(tuple(command), "accelerate", flags)
     script = _script(rest if is_command else [*prefix, *written, *rest])
+    _require_known(script, True)
     variables = {} if flags.role == LaunchFlags.role else {"ROLE_NAME": flags.role}
     return Launch((script.interpreter, *script.arguments), "torchrun", flags, variables)
 
@@ -207,6 +209,13 @@ def _script(words: Sequence[str]) -> Script:
     if script is None:
         raise ValueError("the command is empty: give what the image starts")
     return script
+
+
+def _require_known(script: Script, in_shell: bool) -> None:
+    """Raises ValueError where the name of the script is the value of an unknown variable."""
+    named = script.arguments[1] if script.arguments[0] == "-m" else script.arguments[0]
+    if in_shell and not is_plain(named):
+        raise ValueError(f"{shorten(named)}: the script has a variable in its name that is not set")
 
 
 def _without_wrapper(words: list[str]) -> tuple[list[str], list[str]]:

@@ -22,8 +22,10 @@ _DOLLAR = "\ue000"
 """Stands for a dollar sign that is none of a variable."""
 _KEPT = re.compile("\ue001(\\d+)\ue002")
 """Stands for a text that only a shell can read."""
-_MOST_EXPANDED = 1 << 16
-"""Characters of a line in which variables are replaced."""
+_MOST_EXPANDED = 1 << 18
+"""Characters of all values that are put in the place of variables."""
+_MOST_CHARACTERS = 1 << 15
+"""Of a line that is split into words. Longer ones are no commands that somebody wrote."""
 KEYWORDS = frozenset(
     {
         "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac",
@@ -56,6 +58,7 @@ class ShellText:
         self.variables = dict(known)
         self.used: set[str] = set()
         """Variables whose value was put somewhere."""
+        self._expanded = 0
         self.commands = list(self._read(text))
 
     def _read(self, text: str) -> Iterator[Command]:
@@ -67,7 +70,7 @@ class ShellText:
         expanded = self._expand(_keep_substitutions(text, kept))
         try:
             words = _split(expanded)
-        except ValueError:  # a quotation mark without its other half
+        except ValueError:
             yield Command(line, text.strip(), (text.strip(),))
             return
         for group in _groups(words):
@@ -100,16 +103,17 @@ class ShellText:
 
     def _expand(self, text: str) -> str:
         """The text with the values of variables, but within single quotes."""
-        out, place, quoted = "", 0, False
+        out, place, quote = "", 0, ""
         while place < len(text):
             character = text[place]
-            if character == "\\" and not quoted and text[place + 1 : place + 2] == "$":
-                out, place = out + _DOLLAR, place + 2
+            if character == "\\" and quote != "'":
+                escaped = text[place : place + 2]
+                out, place = out + (_DOLLAR if escaped == "\\$" else escaped), place + 2
                 continue
-            if character == "'" and (quoted or not _within_double(text[:place])):
-                quoted = not quoted
-            found = _VARIABLE.match(text, place) if not quoted else None
-            value = self._value(found) if found and len(out) < _MOST_EXPANDED else None
+            if character in "'\"" and quote in ("", character):
+                quote = "" if quote else character
+            found = _VARIABLE.match(text, place) if quote != "'" else None
+            value = self._value(found) if found else None
             if found and value is not None:
                 out, place = out + value.replace("$", _DOLLAR), found.end()
                 continue
@@ -118,10 +122,12 @@ class ShellText:
 
     def _value(self, found: re.Match[str]) -> str | None:
         name = found[1] or found[2]
-        if name in self.variables:
-            self.used.add(name)
-            return self.variables[name]
-        return found[3]
+        value = self.variables.get(name, found[3])
+        if value is None or self._expanded + len(value) > _MOST_EXPANDED:
+            return None
+        self._expanded += len(value)
+        self.used.add(name)
+        return value
 
 
 def is_plain(value: str) -> bool:
@@ -129,13 +135,9 @@ def is_plain(value: str) -> bool:
     return "$" not in value and "`" not in value
 
 
-def _within_double(text: str) -> bool:
-    return text.replace('\\"', "").count('"') % 2 == 1
-
-
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their number, joined where one ends with a backslash, without comments. A
-    document in the script counts as one line with what it belongs to.
+    """Lines with their number, joined where one ends with a backslash, without comments and
+    without documents that follow a line.
     """
     lines = enumerate(text.splitlines(), 1)
     for number, line in lines:
@@ -143,19 +145,16 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         while whole.endswith("\\") and not whole.endswith("\\\\"):
             whole = whole[:-1] + " " + next(lines, (0, ""))[1]
         if found := _HERE_DOCUMENT.search(whole):
-            for _, inner in lines:
-                whole += f"\n{inner}"
-                if inner.strip() == found[2]:
-                    break
+            next((None for _, inner in lines if inner.strip() == found[2]), None)
         if whole.strip() and not whole.lstrip().startswith("#"):
             yield number, whole
 
 
 def _keep_substitutions(text: str, kept: list[str]) -> str:
     """The text with `$(...)` and `...` in backticks replaced by marks; they go to `kept`."""
-    out, place = "", 0
+    ends, out, place = _ends_of_substitutions(text), "", 0
     while place < len(text):
-        end = _end_of_substitution(text, place)
+        end = ends.get(place, place)
         if end > place:
             out += f"\ue001{len(kept)}\ue002"
             kept.append(text[place:end])
@@ -166,17 +165,23 @@ def _keep_substitutions(text: str, kept: list[str]) -> str:
     return out
 
 
-def _end_of_substitution(text: str, start: int) -> int:
-    if text[start] == "`":
-        return text.find("`", start + 1) + 1
-    if not text.startswith("$(", start) or text[start - 1 : start] == "\\":
-        return 0
-    depth = 0
-    for place in range(start + 1, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[place], 0)
-        if depth == 0:
-            return place + 1
-    return 0
+def _ends_of_substitutions(text: str) -> dict[int, int]:
+    """Where a substitution begins -> where it ends."""
+    found: dict[int, int] = {}
+    opened: list[int] = []
+    backtick = -1
+    for place, character in enumerate(text):
+        if character == "(":
+            opened.append(place)
+        elif character == ")" and opened:
+            start = opened.pop() - 1
+            if text[start : start + 1] == "$" and text[start - 1 : start] != "\\":
+                found[start] = place + 1
+        elif character == "`" and backtick >= 0:
+            found[backtick], backtick = place + 1, -1
+        elif character == "`":
+            backtick = place
+    return found
 
 
 def _restore(word: str, kept: list[str]) -> str:
@@ -185,7 +190,11 @@ def _restore(word: str, kept: list[str]) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """The words; what stands between commands is a word of its own."""
+    """The words; what stands between commands is a word of its own. Raises ValueError for a
+    quotation mark without its other half, and for what is too long.
+    """
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(f"{len(text)} characters")
     lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|<>")
     lexer.whitespace_split = True
     lexer.commenters = ""

@@ -148,6 +148,8 @@ def _runtime(source: Source, runtimes: list[Source], draft: Draft) -> Source:
     for field in ("apiGroup", "kind", "name"):
         source.text(*place, field)
     kind, name = runtime_of(source.value)
+    if source.get(*place, "name") is None:
+        raise source.refuse((*place, "name"), "is missing: it says what the pods are")
     for runtime in runtimes:
         if (runtime.kind, str(runtime.get("metadata", "name"))) == (kind, name):
             for field in (("apiVersion",), ("kind",), ("metadata", "name")):
