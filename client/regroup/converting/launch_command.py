@@ -150,7 +150,7 @@ def _of_assignments(
             yield f"{written}: the job sets it for each rank"
         elif is_plain(value):
             found[key] = value
-        else:
+        elif key not in text.used:
             yield f"{written}: {_UNKNOWN}"
 
 
@@ -227,7 +227,8 @@ def _without_wrapper(words: list[str]) -> tuple[list[str], list[str]]:
     own = own_command(words[1:])
     if not own:
         return words, []
-    before = " ".join(words[: len(words) - len(own)])
+    given = len(own) if words[-len(own) :] == own else len(own) - 1  # Python was not named
+    before = " ".join(words[: len(words) - given])
     return own, [f"{shorten(before)}: the image has to bring what it sets up"]
 
 

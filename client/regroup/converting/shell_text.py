@@ -17,6 +17,7 @@ _ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
 _VARIABLE = re.compile(rf"\$(?:({_NAME})|\{{({_NAME})(?::?-([^}}$`]*))?\}})")
 _HERE_DOCUMENT = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
 _ENDS = frozenset({"&&", ";", "||", "|", "&", "|&", ";;"})
+_DESCRIPTOR = re.compile(r"\d(?=[<>])", re.ASCII)
 _REDIRECTION = re.compile(r"[<>]+&?|&>+")
 _DOLLAR = "\ue000"
 """Stands for a dollar sign that is none of a variable."""
@@ -96,7 +97,7 @@ class ShellText:
 
     def _set(self, assignments: Mapping[str, str]) -> None:
         for name, value in assignments.items():
-            if is_plain(value):
+            if "$(" not in value and "`" not in value:
                 self.variables[name] = value
             else:
                 self.variables.pop(name, None)
@@ -112,6 +113,9 @@ class ShellText:
                 continue
             if character in "'\"" and quote in ("", character):
                 quote = "" if quote else character
+            if not quote and _DESCRIPTOR.match(text, place) and text[place - 1 : place].isspace():
+                place += 1
+                continue
             found = _VARIABLE.match(text, place) if quote != "'" else None
             value = self._value(found) if found else None
             if found and value is not None:
@@ -220,8 +224,6 @@ def _groups(words: list[str]) -> Iterator[list[str]]:
 
 def _without_redirections(words: list[str]) -> tuple[list[str], list[str]]:
     for place, word in enumerate(words):
-        is_file = _REDIRECTION.fullmatch(word) is not None
-        if word in ("|", "|&") or is_file:
-            before = 1 if is_file and place and words[place - 1] in ("1", "2") else 0
-            return words[: place - before], words[place - before :]
+        if word in ("|", "|&") or _REDIRECTION.fullmatch(word):
+            return words[:place], words[place:]
     return words, []
