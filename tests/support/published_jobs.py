@@ -69,7 +69,9 @@ def _of_trainer() -> Iterator[Example]:
         for number, block in enumerate(_BLOCK.findall(page.read_text())):
             documents = _documents(block)
             name = f"{page.relative_to(folder)}#{number}"
-            for job in (d for d in documents if d.get("kind") in (train_job.KIND, pytorch_job.KIND)):
+            for job in (
+                d for d in documents if d.get("kind") in (train_job.KIND, pytorch_job.KIND)
+            ):
                 yield Example(name, (job, *(d for d in documents if d is not job), *runtimes))
 
 

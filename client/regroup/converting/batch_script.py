@@ -124,9 +124,7 @@ def _with_srun(
     return asked, rest
 
 
-def _draft(
-    asked: Allocation, launch: Launch, options: Options, report: Report
-) -> Draft:
+def _draft(asked: Allocation, launch: Launch, options: Options, report: Report) -> Draft:
     draft, pod = Draft(), bare_pod()
     script = next((w for w in launch.command[1:] if w.endswith(".py")), launch.command[-1])
     draft.metadata["name"] = options.name or job_name(asked.name or PurePath(script).stem)

@@ -156,9 +156,7 @@ def _convert_entry(entry: _Entry, beside: _Beside, options: Options) -> Conversi
     return _of_draft(title, number, draft, notes, options)
 
 
-def _draft_of(
-    entry: _Entry, beside: _Beside, options: Options
-) -> tuple[Draft, list[Note]]:
+def _draft_of(entry: _Entry, beside: _Beside, options: Options) -> tuple[Draft, list[Note]]:
     source = entry.source()
     if entry.kind == pytorch_job.KIND:
         draft = pytorch_job.convert(source, options)

@@ -29,7 +29,5 @@ _Dumper.add_representer(str, _text)
 def job_yaml(job: Mapping[str, Any], comments: Sequence[str]) -> str:
     """A document with comments above it, one a line."""
     lines = "".join(f"# {printable(line)}\n" for line in comments)
-    body: str = yaml.dump(
-        dict(job), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100
-    )
+    body: str = yaml.dump(dict(job), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
     return f"{lines}{body}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from regroup.converting.pod_template import is_of_ranks
+from regroup.converting.source import Row
 from regroup.converting.shell_text import KEYWORDS, Command, ShellText, is_plain
 from regroup_operator.api.accelerate_flags import ACCELERATE, MODULES
 from regroup_operator.api.command_advice import (
@@ -125,9 +126,7 @@ def _before(text: ShellText, chosen: Command) -> list[Command]:
     return text.commands[: text.commands.index(chosen)]
 
 
-def surroundings(
-    text: ShellText, chosen: Command
-) -> tuple[dict[str, str], list[tuple[int, str]]]:
+def surroundings(text: ShellText, chosen: Command) -> tuple[dict[str, str], list[tuple[int, str]]]:
     """The variables that the script gives to a command, and what is left out of it, by line."""
     found: dict[str, str] = {}
     left: list[tuple[int, str]] = []
@@ -290,3 +289,26 @@ def _open_words(words: Sequence[str], in_shell: bool) -> list[str]:
 
 
 _OF_KUBERNETES = re.compile(r"[^$`]*(?:\$\([A-Za-z_][\w.-]*\)[^$`]*)*")
+
+
+_TARGETS = {
+    "ranks": "spec.nprocPerNode",
+    "nodes": "spec.replicas",
+    "restarts": "spec.restartPolicy.maxRestarts",
+    "role": "spec.template.spec.containers[trainer].env",
+    "module": "spec.template.spec.containers[trainer].command",
+    "same": "spec.template.spec.containers[trainer].command",
+}
+_TEXTS = {"nodes": "a range: spec.elasticPolicy too", "same": "a job does so anyway"}
+
+
+def _row(flag: str, kind: str, instead: str) -> Row:
+    if flag == "no-python":
+        return Row(f"--{flag}", _TARGETS["module"], "what follows must be a Python script")
+    why = _STOCK if kind in ("stock", "output") else instead
+    target = _TARGETS.get(kind, "")
+    return Row(f"--{flag}", target, _TEXTS.get(kind, "") if target else why)
+
+
+TORCHRUN_ROWS = tuple(_row(name, flag.kind, flag.instead) for name, flag in TORCHRUN.flags.items())
+"""What becomes of the flags of torchrun."""

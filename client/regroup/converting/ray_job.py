@@ -53,8 +53,8 @@ ROWS = (
     Row(f"{_GROUPS}.*", "", _RAY),
 )
 _TO_CHANGE = (
-    "spec.template.spec.containers[trainer].command: the script starts a TorchTrainer: call the "
-    "function of train_loop_per_worker itself, in each rank, with torch.distributed and "
+    "spec.template.spec.containers[trainer].command: a script for Ray has to be changed: each rank "
+    "calls the function of train_loop_per_worker itself, with torch.distributed and "
     "DistributedDataParallel instead of ray.train"
 )
 _NO_AUTOSCALING = "it counts with autoscaling alone"
@@ -80,7 +80,9 @@ def convert(source: Source, scripts: Mapping[str, str], options: Options) -> Dra
     replicas, bounds = _replicas(source, group)
     ranks: Ranks = "auto" if GPU in pod.limits else 1
     size = Size(replicas, bounds, ranks, source.number("spec", "backoffLimit"))
-    put_size(draft, size, launch, pod, lambda text: source.remark(("spec", "entrypoint"), left_out(text)))
+    put_size(
+        draft, size, launch, pod, lambda text: source.remark(("spec", "entrypoint"), left_out(text))
+    )
     pod.put(draft, launch.command)
     draft.checks.append(_TO_CHANGE)
     return draft
@@ -99,7 +101,9 @@ def _group(source: Source) -> Place:
     place: Place = ("spec", "rayClusterSpec", "workerGroupSpecs")
     groups = source.sequence(*place)
     if len(groups) > 1:
-        raise source.refuse(place, f"has {len(groups)} groups: workers of a job are alike: keep one")
+        raise source.refuse(
+            place, f"has {len(groups)} groups: workers of a job are alike: keep one"
+        )
     if groups:
         source.mapping(*place, 0)
         return (*place, 0)
@@ -134,7 +138,9 @@ def _replicas(source: Source, group: Place) -> tuple[int, tuple[int, int] | None
     return replicas, None
 
 
-def _require_ray_train(source: Source, command: tuple[str, ...], scripts: Mapping[str, str]) -> None:
+def _require_ray_train(
+    source: Source, command: tuple[str, ...], scripts: Mapping[str, str]
+) -> None:
     """Raises Refusal when the script is known, and trains nothing with Ray."""
     name = command[1].rpartition("/")[2] if len(command) > 1 else ""
     if name in scripts and "TorchTrainer" not in scripts[name]:

@@ -273,4 +273,3 @@ def _seconds(text: str) -> int | None:
     if third is not None:
         return ((int(first) * 60 + int(second)) * 60 + int(third)) or None
     return (int(first) * 60 + int(second or 0)) or None
-

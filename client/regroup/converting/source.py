@@ -155,7 +155,7 @@ class Source:
             found, inner_notes = self._report(inner, (*place, step), rows)
             reasons |= found
             notes += inner_notes
-        if len(reasons) == 1 and notes and place:
+        if len(reasons) == 1 and len(notes) > 1 and place:
             notes = [self._note(place, f"{quote(value)} is left out: {next(iter(reasons))}")]
         return reasons, notes
 

@@ -27,9 +27,9 @@ KIND = "TrainJob"
 RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
 _CONTAINER = "node"
 _STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
-_INITIALIZER = "there is no initializer: load data in the script, or in an init container"
+_INITIALIZER = "load data in the script, or in an init container"
 _OTHER_JOB = "only the job that trains is converted"
-_JOBSET = "there is no JobSet: a job has workers of one kind"
+_JOBSET = "there is no JobSet"
 _JOBS = "spec.template.spec.replicatedJobs"
 _PATCHES = "spec.runtimePatches"
 _PATCHED_JOBS = f"{_PATCHES}.trainingRuntimeSpec.template.spec.replicatedJobs"
@@ -256,7 +256,9 @@ def _trainer_layer(source: Source) -> dict[str, Any]:
     """`spec.trainer` as a pod template."""
     place: Place = ("spec", "trainer")
     trainer = source.mapping(*place)
-    given = {name: trainer[field] for field, name in _IN_POD.items() if trainer.get(field) is not None}
+    given = {
+        name: trainer[field] for field, name in _IN_POD.items() if trainer.get(field) is not None
+    }
     pod = {"spec": {"containers": [{"name": _CONTAINER, **given}]}}
     checked = Source(pod, source.kind, source.document)
     try:

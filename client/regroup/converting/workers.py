@@ -74,9 +74,7 @@ def put_size(draft: Draft, size: Size, launch: Launch, limits_of: Pod, report: R
     draft.put("restartPolicy.maxRestarts", size.max_restarts if said is None else said)
 
 
-def _workers(
-    size: Size, launch: Launch, report: Report
-) -> tuple[int, tuple[int, int] | None]:
+def _workers(size: Size, launch: Launch, report: Report) -> tuple[int, tuple[int, int] | None]:
     nodes = launch.flags.nodes
     if nodes is None or nodes == (size.bounds or (size.replicas, size.replicas)):
         return size.replicas, size.bounds

@@ -200,9 +200,15 @@ def test_a_line_that_starts_no_script_is_refused(line: str, expected: str) -> No
 
 
 def test_a_wrapper_of_the_command_is_named() -> None:
-    conversion = convert_command(["srun", "apptainer", "exec", "i.sif", "torchrun", "x.py"], Options())
-    assert converted(conversion)["spec"]["template"]["spec"]["containers"][0]["command"][1] == "x.py"
-    assert any(note.text.startswith("apptainer exec i.sif is left out") for note in conversion.left_out)
+    conversion = convert_command(
+        ["srun", "apptainer", "exec", "i.sif", "torchrun", "x.py"], Options()
+    )
+    assert (
+        converted(conversion)["spec"]["template"]["spec"]["containers"][0]["command"][1] == "x.py"
+    )
+    assert any(
+        note.text.startswith("apptainer exec i.sif is left out") for note in conversion.left_out
+    )
 
 
 WORDS = st.sampled_from(

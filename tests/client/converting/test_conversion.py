@@ -124,6 +124,8 @@ def test_the_rows_of_metadata_are_in_each_table() -> None:
 def test_the_runtime_that_is_known_is_like_that_of_a_file() -> None:
     job = marked(TRAIN_JOB)
     runtime = {"apiVersion": "trainer.kubeflow.org/v1alpha1", **train_job.DEFAULT_RUNTIME}
-    named = put(put(job, "spec.runtimeRef.name", train_job.DEFAULT_NAME), "spec.runtimeRef.kind", None)
+    named = put(
+        put(job, "spec.runtimeRef.name", train_job.DEFAULT_NAME), "spec.runtimeRef.kind", None
+    )
     named = put(named, "spec.runtimePatches", None)
     assert convert_one(named).job == convert_one(named, runtime).job

@@ -143,7 +143,9 @@ def test_an_image_without_a_command_needs_its_entrypoint() -> None:
     job = with_command()
     refusal = convert_one(job).refusal
     assert refusal is not None and "give --entrypoint" in refusal.text
-    container = spec_of(job, entrypoint=("python", "/opt/mnist.py"))["template"]["spec"]["containers"]
+    container = spec_of(job, entrypoint=("python", "/opt/mnist.py"))["template"]["spec"][
+        "containers"
+    ]
     assert container[0]["command"] == ["python", "/opt/mnist.py"]
 
 
