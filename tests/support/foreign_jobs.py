@@ -13,7 +13,7 @@ import yaml
 from regroup.cli.manifest import Document
 from regroup.cli.validation import validate
 from regroup.converting.conversion import Conversion, convert_documents
-from regroup.converting.draft import Options
+from regroup.converting.draft import ConvertOptions
 from regroup.converting.job_yaml import job_yaml
 from regroup.converting.source import Place, leaves
 from tests.support.kube_api import Json
@@ -233,9 +233,9 @@ def marked(document: str) -> Json:
     return value
 
 
-def convert_one(*documents: Json, options: Options | None = None) -> Conversion:
+def convert_one(*documents: Json, options: ConvertOptions | None = None) -> Conversion:
     """What became of the first document, with the others beside it."""
-    return convert_documents(documents, options or Options())[0]
+    return convert_documents(documents, options or ConvertOptions())[0]
 
 
 def problems(conversion: Conversion) -> list[str]:

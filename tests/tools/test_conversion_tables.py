@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from regroup.converting.conversion import convert_command
-from regroup.converting.draft import Options
+from regroup.converting.draft import ConvertOptions
 from regroup.converting.launch_command import TORCHRUN_ROWS
 from regroup.converting.source import Row
 from tools import conversion_tables
@@ -38,7 +38,7 @@ def test_the_table_of_torchrun_says_what_becomes_of_a_flag(row: Row) -> None:
     value = [f"{row.field}={VALUES.get(name, '1')}"]
     words = ["python", "x.py"] if name == "no-python" else ["x.py"]
     for given in (value, [row.field]):
-        conversion = convert_command(["torchrun", *given, *words], Options())
+        conversion = convert_command(["torchrun", *given, *words], ConvertOptions())
         if conversion.refusal is None:
             break
     assert conversion.refusal is None

@@ -16,7 +16,7 @@ from regroup.cli.cluster_options import Verb, note
 if TYPE_CHECKING:
     from regroup.cli.manifest import Document
     from regroup.converting.conversion import Conversion
-    from regroup.converting.draft import Options
+    from regroup.converting.draft import ConvertOptions
     from regroup.converting.source import Note
 
     _Result = tuple[Conversion, list[Document]]
@@ -74,7 +74,9 @@ class _WithCommand(Verb):
 )
 @click.option("--name", metavar="NAME", help="Name of the job, where the source names none.")
 @click.pass_context
-def convert(ctx: click.Context, files: tuple[Path, ...], output: Path | None, **given: Any) -> None:
+def convert(
+    ctx: click.Context, /, files: tuple[Path, ...], output: Path | None, **given: Any
+) -> None:
     """Turn the jobs of others into TrainingJobs: PyTorchJob, TrainJob with its runtime, RayJob, a
     script for sbatch, or the command line of torchrun, accelerate or srun.
 
@@ -95,24 +97,24 @@ def convert(ctx: click.Context, files: tuple[Path, ...], output: Path | None, **
         sys.exit(EXIT_REFUSED)
 
 
-def _options(entrypoint: str | None, **given: Any) -> Options:
+def _options(entrypoint: str | None, **given: Any) -> ConvertOptions:
     """Raises click.UsageError."""
-    from regroup.converting.draft import Options
+    from regroup.converting.draft import ConvertOptions
 
     try:
-        return Options(entrypoint=tuple(shlex.split(entrypoint or "")), **given)
+        return ConvertOptions(entrypoint=tuple(shlex.split(entrypoint or "")), **given)
     except ValueError as error:
         raise click.UsageError(f"--entrypoint {entrypoint}: {error}") from None
 
 
-def _of_command(words: Sequence[str], options: Options) -> list[_Result]:
+def _of_command(words: Sequence[str], options: ConvertOptions) -> list[_Result]:
     from regroup.cli.manifest import Document
     from regroup.converting.conversion import convert_command
 
     return [(convert_command(words, options), [Document(Path("command line"), None)])]
 
 
-def _of_files(files: Sequence[Path], options: Options) -> list[_Result]:
+def _of_files(files: Sequence[Path], options: ConvertOptions) -> list[_Result]:
     """Documents of all files are converted together. Raises click.ClickException."""
     from regroup.cli.manifest import Document, ManifestError, parse_documents, read_text
     from regroup.converting.conversion import convert_documents, convert_script

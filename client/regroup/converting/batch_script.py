@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import NamedTuple
 
-from regroup.converting.draft import Draft, Options, job_name
+from regroup.converting.draft import ConvertOptions, Draft, job_name
 from regroup.converting.launch_command import (
     Launch,
     choose,
@@ -16,14 +16,13 @@ from regroup.converting.launch_command import (
     read_launch,
     surroundings,
 )
-from regroup.converting.pod_template import Pod, bare_pod
+from regroup.converting.pod_template import bare_pod
 from regroup.converting.shell_text import Command, ShellText
 from regroup.converting.slurm_options import Allocation, allocation, read_options
-from regroup.converting.source import Note, Refusal
-from regroup.converting.workers import Report, Size, left_out, put_size
+from regroup.converting.source import Note, Refusal, left_out
+from regroup.converting.workers import Report, Size, put_size
 from regroup_operator.api.command_advice import name
 from regroup_operator.api.launcher_flags import FlagError, FoundFlag
-from regroup_trainer.protocol.message import shorten
 
 _DIRECTIVE = "#SBATCH"
 _SCRIPT = (
@@ -48,10 +47,10 @@ class _Reading:
     notes: list[Note] = field(default_factory=list)
 
     def report(self, line: int, sentences: Sequence[str]) -> None:
-        self.notes += [Note((), left_out(sentence), line=line) for sentence in sentences]
+        self.notes += [Note((), sentence, line=line) for sentence in sentences]
 
 
-def convert(text: Text, options: Options) -> tuple[Draft, list[Note]]:
+def convert(text: Text, options: ConvertOptions) -> tuple[Draft, list[Note]]:
     """The TrainingJob of a text, and what is left out of it. Raises Refusal."""
     reading = _Reading()
     try:
@@ -60,7 +59,7 @@ def convert(text: Text, options: Options) -> tuple[Draft, list[Note]]:
         raise Refusal((text.kind,), str(error)) from None
 
 
-def _convert(text: Text, options: Options, reading: _Reading) -> Draft:
+def _convert(text: Text, options: ConvertOptions, reading: _Reading) -> Draft:
     _read_directives(text.content, reading)
     asked, left = allocation(reading.options)
     script = ShellText(text.content, asked.variables)
@@ -90,7 +89,7 @@ def _read_directives(text: str, reading: _Reading) -> None:
             if is_read:
                 _read_directive(number, written, reading)
             else:
-                sentence = f"{shorten(written)}: it stands behind a command, where sbatch ends"
+                sentence = left_out(written, "it stands behind a command, where sbatch ends")
                 reading.report(number, [sentence])
         elif line.strip() and not line.lstrip().startswith("#"):
             is_read = False
@@ -101,8 +100,8 @@ def _read_directive(number: int, written: str, reading: _Reading) -> None:
         left, rest = read_options(shlex.split(written, comments=True), reading.options)
     except ValueError as error:
         subject, _, why = str(error).partition(": ")
-        left, rest = [f"{shorten(written)}: {why or subject}"], []
-    reading.report(number, [*left, *(f"{shorten(word)}: it is no option" for word in rest)])
+        left, rest = [left_out(written, why or subject)], []
+    reading.report(number, [*left, *(left_out(word, "it is no option") for word in rest)])
 
 
 def _with_srun(
@@ -124,7 +123,7 @@ def _with_srun(
     return asked, rest
 
 
-def _draft(asked: Allocation, launch: Launch, options: Options, report: Report) -> Draft:
+def _draft(asked: Allocation, launch: Launch, options: ConvertOptions, report: Report) -> Draft:
     draft, pod = Draft(), bare_pod()
     script = next((w for w in launch.command[1:] if w.endswith(".py")), launch.command[-1])
     draft.metadata["name"] = options.name or job_name(asked.name or PurePath(script).stem)
@@ -146,8 +145,8 @@ def _size(asked: Allocation, launch: Launch, report: Report) -> Size:
         return Size(said[1] if said else launch.flags.machines or 1, bounds)
     tasks = asked.ranks
     if launch.starter != "python" and (tasks or 1) > 1:
-        report(f"{tasks} tasks of a node: torchrun starts the ranks")
+        report(left_out(f"{tasks} tasks of a node", "torchrun starts the ranks"))
     bounds = nodes if nodes and nodes[0] != nodes[1] else None
     if launch.starter == "python" and tasks is None and asked.tasks is not None:
-        report(f"--ntasks={asked.tasks}: no multiple of {asked.workers} nodes")
+        report(left_out(f"--ntasks={asked.tasks}", f"no multiple of {asked.workers} nodes"))
     return Size(asked.workers, bounds, tasks if launch.starter == "python" else None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regroup.converting import batch_script, pytorch_job, ray_job, train_job
-from regroup.converting.draft import Draft, Options
+from regroup.converting.draft import ConvertOptions, Draft
 from regroup.converting.source import Note, Place, Refusal, Source
 from regroup_trainer.protocol.message import shorten
 
@@ -45,7 +45,7 @@ class Conversion:
     """Why there is no job."""
 
 
-def convert_documents(documents: Sequence[Any], options: Options) -> list[Conversion]:
+def convert_documents(documents: Sequence[Any], options: ConvertOptions) -> list[Conversion]:
     """Convert what was read from YAML, in its order."""
     entries = [
         _Entry(number, root, value)
@@ -60,17 +60,17 @@ def convert_documents(documents: Sequence[Any], options: Options) -> list[Conver
     return [_convert_entry(e, beside, options) for e in entries if e.runtime_name not in named]
 
 
-def convert_script(text: str, options: Options) -> Conversion:
+def convert_script(text: str, options: ConvertOptions) -> Conversion:
     """Convert a script for sbatch."""
     return _convert_text(batch_script.Text(text, "script"), options)
 
 
-def convert_command(words: Sequence[str], options: Options) -> Conversion:
+def convert_command(words: Sequence[str], options: ConvertOptions) -> Conversion:
     """Convert a command line, such as that of torchrun."""
     return _convert_text(batch_script.Text(shlex.join(words), "command line"), options)
 
 
-def _convert_text(text: batch_script.Text, options: Options) -> Conversion:
+def _convert_text(text: batch_script.Text, options: ConvertOptions) -> Conversion:
     try:
         draft, notes = batch_script.convert(text, options)
     except Refusal as refusal:
@@ -144,7 +144,7 @@ def _entries(document: Any, root: Place) -> Iterator[tuple[Place, Any]]:
         yield root, document
 
 
-def _convert_entry(entry: _Entry, beside: _Beside, options: Options) -> Conversion:
+def _convert_entry(entry: _Entry, beside: _Beside, options: ConvertOptions) -> Conversion:
     title, number, root = entry.title, entry.document, entry.root
     if entry.kind in ("", *train_job.RUNTIMES):
         why = _UNNAMED if entry.kind else _NO_JOB
@@ -156,7 +156,7 @@ def _convert_entry(entry: _Entry, beside: _Beside, options: Options) -> Conversi
     return _of_draft(title, number, draft, notes, options)
 
 
-def _draft_of(entry: _Entry, beside: _Beside, options: Options) -> tuple[Draft, list[Note]]:
+def _draft_of(entry: _Entry, beside: _Beside, options: ConvertOptions) -> tuple[Draft, list[Note]]:
     source = entry.source()
     if entry.kind == pytorch_job.KIND:
         draft = pytorch_job.convert(source, options)
@@ -175,7 +175,7 @@ def _draft_of(entry: _Entry, beside: _Beside, options: Options) -> tuple[Draft, 
 
 
 def _of_draft(
-    title: str, number: int, draft: Draft, notes: Sequence[Note], options: Options
+    title: str, number: int, draft: Draft, notes: Sequence[Note], options: ConvertOptions
 ) -> Conversion:
     job = draft.job(options)
     return Conversion(title, number, job, tuple(notes), tuple(draft.checks))

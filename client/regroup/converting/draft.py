@@ -11,7 +11,7 @@ from regroup_operator.api.resource import API_VERSION, KIND, NAME_LIMIT
 
 
 @dataclass(frozen=True)
-class Options:
+class ConvertOptions:
     """What the source does not say."""
 
     claim: str = "checkpoints"
@@ -50,7 +50,7 @@ class Draft:
             value = value.get(name) if isinstance(value, Mapping) else None
         return value
 
-    def job(self, options: Options) -> dict[str, Any]:
+    def job(self, options: ConvertOptions) -> dict[str, Any]:
         """The TrainingJob, with a claim where it needs one."""
         self._add_storage(options)
         if not self.spec.get("image"):
@@ -59,7 +59,7 @@ class Draft:
         spec = {**known, **self.spec}
         return {"apiVersion": API_VERSION, "kind": KIND, "metadata": self.metadata, "spec": spec}
 
-    def _add_storage(self, options: Options) -> None:
+    def _add_storage(self, options: ConvertOptions) -> None:
         if self.spec.get("elasticPolicy") or self.spec.get("replicas") not in (None, 1):
             self.put("checkpoint.storage.persistentVolumeClaim.claimName", options.claim)
             self.checks.append(
@@ -69,7 +69,8 @@ class Draft:
 
 
 _ORDER = (
-    "replicas", "nprocPerNode", "image", "resources", "elasticPolicy", "restartPolicy", "checkpoint",
+    "replicas", "nprocPerNode", "image", "resources", "elasticPolicy", "restartPolicy",
+    "checkpoint",
 )  # fmt: skip
 """The fields that a reader looks for first."""
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from regroup.converting.pod_template import is_of_ranks
-from regroup.converting.source import Row
 from regroup.converting.shell_text import KEYWORDS, Command, ShellText, is_plain
+from regroup.converting.source import Row, left_out
 from regroup_operator.api.accelerate_flags import ACCELERATE, MODULES
 from regroup_operator.api.command_advice import (
     INTERPRETER,
@@ -141,23 +141,23 @@ def _of_assignments(
 ) -> Iterator[str]:
     """What is left out of the variables of a command; the others go to `found`."""
     for key, value in command.assignments.items():
-        written = shorten(f"{key}={value}")
+        written = f"{key}={value}"
         if command is not chosen and not command.exports:
             if key not in text.used and not command.words:
-                yield f"{written}: no program sees it, since it is not exported"
+                yield left_out(written, "no program sees it, since it is not exported")
         elif is_of_ranks(key):
-            yield f"{written}: the job sets it for each rank"
+            yield left_out(written, "the job sets it for each rank")
         elif is_plain(value):
             found[key] = value
         elif key not in text.used:
-            yield f"{written}: {_UNKNOWN}"
+            yield left_out(written, _UNKNOWN)
 
 
 def _of_step(command: Command, chosen: Command) -> Iterator[str]:
     if command.words and command is not chosen and not _is_change(command):
-        yield f"{shorten(command.text)}: {_ELSEWHERE}"
+        yield left_out(command.text, _ELSEWHERE)
     elif command.redirected:
-        yield f"{shorten(' '.join(command.redirected))}: what ranks write is in the pod's log"
+        yield left_out(" ".join(command.redirected), "what ranks write is in the pod's log")
 
 
 def _of_words(words: list[str], in_shell: bool = False) -> Launch:
@@ -169,7 +169,7 @@ def _of_words(words: list[str], in_shell: bool = False) -> Launch:
         _require_known(script, in_shell)
         return Launch(command, "python", left=(*left, *_open_words(command, in_shell)))
     if _OLD in words:
-        left.append(f"{_OLD}: no argument --local-rank is given: read LOCAL_RANK")
+        left.append(left_out("--local-rank", "read LOCAL_RANK of the environment"))
     try:
         found, refused, rest = table.sift(rest)
     except FlagError as error:
@@ -228,7 +228,7 @@ def _without_wrapper(words: list[str]) -> tuple[list[str], list[str]]:
         return words, []
     given = len(own) if words[-len(own) :] == own else len(own) - 1  # Python was not named
     before = " ".join(words[: len(words) - given])
-    return own, [f"{shorten(before)}: the image has to bring what it sets up"]
+    return own, [left_out(before, "the image has to bring what it sets up")]
 
 
 def _launcher(words: list[str]) -> tuple[FlagTable | None, list[str], list[str]]:
@@ -261,7 +261,7 @@ def _sorted_flags(
         if flag.name == "no-python":
             continue
         if why := refused.get(flag.written) or _why_not(kind, flag):
-            dropped.append(f"{shorten(flag.written)}: {why}")
+            dropped.append(left_out(flag.written, why))
         else:
             kept.append(flag)
     return kept, dropped
@@ -282,7 +282,7 @@ def _open_words(words: Sequence[str], in_shell: bool) -> list[str]:
     Kubernetes.
     """
     return [
-        f"{shorten(word)}: {_UNKNOWN}, and it is given to the script as it is"
+        f"{shorten(word)} goes to the script as it is: {_UNKNOWN}"
         for word in words
         if not is_plain(word) and (in_shell or not _OF_KUBERNETES.fullmatch(word))
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regroup.converting.draft import Draft, Options, job_name
+from regroup.converting.draft import ConvertOptions, Draft, job_name
 from regroup.converting.source import Row, Source
 from regroup_trainer.protocol.message import quote
 
@@ -23,7 +23,7 @@ ROWS = (
 )
 
 
-def take_metadata(source: Source, draft: Draft, options: Options) -> None:
+def take_metadata(source: Source, draft: Draft, options: ConvertOptions) -> None:
     """Name, namespace, labels and annotations. Raises Refusal."""
     source.take("apiVersion")
     source.take("kind")

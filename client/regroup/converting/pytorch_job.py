@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from regroup.converting.draft import Draft, Options
+from regroup.converting.draft import ConvertOptions, Draft
 from regroup.converting.launch_command import Launch
 from regroup.converting.object_metadata import ROWS as METADATA_ROWS
 from regroup.converting.object_metadata import take_metadata
 from regroup.converting.pod_template import read_pod, take_layer
 from regroup.converting.source import Place, Row, Source, is_leaf, leaves
-from regroup.converting.workers import Ranks, Size, left_out, put_size, take_launch
+from regroup.converting.workers import Ranks, Size, put_size, take_launch
 
 KIND = "PyTorchJob"
 _CONTAINER = "pytorch"
@@ -46,7 +46,7 @@ _ALIKE = "it differs from that of Worker, and all workers of a job are alike"
 _TYPES = ("master", "worker")
 
 
-def convert(source: Source, options: Options) -> Draft:
+def convert(source: Source, options: ConvertOptions) -> Draft:
     """The TrainingJob of a PyTorchJob. Raises Refusal."""
     draft = Draft()
     take_metadata(source, draft, options)
@@ -60,11 +60,11 @@ def convert(source: Source, options: Options) -> Draft:
     launch = take_launch(source, command, pod, options)
     size = Size(
         _replicas(source, groups),
-        _bounds(source, groups),
+        _bounds(source),
         _ranks(source, launch),
         _restarts(source, groups),
     )
-    put_size(draft, size, launch, pod, lambda text: source.remark(command, left_out(text)))
+    put_size(draft, size, launch, pod, lambda text: source.remark(command, text))
     pod.put(draft, launch.command)
     return draft
 
@@ -116,7 +116,7 @@ def _replicas(source: Source, groups: dict[str, Place]) -> int:
     return sum(1 if count is None else count for count in counts)
 
 
-def _bounds(source: Source, groups: dict[str, Place]) -> tuple[int, int] | None:
+def _bounds(source: Source) -> tuple[int, int] | None:
     """minReplicas and maxReplicas, each of which stands for the other where it is absent."""
     if not source.mapping("spec", "elasticPolicy"):
         return None

@@ -12,12 +12,12 @@ from typing import Any
 
 import yaml
 
-from regroup.converting.draft import Draft, Options
+from regroup.converting.draft import ConvertOptions, Draft
 from regroup.converting.object_metadata import ROWS as METADATA_ROWS
 from regroup.converting.object_metadata import take_metadata
 from regroup.converting.pod_template import Pod, is_of_ranks, read_pod, take_layer
 from regroup.converting.source import Place, Row, Source
-from regroup.converting.workers import Ranks, Size, left_out, put_size, take_launch
+from regroup.converting.workers import Ranks, Size, put_size, take_launch
 from regroup_operator.api.replica_groups import GPU
 from regroup_trainer.protocol.message import quote, shorten
 from regroup_trainer.system.bounded_yaml import BoundedLoader, explain
@@ -60,7 +60,7 @@ _TO_CHANGE = (
 _NO_AUTOSCALING = "it counts with autoscaling alone"
 
 
-def convert(source: Source, scripts: Mapping[str, str], options: Options) -> Draft:
+def convert(source: Source, scripts: Mapping[str, str], options: ConvertOptions) -> Draft:
     """The TrainingJob of a RayJob. `scripts`: texts of files by their name, as far as they are
     known. Raises Refusal.
     """
@@ -80,9 +80,7 @@ def convert(source: Source, scripts: Mapping[str, str], options: Options) -> Dra
     replicas, bounds = _replicas(source, group)
     ranks: Ranks = "auto" if GPU in pod.limits else 1
     size = Size(replicas, bounds, ranks, source.number("spec", "backoffLimit"))
-    put_size(
-        draft, size, launch, pod, lambda text: source.remark(("spec", "entrypoint"), left_out(text))
-    )
+    put_size(draft, size, launch, pod, lambda text: source.remark(("spec", "entrypoint"), text))
     pod.put(draft, launch.command)
     draft.checks.append(_TO_CHANGE)
     return draft

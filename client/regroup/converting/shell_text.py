@@ -125,7 +125,7 @@ class ShellText:
         return out
 
     def _value(self, found: re.Match[str]) -> str | None:
-        name = found[1] or found[2]
+        name = found[1] if found[1] is not None else found[2]
         value = self.variables.get(name, found[3])
         if value is None or self._expanded + len(value) > _MOST_EXPANDED:
             return None

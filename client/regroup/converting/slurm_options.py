@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from regroup.converting.source import Row
+from regroup.converting.source import Row, left_out
 from regroup_operator.api.launcher_flags import Flag, FlagTable, FoundFlag
 from regroup_operator.api.replica_groups import GPU
-from regroup_trainer.protocol.message import shorten
 
 _PLACE = "use nodeSelector, affinity or scheduling of the job"
 _QUEUE = "queueing is not supported yet"
@@ -201,11 +200,11 @@ def read_options(words: list[str], found: dict[str, FoundFlag]) -> tuple[list[st
     for flag in flags:
         kind = SLURM.flags[flag.name].kind
         if kind == "left":
-            left.append(f"{shorten(flag.written)}: {SLURM.flags[flag.name].instead}")
+            left.append(left_out(flag.written, SLURM.flags[flag.name].instead))
         else:
             earlier = found.get(kind, flag)
             if earlier.value != flag.value:
-                left.append(f"{shorten(earlier.written)}: a later one wins")
+                left.append(left_out(earlier.written, "a later one wins"))
             found[kind] = flag
     return left, words[len(words) - len(rest) :]
 
@@ -217,9 +216,9 @@ def allocation(found: Mapping[str, FoundFlag]) -> tuple[Allocation, list[str]]:
     for kind, flag in found.items():
         value = _value(kind, flag.value)
         if value is None:
-            left.append(f"{shorten(flag.written)}: {_REASONS.get(kind, 'its value is not known')}")
+            left.append(left_out(flag.written, _REASONS.get(kind, "its value is not known")))
         elif values.setdefault(_FIELDS[kind], value) != value:
-            left.append(f"{shorten(flag.written)}: another option says {values[_FIELDS[kind]]}")
+            left.append(left_out(flag.written, f"another option says {values[_FIELDS[kind]]}"))
     return Allocation(**values), left
 
 

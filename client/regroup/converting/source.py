@@ -99,15 +99,18 @@ class Source:
 
     def text(self, *place: Step) -> str | None:
         """The text there. Raises Refusal for another value."""
-        return self._of_type(place, str, "text")
+        value: str | None = self._of_type(place, str, "text")
+        return value
 
     def flag(self, *place: Step) -> bool | None:
         """True or false. Raises Refusal for another value."""
-        return self._of_type(place, bool, "true or false")
+        value: bool | None = self._of_type(place, bool, "true or false")
+        return value
 
     def number(self, *place: Step) -> int | None:
         """The whole number there. Raises Refusal for another value."""
-        return self._of_type(place, int, "a whole number")
+        value: int | None = self._of_type(place, int, "a whole number")
+        return value
 
     def mapping(self, *place: Step) -> Mapping[Any, Any]:
         """The object there, which does not count as taken; empty where there is none. Raises
@@ -222,6 +225,11 @@ def value_at(value: Any, place: Place) -> Any:
         else:
             return None
     return value
+
+
+def left_out(subject: str, why: str) -> str:
+    """A sentence about a part of a value. A long subject is shortened."""
+    return f"{shorten(subject)} is left out: {why}"
 
 
 def shown(place: Place) -> str:

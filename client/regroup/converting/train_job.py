@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from regroup.converting.draft import Draft, Options
+from regroup.converting.draft import ConvertOptions, Draft
 from regroup.converting.launch_command import Launch
 from regroup.converting.object_metadata import ROWS as METADATA_ROWS
 from regroup.converting.object_metadata import take_metadata
@@ -18,7 +18,7 @@ from regroup.converting.pod_template import (
     take_layer,
 )
 from regroup.converting.source import Place, Refusal, Row, Source, value_at
-from regroup.converting.workers import Ranks, Size, left_out, put_size, take_launch
+from regroup.converting.workers import Ranks, Size, put_size, take_launch
 from regroup_operator.api.pod_types import amount_of
 from regroup_operator.api.replica_groups import GPU
 from regroup_trainer.protocol.message import quote
@@ -116,7 +116,9 @@ _IN_POD = {
 _OVERRIDDEN = "a TrainJob's own value wins"
 
 
-def convert(source: Source, runtimes: list[Source], options: Options) -> tuple[Draft, Source]:
+def convert(
+    source: Source, runtimes: list[Source], options: ConvertOptions
+) -> tuple[Draft, Source]:
     """The TrainingJob of a TrainJob, and its runtime: one of `runtimes`, or what Kubeflow installs.
     Raises Refusal.
     """
@@ -130,7 +132,7 @@ def convert(source: Source, runtimes: list[Source], options: Options) -> tuple[D
     place = ("spec", "trainer", "command")
     launch = take_launch(source, place, pod, options)
     size = Size(_nodes(source, runtime), None, _ranks(source, launch, pod))
-    put_size(draft, size, launch, pod, lambda text: source.remark(place, left_out(text)))
+    put_size(draft, size, launch, pod, lambda text: source.remark(place, text))
     pod.put(draft, launch.command)
     return draft, runtime
 
@@ -152,8 +154,8 @@ def _runtime(source: Source, runtimes: list[Source], draft: Draft) -> Source:
         raise source.refuse((*place, "name"), "is missing: it says what the pods are")
     for runtime in runtimes:
         if (runtime.kind, str(runtime.get("metadata", "name"))) == (kind, name):
-            for field in (("apiVersion",), ("kind",), ("metadata", "name")):
-                runtime.take(*field)
+            for where in (("apiVersion",), ("kind",), ("metadata", "name")):
+                runtime.take(*where)
             return _of_torch(runtime)
     if (kind, name) == (RUNTIMES[0], DEFAULT_NAME):
         draft.checks.append(

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from regroup.converting.draft import Draft, Options
+from regroup.converting.draft import ConvertOptions, Draft
 from regroup.converting.launch_command import Launch, read_launch
 from regroup.converting.pod_template import Pod
-from regroup.converting.source import Place, Source
+from regroup.converting.source import Place, Source, left_out
 from regroup_operator.api.replica_groups import GPU
 
 _NO_COMMAND = "is missing, and the image's own is not known: write it, or give --entrypoint"
@@ -32,7 +32,7 @@ class Size:
     max_restarts: int | None = None
 
 
-def take_launch(source: Source, place: Place, pod: Pod, options: Options) -> Launch:
+def take_launch(source: Source, place: Place, pod: Pod, options: ConvertOptions) -> Launch:
     """What the main container of a pod starts; its variables are added to the pod. `place`: that of
     the command. Raises Refusal.
     """
@@ -44,16 +44,10 @@ def take_launch(source: Source, place: Place, pod: Pod, options: Options) -> Lau
         problem = str(error) if pod.command or options.entrypoint else _NO_COMMAND
         raise source.refuse(place, problem) from None
     for text in launch.left:
-        source.remark(place, left_out(text))
+        source.remark(place, text)
     pod.variables = dict(launch.variables)
     pod.working_directory = launch.working_directory
     return launch
-
-
-def left_out(sentence: str) -> str:
-    """`flag: why` as a sentence about what is left out."""
-    subject, _, why = sentence.partition(": ")
-    return f"{subject} is left out: {why}"
 
 
 def put_size(draft: Draft, size: Size, launch: Launch, limits_of: Pod, report: Report) -> None:
@@ -71,6 +65,7 @@ def put_size(draft: Draft, size: Size, launch: Launch, limits_of: Pod, report: R
             "for each CPU"
         )
     said = launch.flags.max_restarts
+    _report_other("maxRestarts", size.max_restarts, said, report)
     draft.put("restartPolicy.maxRestarts", size.max_restarts if said is None else said)
 
 
@@ -80,9 +75,16 @@ def _workers(size: Size, launch: Launch, report: Report) -> tuple[int, tuple[int
         return size.replicas, size.bounds
     low, high = nodes
     if low <= size.replicas <= high:
+        _report_other("bounds", size.bounds, nodes, report)
         return size.replicas, nodes
-    report(f"--nnodes={low}:{high}: the job has {size.replicas} workers")
+    report(left_out(f"--nnodes={low}:{high}", f"the job has {size.replicas} workers"))
     return size.replicas, size.bounds
+
+
+def _report_other(name: str, given: object, said: object, report: Report) -> None:
+    """Report a number of the object where the command says another."""
+    if said is not None and given not in (None, said):
+        report(left_out(f"{name} {given}", f"the command says {said}"))
 
 
 def _ranks(size: Size, launch: Launch, replicas: int, report: Report) -> Ranks:
@@ -90,12 +92,11 @@ def _ranks(size: Size, launch: Launch, replicas: int, report: Report) -> Ranks:
     if launch.starter == "python":
         return size.ranks or 1
     if flags.processes is None:
+        _report_other("nprocPerNode", size.ranks, flags.ranks, report)
         return flags.ranks or size.ranks or "auto"
     workers = flags.machines or replicas
     if flags.processes % workers or workers != replicas:
-        report(
-            f"--num_processes={flags.processes} on {workers} machines: the job has {replicas} "
-            "workers of as many ranks each"
-        )
+        written = f"--num_processes={flags.processes} on {workers} machines"
+        report(left_out(written, f"the job has {replicas} workers, all of as many ranks"))
         return size.ranks or "auto"
     return flags.processes // workers

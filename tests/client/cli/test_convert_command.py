@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from regroup.cli.command_line import main
 from regroup.cli.convert_command import convert
-from tests.support.foreign_jobs import PYTORCH_JOB, RUNTIME, TRAIN_JOB, marked
+from tests.support.foreign_jobs import RUNTIME, TRAIN_JOB, marked
 
 JOB = """\
 apiVersion: kubeflow.org/v1
@@ -155,7 +155,7 @@ def test_help_has_examples_that_are_taken(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / name).write_text("")
     shown = run("--help").output
     assert max(map(len, shown.splitlines())) <= 80
-    for example in convert.examples:  # type: ignore[attr-defined]
+    for example in convert.examples:
         assert example in shown
         words = shlex.split(example.partition(" > ")[0].rpartition("| ")[2])
         convert.make_context("convert", words[2:])

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regroup.converting.conversion import Conversion, convert_command, convert_script
-from regroup.converting.draft import Options
+from regroup.converting.draft import ConvertOptions
 from regroup.converting.job_yaml import job_yaml
 from regroup.converting.slurm_options import SLURM
+from regroup.converting.source import Note
 from tests.support.foreign_jobs import problems
 from tests.support.kube_api import Json
 
@@ -63,11 +64,11 @@ def converted(conversion: Conversion) -> Json:
 
 
 def script(text: str) -> Json:
-    return converted(convert_script(text, Options()))
+    return converted(convert_script(text, ConvertOptions()))
 
 
 def command(line: str) -> Json:
-    return converted(convert_command(shlex.split(line), Options()))
+    return converted(convert_command(shlex.split(line), ConvertOptions()))
 
 
 def test_a_script_of_several_nodes_becomes_a_job() -> None:
@@ -110,8 +111,8 @@ def test_what_a_script_loses_is_named_with_its_line() -> None:
     assert any(line == 15 for line, _ in notes)
 
 
-def left_out(text: str) -> tuple[object, ...]:
-    return convert_script(text, Options()).left_out
+def left_out(text: str) -> tuple[Note, ...]:
+    return convert_script(text, ConvertOptions()).left_out
 
 
 def test_a_launcher_in_variables_is_read_through_them() -> None:
@@ -175,7 +176,9 @@ def test_what_is_asked_for_becomes_fields(options: str, field: str, value: objec
 def test_each_option_is_taken_over_or_reported(name: str) -> None:
     flag = SLURM.flags[name]
     option = f"--{name}=8" if flag.takes_value else f"--{name}"
-    conversion = convert_command(["srun", "-N", "2", option, "python", "train.py"], Options())
+    conversion = convert_command(
+        ["srun", "-N", "2", option, "python", "train.py"], ConvertOptions()
+    )
     assert conversion.refusal is None
     is_left = any(note.text.startswith(f"--{name}") for note in conversion.left_out)
     value = {"chdir", "container-workdir", "gres"}  # 8 is none of theirs
@@ -195,13 +198,13 @@ def test_each_option_is_taken_over_or_reported(name: str) -> None:
     ],
 )
 def test_a_line_that_starts_no_script_is_refused(line: str, expected: str) -> None:
-    refusal = convert_command(shlex.split(line), Options()).refusal
+    refusal = convert_command(shlex.split(line), ConvertOptions()).refusal
     assert refusal is not None and expected in refusal.text
 
 
 def test_a_wrapper_of_the_command_is_named() -> None:
     conversion = convert_command(
-        ["srun", "apptainer", "exec", "i.sif", "torchrun", "x.py"], Options()
+        ["srun", "apptainer", "exec", "i.sif", "torchrun", "x.py"], ConvertOptions()
     )
     assert (
         converted(conversion)["spec"]["template"]["spec"]["containers"][0]["command"][1] == "x.py"
@@ -222,7 +225,7 @@ WORDS = st.sampled_from(
 @given(st.lists(WORDS, max_size=20))
 def test_a_drawn_script_is_converted_without_a_lost_word_or_refused(words: list[str]) -> None:
     text = " ".join(words).replace(" \n ", "\n")
-    conversion = convert_script(text, Options())
+    conversion = convert_script(text, ConvertOptions())
     if conversion.refusal is not None:
         assert conversion.refusal.text
         return

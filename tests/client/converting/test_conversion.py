@@ -4,7 +4,7 @@ say the truth.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -38,13 +38,13 @@ def test_no_value_is_dropped_silently(files: list[str]) -> None:
         assert lost(document, conversion, number) == []
 
 
-def variants(files: Sequence[str], *changes: dict[str, object]) -> list[list[Json]]:
+def variants(files: Sequence[str], *changes: Mapping[str, object]) -> list[list[Json]]:
     """Documents as they are, and with fields of the first one changed."""
     plain = [marked(text) for text in files]
     return [plain, *([_changed(plain[0], change), *plain[1:]] for change in changes)]
 
 
-def _changed(document: Json, change: dict[str, object]) -> Json:
+def _changed(document: Json, change: Mapping[str, object]) -> Json:
     for path, value in change.items():
         document = put(document, path, value)
     return document

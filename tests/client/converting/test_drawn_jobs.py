@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 from datetime import date
 from random import Random
+from typing import Any
 
 import pytest
 import yaml
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regroup.converting.conversion import convert_documents
-from regroup.converting.draft import Options
+from regroup.converting.draft import ConvertOptions
 from regroup.converting.job_yaml import job_yaml
 from regroup.converting.source import leaves, shown, value_at
 from tests.support.foreign_jobs import (
@@ -29,10 +30,11 @@ from tests.support.foreign_jobs import (
 from tests.support.kube_api import Json
 
 FILES = {"PyTorchJob": [PYTORCH_JOB], "TrainJob": [TRAIN_JOB, RUNTIME], "RayJob": [RAY_JOB]}
-JUNK = (
+JUNK: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 5, 2**31, 2**70, 1.5, "", "auto", "2", "cpu", "mark90001", "a b",
     "Never", "$(X)", "${X:-mark90002}", "\ud800", "\x00", "'", '"', "a\nb", "名", [], {}, [[]],
-    [None], [{}], {"a": None}, {"mark90003": "mark90004"}, [{"name": "mark90005"}], {5: "mark90006"},
+    [None], [{}], {"a": None}, {"mark90003": "mark90004"}, [{"name": "mark90005"}],
+    {5: "mark90006"},
     date(2026, 1, 1), ["torchrun", "--nnodes=1:9", "mark90007.py"], ["sh", "-c", "cd /a && x=1 y"],
     ["accelerate", "launch", "--num_processes=6", "--num_machines=3", "train.py"],
     ["python", "-m", "torch.distributed.launch", "--use_env", "x.py"], "train.py", 39999,
@@ -49,7 +51,7 @@ def test_a_drawn_job_is_converted_or_refused_by_name(kind: str, seed: int, chang
     for _ in range(changes):
         _change(random, random.choice(documents))
     before = copy.deepcopy(documents)
-    for conversion in convert_documents(documents, Options()):
+    for conversion in convert_documents(documents, ConvertOptions()):
         refusal = conversion.refusal
         if refusal is not None:
             assert refusal.text and (refusal.place or refusal.document)

@@ -7,7 +7,7 @@ import copy
 import pytest
 import yaml
 
-from regroup.converting.draft import Options
+from regroup.converting.draft import ConvertOptions
 from tests.support.foreign_jobs import convert_one, problems
 from tests.support.kube_api import Json
 from tests.support.specs import put
@@ -43,7 +43,7 @@ def with_command(*command: str) -> Json:
 
 
 def spec_of(job: Json, **options: object) -> Json:
-    conversion = convert_one(job, options=Options(**options))  # type: ignore[arg-type]
+    conversion = convert_one(job, options=ConvertOptions(**options))  # type: ignore[arg-type]
     assert conversion.refusal is None, conversion.refusal
     assert problems(conversion) == []
     spec: Json = dict(conversion.job or {})["spec"]
@@ -96,6 +96,13 @@ def test_ranks_are_those_that_the_command_starts(
 ) -> None:
     job = put(with_command(*command), "spec.nprocPerNode", given)
     assert spec_of(job).get("nprocPerNode") == ranks
+
+
+def test_what_the_command_says_otherwise_is_reported() -> None:
+    job = with_command("torchrun", "--nproc-per-node=2", "--max-restarts=1", "train.py")
+    changed = put(put(job, "spec.nprocPerNode", "8"), "spec.runPolicy", {"backoffLimit": 5})
+    assert "nprocPerNode 8 is left out: the command says 2" in left_out(changed)
+    assert "maxRestarts 5 is left out: the command says 1" in left_out(changed)
 
 
 def test_flags_about_the_rendezvous_are_left_out_by_name() -> None:
