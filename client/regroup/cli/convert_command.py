@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,7 @@ class _WithCommand(Verb):
     metavar="COMMAND",
     help="What the image starts by itself, for sources without a command.",
 )
-@click.option("--name", metavar="NAME", help="Name of the job, where the source names none.")
+@click.option("--name", metavar="NAME", help="Name of the job, for scripts and commands.")
 @click.pass_context
 def convert(
     ctx: click.Context, /, files: tuple[Path, ...], output: Path | None, **given: Any
@@ -91,10 +91,18 @@ def convert(
         raise click.UsageError("give FILE, or -- and a command line")
     options = _options(**given)
     results = _of_command(command, options) if command else _of_files(files, options)
-    texts = [text for result in results for text in _report(*result)]
-    _write("---\n".join(texts), output)
-    if not texts or any(conversion.refusal for conversion, _ in results):
+    texts = [_report(*result) for result in results]
+    _write("---\n".join(filter(None, texts)), output)
+    if not any(texts) and None not in texts:
+        note(_nothing_found())
+    if None in texts or not any(texts):
         sys.exit(EXIT_REFUSED)
+
+
+def _nothing_found() -> str:
+    from regroup.converting.conversion import KNOWN
+
+    return f"there is no job to convert: give {KNOWN}, or a script for sbatch"
 
 
 def _options(entrypoint: str | None, **given: Any) -> ConvertOptions:
@@ -134,8 +142,10 @@ def _of_files(files: Sequence[Path], options: ConvertOptions) -> list[_Result]:
     return [*((conversion, documents) for conversion in found), *scripts]
 
 
-def _report(conversion: Conversion, documents: Sequence[Document]) -> Iterator[str]:
-    """Say what became of a document; yields the job as YAML where there is one."""
+def _report(conversion: Conversion, documents: Sequence[Document]) -> str | None:
+    """Say what became of a document. The job as YAML; None where it is refused, and empty for what
+    is no job.
+    """
     from regroup.converting.job_yaml import job_yaml
 
     source = click.format_filename(documents[conversion.document].file)
@@ -143,15 +153,16 @@ def _report(conversion: Conversion, documents: Sequence[Document]) -> Iterator[s
     for problem in problems:
         note(f"{source}: {conversion.title} cannot be converted: {problem}")
     if problems:
-        return
+        return None
     for one in conversion.left_out:
         note(_sentence(one, documents))
     for check in conversion.checks:
         note(f"{source}: {check}")
-    if conversion.job is not None:
-        origin = f"Converted by regroup convert from {source}: {conversion.title}"
-        left = [_comment(one) for one in conversion.left_out]
-        yield job_yaml(conversion.job, [origin, *left, *conversion.checks])
+    if conversion.job is None:
+        return ""
+    origin = f"Converted by regroup convert from {source}: {conversion.title}"
+    left = [_comment(one) for one in conversion.left_out]
+    return job_yaml(conversion.job, [origin, *left, *conversion.checks])
 
 
 def _problems(conversion: Conversion, documents: Sequence[Document]) -> list[str]:

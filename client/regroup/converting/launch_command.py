@@ -31,6 +31,7 @@ _TORCHRUN_MODULES = (
     "torch.distributed.run", "torch.distributed.elastic", "torch.distributed.launch",
 )  # fmt: skip
 _OLD = "torch.distributed.launch"
+_TOOLS = {("-m", "pip"), ("-m", "venv")}
 _STOCK = "only launcher torchrun obeys it"
 _ELSEWHERE = "another step: put it into the image or an init container"
 _UNKNOWN = "its value is not known here"
@@ -80,8 +81,8 @@ def _of_shell(words: Sequence[str], known: Mapping[str, str]) -> Launch:
 
 def choose(text: ShellText) -> Command:
     """The command that starts the ranks. Raises ValueError where there is none, or several."""
-    for rank in (_starts_many, _starts_one):
-        found = [command for command in text.commands if command.words and rank(command.words)]
+    for fits in (_starts_many, _starts_script, _starts_python):
+        found = [command for command in text.commands if command.words and fits(command.words)]
         if len(found) > 1:
             lines = " and ".join(shorten(command.text) for command in found[:3])
             raise ValueError(f"{lines} both start a program: keep one of them")
@@ -91,15 +92,22 @@ def choose(text: ShellText) -> Command:
 
 
 def _starts_many(words: Sequence[str]) -> bool:
-    first = name(words[0])
-    own = own_command(words[1:]) if first == "srun" or first in LAUNCHERS else []
-    return first == "srun" or first in STARTERS | LAUNCHERS or _module_of(words) != "" or bool(own)
+    return name(words[0]) in STARTERS | LAUNCHERS or bool(_module_of(words))
 
 
-def _starts_one(words: Sequence[str]) -> bool:
-    return name(words[0]) not in KEYWORDS and (
-        INTERPRETER.fullmatch(words[0]) is not None or bool(own_command(words))
-    )
+def _starts_script(words: Sequence[str]) -> bool:
+    own = list(words) if INTERPRETER.fullmatch(words[0]) else own_command(words)
+    if name(words[0]) in KEYWORDS or not own or tuple(own[1:3]) in _TOOLS:
+        return False
+    try:
+        _script(own)
+    except ValueError:
+        return False
+    return True
+
+
+def _starts_python(words: Sequence[str]) -> bool:
+    return INTERPRETER.fullmatch(words[0]) is not None
 
 
 def _module_of(words: Sequence[str]) -> str:
@@ -113,25 +121,29 @@ def _module_of(words: Sequence[str]) -> str:
 
 def folder_of(text: ShellText, chosen: Command) -> str | None:
     """The folder that the script changed to before the command."""
-    folders = [c.words[1] for c in _before(text, chosen) if _is_change(c)]
-    return folders[-1] if folders else None
+    change = _change_before(text, chosen)
+    return change.words[1] if change else None
 
 
-def _is_change(command: Command) -> bool:
-    words = command.words
-    return words[:1] == ("cd",) and len(words) == 2 and words[1][:1] == "/" and is_plain(words[1])
+def _change_before(text: ShellText, chosen: Command) -> Command | None:
+    """The command that decides in which folder another one runs."""
+    before = text.commands[: text.commands.index(chosen)]
+    return next((command for command in reversed(before) if _is_change(command.words)), None)
 
 
-def _before(text: ShellText, chosen: Command) -> list[Command]:
-    return text.commands[: text.commands.index(chosen)]
+def _is_change(words: Sequence[str]) -> bool:
+    return len(words) == 2 and words[0] == "cd" and words[1][:1] == "/" and is_plain(words[1])
 
 
 def surroundings(text: ShellText, chosen: Command) -> tuple[dict[str, str], list[tuple[int, str]]]:
     """The variables that the script gives to a command, and what is left out of it, by line."""
     found: dict[str, str] = {}
     left: list[tuple[int, str]] = []
+    change = _change_before(text, chosen)
     for command in text.commands:
-        sentences = [*_of_assignments(text, command, chosen, found), *_of_step(command, chosen)]
+        sentences = [*_of_assignments(text, command, chosen, found)]
+        if command is not change:
+            sentences += _of_step(command, chosen)
         left += [(command.line, sentence) for sentence in sentences]
     return found, left
 
@@ -154,7 +166,7 @@ def _of_assignments(
 
 
 def _of_step(command: Command, chosen: Command) -> Iterator[str]:
-    if command.words and command is not chosen and not _is_change(command):
+    if command.words and command is not chosen:
         yield left_out(command.text, _ELSEWHERE)
     elif command.redirected:
         yield left_out(" ".join(command.redirected), "what ranks write is in the pod's log")

@@ -109,9 +109,11 @@ def test_a_refused_job_ends_with_1_and_the_others_are_written(file: Path) -> Non
 
 
 def test_a_job_that_would_not_be_valid_is_refused_with_the_field(file: Path) -> None:
-    file.write_text(JOB.replace("image: i,", "image: i, volumeMounts: [{name: x, mountPath: /x}],"))
+    mount = "image: i, volumeMounts: [{name: x, mountPath: /x}],"
+    file.write_text(JOB.replace("image: i,", mount) + "---\n" + JOB.replace("mnist", "other"))
     done = run(file)
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.exit_code == 1
+    assert yaml.safe_load(done.stdout)["metadata"]["name"] == "other"
     assert "there is no volume 'x'" in done.stderr
 
 
@@ -123,7 +125,7 @@ def test_a_job_that_would_not_be_valid_is_refused_with_the_field(file: Path) -> 
         (b"a" * (1 << 20) + b"b", "has more than 1048576 bytes"),
         (b"[" * 200, "more than 100 levels"),
         (b"&a [" + b"*a," * 9 + b"]", "stands in what it names"),
-        (b"", ""),
+        (b"", "there is no job to convert: give PyTorchJob"),
         (b"- 5\n", "document without a kind"),
         (b"kind: PyTorchJob\napiVersion: kubeflow.org/v1\n", "metadata.name: is missing"),
     ],

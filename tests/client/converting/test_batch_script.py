@@ -202,6 +202,14 @@ def test_a_line_that_starts_no_script_is_refused(line: str, expected: str) -> No
     assert refusal is not None and expected in refusal.text
 
 
+def test_programs_that_only_prepare_do_not_count_as_the_script() -> None:
+    lines = ["python -m pip install x", "python -c 'import torch'", "cd /a", "cd /b", "python x.py"]
+    conversion = convert_script("\n".join([*lines, "cd /c"]), ConvertOptions())
+    (container,) = converted(conversion)["spec"]["template"]["spec"]["containers"]
+    assert (container["command"], container["workingDir"]) == (["python", "x.py"], "/b")
+    assert {note.line for note in conversion.left_out} == {1, 2, 3, 6}
+
+
 def test_a_wrapper_of_the_command_is_named() -> None:
     conversion = convert_command(
         ["srun", "apptainer", "exec", "i.sif", "torchrun", "x.py"], ConvertOptions()
