@@ -34,6 +34,8 @@ def take_metadata(source: Source, draft: Draft, options: ConvertOptions) -> None
     if not name:
         raise source.refuse(("metadata", "name"), "is missing: give the job a name")
     draft.metadata["name"] = name
+    if name == made:
+        draft.checks.append(f"metadata.name: {name} is made of generateName: a job needs its own")
     if namespace := source.text("metadata", "namespace"):
         draft.metadata["namespace"] = namespace
     for part in ("labels", "annotations"):

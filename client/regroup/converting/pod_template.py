@@ -73,17 +73,33 @@ class Pod:
         """Limits of the main container."""
         return self.resources.get("limits") or {}
 
+    @property
+    def main(self) -> dict[str, Any]:
+        """The main container."""
+        containers: list[dict[str, Any]] = self.template["spec"]["containers"]
+        return next(one for one in containers if one["name"] == MAIN_CONTAINER)
+
+    def replaced(self) -> Iterator[str]:
+        """Fields of the main container that give way to what its command sets."""
+        given = self.main.get("workingDir")
+        if self.working_directory and given not in (None, self.working_directory):
+            yield f"workingDir {given}"
+        for entry in self.main.get("env") or ():
+            if entry["name"] in self.variables:
+                yield f"env {entry['name']}={entry.get('value', '')}"
+
     def put(self, draft: Draft, command: Sequence[str]) -> None:
         """Write the pods of a job that runs `command`."""
         draft.put("image", self.image)
         draft.put("resources", self.resources or None)
-        main = next(c for c in self.template["spec"]["containers"] if c["name"] == MAIN_CONTAINER)
+        main = self.main
         main["command"] = list(command)
         if self.working_directory:
             main["workingDir"] = self.working_directory
         if self.variables:
+            others = [one for one in main.get("env") or () if one["name"] not in self.variables]
             added = [{"name": name, "value": value} for name, value in self.variables.items()]
-            main["env"] = [*(main.get("env") or ()), *added]
+            main["env"] = [*others, *added]
         draft.put("template", self.template)
 
 

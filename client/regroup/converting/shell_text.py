@@ -126,7 +126,8 @@ class ShellText:
 
     def _value(self, found: re.Match[str]) -> str | None:
         name = found[1] if found[1] is not None else found[2]
-        value = self.variables.get(name, found[3])
+        default: str | None = found[3]
+        value = self.variables.get(name) if name in self.variables else default
         if value is None or self._expanded + len(value) > _MOST_EXPANDED:
             return None
         self._expanded += len(value)

@@ -45,8 +45,10 @@ def take_launch(source: Source, place: Place, pod: Pod, options: ConvertOptions)
         raise source.refuse(place, problem) from None
     for text in launch.left:
         source.remark(place, text)
-    pod.variables = dict(launch.variables)
+    pod.variables = {**pod.variables, **launch.variables}
     pod.working_directory = launch.working_directory
+    for field in pod.replaced():
+        source.remark(place, left_out(field, "it is set elsewhere too"))
     return launch
 
 

@@ -166,6 +166,17 @@ def test_a_line_for_a_shell_gives_its_variables_and_its_folder() -> None:
     assert "pip install x is left out: another step" in left_out(job)
 
 
+def test_what_a_line_for_a_shell_sets_wins_over_the_container() -> None:
+    job = with_command("sh", "-c", "cd /b && A=2 python x.py")
+    container = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    container |= {"workingDir": "/a", "env": [{"name": "A", "value": "1"}]}
+    (converted,) = spec_of(job)["template"]["spec"]["containers"]
+    assert converted["workingDir"] == "/b"
+    assert converted["env"] == [{"name": "A", "value": "2"}]
+    assert "workingDir /a is left out: it is set elsewhere too" in left_out(job)
+    assert "env A=1 is left out" in left_out(job)
+
+
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
