@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,13 +41,6 @@ class Draft:
         for parent in parents:
             section = section.setdefault(parent, {})
         section[last] = value
-
-    def get(self, path: str) -> Any:
-        """A field of spec; None where it is not set."""
-        value: Any = self.spec
-        for name in path.split("."):
-            value = value.get(name) if isinstance(value, Mapping) else None
-        return value
 
     def job(self, options: ConvertOptions) -> dict[str, Any]:
         """The TrainingJob, with a claim where it needs one."""
