@@ -89,7 +89,7 @@ class CoordinatedJobs:
         for path in (*map(namespace.core, ("pods", "services", "secrets")), *self._owned_elsewhere):
             for name in self._names(path):
                 api.request("DELETE", f"{path}/{name}?gracePeriodSeconds=0")
-            wait_until(f"{path} to be empty", lambda path=path: not self._names(path), seconds)
+        wait_until("all pods to be gone", lambda: not self._kubelets.pods(), seconds)
 
     @property
     def _owned_elsewhere(self) -> list[str]:
