@@ -13,8 +13,7 @@ from typing import Literal, Self, Unpack
 
 from regroup.training_client.checkpoint_list import SavedCheckpoint
 from regroup.training_client.job import Job
-from regroup.training_client.local_backend import RUNS_FOLDER
-from regroup.training_client.training_client import TrainingClient
+from regroup.training_client.training_client import RUNS_FOLDER, TrainingClient
 from regroup.training_client.training_job import TrainingJob, TrainOptions
 from regroup_operator.api.status import Phase, TrainingJobStatus
 from regroup_trainer.protocol.job_status import SeriesPoint

@@ -19,7 +19,6 @@ from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.template_merge import strategic_merge
 from regroup_trainer.protocol.extras import OF_TRAINER, missing_extra
 
-RUNS_FOLDER = Path("regroup-runs")
 _NAME = re.compile(r"[A-Za-z0-9][-._A-Za-z0-9]*")
 _CLAIM = {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "local"}}}}
 """What a spec needs for several workers. A folder stands for the volume here."""
@@ -29,7 +28,7 @@ _CLAIM = {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "loc
 class LocalBackend:
     """Keeps the jobs of this process."""
 
-    directory: Path = RUNS_FOLDER
+    directory: Path
     """Their folders are below it."""
     _jobs: dict[str, LocalJob] = field(default_factory=dict)
 

@@ -17,11 +17,12 @@ from regroup.training_client.image_python import python_of
 from regroup.training_client.job import Job
 from regroup.training_client.job_document import Packages, base_document
 from regroup.training_client.kubernetes_backend import KubernetesBackend
-from regroup.training_client.local_backend import RUNS_FOLDER, LocalBackend
 from regroup.training_client.sent_code import SentCode, code_of_function, code_of_script
 from regroup.training_client.training_job import TrainingJob, TrainOptions
 from regroup_operator.api.resource import Object
 
+RUNS_FOLDER = Path("regroup-runs")
+"""Where backend `local` has the folders of its jobs."""
 _NAME_LENGTH = 40
 log = logging.getLogger("regroup")
 
@@ -65,12 +66,14 @@ class TrainingClient:
     ) -> None:
         if backend not in ("kubernetes", "local"):
             raise ValueError(f"backend: {backend!r}: give 'kubernetes' or 'local'")
-        config = str(kubeconfig) if kubeconfig is not None else None
-        self._backend: Backend = (
-            KubernetesBackend(namespace, context, config)
-            if backend == "kubernetes"
-            else LocalBackend(Path(directory))
-        )
+        self._backend: Backend
+        if backend == "kubernetes":
+            config = str(kubeconfig) if kubeconfig is not None else None
+            self._backend = KubernetesBackend(namespace, context, config)
+        else:
+            from regroup.training_client.local_backend import LocalBackend
+
+            self._backend = LocalBackend(Path(directory))
 
     def __enter__(self) -> Self:
         return self
