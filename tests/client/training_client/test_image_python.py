@@ -25,7 +25,7 @@ def test_tags_that_say_it(image: str | None, version: str | None) -> None:
 
 def test_what_the_caller_says_comes_first() -> None:
     assert python_of("python:3.12", "3.11") == "3.11"
-    with pytest.raises(ValueError, match="write it as '3.12'"):
+    with pytest.raises(ValueError, match=r"write it as '3\.12'"):
         python_of("python:3.12", "3.12.1")
 
 

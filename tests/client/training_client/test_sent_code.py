@@ -108,7 +108,7 @@ def test_what_a_config_map_cannot_hold_is_refused(tmp_path: Path) -> None:
     script.write_text("#" * CODE_LIMIT)
     assert code_of_script(script, ()).files
     script.write_text("#" * (CODE_LIMIT + 1))
-    with pytest.raises(CodeError, match="has 921,601 bytes.*at most 921,600 are possible: read"):
+    with pytest.raises(CodeError, match=r"has 921,601 bytes.*at most 921,600 are possible: read"):
         code_of_script(script, ())
 
 

@@ -15,11 +15,13 @@ class TrainingSeries:
         self._points: list[SeriesPoint] = []
         self._every = Series().every
 
-    def add(self, progress: Progress, world_size: int) -> bool:
-        """Take a point; False where the last one is too near."""
-        if self._points and progress.time < self._points[-1].time + self._every:
+    def add(self, progress: Progress, world_size: int, wall: float) -> bool:
+        """Take a point at the wall clock of this process, which ranks cannot set; False where the
+        last one is too near.
+        """
+        if self._points and 0 <= wall - self._points[-1].time < self._every:
             return False
-        self._points.append(point_of(progress, world_size))
+        self._points.append(point_of(progress, world_size, wall))
         self._thin()
         return True
 
@@ -40,10 +42,10 @@ class TrainingSeries:
             self._every *= 2
 
 
-def point_of(progress: Progress, world_size: int) -> SeriesPoint:
-    """The point of a report of rank 0."""
+def point_of(progress: Progress, world_size: int, wall: float) -> SeriesPoint:
+    """The point of a report of rank 0 that came at this time."""
     return SeriesPoint(
-        time=progress.time,
+        time=wall,
         step=progress.step,
         world_size=world_size,
         loss=progress.loss,

@@ -145,7 +145,7 @@ class SeriesPoint(Message):
     """How the training was at one time."""
 
     time: float
-    """Wall clock of the commit, seconds since the epoch."""
+    """Wall clock of the coordinator, seconds since the epoch."""
     step: int
     """Steps committed. It falls where steps were lost."""
     world_size: int

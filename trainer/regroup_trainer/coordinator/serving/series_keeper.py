@@ -36,12 +36,14 @@ class SeriesKeeper:
         self._written_at = 0.0
         self._work: Background[None] | None = None
 
-    def record(self, progress: Progress | None, world_size: int, now: float) -> None:
-        """Take rank 0's newest report, and write what there is from time to time."""
+    def record(self, progress: Progress | None, world_size: int, now: float, wall: float) -> None:
+        """Take rank 0's newest report, and write what there is from time to time. `now` is
+        monotonic time, `wall` the same by the wall clock.
+        """
         if progress is None or progress is self._recorded:
             return
         self._recorded = progress
-        self._is_new |= self._series.add(progress, world_size)
+        self._is_new |= self._series.add(progress, world_size, wall)
         busy = self._work is not None and not self._work.future.done()
         if self._is_new and not busy and now - self._written_at > KEPT_SECONDS:
             self._written_at = now

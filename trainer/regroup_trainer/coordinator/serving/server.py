@@ -470,7 +470,8 @@ class Server:
         state = self._core.state
         if not self._over:
             size = state.current.world_size if state.current else 0
-            self._series.record(state.progress, size, time.monotonic())
+            now = time.monotonic()
+            self._series.record(state.progress, size, now, state.wall(now))
 
     def _content_of(self, state: State) -> object:
         """Equal as long as nothing but the progress changes."""
