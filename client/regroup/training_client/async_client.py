@@ -54,9 +54,9 @@ class AsyncJob:
                 return await asyncio.to_thread(
                     self.job.wait, max(0.0, left), phase=phase, progress=False
                 )
-            except TimeoutError:
-                if end is not None and time.monotonic() >= end:
-                    raise
+            except TimeoutError as error:
+                if timeout is not None and left < WAIT_SECONDS:
+                    raise TimeoutError(f"{error} ({timeout:g} s in all)") from None
 
     async def logs(self, *, follow: bool = False, rank: int | None = None) -> AsyncIterator[str]:
         """Yield the lines of Job.logs as they come."""

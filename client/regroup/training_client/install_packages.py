@@ -36,7 +36,8 @@ def main(folder: str, packages: list[str]) -> int:
     if not missing:
         print("packages: the image has them all")
         return 0
-    return subprocess.call([*pip, "install", *quiet, "--no-deps", "--target", folder, *missing])
+    into = ["--no-deps", "--upgrade", "--target", folder]  # a former try may have begun there
+    return subprocess.call([*pip, "install", *quiet, *into, *missing])
 
 
 def pip_command() -> list[str]:

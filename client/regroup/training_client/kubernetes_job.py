@@ -119,4 +119,5 @@ class KubernetesJob(Job):
     def _running(self, role: str) -> PodRecord | None:
         """The newest pod of that role that runs."""
         found = [p for p in self._pods() if p.role == role and p.phase == "Running"]
-        return max((p for p in found if not p.deleting), key=lambda pod: pod.name, default=None)
+        living = [pod for pod in found if not pod.deleting]
+        return max(living, key=lambda pod: (len(pod.name), pod.name), default=None)  # c10 after c9

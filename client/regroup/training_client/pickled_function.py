@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import site
 import sys
 import sysconfig
 import zipfile
@@ -64,7 +65,8 @@ def _own_modules_by_value() -> Iterator[None]:
 
 
 def _own_modules() -> Iterator[ModuleType]:
-    installed = {Path(path).resolve() for path in sysconfig.get_paths().values()}
+    folders = [*sysconfig.get_paths().values(), *site.getsitepackages()]
+    installed = {Path(path).resolve() for path in (*folders, site.getusersitepackages())}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or name.partition(".")[0] in _OURS or name == "__main__":
