@@ -20,11 +20,11 @@ _CONFLICT = 409
 
 
 def submit(api: ClusterApi, namespace: str, job: Object, files: Mapping[str, bytes]) -> None:
-    """Create the job, then its code, then resume it unless it was to be suspended, or a queue
-    admits it. Raises ClusterError; a job whose code was refused is deleted again.
+    """Create the job, then its code, then resume it unless it was to be suspended.
+
+    Raises ClusterError; a job whose code was refused is deleted again.
     """
     spec = job["spec"]
-    waits = bool(spec.get("suspend")) or bool((spec.get("scheduling") or {}).get("queueName"))
     made, is_new = _create(api, namespace, {**job, "spec": {**spec, "suspend": True}})
     name = str(made["metadata"]["name"])
     try:
@@ -34,7 +34,7 @@ def submit(api: ClusterApi, namespace: str, job: Object, files: Mapping[str, byt
             with suppress(ClusterError):  # else it stays, suspended
                 api.delete_job(namespace, name)
         raise
-    if not waits:
+    if not spec.get("suspend"):
         api.patch_job(namespace, name, {"spec": {"suspend": False}}, dry_run=False)
 
 
