@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -25,7 +25,7 @@ COMMAND = ["python", "/regroup/code/main.py"]
 
 
 def make(packages: Packages | None = None, **options: Any) -> dict[str, Any]:
-    base = base_document("gpt", None, TrainOptions(**{"workers": 1, **options}))  # type: ignore[typeddict-item]
+    base = base_document("gpt", None, cast(TrainOptions, {"workers": 1, **options}))
     job = with_code(base, COMMAND, {"regroup.dev/code": "x"}, packages)
     assert not validate(Document(Path("train"), job))
     return job
@@ -93,8 +93,9 @@ def test_packages_are_installed_by_a_restricted_init_container_of_the_workers_im
 
 def test_an_index_with_a_password_stays_in_its_secret() -> None:
     def variable(index: PackageIndex) -> dict[str, Any]:
-        (installer,) = make(Packages(["x"], index))["spec"]["template"]["spec"]["initContainers"]
-        return next(e for e in installer["env"] if e["name"] == "PIP_INDEX_URL")  # type: ignore[no-any-return]
+        pod = make(Packages(["x"], index))["spec"]["template"]["spec"]
+        env: list[dict[str, Any]] = pod["initContainers"][0]["env"]
+        return next(entry for entry in env if entry["name"] == "PIP_INDEX_URL")
 
     assert variable(PackageIndex(url="https://pypi.local/simple"))["value"].startswith("https")
     assert variable(PackageIndex(secret="pip"))["valueFrom"] == {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from regroup_trainer.coordinator.serving.series_keeper import KEPT_SECONDS, Seri
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import SERIES_FILE, SERIES_PATH, Series
 from regroup_trainer.protocol.rank_messages import Progress
-from tests.support.coordinator_server import serving
+from tests.support.coordinator_server import Setup, serving
 from tests.support.waiting import until
 
 
@@ -80,3 +81,20 @@ async def test_whoever_reaches_the_port_reads_it_without_the_token(tmp_path: Pat
         )
         assert (answer.status, answer.content_type) == (200, "application/json")
         assert steps(await answer.text()) == []
+
+
+async def test_a_coordinator_serves_what_its_predecessor_has_kept(tmp_path: Path) -> None:
+    former = SeriesKeeper(lambda: tmp_path / "job")
+    (tmp_path / "job").mkdir()
+    former.record(report(7), 2, now=1.0, wall=10.0)
+    await former.end()
+    async with serving(tmp_path) as setup:
+        async with asyncio.timeout(60):
+            while not (found := await read_series(setup)):
+                continue  # each request lets the coordinator work
+    assert found == [7]
+
+
+async def read_series(setup: Setup) -> list[int]:
+    async with setup.session.get(f"{setup.url}{SERIES_PATH}") as answer:
+        return steps(await answer.text())
