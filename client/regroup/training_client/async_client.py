@@ -64,10 +64,12 @@ class AsyncJob:
         loop = asyncio.get_running_loop()
 
         def put(item: str | BaseException | None) -> None:
+            if loop.is_closed():
+                raise RuntimeError
             asyncio.run_coroutine_threadsafe(lines.put(item), loop).result()
 
         def read() -> None:
-            with suppress(RuntimeError):  # the loop has ended: nobody reads
+            with suppress(RuntimeError):  # of put: nobody reads any more
                 try:
                     for line in self.job.logs(follow=follow, rank=rank):
                         put(line)

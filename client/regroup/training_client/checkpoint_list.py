@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.alias_generators import to_camel
 
+from regroup.training_client.client_errors import TrainingClientError
 from regroup_operator.api.status import CheckpointStatus
 
 MODULE = "regroup_trainer.checkpoint"
@@ -38,13 +39,18 @@ def list_command(directory: str) -> list[str]:
 
 
 def read_list(text: str) -> list[SavedCheckpoint]:
-    """What that command prints: the newest first. Raises ValueError."""
-    return _list.validate_json(text)
+    """What that command prints: the newest first. Raises TrainingClientError."""
+    try:
+        return _list.validate_json(text)
+    except ValueError:
+        raise TrainingClientError(
+            "checkpoints: what the job lists cannot be read: use a client of its release"
+        ) from None
 
 
 def directory_of(newest: CheckpointStatus) -> str | None:
     """The job's folder as its workers see it; None before the first checkpoint."""
-    return str(PurePosixPath(newest.path).parents[1]) if newest.path else None
+    return str(PurePosixPath(newest.path).parent.parent) if newest.path else None
 
 
 def only_newest(newest: CheckpointStatus) -> list[SavedCheckpoint]:

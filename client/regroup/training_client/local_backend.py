@@ -19,6 +19,8 @@ from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.template_merge import strategic_merge
 from regroup_trainer.protocol.extras import OF_TRAINER, missing_extra
 
+CODE = "code"
+"""Folder of what was sent, below that of a job."""
 _NAME = re.compile(r"[A-Za-z0-9][-._A-Za-z0-9]*")
 _CLAIM = {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "local"}}}}
 """What a spec needs for several workers. A folder stands for the volume here."""
@@ -42,16 +44,10 @@ class LocalBackend:
         return {**document, "spec": strategic_merge(spec, _CLAIM)}
 
     def add_code(self, document: Object, code: SentCode, packages: Packages | None) -> Object:
-        """The job with the command that starts the code, whose files are written."""
+        """The job with the command that starts the code, which `submit` writes."""
         _require_installed(packages.names if packages else ())
-        folder = self._folder(str(document["metadata"]["name"])) / "code"
-        try:
-            command = code.write_to(folder)
-        except OSError as error:
-            raise TrainingClientError(
-                f"directory: {folder}: {error.strerror}: give TrainingClient another directory="
-            ) from None
-        main = {"name": MAIN_CONTAINER, "command": command}
+        folder = self._folder(str(document["metadata"]["name"])) / CODE
+        main = {"name": MAIN_CONTAINER, "command": code.command(str(folder))}
         template = {"template": {"spec": {"containers": [main]}}}
         return {**document, "spec": strategic_merge(document["spec"], template)}
 
@@ -65,6 +61,8 @@ class LocalBackend:
                 "launcher: backend local runs launcher regroup: use `regroup run` for torchrun"
             )
         name = str(document["metadata"]["name"])
+        if code is not None:
+            _write(code, self._folder(name) / CODE)
         job = LocalJob(
             name=name,
             spec=spec,
@@ -88,6 +86,15 @@ class LocalBackend:
 
     def _folder(self, name: str) -> Path:
         return (self.directory / name).absolute()
+
+
+def _write(code: SentCode, folder: Path) -> None:
+    try:
+        code.write_to(folder)
+    except OSError as error:
+        raise TrainingClientError(
+            f"directory: {folder}: {error.strerror}: give TrainingClient another directory="
+        ) from None
 
 
 def _require_installed(packages: Sequence[str]) -> None:

@@ -53,12 +53,11 @@ class SentCode:
             content.update(f"\0{name}\0{len(data)}\0".encode() + data)
         return content.hexdigest()[:16]
 
-    def write_to(self, folder: Path) -> list[str]:
-        """Write the files; returns the words that start the program. Raises OSError."""
+    def write_to(self, folder: Path) -> None:
+        """Write the files into a folder, which is made. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in self.files.items():
             (folder / name).write_bytes(data)
-        return self.command(str(folder))
 
     def command(self, folder: str) -> list[str]:
         """The words that start the program, where its files lie in this folder."""

@@ -33,7 +33,8 @@ def greets(path: str, who: Any) -> None:
 
 def run(code: SentCode, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run it with a Python that has no packages."""
-    _, *words = code.write_to(folder)
+    code.write_to(folder)
+    _, *words = code.command(str(folder))
     command = [sys.executable, "-I", "-S", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 

@@ -81,6 +81,13 @@ def test_local_packages_must_be_installed(tmp_path: Path) -> None:
         local.job("x")
 
 
+def test_nothing_is_written_for_a_local_job_that_is_refused(tmp_path: Path) -> None:
+    local = TrainingClient("local", directory=tmp_path / "runs")
+    with pytest.raises(TrainingClientError, match="'../x' is no valid name"):
+        local.train(noop, name="../x")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_import_regroup_loads_nothing_else() -> None:
     script = (
         "import sys, json, regroup; dir(regroup); print(json.dumps(sorted({m.partition('.')[0] for "
