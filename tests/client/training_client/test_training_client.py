@@ -83,7 +83,7 @@ def test_local_packages_must_be_installed(tmp_path: Path) -> None:
 
 def test_nothing_is_written_for_a_local_job_that_is_refused(tmp_path: Path) -> None:
     local = TrainingClient("local", directory=tmp_path / "runs")
-    with pytest.raises(TrainingClientError, match="'../x' is no valid name"):
+    with pytest.raises(TrainingClientError, match=r"'\.\./x' is no valid name"):
         local.train(noop, name="../x")
     assert list(tmp_path.iterdir()) == []
 
