@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import shutil
 import subprocess
 import sys
@@ -30,11 +32,13 @@ from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.api.user_script import user_script
 from regroup_trainer.protocol.job_status import SERIES_FILE, Outcome, SeriesPoint
+from regroup_trainer.protocol.message import TEXT_LIMIT
 
 LOOK_SECONDS = 0.1
 START_SECONDS = 30.0
 """For a thread to begin its work."""
 ANSWER_SECONDS = 10.0
+log = logging.getLogger("regroup")
 
 
 @dataclass
@@ -146,7 +150,7 @@ class LocalJob(Job):
     def _has_stopped(self) -> bool:
         return self._attempt is None or self._attempt.outcome is not None
 
-    def _do(self, act: Callable[[LocalRun], None]) -> None:
+    def _do(self, act: Callable[[LocalRun], object]) -> None:
         if self._attempt is not None:
             self._attempt.do(act)
 
@@ -173,14 +177,15 @@ class _Attempt:
         if self._thread is not None:
             self._thread.join()
 
-    def do(self, act: Callable[[LocalRun], None]) -> None:
+    def do(self, act: Callable[[LocalRun], object]) -> None:
         """Call it from the run's own loop, unless the run has ended."""
         if self._loop is not None and self.outcome is None:
-            self._loop.call_soon_threadsafe(act, self.run)
+            with contextlib.suppress(RuntimeError):  # it ends at this moment
+                self._loop.call_soon_threadsafe(act, self.run)
 
     def kill(self) -> None:
-        if self._loop is not None and self._task is not None and self.outcome is None:
-            self._loop.call_soon_threadsafe(self._task.cancel)
+        if (task := self._task) is not None:
+            self.do(lambda _run: task.cancel())
         self.join()
 
     def series(self) -> bytes:
@@ -195,18 +200,27 @@ class _Attempt:
 
     def _train(self) -> None:
         try:
-            self.outcome = asyncio.run(self._run())
-        except (LocalRunError, FolderError) as error:
-            self.outcome = Outcome(result="failed", message=str(error))
-        except OSError as error:
-            self.outcome = Outcome(result="failed", message=explain(error, self.directory))
-        except asyncio.CancelledError:
-            self.outcome = Outcome(result="failed", message="it was deleted")
+            asyncio.run(self._run())
         finally:
             self._begun.set()
 
-    async def _run(self) -> Outcome:
+    async def _run(self) -> None:
+        """Set the outcome, whatever happens: callers wait for it."""
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.ensure_future(self.run.run())
         self._begun.set()
-        return await self._task
+        try:
+            self.outcome = await self._task
+        except asyncio.CancelledError:
+            self.outcome = _failure("it was deleted")
+        except (LocalRunError, FolderError) as error:
+            self.outcome = _failure(str(error))
+        except OSError as error:
+            self.outcome = _failure(explain(error, self.directory))
+        except Exception as error:
+            log.exception("the local run of %s ends", self.run.desired.job)
+            self.outcome = _failure(f"{type(error).__name__}: {error}")
+
+
+def _failure(message: str) -> Outcome:
+    return Outcome(result="failed", message=message[:TEXT_LIMIT])
