@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.resources
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +17,8 @@ import regroup
 from regroup import CodeError, TrainingClient, TrainingClientError, TrainingJob
 from regroup.training_client.job_document import INSTALLER
 from regroup.training_client.kubernetes_backend import KubernetesBackend
+from regroup.training_client.training_job import TrainOptions
+from tests.support.kube_api import ROOT
 
 
 def noop(lr: float = 0.1) -> None:
@@ -102,6 +107,23 @@ def test_every_name_that_is_exported_can_be_imported() -> None:
         assert getattr(regroup, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'Trainer'"):
         _ = regroup.Trainer
+
+
+def test_type_checkers_read_the_types_of_what_is_exported() -> None:
+    for package in ("regroup", "regroup_operator", "regroup_trainer"):
+        assert (importlib.resources.files(package) / "py.typed").is_file()
+
+
+def test_the_page_shows_all_that_there_is() -> None:
+    page = (ROOT / "docs/tasks/python-client.md").read_text()
+    methods = [name for name in vars(regroup.Job) if not name.startswith("_") and name != "code"]
+    assert [name for name in TrainOptions.__annotations__ if f"`{name}`" not in page] == []
+    assert [name for name in methods if f"`job.{name}" not in page] == []
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    for block in blocks:
+        compile(block, "page", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    named = set(re.findall(r"^from regroup import (\w+)$", "\n".join(blocks), re.MULTILINE))
+    assert named and named <= set(regroup._EXPORTED)
 
 
 def test_the_installer_goes_with_the_code_only_where_it_is_used(tmp_path: Path) -> None:
