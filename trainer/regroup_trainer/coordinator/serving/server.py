@@ -176,9 +176,9 @@ class Server:
                 await self._news.wait_for(lambda: not somebody_leaves(self._core.state))
             await self._pass(seconds)  # for the operator to read the result
         await self._pass(company_seconds, lambda: not is_between(self._core.state))
-        keeping = asyncio.ensure_future(self._series.end())
-        await self._give_way()  # whoever asks to leave from now on asks the successor
-        await keeping
+        keeping = [] if self._over else [self._series.end()]  # else a successor's is there
+        # Whoever asks to leave from now on asks the successor.
+        await asyncio.gather(self._give_way(), *keeping)
 
     async def _give_way(self) -> None:
         """Leave all agents to the successor."""
