@@ -11,6 +11,8 @@ from regroup.training_client.client_errors import TrainingClientError
 from regroup_operator.api.status import CheckpointStatus
 
 MODULE = "regroup_trainer.checkpoint"
+CHECKPOINTS = "checkpoints"
+"""In a job's folder."""
 
 
 class SavedCheckpoint(BaseModel):

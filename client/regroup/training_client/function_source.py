@@ -12,7 +12,7 @@ import builtins
 import inspect
 import symtable
 from collections.abc import Callable, Iterator, Mapping
-from types import FunctionType
+from types import CodeType, FunctionType
 
 _FUTURE = "annotations"
 _MODULE_NAMES = frozenset(dir(builtins)) | {"__file__", "__name__"}
@@ -26,11 +26,13 @@ def program_of(function: Callable[..., object], arguments: Mapping[str, object])
     """A program that calls the function. Raises NotSelfContainedError."""
     if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
         raise NotSelfContainedError("only the text of a function by `def` can be sent")
+    if hasattr(function, "__wrapped__"):
+        raise NotSelfContainedError("a decorator has wrapped it")
     has_future = bool(function.__code__.co_flags & __future__.annotations.compiler_flag)
     header = f"from __future__ import {_FUTURE}\n\n" if has_future else ""
     text = header + _definition(function)
     _require_no_others(function, text)
-    _require_same(function, text)
+    _require_unchanged(function)
     return (
         f"{text}\n\nif __name__ == '__main__':\n    {function.__name__}(**{_written(arguments)})\n"
     )
@@ -45,13 +47,31 @@ def _definition(function: FunctionType) -> str:
     return f"if True:\n{text}" if text[:1].isspace() else text
 
 
-def _require_same(function: FunctionType, text: str) -> None:
-    """Raises NotSelfContainedError where the file has changed since it was imported."""
-    module = compile(text, "<function>", "exec", dont_inherit=True)
-    codes = (code for code in module.co_consts if inspect.iscode(code))
-    found = next((code for code in codes if code.co_name == function.__name__), None)
-    if found is None or found.co_code != function.__code__.co_code:
+def _require_unchanged(function: FunctionType) -> None:
+    """Raises NotSelfContainedError where the file has changed since it was imported.
+
+    All of it is compiled: the code of a function also follows from what its module imports.
+    """
+    try:
+        lines, _ = inspect.findsource(function)
+        module = compile("".join(lines), "<file>", "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError):
+        raise NotSelfContainedError("the text of its module cannot be read") from None
+    if _essence(function.__code__) not in map(_essence, _codes(module)):
         raise NotSelfContainedError("its text is not what runs here: reload its module")
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """The code and all that is defined in it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _codes(inner)
+
+
+def _essence(code: CodeType) -> tuple[object, ...]:
+    values = tuple(repr(value) for value in code.co_consts if not isinstance(value, CodeType))
+    return (code.co_qualname, code.co_firstlineno, code.co_code, code.co_names, values)
 
 
 def _require_no_others(function: FunctionType, text: str) -> None:

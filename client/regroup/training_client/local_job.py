@@ -20,6 +20,7 @@ from regroup.local.log_lines import LogLines
 from regroup.local.run_folder import explain
 from regroup.local.run_lock import FolderError
 from regroup.training_client.checkpoint_list import (
+    CHECKPOINTS,
     MODULE,
     SavedCheckpoint,
     list_command,
@@ -127,6 +128,8 @@ class LocalJob(Job):
 
     def checkpoints(self) -> list[SavedCheckpoint]:
         """As `regroup checkpoint list` shows them."""
+        if not (self.directory / CHECKPOINTS).exists():
+            return []  # of a script that saves by itself, and before the first
         words = [sys.executable, "-m", MODULE, *list_command(str(self.directory))]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode:

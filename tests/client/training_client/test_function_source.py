@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,23 @@ def countdown(left: int) -> int:
     return countdown(left - 1) if left else 0
 
 
+def imports_what_its_module_imports() -> str:
+    import functools
+    import json
+
+    return json.dumps(functools.reduce(max, [1, 2]))
+
+
+@functools.cache
+def cached() -> int:
+    return 1
+
+
+@functools.wraps(whole)
+def wrapped() -> int:
+    return 1
+
+
 def run(text: str, tmp_path: Path) -> None:
     """Run a program as Python runs a file."""
     file = tmp_path / "main.py"
@@ -76,6 +95,12 @@ def test_a_function_may_call_itself(tmp_path: Path) -> None:
     run(program_of(countdown, {"left": 2}), tmp_path)
 
 
+def test_a_module_may_import_the_same_besides(tmp_path: Path) -> None:
+    """CPython compiles calls of what a module imports in another way."""
+    assert json.loads(imports_what_its_module_imports()) == 2
+    run(program_of(imports_what_its_module_imports, {}), tmp_path)
+
+
 def with_decorator(decorate: Callable[..., Any]) -> Callable[..., Any]:
     @decorate
     def train() -> None:
@@ -98,6 +123,8 @@ def with_closure(value: int) -> Callable[[], int]:
         (of_default, {}, "it uses RATE of its module"),
         (with_decorator(lambda f: f), {}, "it uses decorate of its module"),
         (with_closure(1), {}, "it uses value of the function around it"),
+        (wrapped, {}, "a decorator has wrapped it"),
+        (cached, {}, "only the text of a function by `def` can be sent"),
         (lambda: 1, {}, "only the text of a function by `def` can be sent"),
         (DONE.append, {}, "only the text of a function by `def` can be sent"),
         (whole, {"rate": float("nan")}, "an argument is no plain value"),

@@ -137,6 +137,7 @@ def test_a_function_that_raises_fails_the_job(client: TrainingClient) -> None:
         job.wait(SECONDS)
     assert raised.value.status.phase == "Failed"
     assert any("ValueError: no such data" in line for line in job.logs())
+    assert job.checkpoints() == []
 
 
 async def test_the_same_without_blocking_an_event_loop(tmp_path: Path) -> None:
