@@ -102,6 +102,12 @@ class ClusterApi:
         patch = {"spec": {"replicas": replicas}}
         return self._ask(asked, call, **self._named(namespace, name), body=patch, **_dry(dry_run))
 
+    def delete_job(self, namespace: str, name: str) -> None:
+        """Delete a TrainingJob; what it owns follows."""
+        asked = Request("delete", PLURAL, namespace, name)
+        call = self._custom.delete_namespaced_custom_object
+        self._ask(asked, call, **self._named(namespace, name))
+
     def watch_job(
         self, namespace: str, name: str, version: str, seconds: float
     ) -> Iterator[tuple[str, Object]]:
@@ -195,6 +201,17 @@ class ClusterApi:
         chosen = {"label_selector": label_selector} if label_selector else {}
         call = self._custom.list_cluster_custom_object
         return self._list(Request("list", plural), call, **where, **chosen)
+
+    def config_map(self, namespace: str, name: str) -> Object:
+        """A ConfigMap."""
+        asked = Request("get", "configmaps", namespace, name)
+        call = self._core.read_namespaced_config_map
+        return self._ask(asked, call, namespace=namespace, name=name)
+
+    def create_config_map(self, namespace: str, body: Object) -> None:
+        """Create a ConfigMap."""
+        asked = Request("create", "configmaps", namespace, str(body["metadata"]["name"]))
+        self._ask(asked, self._core.create_namespaced_config_map, namespace=namespace, body=body)
 
     def pod(self, namespace: str, name: str) -> Object:
         """One pod."""

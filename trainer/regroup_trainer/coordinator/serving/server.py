@@ -13,6 +13,7 @@ import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -42,11 +43,12 @@ from regroup_trainer.coordinator.effects import (
 )
 from regroup_trainer.coordinator.handing_over import has_company, is_between, somebody_leaves
 from regroup_trainer.coordinator.serving.arrivals import Arrivals, close, send_frame
+from regroup_trainer.coordinator.serving.series_keeper import SeriesKeeper
 from regroup_trainer.coordinator.serving.volume_work import VolumeWork
 from regroup_trainer.protocol.agent_messages import ShortHello, agent_message
 from regroup_trainer.protocol.desired import Desired, Lost
 from regroup_trainer.protocol.generation import GenerationRecord, RecordWanted
-from regroup_trainer.protocol.job_status import WATCH_LINE_SECONDS, CoordinatorStatus
+from regroup_trainer.protocol.job_status import SERIES_PATH, WATCH_LINE_SECONDS, CoordinatorStatus
 from regroup_trainer.protocol.message import FRAME_BYTES, NAME_LIMIT, describe_invalid, quote
 from regroup_trainer.protocol.rank_messages import Progress
 from regroup_trainer.system.heartbeat_line import UPGRADE, Beat, HeartbeatReader, Kind
@@ -121,6 +123,7 @@ class Server:
         self._over = False
         """Whether a successor decides now."""
         self._volume = VolumeWork(core, self._do, self._give_way)
+        self._series = SeriesKeeper(lambda: Path(core.state.desired.directory))
         self._tasks: set[asyncio.Task[None]] = set()
         self.connections = Connections(self._most_connections)
         self._registry: CollectorRegistry = make_registry(core.state)
@@ -138,6 +141,7 @@ class Server:
         app.router.add_post("/v1/lost", self._lost)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/metrics", self._metrics)
+        app.router.add_get(SERIES_PATH, self._series_now)
         return app
 
     @contextlib.asynccontextmanager
@@ -179,7 +183,9 @@ class Server:
                 await self._news.wait_for(lambda: not somebody_leaves(self._core.state))
             await self._pass(seconds)  # for the operator to read the result
         await self._pass(company_seconds, lambda: not is_between(self._core.state))
-        await self._give_way()  # whoever asks to leave from now on asks the successor
+        keeping = [] if self._over else [self._series.end()]  # else a successor's is there
+        # Whoever asks to leave from now on asks the successor.
+        await asyncio.gather(self._give_way(), *keeping)
 
     async def _give_way(self) -> None:
         """Leave all agents to the successor."""
@@ -204,6 +210,7 @@ class Server:
 
     async def run(self) -> None:
         """Tick until cancelled."""
+        self._spawn(self._series.load())
         while True:
             read_until = await self._read_before_a_loss()
             self._do(self._core.tick(time.monotonic(), read_until))
@@ -396,6 +403,9 @@ class Server:
             body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
 
+    async def _series_now(self, _request: web.Request) -> web.Response:
+        return web.Response(text=self._series.text(), content_type="application/json")
+
     # --- effects ----------------------------------------------------------------------------------
 
     def _do(self, effects: list[Effect]) -> None:
@@ -414,6 +424,7 @@ class Server:
         if self._core.pause(time.monotonic()) <= TICK_SECONDS:
             self._tick_soon.set()
         self._keep()
+        self._record()
         self._publish()
         self._after_decision(time.monotonic())
 
@@ -461,6 +472,14 @@ class Server:
         if counts != self._kept or now - self._kept_at > KEPT_SECONDS:
             self._kept, self._kept_at = counts, now
             self._kept_file.write(handed_over(state).model_dump_json())
+
+    def _record(self) -> None:
+        """Take the progress into the series, unless that is a successor's by now."""
+        state = self._core.state
+        if not self._over:
+            size = state.current.world_size if state.current else 0
+            now = time.monotonic()
+            self._series.record(state.progress, size, now, state.wall(now))
 
     def _content_of(self, state: State) -> object:
         """Equal as long as nothing but the progress changes."""
