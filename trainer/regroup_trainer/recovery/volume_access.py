@@ -86,8 +86,8 @@ class VolumeAccess:
             raise StorageError(problem) from error
 
     def _report(self, call: VolumeCall[T]) -> None:
-        problem = call.problem(_IN_MEMORY if self._state_lives else _ON_VOLUME)
-        if problem is None or time.monotonic() - self._reported_at < _REPORT_SECONDS:
+        """Also without a problem: the deadline of a first step may be shorter than the wait."""
+        if time.monotonic() - self._reported_at < _REPORT_SECONDS:
             return
         self._reported_at = time.monotonic()
         self.channel.send(
@@ -96,6 +96,6 @@ class VolumeAccess:
                 rank=self.rank,
                 doing="waiting for the volume",
                 step=0,
-                volume=problem,
+                volume=call.problem(_IN_MEMORY if self._state_lives else _ON_VOLUME),
             )
         )
