@@ -13,7 +13,7 @@ import pytest
 
 from regroup_trainer.checkpoint import lineage, volume_calls
 from regroup_trainer.checkpoint.layout import Layout
-from regroup_trainer.errors import CheckpointError, GenerationOverError, StorageError
+from regroup_trainer.errors import CheckpointError, DataError, GenerationOverError, StorageError
 from regroup_trainer.recovery import volume_access
 from regroup_trainer.recovery.volume_access import VolumeAccess
 from tests.support import checkpoints
@@ -125,6 +125,45 @@ def test_a_wait_is_reported_from_its_beginning_though_nothing_is_wrong_yet() -> 
         lambda: wait_until("a report", lambda: bool(channel.reports), DEADLINE)
     )
     assert channel.problems == []
+
+
+def data_access(channel: NotedReports, *paths: str) -> VolumeAccess:
+    """The access of a rank whose training data is there."""
+    record = generation(Path("/job"), 2, train_config(data={"paths": paths}))
+    return access(record.model_copy(update={"restored_from": "Peers"}), channel)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
+def test_training_data_that_cannot_be_opened_is_waited_for_and_reported(code: int) -> None:
+    channel, refuse = NotedReports(), refusing(code, ENDLESS)
+
+    def load() -> str:
+        return "data" if channel.problems else refuse()
+
+    assert data_access(channel, "/data", "/more").open_data(load) == "data"
+    assert channel.problems[0].path == "/data, /more"
+    assert channel.problems[0].error == "/job/lineage: refused"
+    assert "stays in the memory of the ranks" in channel.problems[0].at_risk
+
+
+def test_training_data_that_is_wrong_ends_the_rank_at_once() -> None:
+    def load() -> str:
+        raise DataError("data.paths: /data does not exist on this worker")
+
+    with pytest.raises(DataError, match="does not exist"):
+        data_access(NotedReports()).open_data(load)
+
+
+def test_a_rank_whose_training_data_is_silent_leaves_when_its_generation_is_over() -> None:
+    channel, may_answer = NotedReports(), threading.Event()
+
+    def hang() -> bool:
+        channel.over = True
+        return may_answer.wait(DEADLINE)
+
+    with pytest.raises(GenerationOverError):
+        data_access(channel).open_data(hang)
+    may_answer.set()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system")
