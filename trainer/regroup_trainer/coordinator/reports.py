@@ -44,7 +44,8 @@ def on_report(state: State, report: Report, member: Member, now: float) -> None:
     place = current.place_of_rank(report.rank)
     if place is None or place.member != member.name:
         return
-    current.last_report = now
+    if not _waits_without_state(report, current):
+        current.last_report = now
     if isinstance(report, Restored | Progress):
         member.step = report.step
     if isinstance(report, Stack):
@@ -52,6 +53,14 @@ def on_report(state: State, report: Report, member: Member, now: float) -> None:
     elif _is_activity(report, current):
         current.last_activity = now
     _apply(state, report, current, now)
+
+
+def _waits_without_state(report: Report, current: CurrentGeneration) -> bool:
+    """Whether a rank waits for a volume while no rank has a state. A planned end need not wait for
+    it: there is nothing to save.
+    """
+    lives = current.restored or current.record.restored_from in ("Peers", "Snapshot")
+    return isinstance(report, Busy) and report.volume is not None and not lives
 
 
 def _is_activity(report: Report, current: CurrentGeneration) -> bool:
