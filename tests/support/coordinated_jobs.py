@@ -60,7 +60,7 @@ class CoordinatedJobs:
             pods = self._kubelets.pods()
             now = [n for n in waiting if f"job{n}-c1" in pods and f"job{n}-w0-1" in pods]
             for number in now:
-                self.fleet.trains(number, pods[f"job{number}-w0-1"]["metadata"]["uid"])
+                self.fleet.trains(waiting[number], pods[f"job{number}-w0-1"]["metadata"]["uid"])
             _at_once(lambda n: self._run(n, waiting[n]), now)
             for number in now:
                 del waiting[number]
