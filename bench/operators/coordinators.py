@@ -16,7 +16,7 @@ from aiohttp import web
 
 from bench.operators.client import Client, Json
 from bench.operators.pods import PODS
-from bench.operators.status_routes import STEP_SECONDS, StatusRoutes
+from bench.operators.status_routes import STEP_SECONDS, StatusRoutes, asked_address
 from devcluster.pki import Authority
 from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.environment import COORDINATOR_PORT
@@ -53,7 +53,7 @@ class Coordinators(StatusRoutes):
 
     def status(self, request: web.Request) -> CoordinatorStatus:
         """What the coordinator at the address says. Raises HTTPServiceUnavailable without one."""
-        address = _address(request)
+        address = asked_address(request)
         if address not in self._at:
             raise web.HTTPServiceUnavailable
         name, job = (self._at[address]["metadata"][key] for key in ("name", "labels"))
@@ -77,18 +77,13 @@ class Coordinators(StatusRoutes):
     async def put_desired(self, request: web.Request) -> web.Response:
         """Take the revision."""
         desired = Desired.model_validate_json(await request.read())
-        self._revisions[self._at[_address(request)]["metadata"]["name"]] = desired.revision
+        self._revisions[self._at[asked_address(request)]["metadata"]["name"]] = desired.revision
         return web.json_response({})
 
     async def post_lost(self, request: web.Request) -> web.Response:
         """The loss of a pod shows in the watch of the pods."""
         await request.read()
         return web.json_response({})
-
-
-def _address(request: web.Request) -> str:
-    """As the request has it: also when its connection is gone."""
-    return str(request.url.host)
 
 
 def _member(pod: Json) -> MemberStatus:

@@ -51,3 +51,8 @@ class StatusRoutes(ABC):
                     self.count += 1
                 await asyncio.sleep(lines.pauses(time.monotonic())[1])
         return stream.response
+
+
+def asked_address(request: web.Request) -> str:
+    """Of the coordinator, as the request has it: also when its connection is gone."""
+    return str(request.url.host)

@@ -1,9 +1,9 @@
 """Many flawless coordinators in one other process: each has a loopback address, and trains on.
 
 `python -m tests.support.coordinator_fleet 1000` serves until its input ends. For each empty line of
-input it prints how many answers, and lines of watches, it has sent. A line `7 UID` says which pod
-is the only worker of coordinator 7; before, it has eight that are nobody's. With `--without-watch`
-all are of an older release.
+input it prints how many answers, and lines of watches, it has sent. A line `ADDRESS UID` says which
+pod is the only worker of the coordinator there; before, it has eight that are nobody's. With
+`--without-watch` all are of an older release.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Self
 
 from aiohttp import web
 
-from bench.operators.status_routes import STEP_SECONDS, StatusRoutes
+from bench.operators.status_routes import STEP_SECONDS, StatusRoutes, asked_address
 from regroup_trainer.protocol.environment import COORDINATOR_PORT
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, MemberStatus
@@ -73,9 +73,9 @@ class CoordinatorFleet:
         self._say("")
         return int(self._process.stdout.readline())
 
-    def trains(self, number: int, worker: str) -> None:
-        """From now on, the pod with this UID is the only worker of coordinator `number`."""
-        self._say(f"{number} {worker}")
+    def trains(self, address: str, worker: str) -> None:
+        """From now on, the pod with this UID is the only worker of the coordinator there."""
+        self._say(f"{address} {worker}")
 
     def _say(self, line: str) -> None:
         assert self._process is not None
@@ -99,18 +99,16 @@ class _Answers(StatusRoutes):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fleet = 0
         self._members: dict[str, tuple[MemberStatus, ...]] = {}
         """By the coordinator's address."""
 
-    def note(self, number: str, worker: str) -> None:
+    def note(self, address: str, worker: str) -> None:
         """Take note of the only worker of a coordinator."""
-        self._members[address_of(self.fleet, int(number))] = (_member(worker, 0),)
+        self._members[address] = (_member(worker, 0),)
 
     def status(self, request: web.Request) -> CoordinatorStatus:
         """Of the coordinator that was asked."""
-        address = request.host.partition(":")[0]
-        return _status_now(self._members.get(address, _MEMBERS))
+        return _status_now(self._members.get(asked_address(request), _MEMBERS))
 
 
 def _status_now(members: tuple[MemberStatus, ...]) -> CoordinatorStatus:
@@ -152,10 +150,10 @@ async def _serve(count: int, *, with_watch: bool) -> None:
         application.router.add_get("/v1/watch", answers.watch)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    answers.fleet = await _find_block(runner)
+    fleet = await _find_block(runner)
     for number in range(1, count):
-        await _listen(runner, answers.fleet, number)
-    print(answers.fleet, flush=True)
+        await _listen(runner, fleet, number)
+    print(fleet, flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
         if worker := line.split():
             answers.note(*worker)
