@@ -68,7 +68,8 @@ class CoordinatedJobs:
                 if f"{self._name(n)}-c1" in pods and f"{self._name(n)}-w0-1" in pods
             ]
             for number in now:
-                self.fleet.trains(waiting[number], pods[f"{self._name(number)}-w0-1"]["metadata"]["uid"])
+                worker = pods[f"{self._name(number)}-w0-1"]
+                self.fleet.trains(waiting[number], worker["metadata"]["uid"])
             _at_once(lambda n: self._run(n, waiting[n]), now)
             for number in now:
                 del waiting[number]
