@@ -81,7 +81,7 @@ def test_a_wrong_variable_is_named_and_costs_the_traces_alone(
 def test_without_an_endpoint_the_coordinator_imports_nothing_of_it() -> None:
     script = """
 import sys
-import regroup_trainer.coordinator.__main__
+import regroup_trainer.coordinator.serving.coordinator_process
 from regroup_trainer.system.otlp_settings import exporter_of
 assert exporter_of({}, "regroup") is None
 print([name for name in sys.modules if "span" in name or "trace" in name.split(".")[-1]])

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,7 @@ from regroup_trainer.agent.template_protocol import (
     TerminateRanks,
 )
 from regroup_trainer.agent.termination import oom_kills, rank_exit, termination_message
+from regroup_trainer.errors import ConfigurationError
 from regroup_trainer.protocol.agent_messages import (
     HeldSnapshots,
     Leaving,
@@ -62,7 +64,7 @@ from regroup_trainer.protocol.coordinator_messages import (
     Welcome,
 )
 from regroup_trainer.protocol.desired import CoordinatorContact
-from regroup_trainer.protocol.environment import AgentEnvironment
+from regroup_trainer.protocol.environment import AgentEnvironment, read_token
 from regroup_trainer.protocol.exit_codes import (
     KILLED,
     TEMPLATE_LOST,
@@ -81,6 +83,7 @@ from regroup_trainer.protocol.rank_messages import (
     SnapshotsOff,
     SnapshotTaken,
 )
+from regroup_trainer.system.process_signals import ignore_signals
 
 END_SECONDS = 10.0
 """How long the processes of ranks may last after their last report."""
@@ -550,3 +553,24 @@ class Agent:
             Path(self._environment.termination_log).write_text(
                 termination_message(self._first_failure)
             )
+
+
+def run_worker() -> int:
+    """The process of an agent, from the REGROUP_* variables to its exit code."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    try:
+        environment = AgentEnvironment.read(dict(os.environ))
+        token = read_token(environment.token_file)
+    except ConfigurationError as error:
+        log.error("the agent cannot start: %s", error)
+        return WRONG_USAGE
+    return asyncio.run(_run(environment, token))
+
+
+async def _run(environment: AgentEnvironment, token: str) -> int:
+    try:
+        return await Agent(environment, token).run()
+    finally:
+        ignore_signals(signal.SIGTERM, signal.SIGCHLD)

@@ -47,6 +47,7 @@ from regroup_trainer.protocol.job_status import CoordinatorStatus, RequestAnswer
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.rank_messages import Progress
+from regroup_trainer.system.log_limit import MOST_RECORDS
 from regroup_trainer.system.server_connections import SPARE_CONNECTIONS
 from tests.support.coordinator_server import BEARER, TOKEN, Setup, serving
 from tests.support.coordinator_simulation import make_desired
@@ -781,3 +782,15 @@ def test_a_container_that_is_killed_goes_on_with_what_its_process_kept(tmp_path:
         status = CoordinatorStatus.parse(answer.read().decode())
     assert status.revision == 5
     assert (status.ledger.lost_steps, status.ledger.restarts) == (7, seed.restarts)
+
+
+async def test_refused_agents_cannot_fill_the_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with coordinator_process(tmp_path) as url:
+        async with aiohttp.ClientSession(headers=BEARER) as session:
+            for _ in range(3 * MOST_RECORDS):
+                async with session.ws_connect(f"{url}/agent") as socket:
+                    await socket.send_str("{}")
+                    assert (await socket.receive(timeout=10)).type is aiohttp.WSMsgType.TEXT
+    assert capfd.readouterr().err.count("refused an agent") == MOST_RECORDS
