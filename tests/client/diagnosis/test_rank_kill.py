@@ -24,7 +24,7 @@ name_process("rank-73211")
 child = os.fork()
 if child:
     os.setpgid(0, 0)
-print(os.getpid(), flush=True)
+os.write(1, f"{os.getpid()}\\n".encode())  # at once: both write to one pipe
 sys.stdin.read()
 """
 SLEEPS = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read()"

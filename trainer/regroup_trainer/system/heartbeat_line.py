@@ -53,7 +53,7 @@ class Beat(NamedTuple):
 
     def encode(self) -> bytes:
         """As it is sent."""
-        delay = min(int(self.delay * 1000), _MOST_MILLISECONDS)
+        delay = min(round(self.delay * 1000), _MOST_MILLISECONDS)
         return _FRAME.pack(self.kind, self.wants_answer, delay, self.stamp)
 
     @classmethod
