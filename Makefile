@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 RUN := .venv/bin/python
 # The modules that write generated files. With --check, each fails when its file is out of date.
-GENERATORS := regroup_operator.api.crd demo.dashboard devcluster.pod_schema
+GENERATORS := regroup_operator.api.crd demo.dashboard devcluster.pod_schema tools.conversion_tables
 NAME ?= recovery
 ARGS ?=
 NODES ?= 3

@@ -44,7 +44,7 @@ from regroup_trainer.checkpoint.layout import (
 )
 from regroup_trainer.checkpoint.lineage import LineageRecord
 from regroup_trainer.checkpoint.selection import select
-from regroup_trainer.coordinator.number_files import newest_former, reserve
+from regroup_trainer.coordinator.serving.number_files import newest_former, reserve
 from regroup_trainer.data.order import SampleOrder, digest
 from regroup_trainer.protocol.config import CheckpointPolicy, ResumePolicy
 from regroup_trainer.protocol.generation import GenerationNumber

@@ -4,13 +4,11 @@ the results of runs.
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,9 @@ from demo.screen import Screen
 from devcluster.errors import DevclusterError
 from soak import draw, evidence, reference, results
 from soak.campaign import Campaign
-from soak.checker import Verdict, judge, memory_growth
+from soak.checker import Verdict, judge
 from soak.kinds import FAULTS, JOBS
+from soak.memory_growth import Growth, leaks, of_log
 from soak.reference import Reference
 from soak.site import Site
 
@@ -64,19 +63,25 @@ def run(
         campaign = _campaign(seed, episodes, time.monotonic() + (hours or 1e6) * 3600, keep_cluster)
     except (DemoError, DevclusterError, ValueError) as error:
         raise click.ClickException(str(error)) from error
-    if not all(verdict.is_clean for verdict in campaign.verdicts):
+    _end(campaign.verdicts, _memory(campaign.log))
+
+
+def _end(verdicts: Sequence[Verdict], memory: Mapping[str, Growth]) -> None:
+    """Exits with 1 when something was found."""
+    found = list(leaks(memory))
+    for sentence in found:
+        click.echo(sentence)
+    if found or not all(verdict.is_clean for verdict in verdicts):
         sys.exit(1)
 
 
 def _campaign(
     seed: int, episodes: tuple[draw.Episode, ...], deadline: float, keep_cluster: bool
 ) -> Campaign:
-    log = BUILD / f"seed-{seed}.jsonl"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text("")
-    shutil.rmtree(log.with_suffix(""), ignore_errors=True)  # of a former run with this seed
+    log = _new_log(seed)
     screen, commit = Screen(), _commit()
     site = Site.up(f"soak-{seed}", f"soak-{seed}-{int(time.time()) % 10**6}", screen)
+    log.touch()
     campaign = Campaign(site, log, screen.report, Reference(site, screen.report))
     try:
         campaign.run(episodes, deadline)
@@ -87,16 +92,34 @@ def _campaign(
     return campaign
 
 
+def _new_log(seed: int) -> Path:
+    """Raises ValueError where a run with this seed has one: no run is to be lost."""
+    log = BUILD / f"seed-{seed}.jsonl"
+    if log.exists() or log.with_suffix("").exists():
+        raise ValueError(
+            f"{log} is of a former run with seed {seed}: choose another seed, or move "
+            f"{log.with_suffix('')}* elsewhere"
+        )
+    log.parent.mkdir(parents=True, exist_ok=True)
+    return log
+
+
+def _memory(log: Path) -> Mapping[str, Growth]:
+    with log.open() as lines:
+        return of_log(lines)
+
+
 def _finish(seed: int, commit: str, campaign: Campaign) -> None:
-    memory = memory_growth(campaign.memory)
+    memory = _memory(campaign.log)
+    why = f"the run ended before its episode was judged: {sys.exception()!r}"
     figures = results.metrics(len(campaign.struck), campaign.verdicts, memory)
     part = {
         "seed": seed,
         "commit": commit,
         "metrics": figures,
-        "memory": {role: asdict(grown) for role, grown in memory.items()},
+        "memory": results.sums(memory),
         "missed": campaign.missed,
-        "unjudged": len(campaign.unjudged),
+        "unjudged": [{**fault, "unjudged": why} for fault in campaign.unjudged],
         "faults": campaign.struck,
     }
     file = campaign.log.with_suffix(".json")
@@ -119,13 +142,12 @@ def judge_anew(folder: Path) -> None:
     the figures to the part of results beside it; exits with 1 when the checker finds something.
     """
     try:
-        verdicts = _verdicts(folder)
-        part = results.judged_anew(folder.with_suffix(".json"), verdicts, _commit())
+        verdicts, memory = _verdicts(folder), _memory(folder.with_suffix(".jsonl"))
+        part = results.judged_anew(folder.with_suffix(".json"), verdicts, memory, _commit())
     except (OSError, ValueError, KeyError) as error:
         raise click.ClickException(f"cannot judge {folder}: {error!r}") from error
     _print(part)
-    if not all(verdict.is_clean for verdict in verdicts):
-        sys.exit(1)
+    _end(verdicts, memory)
 
 
 def _verdicts(folder: Path) -> list[Verdict]:

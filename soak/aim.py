@@ -29,8 +29,8 @@ class Struck:
     undo: Callable[[], object] = nothing
     pods: tuple[str, ...] = ()
     """Those whose ranks lost their state at once."""
-    node: str = ""
-    """All ranks on it lost theirs, or cannot be reached."""
+    nodes: tuple[str, ...] = ()
+    """All ranks on them lost theirs, or cannot be reached."""
 
 
 @dataclass(frozen=True)

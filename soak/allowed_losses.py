@@ -39,9 +39,10 @@ def over_allowed(evidence: Evidence, loss: Loss) -> int:
     agents mark the shards that they hold, and the volume's checkpoints. No step before the newest
     of these may be made again. And a copy must come in time, whatever it was that was left: an
     interval after the one before, and one more if the ranks are killed while they copy. Torchrun's
-    script does not go on before its save is whole.
+    script does not go on before its save is whole. A job that begins anew had no checkpoint yet.
     """
-    interval = evidence.checkpoint_steps if loss.checkpoint else evidence.snapshot_steps
+    from_volume = loss.checkpoint or loss.resumed_from == 0
+    interval = evidence.checkpoint_steps if from_volume else evidence.snapshot_steps
     late = loss.steps - interval * (1 if evidence.is_torchrun else 2)
     return max(0, late, newest_left(evidence, loss) - loss.resumed_from)
 

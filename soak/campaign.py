@@ -13,7 +13,7 @@ from typing import Any
 
 from soak import records, reference, watch
 from soak.aim import Aim, Missed, Struck
-from soak.checker import Memory, Verdict, judge
+from soak.checker import Verdict, judge
 from soak.draw import Episode, Fault
 from soak.evidence import STUCK_SECONDS, STUCK_SECONDS_TORCHRUN, Evidence, Hit, Seen, keep
 from soak.faults import strike
@@ -25,7 +25,7 @@ from soak.jobs import (
     TORCHRUN_STEPS,
     manifest,
 )
-from soak.kinds import JOBS
+from soak.kinds import FAULTS, JOBS
 from soak.reference import Reference
 from soak.replay import replay
 from soak.site import UNREACHABLE, Job, Site
@@ -39,8 +39,7 @@ SETTLED_SECONDS = 4.0
 """Longer than a lost member, and the status of it, take."""
 LAST_SECONDS = 10.0
 """A job trains so long after its last fault."""
-AWAY = {"volume-silent"}
-"""Kinds of faults during which nobody can expect steps."""
+KINDS = {kind.name: kind for kind in FAULTS}
 COPY_SIZES = {kind.name: kind.copy_size for kind in JOBS}
 
 
@@ -57,13 +56,15 @@ class Campaign:
     """Those of episodes that were judged."""
     unjudged: list[dict[str, Any]] = field(default_factory=list)
     """Those of the episode under way."""
-    missed: int = 0
+    missed: list[dict[str, Any]] = field(default_factory=list)
+    """Those that did not strike, and why."""
     verdicts: list[Verdict] = field(default_factory=list)
-    memory: list[Memory] = field(default_factory=list)
     hits: list[tuple[str, Hit]] = field(default_factory=list)
     """Job, and which of its ranks a fault has hit."""
     excused: list[tuple[str, float, float]] = field(default_factory=list)
-    """Job, and from when to when its volume did not answer: seconds since the epoch."""
+    """Job, and from when to when nobody could expect steps of it: seconds since the epoch."""
+    tried: list[tuple[str, str]] = field(default_factory=list)
+    """Job, and the kind of a fault that was tried on it."""
 
     def run(self, episodes: Sequence[Episode], deadline: float) -> None:
         """Run episodes until the monotonic clock shows `deadline`; one that has begun is ended."""
@@ -75,8 +76,8 @@ class Campaign:
 
     def _episode(self, number: int, episode: Episode, deadline: float) -> None:
         names = [f"e{number}-{place}-{kind}" for place, kind in enumerate(episode.jobs)]
-        described = zip(names, episode.jobs, strict=True)
-        jobs = tuple(self.site.start(manifest(name, kind)) for name, kind in described)
+        described = zip(names, episode.jobs, felt_by_jobs(episode), strict=True)
+        jobs = tuple(self.site.start(manifest(*one)) for one in described)
         self.report(f"episode {number}: {', '.join(names)}")
         with Watch(self.site, jobs) as seen:
             self._wait_until_whole(jobs, START_SECONDS)
@@ -92,14 +93,16 @@ class Campaign:
 
     def _fault(self, jobs: tuple[Job, ...], fault: Fault) -> None:
         time.sleep(rest_of_pause(fault.pause, self._wait_until_whole(jobs)))
-        job = jobs[fault.job]
+        job, kind = jobs[fault.job], KINDS[fault.kind]
+        felt = jobs if kind.everywhere else (job,)
+        self.tried += [(one.name, fault.kind) for one in felt]
         entry = {"entry": "fault", **asdict(fault), "job": job.name, "time": time.time()}
         places = {one.name: _places(one) for one in jobs}
         try:
             struck = strike(Aim(self.site, job, fault.choice), fault)
         except (Missed, LookupError, *UNREACHABLE) as error:
-            self.missed += 1
-            self._write({**entry, "missed": str(error)})
+            self.missed.append({**entry, "missed": str(error)})
+            self._write(self.missed[-1])
             self.report(f"fault {fault.number} {fault.kind} missed: {error}")
             return
         entry["proof"] = struck.proof
@@ -114,11 +117,9 @@ class Campaign:
         except (Missed, *UNREACHABLE) as error:
             self._write({"entry": "undo", "number": fault.number, "failed": str(error)})
             self.report(f"fault {fault.number} {fault.kind} could not be undone: {error}")
-        if fault.kind in AWAY:
-            self.excused.append((job.name, entry["time"], time.time()))
-        memory = watch.memory(self.site, jobs, fault.number)
-        self._write({"entry": "memory", "samples": memory})
-        self.memory += memory
+        if kind.halts:
+            self.excused += [(one.name, entry["time"], time.time()) for one in felt]
+        self._write({"entry": "memory", "samples": watch.memory(self.site, jobs, fault.number)})
 
     def _wait_until_whole(self, jobs: tuple[Job, ...], seconds: float = WHOLE_SECONDS) -> bool:
         found = until(lambda: are_whole(jobs), seconds, 0.5)
@@ -163,6 +164,7 @@ class Campaign:
             min_replicas=MIN_REPLICAS,
             excused=tuple((a, b) for name, a, b in self.excused if name == job.name),
             hits=tuple(hit for name, hit in self.hits if name == job.name),
+            faults=tuple(tried for name, tried in self.tried if name == job.name),
             duplicates=tuple(seen.duplicates[job.name]),
             stuck_seconds=STUCK_SECONDS_TORCHRUN if job.is_torchrun else STUCK_SECONDS,
             was_suspended=suspended,
@@ -194,6 +196,18 @@ class Campaign:
             file.write(json.dumps(entry) + "\n")
 
 
+def felt_by_jobs(episode: Episode) -> list[list[str]]:
+    """For each job of an episode, the kinds of faults that it is to feel."""
+    return [
+        [
+            fault.kind
+            for fault in episode.faults
+            if fault.job == place or KINDS[fault.kind].everywhere
+        ]
+        for place in range(len(episode.jobs))
+    ]
+
+
 def rest_of_pause(pause: float, whole: bool) -> float:
     """What is left of the pause before a fault: jobs that are whole have been so for a while."""
     return max(0.0, pause - SETTLED_SECONDS) if whole else pause
@@ -216,7 +230,7 @@ def _hit(moment: float, struck: Struck, places: Mapping[int, tuple[str, str]]) -
     hit = {
         rank: pod
         for rank, (pod, node) in places.items()
-        if pod in struck.pods or node == struck.node
+        if pod in struck.pods or node in struck.nodes
     }
     return Hit(moment, frozenset(hit), len(places), frozenset(hit.values()))
 

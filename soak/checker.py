@@ -9,10 +9,11 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from soak.allowed_losses import a_copy_lived, over_allowed
 from soak.evidence import Evidence, Sample
+from soak.kinds import APPLICATION, HANG, may_be_counted
 from soak.pod_states import waits_for_kubernetes
 from soak.records import Line, Number, Records
 from soak.replay import Loss, Replay, replay
@@ -28,43 +29,7 @@ of their losses (median, largest): 1e-6, 6e-6 in steps 5,501 to 6,000; 2e-6, 2e-
 after that; 2e-5, 9e-5 in steps 7,001 to 7,500; 2e-5, 3e-4 at 9,000. The first above 3e-5 was step
 6,644. Nothing else is less strict after this step.
 """
-IGNORED_FAULTS = 20
-"""Memory may grow during the first ones."""
-NEW_FAULTS, NEW_FAULTS_OF_OPERATOR = 3, 10
-"""So may that of a process that has just started. An operator grows by 3 MB within ten faults, of
-which each may be the first that it sees of its kind, and then no more.
-"""
 Json = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Growth:
-    """The sums of a slope by least squares, in which each process has a level of its own."""
-
-    rise: float = 0.0
-    spread: float = 0.0
-    steps: int = 0
-    """From fault to fault."""
-
-    def __add__(self, other: Growth) -> Growth:
-        return Growth(self.rise + other.rise, self.spread + other.spread, self.steps + other.steps)
-
-    @property
-    def mebibytes(self) -> float | None:
-        """MB per 100 faults; None: there were too few to tell."""
-        return 100 * self.rise / self.spread if self.steps >= IGNORED_FAULTS else None
-
-
-class Memory(NamedTuple):
-    """What a process had in use after a fault."""
-
-    role: str
-    """operator (that leads), standby, coordinator or worker."""
-    process: str
-    """Distinct from that of another process."""
-    fault: int
-    size: float
-    """MB."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +142,22 @@ def status_lies(evidence: Evidence, found: Replay) -> Iterator[str]:
         yield f"status.progress.step is {shown} at the end, but the history ends at {newest}"
     for one in evidence.recoveries:
         yield from _recovery_lies(one, evidence.records)
+    if evidence.faults is not None:
+        yield from unexplained_restarts(evidence.status, evidence.faults)
+
+
+def unexplained_restarts(status: Json, faults: Sequence[str]) -> Iterator[str]:
+    """Causes that more restarts are counted as than faults may be: what a node, a volume or a
+    network does is not the program's fault, and is charged to no budget of it.
+    """
+    for cause in (APPLICATION, HANG):
+        said = int(status.get("restarts", {}).get(cause, 0))
+        most = may_be_counted(cause, faults)
+        if said > most:
+            yield (
+                f"status.restarts.{cause} is {said}, but no more than {most} of the faults may be "
+                "counted so"
+            )
 
 
 def _recovery_lies(recovery: Json, records: Records) -> Iterator[str]:
@@ -220,34 +201,6 @@ def _waits(samples: Sequence[Sample]) -> Iterator[tuple[float, float, int]]:
         last, highest = sample.time, max(highest, step)
     if since is not None:
         yield since, last, highest
-
-
-def memory_growth(samples: Sequence[Memory]) -> Mapping[str, Growth]:
-    """Role -> how much its processes grew, after the campaign's first twenty faults and without the
-    first ones of each process.
-
-    Agents and coordinators seldom live through twenty faults. So all processes of a role count
-    together: one slope, from wherever each began.
-    """
-    points: dict[tuple[str, str], list[tuple[int, float]]] = {}
-    for one in samples:
-        points.setdefault((one.role, one.process), []).append((one.fault, one.size))
-    grown: dict[str, Growth] = {}
-    for (role, _), life in points.items():
-        new = NEW_FAULTS_OF_OPERATOR if role == "operator" else NEW_FAULTS
-        counted = [point for point in life[new:] if point[0] > IGNORED_FAULTS]
-        grown[role] = grown.get(role, Growth()) + _growth(counted)
-    return grown
-
-
-def _growth(life: Sequence[tuple[int, float]]) -> Growth:
-    """Of one process."""
-    if not life:
-        return Growth()
-    mean_x = sum(x for x, _ in life) / len(life)
-    mean_y = sum(y for _, y in life) / len(life)
-    rise = sum((x - mean_x) * (y - mean_y) for x, y in life)
-    return Growth(rise, sum((x - mean_x) ** 2 for x, _ in life), len(life) - 1)
 
 
 def _common(spans: Iterable[tuple[float, float]], since: float, until: float) -> float:

@@ -14,6 +14,15 @@ def api_server_away(aim: Aim) -> Struck:
     return Struck("the API server does not answer", aim.site.cluster.start_api_server)
 
 
+def component_away(aim: Aim, name: str) -> Struck:
+    """A program of the control plane is killed, and started again later."""
+    processes = aim.site.cluster.processes
+    pid = processes.pid(name)
+    require(pid is not None, f"{name} does not run")
+    processes.kill(name)
+    return Struck(f"{name} (process {pid}) is gone", aim.site.cluster.start_api_server)
+
+
 def object_deleted(aim: Aim, kind: str) -> Struck:
     """The first object of a kind that is the job's."""
     read, where = aim.site.stage.kubectl.read, ("-n", aim.site.namespace)

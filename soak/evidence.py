@@ -84,8 +84,12 @@ class Seen:
     min_replicas: int = 1
     """With fewer workers it cannot train."""
     excused: tuple[tuple[float, float], ...] = ()
-    """From when to when its volume did not answer."""
+    """From when to when nobody could expect steps: no answer of its volume, no power."""
     hits: tuple[Hit, ...] = ()
+    faults: tuple[str, ...] | None = None
+    """The kinds of those that were tried on it, missed ones too; None: a former soak did not keep
+    them.
+    """
     duplicates: tuple[str, ...] = ()
     """A sentence for each moment with two pods of one worker."""
     stuck_seconds: float = STUCK_SECONDS

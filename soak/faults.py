@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from soak import control_faults, node_faults, pod_faults, volume_faults
+from soak import control_faults, machine_faults, node_faults, pod_faults, volume_faults
 from soak.aim import Aim, Struck
 from soak.draw import Fault
 
@@ -24,15 +24,25 @@ STRIKES: Mapping[str, Callable[[Aim], Struck]] = {
     "agent-killed": pod_faults.agent_killed,
     "coordinator-killed": pod_faults.coordinator_killed,
     "two-within-200-ms": pod_faults.two_within_200_ms,
+    "whole-job-killed": pod_faults.whole_job_killed,
     "node-power-cut": node_faults.node_power_cut,
+    "all-nodes-power-cut": node_faults.all_nodes_power_cut,
     "node-frozen": node_faults.node_frozen,
     "node-partitioned": node_faults.node_partitioned,
     "node-drained": node_faults.node_drained,
     "coordinator-drained": node_faults.coordinator_drained,
+    "overload": machine_faults.overload,
     "api-server-away": control_faults.api_server_away,
+    "etcd-away": lambda aim: control_faults.component_away(aim, "etcd"),
+    "scheduler-away": lambda aim: control_faults.component_away(aim, "kube-scheduler"),
+    "controller-manager-away": lambda aim: control_faults.component_away(
+        aim, "kube-controller-manager"
+    ),
     "operator-killed": pod_faults.operator_killed,
     "volume-full": volume_faults.volume_full,
     "volume-silent": volume_faults.volume_silent,
+    "volume-away": volume_faults.volume_silent,
+    "volume-errors": volume_faults.volume_errors,
     "volume-slow": volume_faults.volume_slow,
     "secret-deleted": lambda aim: control_faults.object_deleted(aim, "secret"),
     "service-deleted": lambda aim: control_faults.object_deleted(aim, "service"),

@@ -6,12 +6,13 @@ losses of all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from devcluster.node import PAUSE_IMAGE
 from soak import clock
+from soak.kinds import APPLICATION, HANG, may_be_counted
 
 STEPS = 1_000_000
 """More than any soak makes."""
@@ -22,6 +23,10 @@ CHECKPOINT_STEPS = 200
 SNAPSHOT_STEPS = 20
 TORCHRUN_STEPS = 20
 """A script of torchrun saves so often."""
+SPARE_RESTARTS = 1
+"""More than a bounded job needs: the checker finds a single wrong count without an end of the job,
+and all that is done to it afterwards counts.
+"""
 PROGRESS_SECONDS = 20
 PACE_SECONDS = 0.03
 SIDECAR = "sidecar"
@@ -49,6 +54,10 @@ class Shape:
     """Name of what it trains."""
     replicas: int
     spec: Json
+    bounded: bool = False
+    """Whether restarts are bounded, and nodes that fail are avoided as by default. The others go on
+    whatever is counted, so that an episode has all its faults.
+    """
 
 
 def _trainer(**parallelism: Any) -> Json:
@@ -58,8 +67,8 @@ def _trainer(**parallelism: Any) -> Json:
 
 
 SHAPES: Mapping[str, Shape] = {
-    "ddp": Shape("gpt", 3, _trainer(strategy="ddp")),
-    "fsdp": Shape("gpt", 3, _trainer(strategy="fsdp")),
+    "ddp": Shape("gpt", 3, _trainer(strategy="ddp"), bounded=True),
+    "fsdp": Shape("gpt", 3, _trainer(strategy="fsdp"), bounded=True),
     "hsdp": Shape("gpt", 4, _trainer(strategy="hsdp", shardGroupSize=2)),
     "tensor": Shape("gpt", 4, _trainer(strategy="ddp", tensorParallel=2)),
     "session": Shape("session_loop", 3, {}),
@@ -69,11 +78,21 @@ UNDISTURBED = {"gpt": "ddp", "session_loop": "session", "torchrun_loop": "torchr
 """Program -> the kind of job that trains it alone."""
 
 
-def manifest(name: str, kind: str) -> Json:
-    """A TrainingJob of a kind, on the claim of its own name."""
+def manifest(name: str, kind: str, faults: Sequence[str] = ()) -> Json:
+    """A TrainingJob of a kind, on the claim of its own name. It is to outlive faults of these
+    kinds.
+    """
     shape = SHAPES[kind]
     made = _manifest(name, shape, shape.replicas, PACE_SECONDS)
-    made["spec"]["elasticPolicy"] = {"minReplicas": MIN_REPLICAS, "maxReplicas": shape.replicas}
+    spec = made["spec"]
+    spec["elasticPolicy"] = {"minReplicas": MIN_REPLICAS, "maxReplicas": shape.replicas}
+    if shape.bounded:
+        budgets = {"maxRestarts": APPLICATION, "maxHangRestarts": HANG}
+        spec["restartPolicy"] |= {
+            budget: may_be_counted(cause, faults) + SPARE_RESTARTS
+            for budget, cause in budgets.items()
+        }
+        del spec["nodeFailurePolicy"]
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -13,6 +14,12 @@ class FaultKind:
     weight: int
     seconds: tuple[float, float] = (0.0, 0.0)
     """Least and most time until it is undone; 0: it happens at once."""
+    everywhere: bool = False
+    """Whether all jobs of the cluster may feel it, not only the one that it is meant for."""
+    halts: bool = False
+    """Whether nobody can expect steps before it is undone."""
+    charges: tuple[str, ...] = ()
+    """The causes among application and hang that `status.restarts` may count it as, once each."""
 
 
 @dataclass(frozen=True)
@@ -25,36 +32,46 @@ class JobKind:
     """So many ranks in a row hold a whole copy of the state; None: only all ranks together do."""
 
 
+APPLICATION, HANG = "application", "hang"
 FAULTS = (
-    FaultKind("pod-deleted", 3),
-    FaultKind("pod-force-deleted", 3),
-    FaultKind("rank-killed", 4),
-    FaultKind("agent-killed", 3),
-    FaultKind("coordinator-killed", 3),
+    FaultKind("pod-deleted", 4),
+    FaultKind("pod-force-deleted", 4),
+    FaultKind("rank-killed", 5, charges=(APPLICATION,)),
+    FaultKind("agent-killed", 4),
+    FaultKind("coordinator-killed", 4),
     FaultKind("two-within-200-ms", 3),
-    FaultKind("node-power-cut", 3, (10, 40)),
-    FaultKind("node-frozen", 3, (1, 20)),
-    FaultKind("node-partitioned", 3, (1, 20)),
+    FaultKind("whole-job-killed", 2),
+    FaultKind("node-power-cut", 3, (10, 40), everywhere=True),
+    FaultKind("all-nodes-power-cut", 1, (10, 40), everywhere=True, halts=True),
+    FaultKind("node-frozen", 3, (1, 20), everywhere=True, charges=(HANG,)),
+    FaultKind("node-partitioned", 3, (1, 20), everywhere=True),
     FaultKind("node-drained", 2, (5, 15)),
     FaultKind("coordinator-drained", 2, (5, 15)),
-    FaultKind("api-server-away", 2, (5, 30)),
-    FaultKind("operator-killed", 2),
+    FaultKind("overload", 1, (20, 40), everywhere=True, charges=(HANG,)),
+    FaultKind("api-server-away", 2, (5, 30), everywhere=True),
+    FaultKind("etcd-away", 1, (5, 20), everywhere=True),
+    FaultKind("scheduler-away", 1, (5, 20), everywhere=True),
+    FaultKind("controller-manager-away", 1, (5, 20), everywhere=True),
+    FaultKind("operator-killed", 2, everywhere=True),
     FaultKind("volume-full", 3, (5, 30)),
-    FaultKind("volume-silent", 3, (5, 40)),
+    FaultKind("volume-silent", 3, (5, 40), halts=True),
+    FaultKind("volume-away", 1, (60, 150), halts=True),
+    FaultKind("volume-errors", 2, (5, 30), halts=True),
     FaultKind("volume-slow", 2, (5, 40)),
     FaultKind("secret-deleted", 1),
     FaultKind("service-deleted", 1),
     FaultKind("policy-deleted", 1),
-    FaultKind("rank-out-of-memory", 2),
-    FaultKind("kubelet-restarted", 2),
-    FaultKind("containerd-restarted", 2),
+    FaultKind("rank-out-of-memory", 2, charges=(APPLICATION,)),
+    FaultKind("kubelet-restarted", 2, everywhere=True),
+    FaultKind("containerd-restarted", 2, everywhere=True),
     FaultKind("volume-read-only", 2, (5, 30)),
     FaultKind("sidecar-killed", 2),
     FaultKind("ephemeral-storage-full", 2),
     FaultKind("clock-wrong", 2, (5, 30)),
-    FaultKind("image-missing", 2, (5, 30)),
-    FaultKind("certificates-rotated", 1),
+    FaultKind("image-missing", 2, (5, 30), everywhere=True),
+    FaultKind("certificates-rotated", 1, everywhere=True),
 )
+_CHARGES = {kind.name: kind.charges for kind in FAULTS}
 JOBS = (
     JobKind("ddp", 4, copy_size=1),
     JobKind("fsdp", 2, copy_size=None),
@@ -63,3 +80,8 @@ JOBS = (
     JobKind("session", 2, copy_size=1),
     JobKind("torchrun", 1, copy_size=None),
 )
+
+
+def may_be_counted(cause: str, faults: Iterable[str]) -> int:
+    """How many of these faults, by kind, `status.restarts` may count as a cause."""
+    return sum(cause in _CHARGES.get(fault, ()) for fault in faults)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import operator
 import ssl
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from devcluster import cgroups
+from devcluster.cluster import NodeHandle
 from devcluster.controlplane import PORT
 from devcluster.node import Node
 from devcluster.processes import run
@@ -34,8 +36,38 @@ def node_power_cut(aim: Aim) -> Struck:
     return Struck(
         f"{node.name} runs no process and its link is down",
         lambda: _start(aim.site, node.name, node.start),
-        node=node.name,
+        nodes=(node.name,),
     )
+
+
+def all_nodes_power_cut(aim: Aim) -> Struck:
+    """All pods are gone at once, with the operator's and their memory; the control plane stays."""
+    cluster = aim.site.cluster
+    nodes = [cluster.node(node.name) for node in cluster.nodes]
+    for node in nodes:
+        node.partition()  # the last ones to die can tell nobody of the first
+    for node in nodes:
+        node.kill()
+    left = [node.name for node in nodes if cgroups.processes(node.node.group)]
+    plugged = [node.name for node in nodes if node.node.is_plugged()]
+    undo = partial(_start_all, aim.site, nodes)
+    if left or plugged:
+        undo()
+        raise Missed(f"{left} still ran processes, and the links of {plugged} were up")
+    names = tuple(node.name for node in nodes)
+    return Struck(f"{', '.join(names)} run no process and their links are down", undo, nodes=names)
+
+
+def _start_all(site: Site, nodes: Sequence[NodeHandle]) -> None:
+    """Returns when pods can run, and one of the operator's does: Kubernetes has to start these."""
+    began = time.time()
+    for node in nodes:
+        node.start()
+
+    def back() -> bool:
+        return all(site.is_back(node.name, began) for node in nodes) and site.operates()
+
+    require(until(back, READY_SECONDS, 0.5), "not all nodes are Ready again, or no operator runs")
 
 
 def node_frozen(aim: Aim) -> Struck:
@@ -45,7 +77,7 @@ def node_frozen(aim: Aim) -> Struck:
     if not node.node.is_frozen():
         node.thaw()
         raise Missed(f"{node.name} did not freeze")
-    return Struck(f"all processes of {node.name} are stopped", node.thaw, node=node.name)
+    return Struck(f"all processes of {node.name} are stopped", node.thaw, nodes=(node.name,))
 
 
 def node_partitioned(aim: Aim) -> Struck:
@@ -54,7 +86,7 @@ def node_partitioned(aim: Aim) -> Struck:
     node.partition()
     if node.node.is_plugged():
         raise Missed(f"the link of {node.name} is up")
-    return Struck(f"the link of {node.name} is down", node.heal, node=node.name)
+    return Struck(f"the link of {node.name} is down", node.heal, nodes=(node.name,))
 
 
 def node_drained(aim: Aim) -> Struck:

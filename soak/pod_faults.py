@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,6 +13,7 @@ from soak.aim import Aim, Json, Missed, Struck, pick, require
 from soak.jobs import CLOCK_FILE, EPHEMERAL_BYTES, SIDECAR
 from soak.out_of_memory import run_out
 from soak.process import Process
+from soak.site import Site
 from soak.waiting import until
 
 GONE_SECONDS = 15.0
@@ -91,19 +93,27 @@ def two_within_200_ms(aim: Aim) -> Struck:
     pods = [pod for _, pod in workers]
     first = int(aim.choice * len(pods))
     second = pods[(first + 1) % len(pods)] if aim.choice * 100 % 2 < 1 else aim.coordinator()
-    chosen = (pods[first], second)
-    victims = [aim.site.main_process(pod) for pod in chosen]
+    return _killed_together(aim.site, (pods[first], second))
+
+
+def whole_job_killed(aim: Aim) -> Struck:
+    """All agents and the coordinator, so that nobody lives to report what was lost."""
+    workers = [pod for _, pod in aim.job.workers()]
+    require(bool(workers), "no worker trains")
+    return _killed_together(aim.site, (*workers, aim.coordinator()))
+
+
+def _killed_together(site: Site, pods: Sequence[Json]) -> Struck:
+    victims = [site.main_process(pod) for pod in pods]
     began = time.monotonic()
     for victim in victims:
         victim.kill()
     apart = time.monotonic() - began
-    names = " and ".join(pod["metadata"]["name"] for pod in chosen)
+    names = tuple(pod["metadata"]["name"] for pod in pods)
+    shown = f"{', '.join(names[:-1])} and {names[-1]}"
     gone = until(lambda: all(victim.is_gone for victim in victims), GONE_SECONDS, 0.02)
-    require(gone and apart < TOGETHER_SECONDS, f"{names} did not end together ({apart:.3f} s)")
-    return Struck(
-        f"process 1 of {names} is gone, killed within {apart * 1000:.1f} ms",
-        pods=tuple(pod["metadata"]["name"] for pod in chosen),
-    )
+    require(gone and apart < TOGETHER_SECONDS, f"{shown} did not end together ({apart:.3f} s)")
+    return Struck(f"process 1 of {shown} is gone, killed within {apart * 1000:.1f} ms", pods=names)
 
 
 def _killed(what: str, process: Process) -> Struck:

@@ -14,6 +14,8 @@ UNPLACED, UNSEEN, TAKEN = "unplaced", "unseen", "taken"
 """A pod's state: without a node or not yet taken by the kubelet of its node, for `LATE_SECONDS`;
 anything else.
 """
+AVOIDED = "didn't match Pod's node affinity"
+"""What the scheduler says of nodes that a pod avoids."""
 Json = Mapping[str, Any]
 
 
@@ -30,11 +32,13 @@ class PodLook:
 
 def state(pod: Json, now: float, runs: Callable[[str], bool]) -> str:
     """The state of a pod. A pod on a node that does not run (`runs`, by name) is taken: that its
-    kubelet cannot do anything is for the product to see.
+    kubelet cannot do anything is for the product to see. So is a pod that avoids nodes in vain.
     """
     status, node = pod["status"], pod["spec"].get("nodeName")
     if node is None:
-        return UNPLACED if _is_late(pod["metadata"]["creationTimestamp"], now) else TAKEN
+        avoids = any(AVOIDED in one.get("message", "") for one in status.get("conditions", ()))
+        late = _is_late(pod["metadata"]["creationTimestamp"], now)
+        return UNPLACED if late and not avoids else TAKEN
     moments = {one["type"]: one["lastTransitionTime"] for one in status.get("conditions", ())}
     late = "startTime" not in status and _is_late(moments.get("PodScheduled"), now)
     return UNSEEN if late and runs(node) else TAKEN

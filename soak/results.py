@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bench import harness
-from soak.checker import Growth, Verdict
+from soak.checker import Verdict
+from soak.memory_growth import Growth
 
 NAME = "soak"
 GROWTH = "memory_growth_mb"
@@ -50,6 +52,11 @@ def _fastest(memory: Mapping[str, Growth]) -> float | None:
     return max((one for one in grown if one is not None), default=None)
 
 
+def sums(memory: Mapping[str, Growth]) -> Json:
+    """What a part keeps of it, so that the growth over several seeds can be told."""
+    return {role: asdict(grown) for role, grown in memory.items()}
+
+
 def write_part(file: Path, part: Mapping[str, Any]) -> None:
     """One seed's result: seed, commit, date, metrics and faults."""
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -67,14 +74,13 @@ def read_parts(file: Path) -> list[Json]:
     return list(read.get("parts", [read]))
 
 
-def judged_anew(file: Path, verdicts: Sequence[Verdict], checker: str) -> Json:
-    """A part whose jobs were judged again, by the checker of that commit. What the memory grew by
-    stays as it was.
-    """
+def judged_anew(
+    file: Path, verdicts: Sequence[Verdict], memory: Mapping[str, Growth], checker: str
+) -> Json:
+    """A part whose jobs were judged again, by the checker of that commit."""
     part = read_part(file)
-    before = part["metrics"]
-    figures = metrics(before["faults"], verdicts, {})
-    part["metrics"] = {**figures, GROWTH: before[GROWTH]}
+    part["metrics"] = metrics(part["metrics"]["faults"], verdicts, memory)
+    part["memory"] = sums(memory)
     part["checker"] = checker
     write_part(file, part)
     return part
@@ -103,12 +109,15 @@ def merge(parts: Sequence[Path], folder: Path) -> Path:
 
 
 def _sums(parts: Sequence[Json]) -> Mapping[str, float | None]:
-    """The figures of all seeds together: one slope for the memory of each role."""
+    """The figures of all seeds together. Former parts have other sums of memory, of slopes in which
+    the rise of young processes counted: they say nothing here, unless they are judged anew.
+    """
     counts = {
         name: sum(part["metrics"][name] for part in parts) for name in UNITS if name != GROWTH
     }
     grown: dict[str, Growth] = {}
     for part in parts:
-        for role, sums in part.get("memory", {}).items():
-            grown[role] = grown.get(role, Growth()) + Growth(**sums)
+        for role, kept in part.get("memory", {}).items():
+            if "squares" in kept:
+                grown[role] = grown.get(role, Growth()) + Growth(**kept)
     return {**counts, GROWTH: _fastest(grown)}

@@ -7,6 +7,7 @@ import http.client
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,14 @@ class Site:
         """The operator's pods."""
         return self.pods("app.kubernetes.io/part-of=regroup", installing.SYSTEM)
 
+    def operates(self) -> bool:
+        """Whether an operator runs; False while nobody can be asked."""
+        with contextlib.suppress(*UNREACHABLE):
+            for pod in self.operators():
+                with contextlib.suppress(LookupError):
+                    return bool(self.main_process(pod))
+        return False
+
     def leader(self) -> str:
         """The operator's pod that leads; empty while none does. Raises one of UNREACHABLE."""
         where = f"/apis/coordination.k8s.io/v1/namespaces/{installing.SYSTEM}/leases"
@@ -144,6 +153,16 @@ class Site:
             return self.api.nodes_ready().get(node, False)
         return False
 
+    def is_back(self, node: str, moment: float) -> bool:
+        """Whether a node is Ready and its kubelet was heard after `moment`, in seconds since the
+        epoch. For a while Kubernetes takes a node without power for Ready.
+        """
+        where = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}"
+        with contextlib.suppress(*UNREACHABLE, KeyError):
+            renewed = datetime.fromisoformat(self.api.request("GET", where)["spec"]["renewTime"])
+            return renewed.timestamp() > moment and self.is_ready(node)
+        return False
+
 
 @dataclass(frozen=True)
 class Job:
@@ -179,7 +198,7 @@ class Job:
 
     def workers(self) -> list[tuple[int, Json]]:
         """Rank and pod of the workers that train, by rank; under torchrun, where nobody knows the
-        ranks, by index. Raises one of UNREACHABLE.
+        ranks, those that have a node, by index. Raises one of UNREACHABLE.
         """
         known = "index" if self.is_torchrun else "rank"
         ranks = {one["pod"]: one.get(known) for one in self.status().get("workers", ())}
@@ -187,6 +206,7 @@ class Job:
             (rank, pod)
             for pod in self.pods("worker")
             if (rank := ranks.get(pod["metadata"]["name"])) is not None
+            and "nodeName" in pod["spec"]
         ]
         return sorted(found, key=lambda one: one[0])
 

@@ -1,4 +1,4 @@
-"""A job's volume that can be full, read-only, slow or silent: memory behind a FUSE server."""
+"""A job's volume that can be full, read-only, broken, slow or silent: memory behind FUSE."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ class SoakVolume:
     """Its content, which this machine reads whatever is done to the volume."""
     served: Path
     """What pods mount."""
-    read_only: Path
-    """While this file exists, the volume takes no change."""
+    refusal: Path
+    """While this file exists, the volume takes no change. With the number of an error in it, all
+    fails with that error.
+    """
     server: int
     """The process that answers for it."""
 
@@ -47,17 +49,17 @@ class SoakVolume:
         content, served = cluster.volumes / f"content-{name}", cluster.volumes / f"served-{name}"
         described = volumes.limited(name, SIZE, content)
         make_folder(served)
-        server, read_only = f"volume-{name}", cluster.volumes / f"read-only-{name}"
+        server, refusal = f"volume-{name}", cluster.volumes / f"refusal-{name}"
         program = Path(__file__).with_name("volume_server.py")
         cluster.processes.start(
-            Launch(server, ("/usr/bin/python3", program, content, served, read_only))
+            Launch(server, ("/usr/bin/python3", program, content, served, refusal))
         )
         wait_until(served.is_mount, 10, f"The mount {served}")
         described["spec"]["hostPath"]["path"] = str(served)
         cluster.kubectl("apply", "-f", "-", stdin=json.dumps(described))
         pid = cluster.processes.pid(server)
         assert pid is not None, f"{server} serves and does not run"
-        return cls(name, content, served, read_only, pid)
+        return cls(name, content, served, refusal, pid)
 
     def stop(self) -> None:
         """Whoever uses it waits."""

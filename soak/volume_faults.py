@@ -30,16 +30,29 @@ def volume_full(aim: Aim) -> Struck:
 def volume_read_only(aim: Aim) -> Struck:
     """For open files too, as where a server exports a file system read-only from now on."""
     volume = aim.job.volume
-    volume.read_only.touch()
+    volume.refusal.touch()
     try:
         (volume.served / ".probe").write_text("")
     except OSError as error:
         if error.errno == errno.EROFS:
-            return Struck(f"a write to the volume failed: {error}", volume.read_only.unlink)
-        volume.read_only.unlink()
+            return Struck(f"a write to the volume failed: {error}", volume.refusal.unlink)
+        volume.refusal.unlink()
         raise
-    volume.read_only.unlink()
+    volume.refusal.unlink()
     raise Missed("the volume takes files")
+
+
+def volume_errors(aim: Aim) -> Struck:
+    """All that is asked of it fails, for open files too, as on a damaged disk or a stale mount."""
+    volume, number = aim.job.volume, errno.EIO if aim.choice < 0.5 else errno.ESTALE
+    volume.refusal.write_text(str(number))
+    try:
+        (volume.served / ".probe").stat()
+    except OSError as error:
+        if error.errno == number:
+            return Struck(f"a look at the volume failed: {error}", volume.refusal.unlink)
+    volume.refusal.unlink()
+    raise Missed("the volume gives no error")
 
 
 def volume_silent(aim: Aim) -> Struck:

@@ -1,11 +1,12 @@
-"""The FUSE server of a job's volume: passes everything on to a folder, and can become read-only.
+"""The FUSE server of a job's volume: passes everything on to a folder, and can refuse to.
 
 Run by the system's Python, which has Debian's fusepy:
 
     python3 volume_server.py CONTENT MOUNT FLAG
 
 While the file FLAG exists, it is read-only, as an exported file system becomes: for files that are
-open too. A remount cannot do that.
+open too. A remount cannot do that. With the number of an error in FLAG, all operations fail with
+that error, as those of a damaged disk or a stale mount do.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from fusepy import FUSE, Operations, fuse_get_context  # type: ignore[import-not
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 _STATUS = ("st_mode", "st_ino", "st_nlink", "st_uid", "st_gid", "st_size", "st_blocks")
 _TIMES = ("st_atime", "st_mtime", "st_ctime")
+_ALWAYS = {"init", "destroy", "release", "releasedir"}
+"""What is not refused: it belongs to the server, or would leave files open."""
 _WRITES = {
     *("create", "write", "truncate", "mkdir", "rmdir", "unlink", "rename", "link", "symlink"),
     *("chmod", "chown", "utimens"),
@@ -38,10 +41,19 @@ class Passthrough(Operations):  # type: ignore[misc]
 
     def __call__(self, operation: str, path: str, *arguments: Any) -> Any:
         """Called by fusepy for each operation; it gives the number of an OSError to the kernel."""
+        number = None if operation in _ALWAYS else self._refusal()
         writes = operation in _WRITES or (operation == "open" and arguments[0] & _WRITE_FLAGS)
-        if writes and os.path.exists(self._flag):
-            raise OSError(errno.EROFS, "read-only")
+        if number is not None and (writes or number != errno.EROFS):
+            raise OSError(number, os.strerror(number))
         return getattr(self, operation)(self._content + path, *arguments)
+
+    def _refusal(self) -> int | None:
+        """The error to give; None: nothing is refused."""
+        try:
+            with open(self._flag) as file:
+                return int(file.read() or errno.EROFS)
+        except FileNotFoundError:
+            return None
 
     def getattr(self, path: str, fh: int | None = None) -> dict[str, int]:
         found = os.lstat(path) if fh is None else os.fstat(fh)

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from soak import held, pod_states, records
-from soak.checker import Memory
 from soak.evidence import Kept, Sample
+from soak.memory_growth import Memory
 from soak.pod_states import PodLook
 from soak.process import mebibytes
 from soak.site import UNREACHABLE, Job, Site, watched

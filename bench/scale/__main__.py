@@ -49,7 +49,7 @@ SUBJECTS: Mapping[str, type[Subject]] = {
 }
 
 DETAILS = {
-    "regroup": "heartbeats twice a second, progress of each rank twice a second",
+    "regroup": "heartbeats twice a second, progress of each agent once a second",
     "torchft": f"heartbeats each 0.1 s, lost after {SILENCE_SECONDS:.0f} s; a quorum each 0.5 s",
     "torchrun": "settings as by default: a smaller round waits 30 s for more agents",
 }

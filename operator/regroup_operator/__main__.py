@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 
 from regroup_trainer.protocol.extras import OF_OPERATOR, require_extra
+from regroup_trainer.system.process_signals import end_upon_sigterm
 
 
 def main() -> int:
     """Run until SIGTERM. Returns the exit code."""
+    end_upon_sigterm()
     require_extra("operator", OF_OPERATOR, "regroup-operator")
     from regroup_operator.controller import operator_process
 

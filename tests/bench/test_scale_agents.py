@@ -14,7 +14,7 @@ from bench.coordinator_size import make_desired, make_place
 from bench.scale.__main__ import main
 from bench.scale.players import Players, agents_program
 from regroup.local.processes import Place
-from regroup_trainer.coordinator.known_records import KnownRecords
+from regroup_trainer.coordinator.serving.known_records import KnownRecords
 from regroup_trainer.protocol.agent_messages import ShortHello, agent_message
 from regroup_trainer.protocol.coordinator_messages import (
     LeaveGeneration,
@@ -32,6 +32,7 @@ from regroup_trainer.protocol.generation import (
 )
 from regroup_trainer.protocol.message import Message
 from regroup_trainer.protocol.record_transfer import RecordIntake
+from regroup_trainer.system.heartbeat_line import ACCEPTED, Beat, HeartbeatReader, Kind
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
@@ -46,13 +47,14 @@ class StubCoordinator:
         self.records = KnownRecords()
         self.heard: list[str] = []
         self.requests: list[str] = []
+        self.frames: list[Beat] = []
         self.tokens: set[str] = set()
         self._socket: web.WebSocketResponse | None = None
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=1 << 20)
         app.router.add_get("/v1/agent", self._agent)
-        app.router.add_post("/v1/{heartbeat:.*}", self._post)
+        app.router.add_get("/v1/heartbeats/{index}", self._heartbeats)
         return app
 
     async def _agent(self, request: web.Request) -> web.StreamResponse:
@@ -70,10 +72,22 @@ class StubCoordinator:
                 await self.send(piece)
         return socket
 
-    async def _post(self, request: web.Request) -> web.Response:
+    async def _heartbeats(self, request: web.Request) -> web.StreamResponse:
+        """Takes frames, as long as aiohttp does not look."""
         self.requests.append(request.path_qs)
         self.tokens.add(request.headers["Authorization"])
-        return web.Response(status=204)
+        assert request.transport is not None
+        request.transport.write(ACCEPTED)
+        over = asyncio.Event()
+        request.transport.set_protocol(
+            HeartbeatReader(request.transport, self._note_frame, over.set)
+        )
+        await over.wait()
+        return web.Response()
+
+    def _note_frame(self, frame: Beat) -> bool:
+        self.frames.append(frame)
+        return True
 
     async def send(self, message: Message) -> None:
         """To the agent."""
@@ -107,7 +121,7 @@ class StubCoordinator:
 async def test_each_message_is_what_pydantic_would_write(tmp_path: Path) -> None:
     place, _ = make_place(tmp_path)
     stub = StubCoordinator()
-    runner = web.AppRunner(stub.application())
+    runner = web.AppRunner(stub.application(), shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", place.port).start()
     settings = {"kind": "regroup", "address": f"127.0.0.1:{place.port}", "token": "secret"}
@@ -119,13 +133,16 @@ async def test_each_message_is_what_pydantic_would_write(tmp_path: Path) -> None
         await _live(stub, record_of(stub.hello(), place))
         await _begin_by_difference(stub, record_of(stub.hello(), place))
         formed = await forming
-        await until("a heartbeat", lambda: "/v1/heartbeat/" in "".join(stub.requests))
+        await until("a heartbeat", lambda: Kind.ALIVE in {frame.kind for frame in stub.frames})
     await runner.cleanup()
     assert formed.done is not None
     for text in stub.heard:
         assert agent_message.validate_json(text).model_dump_json() == text
     assert stub.tokens == {"Bearer secret"}
-    assert stub.requests[0].startswith("/v1/importing/0?member=")
+    assert len(stub.requests) == 1
+    assert stub.requests[0].startswith("/v1/heartbeats/0?member=")
+    assert stub.frames[0].kind is Kind.IMPORTING
+    assert stub.frames[0].wants_answer
 
 
 async def _live(stub: StubCoordinator, record: GenerationRecord) -> None:

@@ -15,6 +15,7 @@ import yaml
 
 from devcluster import binaries
 from regroup_operator.api.settings import Settings
+from regroup_trainer.system.otlp_settings import OtlpSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts/regroup"
@@ -347,6 +348,23 @@ def test_the_coordinators_of_large_jobs_get_more_unless_all_are_to_get_the_same(
     read = Settings.read(given)
     assert read.coordinators_grow == grows
     assert read.coordinator_resources == Settings.model_fields["coordinator_resources"].default
+
+
+def test_traces_are_sent_only_where_there_is_an_endpoint() -> None:
+    def variables(*settings: str) -> dict[str, str]:
+        (container,) = operator_of(render(*settings))["containers"]
+        return {entry["name"]: entry.get("value", "") for entry in container["env"]}
+
+    assert not [name for name in variables() if "OTLP" in name]
+    assert not [name for name in variables("tracing=null") if "OTLP" in name], "of a former chart"
+    given = variables('tracing.endpoint="http://collector:4318"')
+    assert Settings.read(given).otlp_endpoint == "http://collector:4318"
+    own = OtlpSettings.read(given, "regroup-operator")
+    assert own is not None
+    assert own.url == "http://collector:4318/v1/traces"
+    for wrong in ("collector:4318", "http://me:secret@collector"):
+        flags = ("--set-json", f'tracing.endpoint="{wrong}"')
+        assert helm("template", "regroup", CHART, *flags).returncode != 0
 
 
 def test_the_dashboards_come_as_a_config_map_for_grafanas_sidecar() -> None:

@@ -11,7 +11,7 @@ from soak.allowed_losses import a_copy_lived, newest_left
 from soak.evidence import Hit, Kept, Sample, WholeSnapshot
 from soak.records import Number, Stored
 from soak.replay import Loss
-from tests.support.soak_job import FIRST, SECOND, Written
+from tests.support.soak_job import FIRST, SECOND, Written, line
 
 HOLDERS = (frozenset({"w0", "w1"}), frozenset({"w1", "w2"}), frozenset({"w2", "w0"}))
 """Three shards, each on two workers."""
@@ -130,6 +130,30 @@ def test_faults_of_a_recovery_that_takes_long_explain_what_it_lost(written: Writ
         excused=((10.0, 210.0),),
     )
     assert written.verdict().is_clean, written.verdict()
+
+
+@pytest.mark.parametrize(("checkpoint_steps", "over"), [(5, 0), (4, 2)])
+def test_a_job_of_which_nothing_is_left_begins_anew_if_no_checkpoint_was_due(
+    checkpoint_steps: int, over: int, written: Written
+) -> None:
+    written.links[1]["resumed_from_step"] = 0
+    written.second[:0] = [line(step, SECOND) for step in range(1, 9)]
+    all_ranks = hit(10.0, 0, 1, 2)
+    written.change(copy_size=1, snapshot_steps=1, checkpoint_steps=checkpoint_steps)
+    written.change(hits=(all_ranks,), kept=(kept(9),))
+    verdict = written.verdict()
+    assert (verdict.lost_whole_copies, verdict.lost_over_interval) == (0, over)
+
+
+def test_where_all_copies_died_no_step_before_the_newest_checkpoint_may_be_lost(
+    written: Written,
+) -> None:
+    written.links[1]["from_checkpoint"] = True
+    written.change(copy_size=1, checkpoint_steps=8, hits=(hit(10.0, 0, 1, 2),))
+    written.change(kept=(kept(10, checkpoints=(8,)),))
+    assert written.verdict().is_clean, written.verdict()
+    written.change(kept=(kept(10, checkpoints=(8, 9)),))
+    assert written.verdict().lost_over_interval == 1
 
 
 def test_a_script_of_torchrun_saves_before_it_goes_on(written: Written) -> None:

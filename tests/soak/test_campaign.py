@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from soak import evidence, reference
-from soak.campaign import SETTLED_SECONDS, Campaign, rest_of_pause
+from soak import campaign as campaigning
+from soak import evidence, reference, watch
+from soak.aim import Aim, Missed, Struck
+from soak.campaign import SETTLED_SECONDS, Campaign, felt_by_jobs, rest_of_pause
 from soak.checker import judge
+from soak.draw import Episode, Fault
 from soak.reference import Reference
 from soak.site import Job, Site
 from soak.watch import Watch
 from tests.support.soak_job import Written
+from tests.support.soak_site import FakeJob, FakeSite
 
 
 @pytest.mark.parametrize(
@@ -25,6 +30,87 @@ def test_the_time_in_which_jobs_were_seen_whole_is_part_of_the_pause_before_a_fa
 ) -> None:
     assert SETTLED_SECONDS == 4.0
     assert rest_of_pause(pause, whole) == rest
+
+
+def made(tmp_path: Path) -> Campaign:
+    """A campaign that has not begun."""
+    site = cast(Site, FakeSite())
+    return Campaign(site, tmp_path / "seed-7.jsonl", print, Reference(site, print))
+
+
+def struck_by(
+    campaign: Campaign, kind: str, monkeypatch: pytest.MonkeyPatch, outcome: Struck | Missed
+) -> None:
+    """One fault of this kind, meant for the first of two jobs."""
+
+    def strike(_aim: Aim, _fault: Fault) -> Struck:
+        if isinstance(outcome, Missed):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(campaigning, "strike", strike)
+    monkeypatch.setattr(watch, "memory", lambda *_: [])
+    monkeypatch.setattr(campaigning, "are_whole", lambda _jobs: True)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    jobs = FakeJob("w0", "w1", name="first"), FakeJob("v0", name="second")
+    campaign._fault(cast(tuple[Job, ...], jobs), Fault(1, kind, 0, 0.5, 1.0, 5.0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "excused", "felt"),
+    [
+        ("all-nodes-power-cut", ["first", "second"], ["first", "second"]),
+        ("overload", [], ["first", "second"]),
+        ("volume-away", ["first"], ["first"]),
+        ("volume-errors", ["first"], ["first"]),
+        ("volume-full", [], ["first"]),
+        ("rank-killed", [], ["first"]),
+    ],
+)
+def test_the_clock_of_a_job_stands_while_nobody_can_expect_steps_of_it(
+    kind: str,
+    excused: list[str],
+    felt: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    campaign = made(tmp_path)
+    struck_by(campaign, kind, monkeypatch, Struck("it is gone"))
+    assert [name for name, _, _ in campaign.excused] == excused
+    assert campaign.tried == [(name, kind) for name in felt]
+    assert [fault["proof"] for fault in campaign.unjudged] == ["it is gone"]
+
+
+def test_a_power_cut_of_all_nodes_hits_all_ranks_of_all_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = made(tmp_path)
+    struck_by(campaign, "all-nodes-power-cut", monkeypatch, Struck("off", nodes=("n1", "n2")))
+    assert [(name, {*hit.ranks}, {*hit.pods}) for name, hit in campaign.hits] == [
+        ("first", {0, 1}, {"w0", "w1"}),
+        ("second", {0}, {"v0"}),
+    ]
+
+
+def test_a_fault_that_did_not_strike_is_kept_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = made(tmp_path)
+    struck_by(campaign, "rank-killed", monkeypatch, Missed("rank 0 has no process in w0"))
+    (missed,) = campaign.missed
+    assert (missed["kind"], missed["missed"]) == ("rank-killed", "rank 0 has no process in w0")
+    assert missed["time"] > 0
+    assert not campaign.unjudged
+    assert campaign.tried == [("first", "rank-killed")], "it may have done something all the same"
+
+
+def test_a_job_is_made_for_the_faults_that_it_is_to_feel() -> None:
+    kinds = (("rank-killed", 0), ("rank-out-of-memory", 1), ("overload", 1))
+    faults = tuple(Fault(number, kind, job, 0, 0, 0) for number, (kind, job) in enumerate(kinds))
+    assert felt_by_jobs(Episode(("ddp", "fsdp"), faults)) == [
+        ["rank-killed", "overload"],
+        ["rank-out-of-memory", "overload"],
+    ]
 
 
 class Ended:

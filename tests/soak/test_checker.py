@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from soak import checker, records
-from soak.checker import Memory, memory_growth
 from soak.evidence import Kept, Sample, WholeSnapshot
 from soak.pod_states import TAKEN, UNSEEN, PodLook
 from soak.records import Line, Stored
@@ -278,30 +277,37 @@ def test_two_pods_of_a_worker_are_found_unless_one_has_ended(written: Written) -
     assert not written.verdict().is_clean
 
 
-def test_memory_growth_is_one_slope_of_all_processes_of_a_role_after_the_first_faults() -> None:
-    def size(fault: int) -> float:
-        return 50.0 if fault > 20 else fault
-
-    operator = [Memory("operator", "one", fault, size(fault)) for fault in range(1, 61)]
-    agents = [
-        Memory("worker", f"from fault {first}", fault, first + (fault - first) / 10)
-        for first in range(21, 91, 10)
-        for fault in range(first, first + 10)
-    ]
-    assert memory_growth(operator)["operator"].mebibytes == pytest.approx(0)
-    assert memory_growth([*operator, *agents])["worker"].mebibytes == pytest.approx(10)
-    few = memory_growth([*operator[:30], *agents[:20]])
-    assert {one.mebibytes for one in few.values()} == {None}, "too few to tell"
+def restarted(**counts: int) -> Json:
+    """A status that is right but for these counts."""
+    return {"goodput": {"lostSteps": 2}, "progress": {"step": 14}, "restarts": counts}
 
 
-def test_the_growth_of_a_process_that_has_just_started_does_not_count() -> None:
-    starting = (30.0, 40.0, 48.0, 50.0, 50.0, 50.0)
-    samples = [
-        Memory("worker", f"from fault {first}", first + place, size)
-        for first in range(21, 100, 6)
-        for place, size in enumerate(starting)
-    ]
-    assert memory_growth(samples)["worker"].mebibytes == pytest.approx(0)
+@pytest.mark.parametrize(
+    ("counts", "faults", "explained"),
+    [
+        ({"application": 1}, ("rank-killed",), True),
+        ({"application": 2}, ("rank-killed", "rank-out-of-memory"), True),
+        ({"application": 2}, ("rank-killed", "volume-full", "node-power-cut"), False),
+        ({"application": 1}, ("whole-job-killed", "all-nodes-power-cut"), False),
+        ({"infrastructure": 3, "preemption": 1, "resize": 4}, (), True),
+        ({"hang": 1}, ("node-frozen",), True),
+        ({"hang": 1}, ("volume-silent", "volume-away"), False),
+        ({"application": 1}, None, True),
+    ],
+    ids=str,
+)
+def test_restarts_are_not_counted_as_what_no_fault_explains(
+    counts: dict[str, int], faults: tuple[str, ...] | None, explained: bool, written: Written
+) -> None:
+    written.change(status=restarted(**counts), faults=faults)
+    assert written.verdict().is_clean == explained, written.verdict()
+
+
+def test_a_wrong_count_is_named_with_what_the_faults_allow(written: Written) -> None:
+    written.change(status=restarted(application=2), faults=("rank-killed", "node-power-cut"))
+    assert written.verdict().mismatches == (
+        "status.restarts.application is 2, but no more than 1 of the faults may be counted so",
+    )
 
 
 def test_the_newest_step_is_read_from_the_newest_generation(written: Written) -> None:

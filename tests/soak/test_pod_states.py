@@ -18,6 +18,8 @@ from soak.pod_states import (
 
 CREATED, PLACED = "2026-01-01T00:00:00Z", "2026-01-01T00:00:10Z"
 NEW_YEAR = 1767225600.0
+NO_NODE = "0/3 nodes are available: 1 node(s) had untolerated taint(s)"
+AVOIDED = f"{NO_NODE}, 2 node(s) didn't match Pod's node affinity/selector."
 PLACEMENT = {"conditions": [{"type": "PodScheduled", "lastTransitionTime": PLACED}]}
 Json = dict[str, Any]
 
@@ -27,11 +29,19 @@ def pod(node: str | None, status: Json) -> Json:
     return {"metadata": {"creationTimestamp": CREATED}, "spec": spec, "status": status}
 
 
+def refused(message: str) -> Json:
+    """The status of a pod for which the scheduler found no node."""
+    condition = {"type": "PodScheduled", "status": "False", "message": message}
+    return {"conditions": [{**condition, "lastTransitionTime": CREATED}]}
+
+
 @pytest.mark.parametrize(
     ("described", "seconds", "expected"),
     [
         (pod(None, {}), 4, TAKEN),
         (pod(None, {}), 6, UNPLACED),
+        (pod(None, refused(NO_NODE)), 6, UNPLACED),
+        (pod(None, refused(AVOIDED)), 6, TAKEN),
         (pod("a", PLACEMENT), 14, TAKEN),
         (pod("a", PLACEMENT), 16, UNSEEN),
         (pod("off", PLACEMENT), 16, TAKEN),

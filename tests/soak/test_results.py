@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from soak import results
-from soak.checker import Growth, Verdict
+from soak.checker import Verdict
+from soak.memory_growth import Growth
 
-GROWN = Growth(rise=2.0, spread=100.0, steps=12)
+GROWN = Growth(count=12, total=0.24, squares=0.0048)
 """Too little to tell how fast."""
 
 
@@ -41,8 +41,8 @@ def part(folder: Path, seed: int, *verdicts: Verdict) -> Path:
             "seed": seed,
             "commit": "abc",
             "metrics": figures,
-            "memory": {"operator": asdict(GROWN)},
-            "missed": 1,
+            "memory": results.sums({"operator": GROWN}),
+            "missed": [],
             "faults": faults,
         },
     )
@@ -83,13 +83,33 @@ def test_parts_become_rows_by_seed_with_commit_and_faults(tmp_path: Path) -> Non
     }
 
 
-def test_seeds_are_added_to_those_that_were_merged_and_memory_has_one_slope(tmp_path: Path) -> None:
+def test_seeds_are_added_to_those_that_were_merged_and_their_memory_counts_together(
+    tmp_path: Path,
+) -> None:
     first = results.merge([part(tmp_path, 7)], tmp_path / "first")
     document = json.loads(results.merge([first, part(tmp_path, 12)], tmp_path / "out").read_text())
     found = {(row["case"], row["metric"]): row["median"] for row in document["rows"]}
     assert found["all-seeds", "faults"] == 6
     assert found["all-seeds", "memory_growth_mb"] == pytest.approx(2.0)
     assert ("seed-7", "memory_growth_mb") not in found
+
+
+def test_a_part_with_the_sums_of_former_slopes_keeps_its_figure_and_adds_none(
+    tmp_path: Path,
+) -> None:
+    former = part(tmp_path, 7)
+    written = results.read_part(former)
+    written["metrics"]["memory_growth_mb"] = 6.9
+    written |= {"memory": {"worker": {"rise": 9.0, "spread": 100.0, "steps": 40}}, "missed": 1}
+    results.write_part(former, written)
+    parts = [former, *(part(tmp_path, seed) for seed in (12, 13))]
+    document = json.loads(results.merge(parts, tmp_path / "out").read_text())
+    found = {
+        row["case"]: row["median"]
+        for row in document["rows"]
+        if row["metric"] == "memory_growth_mb"
+    }
+    assert found == {"seed-7": 6.9, "all-seeds": pytest.approx(2.0)}
 
 
 def test_a_seed_that_occurs_twice_is_refused(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
-"""The volume of a soak behaves as a file system, and takes no change while it is read-only."""
+"""The volume of a soak behaves as a file system, and refuses changes or all while it is told to."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,6 +16,10 @@ from devcluster import packages
 from devcluster.progress import silent
 from devcluster.waiting import wait_until
 from soak import volume
+from soak.aim import Missed
+from soak.volume import SoakVolume
+from soak.volume_faults import volume_errors
+from tests.support.soak_site import FakeJob, FakeSite, aim
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system")
 
@@ -26,7 +31,7 @@ def served(tmp_path: Path) -> Iterator[Path]:
     content.mkdir()
     mount.mkdir()
     program = Path(volume.__file__).with_name("volume_server.py")
-    server = subprocess.Popen(["/usr/bin/python3", program, content, mount, tmp_path / "read-only"])
+    server = subprocess.Popen(["/usr/bin/python3", program, content, mount, tmp_path / "refusal"])
     try:
         wait_until(mount.is_mount, 10, "The mount")
         yield mount
@@ -54,7 +59,7 @@ def test_files_are_those_of_the_content(served: Path, tmp_path: Path) -> None:
 def test_an_open_file_too_takes_nothing_while_the_volume_is_read_only(
     served: Path, tmp_path: Path
 ) -> None:
-    flag = tmp_path / "read-only"
+    flag = tmp_path / "refusal"
     with (served / "history").open("ab", buffering=0) as history:
         history.write(b"1")
         flag.touch()
@@ -70,3 +75,36 @@ def test_an_open_file_too_takes_nothing_while_the_volume_is_read_only(
         flag.unlink()
         history.write(b"3")
     assert (served / "history").read_bytes() == b"13"
+
+
+@pytest.mark.parametrize(("choice", "number"), [(0.0, errno.EIO), (0.9, errno.ESTALE)])
+def test_all_that_is_asked_of_a_volume_with_errors_fails_for_open_files_too(
+    choice: float, number: int, served: Path, tmp_path: Path
+) -> None:
+    made = SoakVolume("any", tmp_path / "content", served, tmp_path / "refusal", os.getpid())
+    with (served / "history").open("w+b", buffering=0) as history:
+        history.write(b"1")
+        struck = volume_errors(aim(FakeSite(), FakeJob(volume=made), choice))
+        assert struck.proof.startswith(f"a look at the volume failed: [Errno {number}]")
+        refused: list[Callable[[], object]] = [
+            partial(history.write, b"2"),
+            partial(os.pread, history.fileno(), 1, 0),
+            partial(os.fsync, history.fileno()),
+            (served / "history").read_bytes,
+            (served / "new").touch,
+            served.stat,
+            partial(os.listdir, served),
+        ]
+        for request in refused:
+            with pytest.raises(OSError, match=re.escape(os.strerror(number))):
+                request()
+        struck.undo()
+        history.write(b"3")
+    assert (served / "history").read_bytes() == b"13"
+
+
+def test_a_volume_that_gives_no_error_is_missed(tmp_path: Path) -> None:
+    plain = SoakVolume("any", tmp_path, tmp_path, tmp_path / "refusal", os.getpid())
+    with pytest.raises(Missed, match="gives no error"):
+        volume_errors(aim(FakeSite(), FakeJob(volume=plain)))
+    assert not plain.refusal.exists()

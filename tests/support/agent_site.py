@@ -12,11 +12,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aiohttp.test_utils import TestServer
-
 from regroup_trainer.coordinator.coordinator_status import phase_of
 from regroup_trainer.coordinator.core import Coordinator
-from regroup_trainer.coordinator.server import Server
+from regroup_trainer.coordinator.serving.server import Server
 from regroup_trainer.protocol.environment import AgentEnvironment
 from regroup_trainer.protocol.job_status import CoordinatorPhase
 from tests.support.coordinator_simulation import make_desired
@@ -87,17 +85,15 @@ async def make_site(folder: Path, job: str, **desired: object) -> AsyncIterator[
     )
     core = Coordinator(1, "node-c", desired_job, now, time.time() - now)
     server = Server(core, "s3cret")
-    listener = TestServer(server.application())
-    await listener.start_server()
-    ticking = asyncio.create_task(server.run())
-    site = Site(folder, "s3cret", core, f"http://{listener.host}:{listener.port}")
-    try:
-        yield site
-    finally:
-        for agent in site.agents:
-            agent.kill()
-            agent.wait()
-            assert agent.stderr is not None
-            agent.stderr.close()
-        ticking.cancel()
-        await listener.close()
+    async with server.serve("127.0.0.1", 0) as port:
+        ticking = asyncio.create_task(server.run())
+        site = Site(folder, "s3cret", core, f"http://127.0.0.1:{port}")
+        try:
+            yield site
+        finally:
+            for agent in site.agents:
+                agent.kill()
+                agent.wait()
+                assert agent.stderr is not None
+                agent.stderr.close()
+            ticking.cancel()

@@ -18,9 +18,9 @@ from pydantic import BaseModel
 
 from regroup_trainer.agent.agent_state import AgentState
 from regroup_trainer.checkpoint import lineage
-from regroup_trainer.coordinator import number_files
 from regroup_trainer.coordinator.core import Coordinator
 from regroup_trainer.coordinator.effects import Close, Effect, LookForFormer, ReserveNumber, Send
+from regroup_trainer.coordinator.serving import number_files
 from regroup_trainer.errors import FencedError
 from regroup_trainer.protocol.agent_messages import Hello, Leaving, RankExit
 from regroup_trainer.protocol.config import ParallelismConfig

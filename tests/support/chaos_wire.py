@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pydantic import BaseModel
 
 from regroup_trainer.coordinator.effects import Effect, Send
-from regroup_trainer.coordinator.known_records import KnownRecords
+from regroup_trainer.coordinator.serving.known_records import KnownRecords
 from regroup_trainer.protocol.agent_messages import Hello, ShortHello
 from regroup_trainer.protocol.coordinator_messages import Begin, sent_message
 from regroup_trainer.protocol.generation import RecordPiece, RecordWanted

@@ -26,12 +26,15 @@ AT_ONCE = 8
 
 
 class CoordinatedJobs:
-    """Jobs job0, job1, ..., the coordinators of which are in one other process."""
+    """Jobs job0x1, job1x1, ..., the coordinators of which are in one other process. Those of the
+    next start are job0x2, job1x2, ...: nobody removes here what the former ones owned.
+    """
 
     def __init__(self, namespace: Namespace, fleet: CoordinatorFleet) -> None:
         self.fleet = fleet
         self._namespace = namespace
         self._kubelets = Kubelets(namespace)
+        self._starts = 0
 
     def statuses(self) -> list[Json]:
         """Of all jobs."""
@@ -53,14 +56,20 @@ class CoordinatedJobs:
     def start(self, seconds: float) -> None:
         """Create them, run their coordinators, and wait until each is heard."""
         numbers = range(len(self.fleet.addresses))
-        _at_once(lambda n: self._namespace.create(SPEC, f"job{n}"), numbers)
+        self._starts += 1
+        _at_once(lambda n: self._namespace.create(SPEC, self._name(n)), numbers)
         waiting = dict(enumerate(self.fleet.addresses))
 
         def run_coordinators() -> bool:
             pods = self._kubelets.pods()
-            now = [n for n in waiting if f"job{n}-c1" in pods and f"job{n}-w0-1" in pods]
+            now = [
+                n
+                for n in waiting
+                if f"{self._name(n)}-c1" in pods and f"{self._name(n)}-w0-1" in pods
+            ]
             for number in now:
-                self.fleet.trains(waiting[number], pods[f"job{number}-w0-1"]["metadata"]["uid"])
+                worker = pods[f"{self._name(number)}-w0-1"]
+                self.fleet.trains(waiting[number], worker["metadata"]["uid"])
             _at_once(lambda n: self._run(n, waiting[n]), now)
             for number in now:
                 del waiting[number]
@@ -69,8 +78,32 @@ class CoordinatedJobs:
         wait_until("all coordinators to run", run_coordinators, seconds)
         self.until_each("all jobs to train", is_heard, seconds)
 
+    def _name(self, number: int) -> str:
+        return f"job{number}x{self._starts}"
+
+    def remove_all(self, seconds: float) -> None:
+        """Delete them, and what they own as the garbage collector does; wait until all is gone."""
+        api, namespace = self._namespace.api, self._namespace
+        for number in range(len(self.fleet.addresses)):
+            api.request("DELETE", namespace.jobs(self._name(number)))
+        wait_until("all jobs to be gone", lambda: not self.statuses(), seconds)
+        for path in (*map(namespace.core, ("pods", "services", "secrets")), *self._owned_elsewhere):
+            for name in self._names(path):
+                api.request("DELETE", f"{path}/{name}?gracePeriodSeconds=0")
+        wait_until("all pods to be gone", lambda: not self._kubelets.pods(), seconds)
+
+    @property
+    def _owned_elsewhere(self) -> list[str]:
+        kinds = ("networking.k8s.io/v1", "networkpolicies"), ("policy/v1", "poddisruptionbudgets")
+        return [f"/apis/{group}/namespaces/{self._namespace.name}/{kind}" for group, kind in kinds]
+
+    def _names(self, path: str) -> list[str]:
+        """Of the objects at a path that belong to jobs."""
+        found = self._namespace.api.list_all(path)
+        return [one["metadata"]["name"] for one in found if one["metadata"].get("ownerReferences")]
+
     def _run(self, number: int, address: str) -> None:
-        self._kubelets.run(f"job{number}-c1", NODES[number % len(NODES)], address)
+        self._kubelets.run(f"{self._name(number)}-c1", NODES[number % len(NODES)], address)
 
 
 def is_heard(status: Json) -> bool:

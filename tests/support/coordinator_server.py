@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from regroup_trainer.coordinator.core import Coordinator
-from regroup_trainer.coordinator.server import Server
+from regroup_trainer.coordinator.serving.server import Server
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from tests.support.coordinator_simulation import make_desired

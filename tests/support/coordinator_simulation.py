@@ -11,7 +11,14 @@ from typing import Any, Literal
 
 from regroup_trainer.agent.agent_state import AgentState
 from regroup_trainer.coordinator.core import Coordinator
-from regroup_trainer.coordinator.effects import Close, Effect, LookForFormer, ReserveNumber, Send
+from regroup_trainer.coordinator.effects import (
+    Close,
+    Effect,
+    LookForCheckpoint,
+    LookForFormer,
+    ReserveNumber,
+    Send,
+)
 from regroup_trainer.protocol.agent_messages import HeldSnapshots, Leaving, RankExit, Stack
 from regroup_trainer.protocol.config import ParallelismConfig, TrainConfig, TrainingConfig
 from regroup_trainer.protocol.coordinator_messages import (
@@ -172,6 +179,8 @@ class Job:
     """The step whose state each generation began with."""
     saved_step: int = 0
     """Step of the newest checkpoint on the volume."""
+    checkpoints: set[int] = field(default_factory=set)
+    """Steps whose checkpoint the coordinator finds on the volume."""
     history_end: HistoryEnd | None = None
     """What a rank 0 that restores its state reads in the history on the volume."""
     lineage: GenerationNumber | None = None
@@ -434,6 +443,9 @@ class Job:
                     if self.lineage is not None and self.lineage.term < term:
                         size = self.history_bytes
                         self._do(self.core.on_former(self.lineage, size, self.now))
+                case LookForCheckpoint(request, step):
+                    found = step in self.checkpoints
+                    self._do(self.core.on_checkpoint_looked_for(request, found, self.now))
                 case Close(member):
                     if (agent := self.agents.get(member)) is not None:
                         agent.connected = False

@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 from devcluster import binaries
-from devcluster.processes import cpu_seconds
+from devcluster.processes import cpu_seconds, memory_mib
 from regroup.local.processes import free_port
 from regroup_trainer.protocol.job_status import MemberStatus
 from tests.support.kube_api import ROOT, Api, Json, Namespace
@@ -120,6 +120,11 @@ class OperatorProcess:
         """CPU time that it has used since its last start."""
         assert self._process is not None
         return cpu_seconds(self._process.pid)
+
+    def memory_mib(self) -> float:
+        """The memory that it has in use."""
+        assert self._process is not None
+        return memory_mib(self._process.pid)
 
     def _healthy(self) -> bool:
         assert self._process is not None

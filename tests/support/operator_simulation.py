@@ -12,7 +12,7 @@ from typing import Any
 
 from regroup_operator.api import names
 from regroup_operator.api.spec_reader import parse_spec
-from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.status import CHECKPOINT_REQUEST, RESTART_REQUEST, TrainingJobStatus
 from regroup_operator.decide.plan import (
     MESSAGE_LIMIT,
     Action,
@@ -44,7 +44,14 @@ from regroup_operator.observe.observed import (
 from regroup_operator.render.torchrun_commands import nnodes
 from regroup_trainer.protocol.desired import CoordinatorContact
 from regroup_trainer.protocol.generation import GenerationNumber
-from regroup_trainer.protocol.job_status import CoordinatorStatus, MemberStatus, Outcome, Waiting
+from regroup_trainer.protocol.job_status import (
+    CoordinatorStatus,
+    MemberStatus,
+    Outcome,
+    RequestAnswer,
+    Waiting,
+)
+from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.rank_messages import Progress
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
@@ -144,6 +151,15 @@ class Simulation:
     address: str = "198.19.0.1"
     """That the next Service gets."""
     revision: int = 1
+    request: str = ""
+    """The annotation that asks for a checkpoint."""
+    answer: RequestAnswer | None = None
+    """What the coordinator says of a request."""
+    restart: str = ""
+    """The annotation that asks for a restart."""
+    restart_answer: RequestAnswer | None = None
+    protocol: int = PROTOCOL_VERSION
+    """Of the coordinator."""
     deleted: bool = False
     now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     created: list[str] = field(default_factory=list)
@@ -166,6 +182,8 @@ class Simulation:
             spec=parse_spec(self.spec),
             status=self.status,
             launcher=self.spec.get("launcher", "regroup"),
+            checkpoint_request=self.request,
+            restart_request=self.restart,
         )
 
     def observed(self) -> Observed:
@@ -356,6 +374,9 @@ class Simulation:
             world_size=len(reporting) if enough else 0,
             progress=_progress(pod.term) if enough else None,
             outcome=self.outcome,
+            protocol=self.protocol,
+            checkpoint_answer=self.answer,
+            restart_answer=self.restart_answer,
             waiting=ELSEWHERE if self.trains_elsewhere else None,
         )
         lost = {uid: (self.now - since).total_seconds() for uid, since in self.silent_since.items()}
@@ -386,6 +407,13 @@ class Simulation:
     def _exists(self, uid: str) -> bool:
         return any(pod.uid == uid for pod in self.pods.values())
 
+    def _take_desired(self) -> None:
+        self.revision, job = self.generation, self.job()
+        if request := job.open_request(CHECKPOINT_REQUEST):
+            self.answer = RequestAnswer(request=request)
+        if request := job.open_request(RESTART_REQUEST):
+            self.restart_answer = RequestAnswer(request=request)
+
     def _do(self, action: Action) -> None:
         match action:
             case EnsureAccess() | EnsureToken():
@@ -415,7 +443,7 @@ class Simulation:
             case DeletePod(pod):
                 self._delete(pod, force=action.force)
             case PutDesired():
-                self.revision = self.generation
+                self._take_desired()
             case DeleteJob():
                 self.deleted = True
 

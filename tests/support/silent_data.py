@@ -1,38 +1,49 @@
-"""A rank whose training data does not come for a while, as from an NFS server that hangs, or gives
-errors on a soft mount.
+"""A rank whose volume gives nothing for a while, as an NFS server that hangs, or errors on a soft
+mount: no samples, no training data to open, or no checkpoint.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from regroup_trainer.data.dataset import Arrays
-from regroup_trainer.data.order_arrays import Ids
+from regroup_trainer.checkpoint.load import CheckpointReader
+from regroup_trainer.data import files
 from regroup_trainer.data.sequences import Sequences
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.rank import rank_process
 from tests.support.waiting import wait_until
 
-SILENT = "silent"
-"""While this file is in the job's directory, no sample can be read."""
-FAILING = "failing"
-"""While this file is there, reading gives an error."""
+SILENT, FAILING = "silent", "failing"
+"""While such a file is in the job's directory, reading what its name says waits, or gives an error:
+`samples-silent`.
+"""
+SAMPLES, OPENING, CHECKPOINT = "samples", "opening", "checkpoint"
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
-    """Train; who reads a sample waits, or fails, as long as one of the files is there."""
-    plain = Sequences.read_training
+    """Train; reading fails as long as one of the files is there."""
     directory = Path(assignment.record.desired.directory)
-    silent, failing = directory / SILENT, directory / FAILING
 
-    def read(self: Sequences, ids: Ids) -> Arrays:
-        wait_until("the data", lambda: not silent.exists(), 250.0, every=0.05)
-        if failing.exists():
-            raise OSError(errno.EIO, os.strerror(errno.EIO), "/data/train.bin")
-        return plain(self, ids)
+    def unsteady(what: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+        silent, failing = (directory / f"{what}-{how}" for how in (SILENT, FAILING))
 
-    Sequences.read_training = read  # type: ignore[method-assign]
+        def read(*arguments: Any) -> Any:
+            wait_until("the volume", lambda: not silent.exists(), 250.0, every=0.05)
+            if failing.exists():
+                raise OSError(errno.EIO, os.strerror(errno.EIO), f"/data/{what}.bin")
+            return plain(*arguments)
+
+        return read
+
+    for what, owner, name in (
+        (SAMPLES, Sequences, "read_training"),
+        (OPENING, files, "open_file"),
+        (CHECKPOINT, CheckpointReader, "read_data"),
+    ):
+        setattr(owner, name, unsteady(what, getattr(owner, name)))
     return rank_process.run(assignment, channel)

@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from regroup_trainer.protocol.channel import Channel
-from regroup_trainer.protocol.generation import GenerationRecord
-from regroup_trainer.protocol.rank_messages import RankReport
+from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord
+from regroup_trainer.protocol.rank_messages import Busy, RankReport, VolumeProblem
 from regroup_trainer.recovery import volume_access
 from regroup_trainer.recovery.volume_access import VolumeAccess
 
@@ -25,6 +25,15 @@ class NotedReports:
 
     def send(self, report: RankReport) -> None:
         self.reports.append(report)
+
+    @property
+    def problems(self) -> list[VolumeProblem]:
+        """Those of the volume, as they were reported."""
+        waits = [report for report in self.reports if isinstance(report, Busy)]
+        return [report.volume for report in waits if report.volume is not None]
+
+    def when_over(self, generation: GenerationNumber, act: Callable[[], None]) -> None:
+        """Nobody is called: who needs it asks."""
 
     def is_over(self) -> bool:
         return self.over

@@ -37,7 +37,7 @@ from regroup_trainer.protocol.environment import RANK_ENTRY
 from regroup_trainer.system.child_process import die_with_parent
 
 AGENT = "regroup_trainer.agent"
-COORDINATOR = "regroup_trainer.coordinator"
+COORDINATOR_PROCESS = "regroup_trainer.coordinator.serving.coordinator_process"
 TORCHRUN = "torch.distributed.run"
 _LONGEST = 1 << 17
 """Bytes of a request."""
@@ -305,7 +305,7 @@ def _be_template(orders: socket.socket, parent: int) -> int:
 
 def main() -> None:
     """Import what coordinators, agents, ranks and torchrun need, then fork."""
-    for module in (f"{AGENT}.__main__", f"{AGENT}.agent", f"{COORDINATOR}.__main__", TORCHRUN):
+    for module in (f"{AGENT}.agent", COORDINATOR_PROCESS, TORCHRUN):
         importlib.import_module(module)
     template.preload(RANK_ENTRY)
     gc.collect()

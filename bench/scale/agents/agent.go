@@ -20,8 +20,9 @@ const (
 
 // Agent is one agent with its ranks.
 type Agent struct {
-	group  *Group
-	filled chan struct{}
+	group    *Group
+	filled   chan struct{}
+	patience Patience // with the coordinator that answers connections
 
 	mu     sync.Mutex
 	hello  Hello
@@ -62,8 +63,11 @@ func (a *Agent) run() {
 
 // connectOnce serves a connection to its end, and returns whether the agent was welcomed.
 func (a *Agent) connectOnce() (welcomed bool) {
-	socket, err := dial(a.group.Address, "/v1/agent", a.group.Token, &a.group.traffic)
+	socket, err := dial(a.group.Address, "/v1/agent", a.group.Token, &a.group.traffic, a.patience.factor())
 	if err != nil {
+		if isLate(err) {
+			a.patience.note(true)
+		}
 		return false
 	}
 	defer socket.close()
@@ -75,6 +79,9 @@ func (a *Agent) connectOnce() (welcomed bool) {
 	line := &Line{agent: a, socket: socket}
 	for {
 		message, err := socket.next(beginning, a.group.knows)
+		if err != nil && (isLate(err) || welcomed) {
+			a.patience.note(isLate(err))
+		}
 		if err != nil || line.receive(message) != nil {
 			break
 		}

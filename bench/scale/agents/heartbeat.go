@@ -2,21 +2,42 @@ package main
 
 import (
 	"bufio"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"time"
 )
 
-const retrySeconds = 1.0
+const (
+	retrySeconds  = 1.0
+	againSeconds  = 0.1
+	answerSeconds = 1.0 // least time between two frames that want an answer
 
-// Heartbeats are those of one agent: one request after another on a connection that is kept.
+	frameBytes = 16
+	importing  = 1
+	alive      = 2
+	unknown    = 4
+)
+
+var (
+	errNoUpgrade = errors.New("the coordinator takes no frames")
+	errNoAnswer  = errors.New("no answer to a heartbeat")
+)
+
+// Heartbeats are those of one agent: frames on a connection that is kept.
 type Heartbeats struct {
-	agent *Agent
-	conn  net.Conn
-	in    *bufio.Reader
+	agent     *Agent
+	conn      net.Conn
+	in        *bufio.Reader
+	connected float64
+	patience  Patience
+	asked     float64 // when a frame wanted an answer for the last time
+	awaits    bool    // that answer has not come
 }
 
 // run sends heartbeats until the agent is gone. The first one says that torch is being imported. Pods
@@ -24,48 +45,109 @@ type Heartbeats struct {
 func (h *Heartbeats) run() {
 	defer h.disconnect()
 	time.Sleep(seconds(rand.Float64() * heartbeatSeconds))
-	group := h.agent.group
-	path := fmt.Sprintf("/v1/importing/%d?member=%s", h.agent.hello.index, h.agent.hello.member)
+	kind, delay := byte(importing), 0.0
 	for !h.agent.isGone() {
-		interval, begun := h.agent.interval(), monotonic()
-		err := h.beat(path, interval)
-		group.traffic.lag(monotonic() - begun)
+		interval := h.agent.interval()
 		pause := interval
-		if err != nil {
+		if h.beat(kind, delay, interval) != nil {
 			h.disconnect()
 			pause = math.Min(interval, retrySeconds)
 		}
-		due := monotonic() + pause
-		time.Sleep(seconds(pause))
-		path = fmt.Sprintf("/v1/heartbeat/%s?delay=%.3f", h.agent.hello.member, monotonic()-due)
+		due := h.await(monotonic() + pause)
+		kind, delay = alive, monotonic()-due
 	}
 }
 
-func (h *Heartbeats) beat(path string, interval float64) error {
-	group, timeout := h.agent.group, seconds(math.Max(1, interval))
+func (h *Heartbeats) beat(kind byte, delay, interval float64) error {
+	patience, now := math.Max(1, interval), monotonic()
+	if h.awaits && now-h.asked >= patience*h.patience.factor() {
+		h.agent.group.traffic.lag(now - h.asked)
+		h.patience.note(true)
+		return errNoAnswer
+	}
 	if h.conn == nil {
-		raw, err := net.DialTimeout("tcp", group.Address, timeout)
-		if err != nil {
+		if err := h.connect(patience); err != nil {
 			return err
 		}
-		h.conn = counted{raw, &group.traffic}
-		h.in = bufio.NewReaderSize(h.conn, 512)
 	}
-	h.conn.SetDeadline(time.Now().Add(timeout))
-	_, err := fmt.Fprintf(h.conn, "POST %s HTTP/1.1\r\nHost: %s\r\nAccept-Encoding: identity\r\n"+
-		"Authorization: Bearer %s\r\nContent-Length: 0\r\n\r\n", path, group.Address, group.Token)
+	wants := !h.awaits && now-h.asked >= answerSeconds
+	var frame [frameBytes]byte
+	frame[0] = kind
+	if wants {
+		frame[1], h.asked, h.awaits = 1, now, true
+	}
+	binary.BigEndian.PutUint32(frame[4:], uint32(max(0, delay)*1000))
+	binary.BigEndian.PutUint64(frame[8:], uint64(now*1e9))
+	h.conn.SetWriteDeadline(time.Now().Add(seconds(patience)))
+	_, err := h.conn.Write(frame[:])
+	return err
+}
+
+func (h *Heartbeats) connect(patience float64) error {
+	group := h.agent.group
+	raw, err := net.DialTimeout("tcp", group.Address, seconds(patience))
 	if err != nil {
 		return err
 	}
-	answer, err := http.ReadResponse(h.in, &http.Request{Method: http.MethodPost})
+	h.conn = counted{raw, &group.traffic}
+	h.in = bufio.NewReaderSize(h.conn, 512)
+	h.conn.SetDeadline(time.Now().Add(seconds(patience * h.patience.factor())))
+	_, err = fmt.Fprintf(h.conn, "GET /v1/heartbeats/%d?member=%s HTTP/1.1\r\nHost: %s\r\n"+
+		"Accept-Encoding: identity\r\nAuthorization: Bearer %s\r\nConnection: Upgrade\r\n"+
+		"Upgrade: regroup-heartbeats\r\n\r\n", h.agent.hello.index, h.agent.hello.member,
+		group.Address, group.Token)
 	if err != nil {
 		return err
 	}
-	answer.Body.Close()
-	if answer.StatusCode == http.StatusNotFound {
+	answer, err := http.ReadResponse(h.in, nil)
+	if err == nil && answer.StatusCode != http.StatusSwitchingProtocols {
+		err = errNoUpgrade
+	}
+	h.connected = monotonic()
+	if err == nil || isLate(err) {
+		h.patience.note(err != nil)
+	}
+	return err
+}
+
+// await reads answers until the next heartbeat is due. It returns when that is: sooner, where the
+// connection ends.
+func (h *Heartbeats) await(due float64) float64 {
+	for h.conn != nil {
+		left := due - monotonic()
+		if left <= 0 {
+			return due
+		}
+		h.conn.SetReadDeadline(time.Now().Add(seconds(left)))
+		answer, err := h.in.Peek(frameBytes)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return due
+		}
+		if err != nil {
+			pause := retrySeconds
+			if monotonic()-h.connected > retrySeconds {
+				pause = againSeconds
+			}
+			h.disconnect()
+			due = math.Min(due, monotonic()+pause)
+			break
+		}
+		h.handle(answer)
+		h.in.Discard(frameBytes)
+	}
+	time.Sleep(seconds(due - monotonic()))
+	return due
+}
+
+func (h *Heartbeats) handle(answer []byte) {
+	if sent := float64(binary.BigEndian.Uint64(answer[8:])) / 1e9; h.awaits {
+		h.agent.group.traffic.lag(monotonic() - sent)
+		h.awaits = false
+		h.patience.note(false)
+	}
+	if answer[0] == unknown {
 		h.agent.reconnect()
 	}
-	return nil
 }
 
 func (h *Heartbeats) disconnect() {
@@ -73,4 +155,5 @@ func (h *Heartbeats) disconnect() {
 		h.conn.Close()
 		h.conn = nil
 	}
+	h.awaits = false
 }

@@ -61,7 +61,7 @@ func restored(record *Record, rank, step int) string {
 		source = fmt.Sprintf(`"restored_from":"%s",`, record.RestoredFrom)
 	}
 	return report("restored", record.Number, rank, fmt.Sprintf(`"step":%d,%s"seconds":0.123456789,`+
-		`"parameters":7000000000,"attention":"flash"`, step, source))
+		`"join_seconds":0.1,"parameters":7000000000,"attention":"flash"`, step, source))
 }
 
 func helloRestored(record *Record, rank, step int) string {
@@ -70,8 +70,8 @@ func helloRestored(record *Record, rank, step int) string {
 		source = strconv.Quote(record.RestoredFrom)
 	}
 	return inHello("restored", record.Number, rank, fmt.Sprintf(`"step":%d,"restored_from":%s,`+
-		`"path":null,"skipped":[],"seconds":0.123456789,"parameters":7000000000,"attention":"flash",`+
-		`"total_steps":null,"fallback_reason":"","history_end":null`, step, source))
+		`"path":null,"skipped":[],"seconds":0.123456789,"join_seconds":0.1,`+
+		`"parameters":7000000000,"attention":"flash","total_steps":null,"fallback_reason":"","history_end":null`, step, source))
 }
 
 // Step is one that all ranks have made, and when.

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	connectSeconds = 2.0
-	pingSeconds    = 2.0
-	pongSeconds    = pingSeconds / 2
+	connectSeconds  = 2.0
+	pingSeconds     = 2.0
+	patienceOfPings = 4
 
 	text    = 1
 	closing = 8
@@ -32,19 +32,21 @@ var errNoMessage = errors.New("not a whole message in one frame")
 type Socket struct {
 	conn    net.Conn
 	in      *bufio.Reader
-	live    bool // after the handshake, which has a deadline of its own
+	live    bool    // after the handshake, which has a deadline of its own
+	pings   float64 // seconds between pings
 	writing sync.Mutex
 }
 
-// dial connects and upgrades. As the agent does, it gives up after two seconds.
-func dial(address, path, token string, traffic *Traffic) (*Socket, error) {
-	until := time.Now().Add(seconds(connectSeconds))
+// dial connects and upgrades. As the agent does, it gives up after two seconds, or has more patience.
+func dial(address, path, token string, traffic *Traffic, patience float64) (*Socket, error) {
+	until := time.Now().Add(seconds(connectSeconds * (1 + patience)))
 	raw, err := net.DialTimeout("tcp", address, seconds(connectSeconds))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("nobody is there: %v", err)
 	}
 	raw.SetDeadline(until)
-	socket := &Socket{conn: counted{raw, traffic}}
+	pings := pingSeconds * max(1, patience/patienceOfPings)
+	socket := &Socket{conn: counted{raw, traffic}, pings: pings}
 	socket.in = bufio.NewReader(watched{socket})
 	if err := socket.upgrade(address, path, token); err != nil {
 		raw.Close()
@@ -70,7 +72,7 @@ func (s *Socket) upgrade(address, path, token string) error {
 }
 
 // watched reads from a socket. It sends a ping after two seconds without a byte, and gives up after
-// another one.
+// another one, or has more patience.
 type watched struct{ socket *Socket }
 
 func (w watched) Read(into []byte) (int, error) {
@@ -78,7 +80,7 @@ func (w watched) Read(into []byte) (int, error) {
 	if !w.socket.live {
 		return conn.Read(into)
 	}
-	for patience, pinged := pingSeconds, false; ; patience, pinged = pongSeconds, true {
+	for patience, pinged := w.socket.pings, false; ; patience, pinged = w.socket.pings/2, true {
 		conn.SetReadDeadline(time.Now().Add(seconds(patience)))
 		count, err := conn.Read(into)
 		if !errors.Is(err, os.ErrDeadlineExceeded) || pinged {

@@ -38,12 +38,12 @@ from regroup.cli.cluster_options import ChosenCluster, Verb, job_argument, note,
 def bundle(
     cluster: ChosenCluster, name: str, file: Path | None, tail: int, operator_namespace: str
 ) -> None:
-    """Pack status, events, logs and versions for a ticket.
+    """Pack what a ticket needs, from status to stacks.
 
     Secrets are not read. Values of variables, and what looks like a password or
     token in texts, are replaced. Look through the archive before you send it.
     """
-    from regroup.kubernetes.bundle import Bundle
+    from regroup.diagnosis.bundle import Bundle
 
     now = datetime.now(UTC)
     collected = Bundle(cluster.api, cluster.namespace, name)

@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from regroup.cli.checkpoint_command import checkpoint, require
+from regroup.cli.convert_command import convert
 from regroup.cli.kubectl_trainingjob import trainingjob
 from regroup.cli.manifest import Document
 from regroup.cli.plan_command import plan_command
@@ -48,6 +49,7 @@ def main() -> None:
 main.add_command(plan_command)
 main.add_command(checkpoint)
 main.add_command(validate)
+main.add_command(convert)
 main.add_command(trainingjob)
 
 

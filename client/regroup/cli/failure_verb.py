@@ -1,4 +1,4 @@
-"""`simulate-failure`: kills pods of a job, after a question."""
+"""`simulate-failure`: kills a rank or pods of a job, after a question."""
 
 from __future__ import annotations
 
@@ -19,31 +19,41 @@ if TYPE_CHECKING:
     "simulate-failure",
     cls=Verb,
     examples=(
+        "kubectl trainingjob simulate-failure gpt --rank 3",
         "kubectl trainingjob simulate-failure gpt --pod gpt-w1-1",
         "kubectl trainingjob simulate-failure gpt --node n2 --yes",
     ),
 )
 @job_argument()
+@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="The process of this rank.")
 @click.option("--pod", metavar="NAME", help="This pod of the job: a worker, or its coordinator.")
 @click.option("--node", metavar="NAME", help="All pods of the job on this node.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @on_cluster
 def simulate_failure(
-    cluster: ChosenCluster, name: str, pod: str | None, node: str | None, yes: bool
+    cluster: ChosenCluster,
+    name: str,
+    rank: int | None,
+    pod: str | None,
+    node: str | None,
+    yes: bool,
 ) -> None:
-    """Kill pods of a job, to see how it recovers.
+    """Kill a rank or pods of a job, to see how it recovers.
 
-    It says which, and asks. Pods are deleted by force, as if they were lost: no
-    rank can save first. Nothing else on a node is touched. Then watch the job
-    with `status -w` and `timeline`.
+    It says which, and asks. Ranks get SIGKILL. Pods are deleted by force, as if
+    they were lost: no rank can save first. Nothing else on a node is touched.
+    Then watch the job with `status -w` and `timeline`.
     """
     from regroup.kubernetes.job_record import read_job
     from regroup.kubernetes.pod_record import read_pods
 
-    if (pod is None) == (node is None):
-        raise click.UsageError("give --pod or --node")
+    if sum(given is not None for given in (rank, pod, node)) != 1:
+        raise click.UsageError("give one of --rank, --pod and --node")
     job = read_job(cluster.api.job(cluster.namespace, name))
     pods = read_pods(cluster.api.pods(cluster.namespace, name))
+    if rank is not None:
+        _fail_rank(cluster, job, pods, rank, yes)
+        return
     chosen = [one for one in pods if one.name == pod or (node is not None and one.node == node)]
     if not chosen:
         what = f"pod {pod}" if node is None else f"pod on node {node}"
@@ -56,6 +66,27 @@ def simulate_failure(
     for one in chosen:
         cluster.api.delete_pod(cluster.namespace, one.name)
         click.echo(f"pod {one.name} deleted")
+
+
+def _fail_rank(
+    cluster: ChosenCluster, job: JobRecord, pods: Sequence[PodRecord], rank: int, yes: bool
+) -> None:
+    from regroup.diagnosis.rank_kill import kill_rank, pod_of_rank
+
+    pod = pod_of_rank(job, pods, rank)
+    if pod is None:
+        raise click.ClickException(
+            f"no pod of {job.name} is known to run rank {rank} (of {job.status.world_size}): give "
+            "--pod"
+        )
+    click.echo(
+        f"This kills the process of rank {rank} in pod {pod.name} on {pod.node or 'no node'} by "
+        "SIGKILL.\nIt counts as a failure of the program (spec.restartPolicy.maxRestarts)."
+    )
+    if not yes:
+        click.confirm("Kill it?", abort=True)
+    killed = kill_rank(cluster.api, cluster.namespace, pod, rank)
+    click.echo(f"rank {rank} killed: process {', '.join(map(str, killed))} of pod {pod.name}")
 
 
 def _announcement(job: JobRecord, chosen: Sequence[PodRecord]) -> list[str]:

@@ -16,8 +16,11 @@ from regroup.cli.bundle_verb import bundle
 from regroup.cli.change_verbs import resume, scale, submit, suspend
 from regroup.cli.cluster_options import Verb, cluster_flags
 from regroup.cli.completion_verb import completion
+from regroup.cli.debug_verb import debug
+from regroup.cli.doctor_verb import doctor
 from regroup.cli.explain_verbs import logs, timeline, why
 from regroup.cli.failure_verb import simulate_failure
+from regroup.cli.request_verbs import checkpoint, restart
 from regroup.cli.show_verbs import describe, get, status, top
 from regroup.cli.validate_command import validate_files
 
@@ -84,8 +87,8 @@ def trainingjob(ctx: click.Context, /, **chosen: Any) -> None:
 
 
 for verb in (
-    submit, get, status, describe, logs, why, timeline, top, scale, suspend, resume,
-    bundle, simulate_failure, validate_files, completion,
+    submit, get, status, describe, logs, why, timeline, top, debug, scale, suspend, resume,
+    restart, checkpoint, bundle, simulate_failure, doctor, validate_files, completion,
 ):  # fmt: skip
     trainingjob.add_command(verb)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,18 +53,32 @@ def read_documents(file: Path) -> list[Document]:
     """All non-empty documents of a file. Raises ManifestError when it is not YAML, or stands for
     more than can be checked (`bounded_yaml`), and OSError when it cannot be read.
     """
+    return parse_documents(file, read_text(file))
+
+
+def read_text(file: Path) -> str:
+    """The text of a file; `-` is standard input. Raises ManifestError when it is too long or not
+    in UTF-8, and OSError when it cannot be read.
+    """
     shown = click.format_filename(file)
-    with file.open("rb") as stream:
+    with sys.stdin.buffer if str(file) == "-" else file.open("rb") as stream:
         content = stream.read(SIZE_LIMIT + 1)
     if len(content) > SIZE_LIMIT:
         raise ManifestError(f"{shown}: has more than {SIZE_LIMIT} bytes: give the file of a job")
     try:
-        return list(_documents(file, content.decode()))
+        return content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ManifestError(f"{shown}:{line}: no text in UTF-8: save the file as UTF-8") from None
+
+
+def parse_documents(file: Path, text: str) -> list[Document]:
+    """All non-empty documents of a text. Raises ManifestError, which names the file."""
+    try:
+        return list(_documents(file, text))
     except yaml.YAMLError as error:
         line, problem = explain(error)
+        shown = click.format_filename(file)
         raise ManifestError(f"{shown}:{line}: cannot be read as YAML: {shorten(problem)}") from None
 
 

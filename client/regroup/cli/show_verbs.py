@@ -203,10 +203,12 @@ def describe(cluster: ChosenCluster, name: str, output: str | None) -> None:
 def top(cluster: ChosenCluster, all_namespaces: bool, interval: float, output: str | None) -> None:
     """Show live how fast jobs train.
 
-    By their statuses, which are written at most every 30 s: SEEN is their age.
-    FAILED counts restarts. On a terminal it goes on until Ctrl-C; elsewhere, and
-    with -o, it looks once.
+    By the metrics of the worker with rank 0, which it reaches as `kubectl
+    port-forward` does. Else by the status, which is written at most every 30 s:
+    SEEN is its age. FAILED counts restarts. On a terminal it goes on until Ctrl-C;
+    elsewhere, and with -o, it looks once.
     """
+    from regroup.diagnosis.live_progress import with_live_progress
     from regroup.kubernetes.job_record import read_job
     from regroup.kubernetes.top_table import Marks, first_marks, top_lines
 
@@ -215,9 +217,10 @@ def top(cluster: ChosenCluster, all_namespaces: bool, interval: float, output: s
 
     def look() -> list[str]:
         nonlocal first
-        jobs = [read_job(job) for job in cluster.api.jobs(where)]
+        found = [read_job(job) for job in cluster.api.jobs(where)]
+        jobs, now_live = with_live_progress(cluster.api, found, _now())
         first = first_marks(jobs, first)
-        return top_lines(jobs, first, _now(), with_namespace=all_namespaces)
+        return top_lines(jobs, first, now_live, _now(), with_namespace=all_namespaces)
 
     if output in ("json", "yaml", "name"):
         print_objects(cluster.api.jobs(where), output, one=False)

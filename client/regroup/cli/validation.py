@@ -95,16 +95,16 @@ def _spec_problems(document: Document, value: dict[str, Any], on_cluster: bool) 
         spec = TrainingJobSpec.model_validate(value)
     except ValidationError as error:
         return [_explain(document, details) for details in error.errors(include_url=False)]
-    if problem := _pod_problem(document, spec):
+    if problem := _pod_problem(spec):
         return [_of_named_field(document, problem)]
     return [_unsupported(document, sentence) for sentence in unsupported(spec, on_cluster)]
 
 
-def _pod_problem(document: Document, spec: TrainingJobSpec) -> str:
+def _pod_problem(spec: TrainingJobSpec) -> str:
     """What the operator would refuse of the pods that follow from the spec; empty when nothing."""
     try:
         check_template(spec.template or {})
-        return find_problem(_as_submitted(document.name, spec), _SETTINGS)
+        return find_problem(_as_submitted(spec), _SETTINGS)
     except TemplateError as error:
         return str(error)
 
@@ -116,10 +116,11 @@ def _of_named_field(document: Document, sentence: str) -> Problem:
     return Problem(click.format_filename(document.file), line, field, message)
 
 
-def _as_submitted(name: str, spec: TrainingJobSpec) -> Job:
+def _as_submitted(spec: TrainingJobSpec) -> Job:
+    """With a name that stands for any valid one: an invalid one is reported for itself."""
     return Job(
         namespace="default",
-        name=name,
+        name="job",
         uid="00000000",
         generation=1,
         deleting=False,

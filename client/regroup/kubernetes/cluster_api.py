@@ -8,13 +8,15 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from regroup.kubernetes.cluster_errors import ClusterError, Request, refusal, unreachable
 from regroup.kubernetes.kubeconfig import Target
+from regroup.kubernetes.pod_channels import CommandOutput, PodCommand, PodPort
+from regroup.kubernetes.pod_record import PodRecord
 from regroup_operator.api.names import selector
 from regroup_operator.api.resource import GROUP, PLURAL, VERSION, Object
 from regroup_operator.observe.bounded_json import MOST_BYTES, decode
@@ -100,6 +102,12 @@ class ClusterApi:
         patch = {"spec": {"replicas": replicas}}
         return self._ask(asked, call, **self._named(namespace, name), body=patch, **_dry(dry_run))
 
+    def delete_job(self, namespace: str, name: str) -> None:
+        """Delete a TrainingJob; what it owns follows."""
+        asked = Request("delete", PLURAL, namespace, name)
+        call = self._custom.delete_namespaced_custom_object
+        self._ask(asked, call, **self._named(namespace, name))
+
     def watch_job(
         self, namespace: str, name: str, version: str, seconds: float
     ) -> Iterator[tuple[str, Object]]:
@@ -157,6 +165,64 @@ class ClusterApi:
         found = self._ask(Request("get", "/version"), VersionApi(self._api).get_code)
         return str(found.get("gitVersion", "unknown"))
 
+    def groups(self) -> list[str]:
+        """The groups of APIs that the cluster serves."""
+        from kubernetes.client import ApisApi
+
+        found = self._ask(Request("get", "/apis"), ApisApi(self._api).get_api_versions)
+        return [str(group.get("name")) for group in found.get("groups") or ()]
+
+    def may(self, namespace: str, verb: str, resource: str) -> bool:
+        """Whether the user may do this with all objects of a kind in a namespace."""
+        from kubernetes.client import AuthorizationV1Api
+
+        name, _, part = resource.partition("/")
+        group = GROUP if name == PLURAL else ""
+        attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": name}
+        spec = {"resourceAttributes": {**attributes, "subresource": part}}
+        asked = Request("create", "selfsubjectaccessreviews")
+        call = AuthorizationV1Api(self._api).create_self_subject_access_review
+        found = self._ask(asked, call, body={"spec": spec})
+        return (found.get("status") or {}).get("allowed") is True
+
+    def nodes(self) -> list[Object]:
+        """All nodes."""
+        return self._list(Request("list", "nodes"), self._core.list_node)
+
+    def claim(self, namespace: str, name: str) -> Object:
+        """A PersistentVolumeClaim."""
+        asked = Request("get", "persistentvolumeclaims", namespace, name)
+        call = self._core.read_namespaced_persistent_volume_claim
+        return self._ask(asked, call, namespace=namespace, name=name)
+
+    def monitoring_objects(self, plural: str, label_selector: str = "") -> list[Object]:
+        """Objects of the Prometheus operator, of all namespaces."""
+        where = {"group": "monitoring.coreos.com", "version": "v1", "plural": plural}
+        chosen = {"label_selector": label_selector} if label_selector else {}
+        call = self._custom.list_cluster_custom_object
+        return self._list(Request("list", plural), call, **where, **chosen)
+
+    def config_map(self, namespace: str, name: str) -> Object:
+        """A ConfigMap."""
+        asked = Request("get", "configmaps", namespace, name)
+        call = self._core.read_namespaced_config_map
+        return self._ask(asked, call, namespace=namespace, name=name)
+
+    def create_config_map(self, namespace: str, body: Object) -> None:
+        """Create a ConfigMap."""
+        asked = Request("create", "configmaps", namespace, str(body["metadata"]["name"]))
+        self._ask(asked, self._core.create_namespaced_config_map, namespace=namespace, body=body)
+
+    def pod(self, namespace: str, name: str) -> Object:
+        """One pod."""
+        asked = Request("get", "pods", namespace, name)
+        return self._ask(asked, self._core.read_namespaced_pod, namespace=namespace, name=name)
+
+    def create_pod(self, namespace: str, body: Object) -> None:
+        """Create a pod."""
+        asked = Request("create", "pods", namespace, str(body["metadata"]["name"]))
+        self._ask(asked, self._core.create_namespaced_pod, namespace=namespace, body=body)
+
     def delete_pod(self, namespace: str, name: str) -> None:
         """Delete a pod by force: the object goes at once, and its node kills the containers."""
         asked = Request("delete", "pods", namespace, name)
@@ -181,6 +247,18 @@ class ClusterApi:
             options["_request_timeout"] = (CONNECT_SECONDS, self._timeout)
         for line in self._lines(asked, self._core.read_namespaced_pod_log, **options):
             yield line.decode(errors="backslashreplace")
+
+    def run_in_pod(
+        self, namespace: str, pod: PodRecord, words: Sequence[str], seconds: float
+    ) -> CommandOutput:
+        """Run a command in the main container of a pod, for so long at most. Threads may share the
+        connection for it.
+        """
+        return PodCommand(namespace, pod.name, pod.container, words).run(self._api, seconds)
+
+    def get_of_pod(self, namespace: str, pod: str, port: int, path: str, seconds: float) -> str:
+        """What a port of a pod answers to GET, within so long. Threads may share the connection."""
+        return PodPort(namespace, pod, port).get(self._api, path, seconds)
 
     # --- how --------------------------------------------------------------------------------------
 

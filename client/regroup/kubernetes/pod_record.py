@@ -43,6 +43,8 @@ class PodRecord:
     ready: bool
     container: str
     """Its main container."""
+    command: tuple[str, ...]
+    """Of that container."""
     unschedulable: str
     """What the scheduler says; empty when the pod has a node."""
     waiting_reason: str
@@ -87,7 +89,7 @@ def _read_pod(document: Object) -> PodRecord:
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     states = (*(status.get("initContainerStatuses") or ()), *_statuses(status))
     waiting = next(filter(None, (_state(s, "waiting") for s in states)), {})
-    index = str(labels.get(INDEX, ""))
+    index, main = str(labels.get(INDEX, "")), _main_container(spec)
     return PodRecord(
         name=str(metadata.get("name", "")),
         role=str(labels.get(ROLE, "")),
@@ -97,7 +99,8 @@ def _read_pod(document: Object) -> PodRecord:
         created=time_of(metadata.get("creationTimestamp")),
         deleting="deletionTimestamp" in metadata,
         ready=(conditions.get("Ready") or {}).get("status") == "True",
-        container=_main_container(spec),
+        container=str(main.get("name") or MAIN_CONTAINER),
+        command=tuple(str(word) for word in main.get("command") or ()),
         unschedulable=_unschedulable(conditions.get("PodScheduled") or {}),
         waiting_reason=str(waiting.get("reason") or ""),
         waiting_message=str(waiting.get("message") or ""),
@@ -113,9 +116,9 @@ def _state(container: Object, kind: str) -> dict[str, Any]:
     return (container.get("state") or {}).get(kind) or {}
 
 
-def _main_container(spec: Object) -> str:
-    names = [str(c.get("name")) for c in spec.get("containers") or ()]
-    return MAIN_CONTAINER if MAIN_CONTAINER in names or not names else names[0]
+def _main_container(spec: Object) -> Object:
+    containers = list(spec.get("containers") or ({},))
+    return next((c for c in containers if c.get("name") == MAIN_CONTAINER), containers[0])
 
 
 def _unschedulable(condition: Object) -> str:

@@ -1,8 +1,8 @@
-"""`top`: how fast each job is, by what its status said last. Pure."""
+"""`top`: how fast each job is, by its metrics or by what its status said last. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from regroup.kubernetes.job_record import JobRecord, time_of
@@ -42,19 +42,28 @@ def steps_per_second(job: JobRecord, first: Mark | None) -> float | None:
 
 
 def top_lines(
-    jobs: Sequence[JobRecord], first: Marks, now: datetime, *, with_namespace: bool
+    jobs: Sequence[JobRecord],
+    first: Marks,
+    live: Collection[tuple[str, str]],
+    now: datetime,
+    *,
+    with_namespace: bool,
 ) -> list[str]:
-    """The table; FAILED counts restarts, SEEN is the age of the status."""
+    """The table; FAILED counts restarts, SEEN is the age of the status, or `live`."""
     header = (("NAMESPACE",) if with_namespace else ()) + _HEADER
     rows = [
         ((job.namespace,) if with_namespace else ())
-        + _row(job, first.get((job.namespace, job.name)), now)
+        + _row(job, first.get((job.namespace, job.name)), _seen(job, live, now))
         for job in jobs
     ]
     return table(header, rows, gap="  ")
 
 
-def _row(job: JobRecord, first: Mark | None, now: datetime) -> tuple[str, ...]:
+def _seen(job: JobRecord, live: Collection[tuple[str, str]], now: datetime) -> str:
+    return "live" if (job.namespace, job.name) in live else age(job.status_time, now)
+
+
+def _row(job: JobRecord, first: Mark | None, seen: str) -> tuple[str, ...]:
     status, progress = job.status, job.status.progress
     speed = steps_per_second(job, first)
     tokens = progress.tokens_per_second if job.phase in ("Running", "Resizing") else None
@@ -68,5 +77,5 @@ def _row(job: JobRecord, first: Mark | None, now: datetime) -> tuple[str, ...]:
         str(status.world_size),
         str(status.restart_count),
         percent(status.goodput.ratio),
-        age(job.status_time, now),
+        seen,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import aiohttp
 
 from regroup_trainer.protocol.desired import Desired, Lost
-from regroup_trainer.protocol.job_status import CoordinatorStatus
+from regroup_trainer.protocol.job_status import SERIES_PATH, CoordinatorStatus
 
 TIMEOUT_SECONDS = 2.0
 
@@ -32,6 +32,13 @@ class CoordinatorClient:
         """The newest report on the job."""
         async with self._session.get(f"{self._url}/v1/status", raise_for_status=True) as response:
             return CoordinatorStatus.model_validate_json(await response.read())
+
+    async def series(self) -> bytes:
+        """The course of the job, as JSON of Series."""
+        async with self._session.get(
+            f"{self._url}{SERIES_PATH}", raise_for_status=True
+        ) as response:
+            return await response.read()
 
     async def update_desired(self, desired: Desired) -> None:
         """Send what the job should be."""

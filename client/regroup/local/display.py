@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from regroup_operator.api.status import TrainingJobStatus
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.ledger import FAILURES
 from regroup_trainer.protocol.progress_pattern import Found
@@ -92,6 +93,17 @@ class Display:
         message = _SECONDS_LEFT.sub("", status.message) if status.phase != "running" else ""
         self._show(view, (status.phase, status.generation, message))
 
+    def show_job(self, status: TrainingJobStatus) -> None:
+        """Show a job by the status that it has on a cluster."""
+        progress, phase = status.progress, status.phase or "Unknown"
+        facts = [("step", _count(progress.step, progress.total_steps))]
+        if progress.loss is not None:
+            facts.append(("loss", f"{progress.loss:.4f}"))
+        facts += [("workers", str(status.ready_replicas)), ("restarts", str(status.restart_count))]
+        view = _View(phase, status.message, progress.step, progress.total_steps, facts)
+        news = "" if phase == "Running" else _SECONDS_LEFT.sub("", status.message)
+        self._show(view, (phase, status.rendezvous_generation, news))
+
     def show_step(self, message: str, found: Found) -> None:
         """Show the newest step that a script under torchrun has written."""
         facts = [("step", _count(found.step, found.total))]
@@ -135,7 +147,7 @@ class _View:
         bar.add_row(ProgressBar(total=max(1, self.total), completed=done, width=60))
         for name, value in self.facts:
             table.add_row(Text(name, style="dim"), value)
-        phase = Text(f"{self.phase}  ", style=PHASE_STYLES.get(self.phase, "cyan"))
+        phase = Text(f"{self.phase}  ", style=PHASE_STYLES.get(self.phase.lower(), "cyan"))
         return Group(phase + Text(without_escapes(self.message)), bar, table)
 
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from regroup_trainer.system.last_signals import ignore_signals
+from regroup_trainer.system.process_signals import ignore_signals
 
 Outcome_co = TypeVar("Outcome_co", covariant=True)
 

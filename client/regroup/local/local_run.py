@@ -230,6 +230,13 @@ class LocalRun:
         for process in [*self.agents.values(), *([self.coordinator] if self.coordinator else [])]:
             process.kill()
 
+    async def series(self) -> bytes:
+        """The course of the job, as JSON of Series; empty where the coordinator does not answer."""
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError, RuntimeError):
+            if self._client is not None:
+                return await self._client.series()
+        return b""
+
     @property
     def pending_faults(self) -> tuple[Fault, ...]:
         """Those that were not injected yet."""

@@ -124,7 +124,7 @@ _FLAGS: dict[str, Flag] = {
     "log-dir": Flag("stock"),
     "monitor-interval": MONITOR_INTERVAL,
 }
-_TABLE = FlagTable(
+ACCELERATE = FlagTable(
     command=("accelerate", "launch"),
     flags=_FLAGS,
     short={"m": "module", "q": "quiet", "t": "tee", "h": "help"},
@@ -138,8 +138,8 @@ def read_accelerate(words: Sequence[str]) -> tuple[LaunchFlags, list[str]]:
 
     Raises FlagError, which names a flag that cannot be obeyed.
     """
-    found, rest = _TABLE.read(words)
-    last = _TABLE.last(found)
+    found, rest = ACCELERATE.read(words)
+    last = ACCELERATE.last(found)
     settings = {
         flag.name.replace("-", "_"): _checked(flag)
         for flag in found
@@ -154,7 +154,7 @@ def read_accelerate(words: Sequence[str]) -> tuple[LaunchFlags, list[str]]:
         path = _path(last["file"])
         launch = AccelerateLaunch(config_file=path, settings=settings, counts=counts)
     flags = replace(
-        _TABLE.common(found),
+        ACCELERATE.common(found),
         processes=counts.get("num_processes"),
         machines=counts.get("num_machines"),
         accelerate=launch,

@@ -89,6 +89,21 @@ class FlagTable:
 
         Raises FlagError, which names a flag that cannot be obeyed.
         """
+        found, refused, rest = self.sift(words)
+        if refused:
+            kept = [flag.written for flag in found if flag.written not in refused]
+            reasons = "; ".join(sorted(set(refused.values())))
+            raise FlagError(
+                f"{listed([*refused])}: {reasons}: write [{listed([*self.command, *kept, *rest])}]"
+            )
+        return found, rest
+
+    def sift(self, words: Sequence[str]) -> tuple[list[FoundFlag], dict[str, str], list[str]]:
+        """What follows the launcher: all flags, why some cannot be obeyed (by the flag as it was
+        written), and the script with its arguments.
+
+        Raises FlagError for a flag that the launcher does not have.
+        """
         rest: list[str] = list(words)
         found: list[FoundFlag] = []
         while rest and rest[0].startswith("-"):
@@ -97,13 +112,7 @@ class FlagTable:
                 break
             found += self._take(rest)
         refused = {flag.written: why for flag in found if (why := self._refusal(flag))}
-        if refused:
-            kept = [flag.written for flag in found if flag.written not in refused]
-            reasons = "; ".join(sorted(set(refused.values())))
-            raise FlagError(
-                f"{listed([*refused])}: {reasons}: write [{listed([*self.command, *kept, *rest])}]"
-            )
-        return found, rest
+        return found, refused, rest
 
     def last(self, found: Sequence[FoundFlag]) -> dict[str, FoundFlag]:
         """Kind -> the last flag of it, which counts."""

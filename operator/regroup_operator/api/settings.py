@@ -57,6 +57,10 @@ class Settings(BaseModel):
     """Most workers of a job, spares included. Above the default, the status of a job would not fit
     into an object of the API server.
     """
+    otlp_endpoint: Annotated[str, Field(pattern=r"^(https?://[^\s@]+)?$")] = ""
+    """Where coordinators send traces, by OTLP over HTTP; empty: nowhere. It reaches all tenants, so
+    it has no credentials. The operator's own are sent where OTEL_EXPORTER_OTLP_ENDPOINT says.
+    """
     log_level: str = "INFO"
     """Level of Python's logging."""
 

@@ -60,7 +60,7 @@ class TrainingJobSpec(Section):
     """Resources of a worker."""
     template: Annotated[dict[str, Any], Field(max_length=16)] | None = None
     """A partial pod template, merged strategically over the worker pods that the operator makes.
-    The main container is `trainer`.
+    The main container is `trainer`. An init container without an image has that of the workers.
     """
     trainer: TrainConfig | None = None
     """Configuration of the built-in trainer. Exclusive with a command in `template`."""

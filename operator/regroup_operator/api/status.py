@@ -35,6 +35,9 @@ kept until its successor has ended too.
 """
 EVENTS_KEPT = 10
 """Events that a job remembers, in case that they are still to be made."""
+CHECKPOINT_REQUEST, RESTART_REQUEST = "CheckpointNow", "Restart"
+REQUEST_LIMIT = 64
+"""Characters of the value of a request."""
 IMAGE_LIMIT = 1024
 """Characters of an image that a job remembers."""
 STRAGGLERS_KEPT = 64
@@ -237,6 +240,21 @@ class StragglerStatus(StatusSection):
     """How much longer it computes a step than the median rank, in percent."""
 
 
+class RequestStatus(StatusSection):
+    """What became of something that somebody asked for once, by an annotation of the job."""
+
+    name: Word
+    """CheckpointNow, Restart: of annotation checkpoint-now or restart-from-checkpoint."""
+    value: Annotated[str, Field(max_length=REQUEST_LIMIT)]
+    """The value of the annotation. The same one is not acted on again."""
+    time: Time
+    """When the outcome was noted."""
+    outcome: Word
+    """Pending, Done, Failed or Refused."""
+    message: Sentence = ""
+    """One sentence, for people."""
+
+
 class EventStatus(StatusSection):
     """It is written here before the Event is made, so that it is not lost."""
 
@@ -331,6 +349,8 @@ class TrainingJobStatus(StatusSection):
     """The newest events of the operator's own."""
     checkpoint: CheckpointStatus = CheckpointStatus()
     """The newest checkpoint."""
+    requests: Annotated[tuple[RequestStatus, ...], Field(max_length=4)] = ()
+    """The newest one of each name."""
     progress: ProgressStatus = ProgressStatus()
     """How far the training is."""
     goodput: GoodputStatus = GoodputStatus()
@@ -345,6 +365,10 @@ class TrainingJobStatus(StatusSection):
     def condition(self, kind: ConditionType) -> Condition | None:
         """The condition of that type, None while there is none."""
         return next((condition for condition in self.conditions if condition.type == kind), None)
+
+    def request(self, name: str) -> RequestStatus | None:
+        """The newest request of that name, None while there is none."""
+        return next((request for request in self.requests if request.name == name), None)
 
     def holds(self, kind: ConditionType) -> bool:
         """Whether the condition of that type is True."""

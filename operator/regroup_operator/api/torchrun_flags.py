@@ -77,7 +77,7 @@ _FLAGS: dict[str, Flag] = {
     "local-addr": Flag("refused", instead=MEETING),
 }
 """torchrun's flags (torch 2.15), without the dashes."""
-_TABLE = FlagTable(
+TORCHRUN = FlagTable(
     command=("torchrun",),
     flags=_FLAGS,
     short={"m": "module", "r": "redirects", "t": "tee", "h": "help"},
@@ -90,11 +90,11 @@ def read_torchrun(words: Sequence[str]) -> tuple[LaunchFlags, list[str]]:
 
     Raises FlagError, which names a flag that cannot be obeyed.
     """
-    found, rest = _TABLE.read(words)
-    last = _TABLE.last(found)
+    found, rest = TORCHRUN.read(words)
+    last = TORCHRUN.last(found)
     ranks = _ranks(last["ranks"]) if "ranks" in last else None
     nodes = _nodes(last["nodes"]) if "nodes" in last else None
-    flags = replace(_TABLE.common(found), ranks=ranks, nodes=nodes)
+    flags = replace(TORCHRUN.common(found), ranks=ranks, nodes=nodes)
     return flags, [*(["-m"] if "module" in last else []), *rest]
 
 

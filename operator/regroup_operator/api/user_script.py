@@ -36,7 +36,7 @@ _MAIN_CONTAINER = "trainer"
 _MODULE_FLAG = re.compile(r"-[uq]*m(.*)", re.DOTALL)
 _IDLE_FLAGS = re.compile(r"-[uq]+")
 """Of Python: the output of ranks is never held back, and no rank is interactive."""
-_LAUNCHERS = frozenset(
+LAUNCHERS = frozenset(
     {
         "deepspeed", "mpirun", "mpiexec", "srun", "horovod", "horovodrun", "ray", "composer",
         "colossalai", "lightning", "fabric",
@@ -161,7 +161,7 @@ def _refuse_launcher(words: list[str]) -> None:
         )
     own = own_command(words[1:])
     shown = _shown(own if _is_obeyed(own) else ["python", "train.py"])
-    if name(first) in _LAUNCHERS:
+    if name(first) in LAUNCHERS:
         raise ValueError(
             f"{COMMAND_FIELD}: {name(first)!r} starts ranks itself, which spec.launcher does here: "
             f"write {shown}"

@@ -16,6 +16,7 @@ from regroup_operator.api.settings import Settings
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
 from regroup_operator.controller.followed_coordinator import Target
+from regroup_operator.controller.operator_traces import OperatorTraces
 from regroup_operator.controller.refusals import NEEDED_BY_PODS, PODS
 from regroup_operator.decide.job_account import merge_ledgers
 from regroup_operator.decide.plan import (
@@ -63,8 +64,10 @@ class Executor:
         coordinators: Coordinators,
         settings: Settings,
         keys: Keyring,
+        traces: OperatorTraces | None = None,
     ) -> None:
         self._cluster = cluster
+        self.traces = traces
         self.memory = memory
         self._coordinators = coordinators
         self._settings = settings
@@ -88,10 +91,19 @@ class Executor:
         now = time.monotonic()
         return {uid: now - since for uid, since in self._unreached.get(key, {}).items()}
 
+    def note_plan(self, key: Key, actions: Iterable[Action]) -> None:
+        """Workers that get no address now count anew when they do: what stood in the way of one
+        attempt long ago says nothing about them.
+        """
+        if not any(isinstance(action, SendAddress) for action in actions):
+            self._unreached.pop(key, None)
+
     def forget(self, key: Key) -> None:
         """The job is gone."""
         self._tokens_sent.pop(key, None)
         self._unreached.pop(key, None)
+        if self.traces is not None:
+            self.traces.forget(key)
 
     def rehearse(self, actions: Iterable[Action], job: AnyJob, observed: Observed) -> None:
         """Render one object of each kind that these actions make, to no effect. Raises what

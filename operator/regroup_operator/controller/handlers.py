@@ -30,6 +30,7 @@ from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.memory_watches import MemoryWatches
 from regroup_operator.controller.node_watch import NodeWatch, keep_node
 from regroup_operator.controller.operator_metrics import count_reconcile, count_taken, job_series
+from regroup_operator.controller.operator_traces import OperatorTraces
 from regroup_operator.controller.reconcile import Reconciler
 from regroup_operator.controller.work_queue import Urgency, WorkQueue
 from regroup_operator.errors import OperatorError
@@ -77,9 +78,14 @@ class Operator:
     """
 
     def __init__(
-        self, settings: Settings, keys: Keyring, end: Callable[[str], NoReturn] = end_process
+        self,
+        settings: Settings,
+        keys: Keyring,
+        end: Callable[[str], NoReturn] = end_process,
+        traces: OperatorTraces | None = None,
     ) -> None:
         self._settings = settings
+        self._traces = traces
         self._keys = keys
         self._end = end
         self.queue: WorkQueue[Key] = WorkQueue(
@@ -104,7 +110,7 @@ class Operator:
         nodes = NodeWatch(cluster, states if may_watch_nodes else None)
         filling = MemoryWatches(cluster, self._settings.namespaces or (None,))
         memory = filling.memory(self._changed, self._pod_changed)
-        executor = Executor(cluster, memory, coordinators, self._settings, self._keys)
+        executor = Executor(cluster, memory, coordinators, self._settings, self._keys, self._traces)
         reconciler = Reconciler(cluster, coordinators, executor, nodes, self._settings, job_series)
         watches = filling.watches
         if may_watch_nodes:

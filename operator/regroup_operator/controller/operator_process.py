@@ -17,8 +17,10 @@ from regroup_operator.controller.credentials import login
 from regroup_operator.controller.handlers import Operator, register
 from regroup_operator.controller.operator_key import read_or_make_keys
 from regroup_operator.controller.operator_metrics import serve_metrics
+from regroup_operator.controller.operator_traces import OperatorTraces
 from regroup_operator.errors import ClusterError, OperatorError
 from regroup_operator.render.keyring import Keyring
+from regroup_trainer.system.otlp_settings import exporter_of
 
 RETRY_SECONDS = 2.0
 OPEN_FILES = 65_536
@@ -101,7 +103,11 @@ def main() -> int:
     if settings.metrics_port:
         serve_metrics(settings.metrics_port)
     registry = kopf.OperatorRegistry()
-    operator = Operator(settings, basis.keys)
+    exporter = exporter_of(os.environ, "regroup-operator")
+    traces = OperatorTraces(exporter.offer) if exporter is not None else None
+    operator = Operator(settings, basis.keys, traces=traces)
     register(registry, operator, may_watch_nodes=basis.may_watch_nodes)
     kopf.run(registry=registry, standalone=True, clusterwide=True)
+    if exporter is not None:
+        exporter.close()
     return 0

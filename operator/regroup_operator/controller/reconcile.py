@@ -30,6 +30,7 @@ from regroup_operator.controller.operator_metrics import (
     JobSeries,
     count_internal_error,
 )
+from regroup_operator.controller.operator_traces import Round
 from regroup_operator.controller.progress_schedule import ProgressSchedule
 from regroup_operator.controller.recent_names import RecentNames
 from regroup_operator.controller.refusals import Kind, Refusals, stopped_by
@@ -153,6 +154,7 @@ class Reconciler:
                 decided = plan(job, observed, _now())
         # What cannot be rendered must not use up a term or an incarnation.
         self._executor.rehearse(decided.actions, replace(job, status=decided.status), observed)
+        self._executor.note_plan(key, decided.actions)
         written = await self._write_status(document, job, decided)
         if written is None:
             return 0.0
@@ -384,17 +386,22 @@ class Reconciler:
         """Execute the actions in order, in batches. A refusal ends those of its own kind, and of
         those that need it. The status of the next round shows it.
         """
+        began, done, seen = time.time(), [], observed
         refused: dict[Kind, Exception] = {}
         stopped: set[Kind] = set()
         for batch in in_batches(decided.actions):
             going_on = tuple(action for action in batch if type(action) not in stopped)
             observed, failed = await self._executor.execute_all(going_on, job, observed)
+            failures = [action for action, _ in failed]
+            done += [action for action in going_on if action not in failures]
             for action, error in failed:
                 log.warning("%s/%s: %s", job.namespace, job.name, error)
                 stopped |= stopped_by(type(action))
                 self._doubtful.add(job.key)
                 if not isinstance(error, CoordinatorError):
                     refused.setdefault(type(action), error)
+        if self._executor.traces is not None:
+            self._executor.traces.note(Round(job, seen, tuple(done), began, time.time()))
         planned = {type(action) for action in decided.actions}
         refusals = self._refusals.setdefault(job.key, Refusals())
         scene = _scene(job, observed.pods)

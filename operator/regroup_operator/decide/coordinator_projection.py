@@ -6,17 +6,22 @@ import math
 from datetime import UTC, datetime
 
 from regroup_operator.api.status import (
+    CHECKPOINT_REQUEST,
+    RESTART_REQUEST,
     STRAGGLERS_KEPT,
     CheckpointStatus,
     ProgressStatus,
     RecoveryStatus,
+    RequestStatus,
     StragglerStatus,
     TrainingJobStatus,
 )
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.job_account import MOST_STORED, storable
-from regroup_operator.decide.plan import MESSAGE_LIMIT, RECOVERIES_KEPT
-from regroup_trainer.protocol.job_status import CoordinatorStatus, Recovery
+from regroup_operator.decide.plan import MESSAGE_LIMIT, RECOVERIES_KEPT, PlanContext
+from regroup_operator.observe.observed import AnyJob
+from regroup_trainer.protocol.job_status import CoordinatorStatus, Recovery, RequestAnswer
+from regroup_trainer.protocol.message import PROTOCOL_VERSION
 
 
 def report_fields(status: TrainingJobStatus, report: CoordinatorStatus | None) -> dict[str, object]:
@@ -32,6 +37,56 @@ def report_fields(status: TrainingJobStatus, report: CoordinatorStatus | None) -
             for slow in report.stragglers[:STRAGGLERS_KEPT]
         ),
     }
+
+
+def request_fields(
+    job: AnyJob, report: CoordinatorStatus | None, context: PlanContext, now: datetime
+) -> dict[str, object]:
+    """What became of what the job's annotations ask for; empty while that is as the status says."""
+    answers = {
+        CHECKPOINT_REQUEST: report.checkpoint_answer if report else None,
+        RESTART_REQUEST: report.restart_answer if report else None,
+    }
+    known = {request.name: request for request in job.status.requests}
+    fresh: dict[str, RequestStatus] = {}
+    for name, given in answers.items():
+        value, former = job.open_request(name), known.get(name)
+        if not value:
+            continue
+        outcome, message = _answer(job, value, given, report, context)
+        if former is None or (former.value, former.outcome) != (value, outcome):
+            fresh[name] = RequestStatus(
+                name=name,
+                value=value,
+                time=format_time(now),
+                outcome=outcome,
+                message=message[:MESSAGE_LIMIT],
+            )
+    return {"requests": tuple({**known, **fresh}.values())} if fresh else {}
+
+
+def _answer(
+    job: AnyJob,
+    value: str,
+    given: RequestAnswer | None,
+    report: CoordinatorStatus | None,
+    context: PlanContext,
+) -> tuple[str, str]:
+    """Outcome and sentence."""
+    if given and given.request == value and given.outcome != "Pending":
+        return given.outcome, given.message
+    if job.launcher == "torchrun":
+        return (
+            "Refused",
+            "spec.launcher is torchrun: only the script saves and loads its state",
+        )
+    if context.outcome is not None:
+        return "Refused", "the job has ended"
+    if context.suspension == "suspended":
+        return "Refused", "the job is suspended: it saved when it was (spec.checkpoint)"
+    if report is not None and report.protocol != PROTOCOL_VERSION:
+        return "Refused", "the job runs an older release: suspend and resume it first"
+    return "Pending", "the ranks do it after their next step"
 
 
 def _progress(report: CoordinatorStatus) -> ProgressStatus | None:

@@ -18,7 +18,7 @@ from regroup_operator.api.status import (
 )
 from regroup_operator.api.timestamps import format_time
 from regroup_operator.decide.conditions import conditions
-from regroup_operator.decide.coordinator_projection import report_fields
+from regroup_operator.decide.coordinator_projection import report_fields, request_fields
 from regroup_operator.decide.job_account import account_fields, merge_ledgers
 from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT, PlanContext
@@ -51,6 +51,7 @@ def project(
         **account_fields(merge_ledgers(remembered, report)),
         **launcher_of(job).group_fields(job, observed, remembered),
         **report_fields(remembered, report),
+        **request_fields(job, report, context, now),
     }
     if context.outcome is not None and remembered.completion_time is None:
         changes["completion_time"] = format_time(now)

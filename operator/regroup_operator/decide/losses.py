@@ -198,8 +198,8 @@ def account_for_ends(
     failed = [pod for pod in fresh if pod.phase == "Failed"]
     counted = [pod for pod in failed if classify(pod).action == "Restart"]
     blamed = [
-        *(pod.node for pod in failed if classify(pod).blames_node),
-        *(pod.node for pod in unresponsive),
+        *(pod for pod in failed if classify(pod).blames_node),
+        *unresponsive,
     ]
     nodes = count_node_failures(status, blamed, policy, now)
     present = {pod.uid for pod in observed.workers}

@@ -1,9 +1,9 @@
 """Which nodes a job avoids because they failed it too often, and when it uses them again. Pure.
 
-A failure is forgotten after `FORGET_SECONDS` without another on its node. An exclusion also yields
-when the scheduler cannot place `minReplicas` workers, or the coordinator, without the node: a bad
-node is better than none. The job then counts one failure less there, so that the next excludes the
-node again.
+Pods that one outage takes from a node are one failure. A failure is forgotten after
+`FORGET_SECONDS` without another on its node. An exclusion also yields when the scheduler cannot
+place `minReplicas` workers, or the coordinator, without the node: a bad node is better than none.
+The job then counts one failure less there, so that the next excludes the node again.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ from regroup_operator.api.policies import NodeFailurePolicy
 from regroup_operator.api.status import NODES_REMEMBERED, TrainingJobStatus
 from regroup_operator.api.timestamps import format_time, parse_time
 from regroup_operator.decide.plan import Event, Step
-from regroup_operator.observe.observed import AnyJob, Job, Observed
+from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
 
 FORGET_SECONDS = 3600.0
 """One failure of a node is forgotten after each such time without another."""
+OUTAGE_SECONDS = 120.0
+"""The ends of a node's pods are noticed within such a time after each other."""
 
 
 def count_node_failures(
-    status: TrainingJobStatus, blamed: Iterable[str], policy: NodeFailurePolicy, now: datetime
+    status: TrainingJobStatus, lost: Iterable[Pod], policy: NodeFailurePolicy, now: datetime
 ) -> Step:
-    """Count one failure for each name in `blamed`, and exclude the nodes that reach the limit."""
+    """Count one failure for each node that has taken pods with it, and exclude the nodes that reach
+    the limit.
+    """
     counts, times = dict(status.node_failures), dict(status.node_failure_times)
-    for name in filter(None, blamed):
+    for name in {pod.node for pod in lost if pod.node and not _was_counted(pod, times, now)}:
         counts[name] = counts.get(name, 0) + 1
         times[name] = format_time(now)
     changed = with_counts(status, counts, times)
@@ -35,6 +39,14 @@ def count_node_failures(
     fresh = [name for name in excluded if name not in status.excluded_nodes]
     events = (_excluded_event(name, counts[name], policy, now) for name in fresh)
     return Step(changed.model_copy(update={"excluded_nodes": excluded}), (), tuple(events))
+
+
+def _was_counted(pod: Pod, times: Mapping[str, str], now: datetime) -> bool:
+    """Whether the last failure of its node has taken it: it was there, a moment ago."""
+    last = times.get(pod.node)
+    if not last or not pod.placed or parse_time(pod.placed) >= parse_time(last):
+        return False
+    return abs((now - parse_time(last)).total_seconds()) < OUTAGE_SECONDS
 
 
 def readmit_nodes(

@@ -46,8 +46,7 @@ def replace_silent(job: Job, observed: Observed, status: TrainingJobStatus, now:
                 f"it looks for the coordinator at {pod.coordinator_address}, where it is no more, "
                 "and does not take the new address"
             )
-    nodes = [pod.node for pod in silent]
-    counted = count_node_failures(status, nodes, job.policies.node_failure, now)
+    counted = count_node_failures(status, silent, job.policies.node_failure, now)
     return Step(
         counted.status,
         tuple(DeletePod(pod, why) for pod, why in reasons.items()),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.status import CHECKPOINT_REQUEST, RESTART_REQUEST, TrainingJobStatus
 from regroup_operator.api.timestamps import parse_time
 from regroup_operator.decide.coordinator_evidence import node_is_bad, why_dead
 from regroup_operator.decide.losses import avoids_in_vain, can_be_judged
@@ -28,8 +28,8 @@ from regroup_operator.decide.plan import (
 )
 from regroup_operator.decide.staffing import nodes_to_avoid
 from regroup_operator.observe.observed import AnyJob, Job, Observed, Pod
-from regroup_trainer.protocol.job_status import Waiting
-from regroup_trainer.protocol.message import printable
+from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
+from regroup_trainer.protocol.message import PROTOCOL_VERSION, printable
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 UNCREATED_SECONDS = 5.0
@@ -192,10 +192,22 @@ def _waited(pod: Pod, now: datetime) -> float:
 
 
 def update_coordinator(job: AnyJob, observed: Observed) -> tuple[Action, ...]:
-    """Send the coordinator a newer spec, once that is valid."""
+    """Send the coordinator a newer spec, once that is valid, and a new request."""
     report = observed.coordinator.answer
-    stale = report is not None and report.revision < job.generation
-    return (PutDesired(),) if stale and isinstance(job, Job) else ()
+    if report is None or not isinstance(job, Job):
+        return ()
+    stale = report.revision < job.generation or _lacks_request(job, report)
+    return (PutDesired(),) if stale else ()
+
+
+def _lacks_request(job: Job, report: CoordinatorStatus) -> bool:
+    """Whether the coordinator does not know of a request; one of an older release never does."""
+    answers = {CHECKPOINT_REQUEST: report.checkpoint_answer, RESTART_REQUEST: report.restart_answer}
+    return report.protocol == PROTOCOL_VERSION and any(
+        answer is None or answer.request != request
+        for name, answer in answers.items()
+        if (request := job.open_request(name))
+    )
 
 
 def report_lost(observed: Observed) -> tuple[Action, ...]:

@@ -13,6 +13,7 @@ from regroup_operator.api import names
 from regroup_operator.api.resource import Object
 from regroup_operator.api.spec import TrainingJobSpec
 from regroup_operator.api.spec_reader import InvalidSpecError, parse_spec
+from regroup_operator.api.status import REQUEST_LIMIT
 from regroup_operator.api.support import unsupported
 from regroup_operator.api.template_check import check_template
 from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS, too_large
@@ -49,6 +50,8 @@ def read_job(document: Object, now: datetime, max_workers: int = DEFAULT_MAX_WOR
         suspend=raw.get("suspend") is True,
         launcher="torchrun" if raw.get("launcher") == "torchrun" else "regroup",
         status=status,
+        checkpoint_request=_request(metadata, names.CHECKPOINT_NOW),
+        restart_request=_request(metadata, names.RESTART),
         unreadable_status=unreadable,
     )
     shared = {field.name: getattr(job, field.name) for field in fields(job)}
@@ -56,6 +59,14 @@ def read_job(document: Object, now: datetime, max_workers: int = DEFAULT_MAX_WOR
     if isinstance(spec, Waiting):
         return InvalidJob(**shared, problem=spec)
     return Job(**shared, spec=spec)
+
+
+def _request(metadata: Object, annotation: str) -> str:
+    """The value of an annotation that asks for something. One that a status cannot hold is none: a
+    part of it may ask for something else.
+    """
+    value = str((metadata.get("annotations") or {}).get(annotation, ""))
+    return value if len(value) <= REQUEST_LIMIT else ""
 
 
 def _read_spec(raw: Object, max_workers: int, *, started: bool) -> TrainingJobSpec | Waiting:

@@ -11,7 +11,7 @@ from regroup_operator.api import names
 from regroup_operator.api.policies import NodeFailurePolicy, RestartPolicy
 from regroup_operator.api.resource import Key
 from regroup_operator.api.spec import Launcher, TrainingJobSpec
-from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.status import CHECKPOINT_REQUEST, RESTART_REQUEST, TrainingJobStatus
 from regroup_trainer.protocol.desired import CoordinatorContact
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Waiting
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
@@ -46,6 +46,10 @@ class JobObject:
     launcher: Launcher
     """Read from the raw spec, as `suspend` is."""
     status: TrainingJobStatus
+    checkpoint_request: str = ""
+    """Value of the annotation that asks for a checkpoint; empty: there is none."""
+    restart_request: str = ""
+    """The same of a restart."""
     unreadable_status: tuple[str, ...] = ()
     """Paths of stored status fields that could not be read, such as `recoveries.0.time`."""
 
@@ -53,6 +57,14 @@ class JobObject:
     def key(self) -> Key:
         """Namespace and name."""
         return self.namespace, self.name
+
+    def open_request(self, name: str) -> str:
+        """The request of that name, until its outcome is in the status; empty: there is none."""
+        asked = {CHECKPOINT_REQUEST: self.checkpoint_request, RESTART_REQUEST: self.restart_request}
+        known = self.status.request(name)
+        if known is not None and known.outcome != "Pending" and known.value == asked[name]:
+            return ""
+        return asked[name]
 
     @property
     def policies(self) -> Policies:

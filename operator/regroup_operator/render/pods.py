@@ -202,6 +202,8 @@ def worker(job: Job, settings: Settings, place: tuple[int, int], main: Object) -
     container["command"] = main["command"]
     container["image"] = as_recorded(container["image"], trainer_image(job, settings))
     container.pop("args", None)
+    if prepares := rendered["spec"].get("initContainers"):
+        rendered["spec"]["initContainers"] = [{"image": container["image"], **c} for c in prepares]
     extra = rendered["metadata"]
     described = metadata(job, names.worker(job.name, index, incarnation))
     described["labels"] = {

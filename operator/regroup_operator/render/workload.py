@@ -15,6 +15,7 @@ from regroup_operator.api.desired_spec import desired_of
 from regroup_operator.api.replica_groups import ranks_of_worker, workers_per_group
 from regroup_operator.api.resource import Object
 from regroup_operator.api.settings import Settings
+from regroup_operator.api.status import CHECKPOINT_REQUEST, RESTART_REQUEST
 from regroup_operator.api.timestamps import parse_time
 from regroup_operator.api.user_script import user_script
 from regroup_operator.observe.observed import Job, JobObject
@@ -64,7 +65,13 @@ def desired(job: Job, seed: Ledger) -> Desired:
         replica_group_size=workers_per_group(job.spec),
         revision=job.generation,
     )
-    return wanted.model_copy(update={"seed": seed, "last_known": _last_known(job)})
+    changes = {
+        "seed": seed,
+        "last_known": _last_known(job),
+        "checkpoint_request": job.open_request(CHECKPOINT_REQUEST),
+        "restart_request": job.open_request(RESTART_REQUEST),
+    }
+    return wanted.model_copy(update=changes)
 
 
 def _last_known(job: Job) -> LastKnown | None:
@@ -229,6 +236,7 @@ def coordinator_pod(
         of("term"): str(term),
         of("desired"): wanted.to_json(protocol_of(job)),
         of("kept_file"): _KEPT_FILE,
+        **_tracing(job, settings),
     }
     probe = {"httpGet": {"path": "/healthz", "port": COORDINATOR_PORT}, "timeoutSeconds": 2}
     container = {
@@ -261,6 +269,14 @@ def coordinator_pod(
     return avoiding(
         {"apiVersion": "v1", "kind": "Pod", "metadata": described, "spec": pod}, excluded
     )
+
+
+def _tracing(job: Job, settings: Settings) -> dict[str, str]:
+    """Where the coordinator sends traces, and what they are known by; empty: it sends none."""
+    if not settings.otlp_endpoint:
+        return {}
+    uid = CoordinatorEnvironment.variable("job_uid")
+    return {"OTEL_EXPORTER_OTLP_ENDPOINT": settings.otlp_endpoint, uid: job.uid}
 
 
 def worker_pod(

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from regroup.cli import kubectl_completion
 from regroup.cli.command_line import main
 from regroup.cli.kubectl_trainingjob import trainingjob
+from regroup.cli.request_verbs import checkpoint
 from regroup.cli.show_verbs import live
 from regroup.kubernetes.cluster_errors import unreachable
 from tests.support.kube_api import ROOT
@@ -50,9 +51,9 @@ finally:
     assert int(count) < 350
 
 
-@pytest.mark.parametrize("name", trainingjob.commands)
+@pytest.mark.parametrize("name", [*trainingjob.commands, "checkpoint now"])
 def test_help_has_examples_and_fits_eighty_columns(name: str) -> None:
-    shown = run(name, "--help").output
+    shown = run(*name.split(), "--help").output
     assert f"kubectl trainingjob {name}" in shown.partition("Examples:")[2]
     assert max(map(len, shown.splitlines())) <= 80
 
@@ -72,6 +73,12 @@ def test_every_example_is_a_command_line_that_is_taken(
     for given, *words in examples(trainingjob.commands[name]):
         assert given == name
         trainingjob.commands[name].make_context(name, words)
+
+
+def test_every_example_of_a_verb_of_a_verb_is_taken() -> None:
+    for _, given, *words in examples(checkpoint.commands["now"]):
+        assert given == "now"
+        checkpoint.commands["now"].make_context(given, words)
 
 
 def test_the_summaries_of_all_verbs_are_whole() -> None:
@@ -96,7 +103,10 @@ def test_every_verb_that_shows_an_object_has_an_output_for_programs() -> None:
         for name, command in trainingjob.commands.items()
         if not any(parameter.name == "output" for parameter in command.params)
     }
-    assert without == {"logs", "bundle", "simulate-failure", "validate", "completion"}
+    assert without == {
+        "logs", "checkpoint", "bundle", "simulate-failure", "validate", "completion",
+    }  # fmt: skip
+    assert any(one.name == "output" for one in checkpoint.commands["now"].params)
 
 
 def test_without_the_extra_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +145,8 @@ def test_a_name_may_be_written_as_kubectl_prints_it() -> None:
         (("status", "gpt", "-w", "-o", "json"), "leave out -o json"),
         (("status", "gpt", "-w", "--timeout", "soon"), "write 30s, 5m or 1h"),
         (("scale", "gpt"), "--replicas"),
+        (("restart", "gpt"), "--from-checkpoint"),
+        (("restart", "gpt", "--from-checkpoint", "last"), "give a step"),
     ],
 )
 def test_a_wrong_command_line_is_explained(arguments: tuple[str, ...], words: str) -> None:

@@ -111,6 +111,12 @@ def test_a_pod_that_kubernetes_would_refuse_is_found_in_the_file(
     assert message in lines[0]
 
 
+def test_a_wrong_name_is_not_reported_for_the_pods_too(tmp_path: Path) -> None:
+    code, lines = validate(tmp_path, VALID_JOB.replace("name: gpt}", 'name: "a b"}'))
+    assert code == 1
+    assert [line.split(": ")[:2] for line in lines] == [["job.yaml:3", "metadata.name"]]
+
+
 def test_the_second_document_has_its_own_lines(tmp_path: Path) -> None:
     code, lines = validate(tmp_path, VALID_JOB + "---\n" + VALID_JOB.replace("model:", "modle:"))
     assert code == 1

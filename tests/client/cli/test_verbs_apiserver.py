@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ from devcluster.apiserver import ApiServer
 from devcluster.pki import Identity
 from regroup.cli.kubectl_trainingjob import trainingjob
 from regroup_operator.api.timestamps import format_time
+from regroup_trainer.protocol.agent_messages import RankStack, WorkerStacks
 from tests.support.cluster_objects import condition, event_object, running_status, waiting_status
 from tests.support.kube_api import ROOT, Api, Json, Namespace, install_definition
+from tests.support.played_kubelet import SUCCESS, Played, played_node
 from tests.support.specs import SMALLEST, VALID_JOB
 from tests.support.waiting import wait_until
 
@@ -203,6 +205,62 @@ def test_scale_suspend_and_resume_change_the_spec(gpt: Namespace) -> None:
     assert gpt.read()["spec"]["suspend"] is False
 
 
+def answer_request(team: Namespace, outcome: str, message: str) -> None:
+    """Note what became of a request, as the operator does."""
+
+    def asked() -> str | None:
+        annotations = team.read()["metadata"].get("annotations") or {}
+        return annotations.get("regroup.dev/checkpoint-now")
+
+    value = wait_until("the request", asked, seconds=60)
+    request = {"name": "CheckpointNow", "value": value, "time": format_time(datetime.now(UTC))}
+    for given in ("Pending", outcome):
+        status = running_status(requests=[{**request, "outcome": given, "message": message}])
+        assert team.write_status(status).status == 200
+
+
+@pytest.mark.parametrize(
+    ("outcome", "message", "code"),
+    [("Done", "step 121 is saved to /volume/step-121", 0), ("Refused", "the job has ended", 1)],
+)
+def test_checkpoint_now_waits_for_what_becomes_of_it(
+    gpt: Namespace, outcome: str, message: str, code: int
+) -> None:
+    answering = threading.Thread(target=answer_request, args=(gpt, outcome, message))
+    answering.start()
+    text = good(run(gpt, "checkpoint", "now", "gpt"), code)
+    answering.join()
+    assert text == f"trainingjob.regroup.dev/gpt checkpoint {outcome.lower()}: {message}\n"
+
+
+def test_a_restart_names_its_step_after_a_question(gpt: Namespace) -> None:
+    command = ("restart", "gpt", "--no-wait", "--from-checkpoint")
+    assert "This gives up what gpt has trained since the newest checkpoint." in good(
+        run(gpt, *command, stdin="n\n"), 1
+    )
+    assert "annotations" not in gpt.read()["metadata"]
+    text = good(run(gpt, *command, "100", "--yes"))
+    assert text.endswith("trainingjob.regroup.dev/gpt restart requested\n")
+    asked = gpt.read()["metadata"]["annotations"]["regroup.dev/restart-from-checkpoint"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00@100", asked)
+    assert len(asked) <= 64
+    good(run(gpt, *command, "--yes"))
+    newest = gpt.read()["metadata"]["annotations"]["regroup.dev/restart-from-checkpoint"]
+    assert "@" not in newest
+
+
+def test_checkpoint_now_need_not_wait_and_says_when_it_waited_in_vain(gpt: Namespace) -> None:
+    text = good(run(gpt, "checkpoint", "now", "gpt", "--no-wait"))
+    assert text == "trainingjob.regroup.dev/gpt checkpoint requested\n"
+    first = gpt.read()["metadata"]["annotations"]["regroup.dev/checkpoint-now"]
+    report = json.loads(good(run(gpt, "checkpoint", "now", "gpt", "--no-wait", "-o", "json")))
+    assert (report["name"], report["outcome"]) == ("CheckpointNow", "Pending")
+    assert report["value"] > first, "each is another request"
+    assert "gpt has not done it within 1 s, and will when it can" in good(
+        run(gpt, "checkpoint", "now", "gpt", "--timeout", "1s"), 1
+    )
+
+
 # --- explain --------------------------------------------------------------------------------------
 
 
@@ -283,6 +341,20 @@ def test_top_looks_once_without_a_terminal(gpt: Namespace) -> None:
     assert line.split()[:3] == ["gpt", "Running", "120/500"]
 
 
+def test_top_shows_the_metrics_of_this_second(server: ApiServer, gpt: Namespace) -> None:
+    metrics = 'trainingjob_step{trainingjob="gpt"} 131.0\n'
+
+    def answers(_pod: str, _words: Sequence[str]) -> Played:
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(metrics)}\r\n\r\n"
+        return head + metrics, "", SUCCESS
+
+    with played_node(server, f"node-{gpt.name}", answers):
+        make_pod(gpt, "gpt-w0-1", node=f"node-{gpt.name}", phase="Running")
+        _, line = good(run(gpt, "top")).splitlines()
+    assert line.split()[:3] == ["gpt", "Running", "131/500"]
+    assert line.split()[-1] == "live"
+
+
 def test_logs_say_what_keeps_them_away(gpt: Namespace) -> None:
     """There is no node: the API server cannot read the log of a pod."""
     assert "gpt has no worker pods: `kubectl trainingjob why gpt`" in good(run(gpt, "logs", "gpt"))
@@ -292,12 +364,44 @@ def test_logs_say_what_keeps_them_away(gpt: Namespace) -> None:
     assert "n9" in text
 
 
+def test_debug_shows_what_all_ranks_do(server: ApiServer, gpt: Namespace) -> None:
+    def shows(pod: str, _words: Sequence[str]) -> Played:
+        rank = int(pod[5])
+        where = "load" if rank == 1 else "reduce"
+        text = f'Thread 0x{rank} (most recent call first):\n  File "x.py", line 7 in {where}\n'
+        return WorkerStacks(ranks=(RankStack(rank=rank, text=text),)).model_dump_json(), "", SUCCESS
+
+    with played_node(server, f"node-{gpt.name}", shows):
+        for number in range(3):
+            make_pod(gpt, f"gpt-w{number}-1", node=f"node-{gpt.name}", phase="Running")
+        make_pod(gpt, "gpt-w3-1", phase="Pending")
+        text = good(run(gpt, "debug", "gpt"))
+        report = json.loads(good(run(gpt, "debug", "gpt", "-o", "json")))
+    assert text == (
+        "gpt: 3 ranks answered, 2 different stacks\n\npod gpt-w3-1 is Pending\n\n"
+        "rank 1:\n  load (x.py:7)\n\nranks 0, 2:\n  reduce (x.py:7)\n"
+    )
+    assert [group["ranks"] for group in report["groups"]] == [[1], [0, 2]]
+
+
+def test_debug_says_why_it_shows_nothing(gpt: Namespace, team: Namespace) -> None:
+    assert "gpt has no worker pods: `kubectl trainingjob why gpt`" in good(
+        run(gpt, "debug", "gpt"), 1
+    )
+    container = {"name": "trainer", "command": ["torchrun", "train.py"]}
+    spec = {"launcher": "torchrun", "template": {"spec": {"containers": [container]}}}
+    assert team.create(spec, name="stock").status == 201
+    assert "stock has spec.launcher: torchrun, whose ranks show no stacks" in good(
+        run(team, "debug", "stock"), 1
+    )
+
+
 def test_a_bundle_has_no_secrets(gpt: Namespace, tmp_path: Path) -> None:
     make_pod(gpt, "gpt-w0-1", node="n9", env={"LOGIN": "hunter2", "RANK": "7"}, phase="Running")
     make_event(gpt, "WorkerLost", "url https://u:hunter2@host/", "TrainingJob", "gpt")
     file = tmp_path / "ticket.tar.gz"
     text = good(run(gpt, "bundle", "gpt", "--file", str(file)))
-    assert text.endswith(f"{file}: 8 files\n")
+    assert text.endswith(f"{file}: 9 files\n")
     assert "left out: logs/gpt-w0-1.log: cannot get pods/log" in text
     assert file.stat().st_mode & 0o77 == 0
     with tarfile.open(file) as archive:
@@ -310,11 +414,12 @@ def test_a_bundle_has_no_secrets(gpt: Namespace, tmp_path: Path) -> None:
         f"ticket/{name}"
         for name in (
             "job.yaml", "describe.txt", "why.txt", "timeline.txt", "events.yaml", "pods.yaml",
-            "versions.txt", "missing.txt",
+            "stacks.txt", "versions.txt", "missing.txt",
         )
     }  # fmt: skip
     assert "hunter2" not in str(contents)
     assert "value: '7'" in contents["ticket/pods.yaml"]
+    assert "pod gpt-w0-1 does not answer: cannot get pods/exec" in contents["ticket/stacks.txt"]
     assert "Kubernetes: v1." in contents["ticket/versions.txt"]
 
 
@@ -333,6 +438,26 @@ def test_a_failure_is_simulated_only_after_a_yes(gpt: Namespace) -> None:
     assert "has no pod gpt-w7-1" in good(
         run(gpt, "simulate-failure", "gpt", "--pod", "gpt-w7-1", "--yes"), 1
     )
+
+
+def test_a_rank_is_killed_in_its_pod_after_a_yes(server: ApiServer, gpt: Namespace) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def kills(pod: str, words: Sequence[str]) -> Played:
+        asked.append((pod, words[-1]))
+        return "17\n", "", SUCCESS
+
+    with played_node(server, f"node-{gpt.name}", kills):
+        for number in range(3):
+            make_pod(gpt, f"gpt-w{number}-1", node=f"node-{gpt.name}", phase="Running")
+        command = ("simulate-failure", "gpt", "--rank")
+        refused = good(run(gpt, *command, "1", stdin="n\n"), 1)
+        assert "This kills the process of rank 1 in pod gpt-w1-1" in refused
+        assert asked == []
+        text = good(run(gpt, *command, "1", "--yes"))
+        assert text.endswith("rank 1 killed: process 17 of pod gpt-w1-1\n")
+        assert asked == [("gpt-w1-1", "1")]
+        assert "no pod of gpt is known to run rank 7 (of 3)" in good(run(gpt, *command, "7"), 1)
 
 
 # --- connections and rights -----------------------------------------------------------------------
@@ -370,11 +495,14 @@ CALLS = {
     "why": ("why", "gpt"),
     "timeline": ("timeline", "gpt"),
     "top": ("top",),
+    "debug": ("debug", "gpt"),
     "bundle": ("bundle", "gpt", "--file", "/dev/null"),
     "simulate-failure": ("simulate-failure", "gpt", "--pod", "gpt-w0-1", "--yes"),
     "submit": ("submit", "mine", "--model", "gpt:1m"),
     "scale": ("scale", "gpt", "--replicas", "3"),
     "suspend": ("suspend", "gpt"),
+    "checkpoint": ("checkpoint", "now", "gpt", "--no-wait"),
+    "restart": ("restart", "gpt", "--from-checkpoint", "--no-wait", "--yes"),
     "resume": ("resume", "gpt"),
 }
 

@@ -106,7 +106,7 @@ def test_every_report_of_any_status_is_made_of_lines_that_can_be_printed(
         *status_lines(job, NOW, 80, wide=True),
         *description_lines(job, about, NOW, 80),
         *timeline_lines(job, drawn, 80),
-        *top_lines([job], first_marks([job], {}), NOW, with_namespace=True),
+        *top_lines([job], first_marks([job], {}), set(), NOW, with_namespace=True),
         *why_lines(report, 80),
         status_line(job, NOW),
     ]

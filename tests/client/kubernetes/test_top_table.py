@@ -44,8 +44,13 @@ def test_the_table_fits_eighty_columns() -> None:
         job_record(waiting_status("Unschedulable", "no node")),
         job_record(),
     ]
-    lines = top_lines(jobs, {KEY: (60, NOW)}, NOW, with_namespace=False)
+    lines = top_lines(jobs, {KEY: (60, NOW)}, set(), NOW, with_namespace=False)
     assert max(map(len, lines)) <= 80
     assert lines[1].split() == [
         "gpt", "Running", "120/500", "-", "41,000", "3.214", "3", "2", "95.8%", "12s",
     ]  # fmt: skip
+
+
+def test_a_job_whose_metrics_were_read_is_live() -> None:
+    job = job_record(running_status())
+    assert top_lines([job], {}, {KEY}, NOW, with_namespace=True)[1].split()[-1] == "live"

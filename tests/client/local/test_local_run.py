@@ -14,11 +14,13 @@ import pytest
 from regroup.local.faults import Fault
 from regroup.local.local_run import LocalRun, LocalRunError, newest_term
 from regroup.local.processes import descendants, find_rank
-from regroup_trainer.checkpoint.layout import Layout
+from regroup_trainer.checkpoint.layout import Layout, published_step
+from regroup_trainer.protocol.config import CheckpointPolicy
 from regroup_trainer.protocol.exit_codes import PEER_LOST_EXIT_CODE
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from tests.support.local_job import (
+    Act,
     at_step,
     kill_worker_for_a_while,
     make_run,
@@ -358,3 +360,57 @@ def test_ctrl_c_saves_and_nothing_is_left_over_when_the_command_is_killed(tmp_pa
     again.kill()
     again.wait()
     wait_until("everything to be gone", lambda: not any(runs(pid) for pid in agents))
+
+
+def test_a_checkpoint_that_somebody_asks_for_is_saved_while_training_goes_on(
+    tmp_path: Path,
+) -> None:
+    seldom = CheckpointPolicy(interval_steps=100_000, on_termination="Skip")
+    run = make_run(tmp_path, 100_000, replicas=1, min_replicas=1, checkpoint=seldom)
+    saved: list[int] = []
+
+    def is_saved(status: CoordinatorStatus) -> bool:
+        answer = status.checkpoint_answer
+        if answer is None or answer.outcome == "Pending" or status.checkpoint is None:
+            return False
+        assert (answer.request, answer.outcome) == ("now-1", "Done")
+        saved.append(status.checkpoint.step)
+        return True
+
+    def trains_on(status: CoordinatorStatus) -> bool:
+        return at_step(saved[0] + 5)(status)
+
+    acts: list[Act] = [
+        (at_step(5), lambda run: run._change(checkpoint_request="now-1")),
+        (is_saved, lambda run: None),
+        (trains_on, lambda run: run.suspend()),
+    ]
+    assert play(run, acts).result == "suspended"
+    folders = (path.name for path in Layout(tmp_path).checkpoints.iterdir())
+    assert [step for name in folders if (step := published_step(name)) is not None] == saved
+
+
+def test_a_restart_that_somebody_asks_for_starts_from_its_checkpoint_once(tmp_path: Path) -> None:
+    keep_all = CheckpointPolicy(interval_steps=20, keep_last=1000)
+    run = make_run(tmp_path, ENDLESS, replicas=1, min_replicas=1, checkpoint=keep_all)
+
+    def restarted(status: CoordinatorStatus) -> bool:
+        answer = status.restart_answer
+        if answer is None or answer.outcome == "Pending":
+            return False
+        assert answer.outcome == "Done"
+        assert answer.message == "the ranks started from step 20 of a checkpoint"
+        return True
+
+    acts: list[Act] = [
+        (at_step(45), lambda run: run._change(restart_request="now-1@20")),
+        (restarted, lambda run: None),
+        (at_step(65), lambda run: run.kill_rank(0)),
+        (at_step(80), lambda run: run.suspend()),
+    ]
+    assert play(run, acts).result == "suspended"
+    assert require_whole_history(tmp_path) >= 70
+    assert run.status is not None
+    causes = [(one.cause, one.resumed_from_step) for one in run.status.recoveries]
+    assert causes[0] == ("resize", 20)
+    assert causes[1][1] != 20, "later generations go on from where they are"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from regroup_trainer.protocol.config import CheckpointPolicy
 from regroup_trainer.protocol.job_status import CoordinatorStatus, Recovery
 from tests.support.disks import fill, freeze_disk, thaw_disk
 from tests.support.local_job import at_step, make_run, play, require_whole_history
-from tests.support.silent_data import FAILING, SILENT
+from tests.support.silent_data import CHECKPOINT, FAILING, OPENING, SAMPLES, SILENT
 
 pytestmark = [
     pytest.mark.slow,
@@ -74,17 +75,16 @@ def test_a_dead_rank_costs_no_step_while_the_volume_does_not_answer(
     assert require_whole_history(volume / "job") == STEPS
 
 
-def lose_a_rank_without_data(directory: Path, marker: str) -> str:
-    """Let the training data fail as the marker says, and a rank die meanwhile; no step may be lost.
-    Returns what the job said while it waited.
+def play_without(run: LocalRun, fault: str, kill: Callable[[LocalRun], object]) -> str:
+    """Let reading fail as the name of the fault says, and kill something meanwhile, which is all
+    that may be charged. Returns what the job said while it waited.
     """
-    run = make_run(directory, STEPS, checkpoint=CheckpointPolicy(interval_steps=ENDLESS))
     run.entry = "tests.support.silent_data"
-    failing, waiting = directory / marker, list[str]()
+    failing, waiting = Path(run.desired.directory, fault), list[str]()
 
     def strike(run: LocalRun) -> None:
         failing.touch()
-        assert run.kill_rank(1)
+        assert kill(run)
 
     def go_on(run: LocalRun) -> None:
         assert run.status is not None
@@ -93,18 +93,57 @@ def lose_a_rank_without_data(directory: Path, marker: str) -> str:
         failing.unlink()
 
     assert play(run, [(at_step(25), strike), (ranks_wait, go_on)]).result == "completed"
+    assert run.status is not None
+    assert sum(run.status.ledger.restarts.values()) == 1
+    assert require_whole_history(failing.parent) == STEPS
+    return waiting[0]
+
+
+def lose_a_rank_without_data(directory: Path, fault: str) -> str:
+    """As `play_without`. No step may be lost."""
+    policy = CheckpointPolicy(interval_steps=ENDLESS)
+    run = make_run(directory, STEPS, checkpoint=policy, max_restarts=1)
+    said = play_without(run, fault, lambda run: run.kill_rank(1))
     recovery = only_recovery(run)
     assert (recovery.restored_from, recovery.lost_steps) == ("Peers", 0)
-    assert require_whole_history(directory) == STEPS
-    return waiting[0]
+    return said
 
 
 def test_a_dead_rank_costs_no_step_while_the_training_data_does_not_come(tmp_path: Path) -> None:
     """The survivors read ahead when the data stops; nobody waits for what they read."""
-    assert "the training data does not come" in lose_a_rank_without_data(tmp_path, SILENT)
+    assert "the training data does not come" in lose_a_rank_without_data(
+        tmp_path, f"{SAMPLES}-{SILENT}"
+    )
 
 
 def test_errors_from_the_volume_of_the_training_data_end_no_rank(tmp_path: Path) -> None:
     """As on a soft NFS mount. A rank that dies meanwhile costs no step either."""
-    said = lose_a_rank_without_data(tmp_path, FAILING)
-    assert "/data/train.bin: Input/output error" in said
+    said = lose_a_rank_without_data(tmp_path, f"{SAMPLES}-{FAILING}")
+    assert "/data/samples.bin: Input/output error" in said
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [(FAILING, "/data/opening.bin: Input/output error"), (SILENT, "the volume does not answer")],
+)
+def test_a_new_rank_waits_for_training_data_that_cannot_be_opened(
+    tmp_path: Path, how: str, expected: str
+) -> None:
+    """The survivors wait for it, with their state, and its wait is neither a failure nor a hang."""
+    said = lose_a_rank_without_data(tmp_path, f"{OPENING}-{how}")
+    assert expected in said
+    assert "stays in the memory" in said
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [(FAILING, "/data/checkpoint.bin: Input/output error"), (SILENT, "the volume does not answer")],
+)
+def test_ranks_wait_for_a_checkpoint_that_cannot_be_read(
+    tmp_path: Path, how: str, expected: str
+) -> None:
+    policy = CheckpointPolicy(interval_steps=20)
+    run = make_run(tmp_path, STEPS, checkpoint=policy, replicas=1, min_replicas=1, max_restarts=0)
+    said = play_without(run, f"{CHECKPOINT}-{how}", lambda run: run.kill_worker(0))
+    assert expected in said
+    assert only_recovery(run).restored_from == "Checkpoint"

@@ -39,6 +39,8 @@ def test_lists_and_objects_are_json() -> None:
         ("KEY_SECRET", "a/../kube-system/b"),
         ("LEASE", "regroup-operator"),
         ("COORDINATORS_GROW", "sometimes"),
+        ("OTLP_ENDPOINT", "collector:4318"),
+        ("OTLP_ENDPOINT", "http://me:secret@collector:4318"),
     ],
 )
 def test_a_wrong_variable_is_named(name: str, value: str) -> None:

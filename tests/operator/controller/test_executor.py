@@ -26,7 +26,7 @@ from regroup_operator.decide.plan import (
     PutDesired,
     SendAddress,
 )
-from regroup_operator.errors import ClusterError
+from regroup_operator.errors import ClusterError, CoordinatorError
 from regroup_operator.informer.job_memory import JobMemory
 from regroup_operator.informer.remembered_objects import RememberedObjects
 from regroup_operator.observe.observed import CoordinatorView, Observed, Pod, Service
@@ -173,7 +173,8 @@ async def test_what_an_action_has_made_is_in_memory_before_the_watch_shows_it() 
 class Agents:
     """They take the coordinator's address in a moment; counts how many are asked at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, refuse: bool = False) -> None:
+        self._refuse = refuse
         self.asked: list[str] = []
         self.most = 0
         self._now = 0
@@ -184,6 +185,19 @@ class Agents:
         self.most = max(self.most, self._now)
         await asyncio.sleep(0)
         self._now -= 1
+        if self._refuse:
+            raise CoordinatorError("no answer")
+
+
+async def test_a_worker_that_was_not_reached_counts_anew_when_it_needs_an_address_again() -> None:
+    executor = make_executor(None, agents=Agents(refuse=True))
+    job, pod = make_valid_job(), Pod("gpt-w0-1", "u0", "worker", 0, -1, "Running", ip="1")
+    sent = SendAddress((pod,))
+    await executor.execute(sent, job, Observed(pods=(pod,), service=Service(1, "198.19.0.2")))
+    executor.note_plan(job.key, (sent,))
+    assert executor.unreached_seconds(job.key).keys() == {"u0"}
+    executor.note_plan(job.key, ())
+    assert executor.unreached_seconds(job.key) == {}
 
 
 async def test_a_new_address_is_sent_to_thousands_of_agents_a_bounded_number_at_a_time() -> None:

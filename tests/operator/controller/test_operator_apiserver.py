@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from regroup_trainer.protocol.job_status import Outcome
+from regroup_trainer.protocol.job_status import Outcome, RequestAnswer
 from tests.support.coordinator_stub import CoordinatorStub, VersionOneStub
 from tests.support.kube_api import Json, Namespace
 from tests.support.operator_process import (
@@ -159,6 +159,26 @@ def test_a_spec_edited_while_running_is_sent_to_the_coordinator_and_a_wrong_one_
     assert namespace.read()["status"]["phase"] == "Running"
     assert {desired.revision for desired in stub.desired} == {2}
     assert len(kubelets.pods()) == 4
+
+
+def test_an_annotation_asks_for_a_checkpoint_and_the_status_says_what_became_of_it(
+    namespace: Namespace, running: tuple[Kubelets, CoordinatorStub]
+) -> None:
+    _, stub = running
+    patch = {"metadata": {"annotations": {"regroup.dev/checkpoint-now": "now-1"}}}
+    path, merge = namespace.jobs("gpt"), "application/merge-patch+json"
+    assert namespace.api.request("PATCH", path, patch, merge).status == 200
+    sent = wait_until("the request", lambda: stub.desired, seconds=60)
+    assert (sent[0].checkpoint_request, sent[0].revision) == ("now-1", 1)
+    answer = RequestAnswer(request="now-1", outcome="Done", message="step 7 is saved")
+    stub.report(checkpoint_answer=answer)
+
+    def outcome() -> str:
+        (request,) = namespace.read()["status"].get("requests") or [{}]
+        return str(request.get("outcome"))
+
+    wait_until("the outcome", lambda: outcome() == "Done", seconds=60)
+    assert {desired.checkpoint_request for desired in stub.desired} == {"now-1"}
 
 
 def test_suspending_saves_first_and_resuming_makes_new_pods(

@@ -21,7 +21,8 @@ from regroup_operator.controller.event_limit import BURST
 from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import JobSeries, internal_errors
-from regroup_operator.decide.plan import Plan
+from regroup_operator.controller.operator_traces import OperatorTraces, Round
+from regroup_operator.decide.plan import CreateWorker, Plan
 from regroup_operator.errors import ClusterError, ConflictError, UnreadableError
 from regroup_operator.informer.job_pods import JobPods, SeenPod
 from regroup_operator.informer.remembered_objects import RememberedObjects
@@ -83,7 +84,10 @@ def make_document(field: str) -> Json:
 
 @asynccontextmanager
 async def reconciler_of(
-    server: Server, pods: JobPods = UNWATCHED, jobs: RememberedObjects | None = None
+    server: Server,
+    pods: JobPods = UNWATCHED,
+    jobs: RememberedObjects | None = None,
+    traces: OperatorTraces | None = None,
 ) -> AsyncIterator[reconcile.Reconciler]:
     """A reconciler beside this server."""
     async with aiohttp.ClientSession() as session:
@@ -91,7 +95,7 @@ async def reconciler_of(
         nodes = NodeWatch(server, None)
         memory = replace(make_memory(server), pods=pods)
         memory = replace(memory, jobs=jobs or memory.jobs)
-        executor = Executor(server, memory, coordinators, SETTINGS, KEYS)
+        executor = Executor(server, memory, coordinators, SETTINGS, KEYS, traces)
         yield reconcile.Reconciler(server, coordinators, executor, nodes, SETTINGS, JobSeries())
 
 
@@ -159,6 +163,40 @@ def waiting_reasons(reconciler: reconcile.Reconciler) -> list[str]:
     """What the series of the jobs say that they wait for."""
     families = {family.name: family for family in reconciler._series.collect()}
     return [sample.labels["reason"] for sample in families["trainingjob_waiting"].samples]
+
+
+class Rounds(OperatorTraces):
+    """What it is told of rounds."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _spans: None)
+        self.seen: list[Round] = []
+
+    def note(self, seen: Round) -> None:
+        self.seen.append(seen)
+
+
+async def test_traces_are_made_of_what_a_round_saw_and_did_not_of_what_was_refused() -> None:
+    class Refuses(PlainServer):
+        async def create_pod(self, document: Json) -> Json:
+            if "-w1-" in document["metadata"]["name"]:
+                raise ClusterError("POST", "pods", 403, "no")
+            return await super().create_pod(document)
+
+    metadata = {**make_document("")["metadata"], "generation": 4}
+    server, rounds = Refuses({"metadata": metadata, "spec": make_spec()}), Rounds()
+    async with reconciler_of(server, traces=rounds) as reconciler:
+        for _ in range(3):
+            await reconciler.reconcile(("a", "gpt"))
+    assert all(seen.began <= seen.ended for seen in rounds.seen)
+    made = {
+        action.index
+        for seen in rounds.seen
+        for action in seen.done
+        if isinstance(action, CreateWorker)
+    }
+    assert made == {0, 2}
+    assert rounds.seen[-1].job.status.coordinator_term >= 1
 
 
 async def test_an_unknown_error_is_shown_once_and_uses_up_no_term(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regroup_operator.api.status import NODES_REMEMBERED, TrainingJobStatus
-from regroup_operator.api.timestamps import format_time
+from regroup_operator.api.timestamps import format_time, parse_time
 from regroup_operator.decide.node_exclusion import FORGET_SECONDS, count_node_failures
 from regroup_operator.decide.plan import Event
+from regroup_operator.observe.observed import Pod
 from tests.support.operator_simulation import NODES, Simulation, make_spec, training
 
 
@@ -113,12 +115,28 @@ def test_failures_without_a_time_or_of_a_wrong_clock_are_forgotten_an_hour_from_
     assert simulation.round().status.excluded_nodes == ()
 
 
+def test_all_pods_that_one_outage_takes_from_a_node_are_one_failure() -> None:
+    policy, now = training().job().policies.node_failure, parse_time("2026-11-01T10:00:00Z")
+    pods = [
+        Pod(f"gpt-w{n}-1", f"u{n}", "worker", n, -1, "Failed", node="n1", placed=placed)
+        for n, placed in enumerate(["2026-11-01T09:00:00Z"] * 3 + ["2026-11-01T10:00:30Z"])
+    ]
+    status = count_node_failures(TrainingJobStatus(), pods[:2], policy, now).status
+    assert status.node_failures == {"n1": 1}
+    later = now + timedelta(seconds=40)
+    assert count_node_failures(status, [pods[2]], policy, later).status == status
+    assert count_node_failures(status, [pods[3]], policy, later).status.node_failures == {"n1": 2}
+    hours = now + timedelta(hours=2)
+    assert count_node_failures(status, [pods[2]], policy, hours).status.node_failures == {"n1": 2}
+
+
 def test_a_status_remembers_the_nodes_that_failed_last() -> None:
     simulation = training()
     policy = simulation.job().policies.node_failure
     status = TrainingJobStatus()
     for number in range(NODES_REMEMBERED + 5):
-        status = count_node_failures(status, [f"n{number}"], policy, simulation.now).status
+        lost = Pod("gpt-w0-1", f"u{number}", "worker", 0, -1, "Failed", node=f"n{number}")
+        status = count_node_failures(status, [lost], policy, simulation.now).status
         simulation.tick(1)
     assert len(status.node_failures) == NODES_REMEMBERED
     assert "n4" not in status.node_failures

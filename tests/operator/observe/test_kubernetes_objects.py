@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from regroup_operator.api import names
-from regroup_operator.observe.kubernetes_objects import read_mount_failure, read_pod, read_service
+from regroup_operator.observe.kubernetes_objects import (
+    read_job,
+    read_mount_failure,
+    read_pod,
+    read_service,
+)
+from tests.support.specs import SMALLEST
 
 
 def make_pod(**metadata: Any) -> dict[str, Any]:
@@ -88,3 +95,15 @@ def test_an_event_without_a_time_or_a_message_is_no_mount_failure() -> None:
 def test_a_service_whose_selector_cannot_be_read_selects_no_term() -> None:
     service = {"spec": {"selector": {names.TERM: "newest"}, "clusterIP": "198.19.0.1"}}
     assert read_service(service).term == -1
+
+
+def test_what_annotations_of_a_job_ask_for_is_read_whole_or_not_at_all() -> None:
+    def read(value: str) -> tuple[str, str]:
+        annotations = {names.CHECKPOINT_NOW: "now-1", names.RESTART: value}
+        metadata = {"namespace": "team", "name": "gpt", "uid": "u", "annotations": annotations}
+        job = read_job({"metadata": metadata, "spec": SMALLEST}, datetime.now(UTC))
+        return job.checkpoint_request, job.restart_request
+
+    longest = "x" * 59 + "@4000"
+    assert read(longest) == ("now-1", longest)
+    assert read(f"x{longest}") == ("now-1", ""), "without its step it would mean another checkpoint"

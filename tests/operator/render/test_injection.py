@@ -57,6 +57,15 @@ def test_what_is_injected_is_restricted_and_comes_before_ones_own_init_container
     assert injector["securityContext"]["allowPrivilegeEscalation"] is False
 
 
+@pytest.mark.parametrize("fields", [{}, {"image": "my/image:1"}])
+def test_an_init_container_without_an_image_has_that_of_the_workers(fields: dict[str, Any]) -> None:
+    template = {"spec": {"initContainers": [{"name": "packages"}, {"name": "data", "image": "d"}]}}
+    worker = make_worker(template=template, **fields)
+    images = {c["name"]: c["image"] for c in worker["spec"]["initContainers"]}
+    assert (images["packages"], images["data"]) == (main_of(worker)["image"], "d")
+    assert "image" not in template["spec"]["initContainers"][0]
+
+
 @pytest.mark.parametrize("fields", [{"template": OWN, "trainer": None}, {"image": "my/image:1"}])
 def test_only_our_own_image_has_a_root_that_cannot_be_written(fields: dict[str, Any]) -> None:
     assert main_of(make_worker(**fields))["securityContext"]["readOnlyRootFilesystem"] is False

@@ -52,6 +52,19 @@ def test_a_coordinator_learns_where_an_interrupted_job_stood() -> None:
     assert workload.desired(replace(job, status=suspended), Ledger()).last_known is None
 
 
+def test_a_coordinator_is_told_where_traces_go_only_where_there_is_such_a_place() -> None:
+    def variables(endpoint: str) -> dict[str, str]:
+        job, settings = make_valid_job(), SETTINGS.model_copy(update={"otlp_endpoint": endpoint})
+        pod = workload.coordinator_pod(job, settings, workload.desired(job, Ledger()), 3, ())
+        return values_of(pod["spec"]["containers"][0])
+
+    traced = variables("http://collector:4318")
+    assert CoordinatorEnvironment.read(traced).job_uid == make_valid_job().uid
+    assert traced["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4318"
+    more = {"OTEL_EXPORTER_OTLP_ENDPOINT", CoordinatorEnvironment.variable("job_uid")}
+    assert traced.keys() - variables("").keys() == more
+
+
 def test_a_coordinator_gets_the_job_as_it_should_be() -> None:
     job = make_valid_job()
     wanted = workload.desired(job, Ledger())

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import aiohttp
@@ -148,6 +149,27 @@ async def test_an_agent_that_nobody_answers_ends_at_once_when_asked(tmp_path: Pa
         agent.send_signal(signal.SIGTERM)
         code, _ = await ended(agent)
     assert code == 143
+
+
+@pytest.mark.slow
+async def test_signals_until_an_agent_has_ended_print_no_traceback(tmp_path: Path) -> None:
+    """Kubelets and impatient people send more than one."""
+    async with make_site(tmp_path, "hang") as site:
+        site.url = "http://127.0.0.1:9"
+        agent = site.start_agent()
+        pid = agent.pid
+        await asyncio.to_thread(wait_until, "its template", lambda: _has_child(pid), WARM_SECONDS)
+        await asyncio.to_thread(_signal_until_it_ends, agent)
+        code, text = await ended(agent)
+    assert code == 143, text
+    assert not [word for word in ("Traceback", "Exception ignored") if word in text], text
+
+
+def _signal_until_it_ends(agent: subprocess.Popen[str]) -> None:
+    while agent.poll() is None:
+        agent.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            agent.wait(0.005)
 
 
 def _has_child(pid: int) -> bool:

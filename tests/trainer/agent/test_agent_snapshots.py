@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import xxhash
-from aiohttp.test_utils import TestServer
 
 from regroup_trainer.agent import agent as agents
 from regroup_trainer.agent.agent import Agent
@@ -27,7 +26,7 @@ from regroup_trainer.agent.template_protocol import (
     TemplateNews,
 )
 from regroup_trainer.coordinator.core import Coordinator
-from regroup_trainer.coordinator.server import Server
+from regroup_trainer.coordinator.serving.server import Server
 from regroup_trainer.protocol.environment import AgentEnvironment
 from regroup_trainer.protocol.generation import Assignment, GenerationRecord, SnapshotNumber
 from regroup_trainer.protocol.rank_messages import (
@@ -192,9 +191,9 @@ async def site(
     site = Site(tmp_path, core, nodes)
     monkeypatch.setattr(agents, "TemplateProcess", site.make_template)
     server = Server(core, TOKEN)
-    async with TestServer(server.application()) as http:
+    async with server.serve("127.0.0.1", 0) as port:
         ticking = asyncio.create_task(server.run())
-        url = str(http.make_url("/")).rstrip("/")
+        url = f"http://127.0.0.1:{port}"
         running = [asyncio.create_task(site.make_agent(n, url).run()) for n in range(len(nodes))]
         yield site
         for task in (*running, ticking):

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import ClientWebSocketResponse, WSMessage, WSMsgType, web
 from aiohttp.test_utils import TestServer
 
+from regroup_trainer.agent import coordinator_connection
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection
 from regroup_trainer.protocol.agent_messages import Leaving, Reports, ShortHello, agent_message
 from regroup_trainer.protocol.coordinator_messages import CoordinatorMessage, Refused, Welcome
@@ -27,13 +28,22 @@ FINISHED = Finished(generation=NUMBER, rank=0, step=3, reason="leave")
 class Peer:
     """A coordinator that sends given answers, connection by connection."""
 
-    def __init__(self, *answers: Message, then: Callable[[int], bool] = lambda count: True) -> None:
+    def __init__(
+        self,
+        *answers: Message,
+        then: Callable[[int], bool] = lambda count: True,
+        accepts_after: float = 0.0,
+    ) -> None:
         self._answers = answers
+        self._accepts_after = accepts_after
+        self.requests = 0
         self._then = then
         self.received: list[list[Message]] = []
         self.news = asyncio.Event()
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
+        self.requests += 1
+        await asyncio.sleep(self._accepts_after)
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         received: list[Message] = []
@@ -98,6 +108,17 @@ async def test_an_agent_follows_its_coordinator_to_a_new_address() -> None:
         connection.move(there.url)
         assert connection.welcomed, "an address that it has already changes nothing"
     assert len(former.received) == 1
+
+
+async def test_a_coordinator_that_is_slow_to_accept_is_given_more_time_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many agents that gave up each time would keep it busy for ever, and never be welcomed."""
+    monkeypatch.setattr(coordinator_connection, "CONNECT_SECONDS", 0.2)
+    peer = Peer(Welcome(term=1), accepts_after=0.8)
+    async with connected(peer) as connection:
+        await peer.until(lambda: connection.welcomed)
+    assert peer.requests > 1
 
 
 async def test_messages_sent_while_the_connection_was_down_go_out_after_the_next_hello() -> None:

@@ -16,6 +16,7 @@ from regroup_trainer.agent.endpoint import UNPROVEN_CONNECTIONS, port_of, start_
 from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.agent.replication import SnapshotServer
 from regroup_trainer.agent.snapshot_store import SnapshotStore
+from regroup_trainer.protocol.agent_messages import RankStack, WorkerStacks
 from regroup_trainer.protocol.desired import CoordinatorContact
 from tests.support.waiting import wait_until
 
@@ -36,9 +37,12 @@ class Endpoint:
             return answer.status
 
     async def contact(self, headers: dict[str, str]) -> tuple[int, str]:
+        return await self.get("/v1/coordinator", headers)
+
+    async def get(self, path: str, headers: dict[str, str]) -> tuple[int, str]:
         async with (
             aiohttp.ClientSession() as session,
-            session.get(f"{self.url}/v1/coordinator", headers=headers) as answer,
+            session.get(f"{self.url}{path}", headers=headers) as answer,
         ):
             return answer.status, await answer.text()
 
@@ -50,8 +54,12 @@ async def endpoint(tmp_path: Path) -> AsyncIterator[Endpoint]:
     )
     addresses: list[str] = []
     contact = CoordinatorContact(term=2, unheard_seconds=3.5)
+
+    async def show_stacks() -> WorkerStacks:
+        return WorkerStacks(ranks=(RankStack(rank=3, text="File"),))
+
     runner = await start_endpoint(
-        AgentMetrics("default", "gpt"), snapshots, addresses.append, lambda: contact, 0
+        AgentMetrics("default", "gpt"), snapshots, addresses.append, lambda: contact, show_stacks, 0
     )
     yield Endpoint(f"http://127.0.0.1:{port_of(runner, '127.0.0.1')}", addresses)
     await runner.cleanup()
@@ -85,6 +93,13 @@ async def test_the_address_is_taken_from_who_has_the_token(endpoint: Endpoint) -
 async def test_what_is_no_address_is_refused(endpoint: Endpoint, body: str) -> None:
     assert await endpoint.put(body, BEARER) == 422
     assert endpoint.addresses == []
+
+
+async def test_who_has_the_token_is_shown_what_the_ranks_do(endpoint: Endpoint) -> None:
+    assert (await endpoint.get("/v1/stacks", {}))[0] == 401
+    status, text = await endpoint.get("/v1/stacks", BEARER)
+    assert status == 200
+    assert WorkerStacks.model_validate_json(text).ranks == (RankStack(rank=3, text="File"),)
 
 
 async def test_who_has_the_token_learns_when_the_coordinator_was_last_heard(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from regroup_trainer.agent.heartbeat import Heartbeat
+from regroup_trainer.system.heartbeat_line import Kind
+from tests.support.frame_server import FrameServer
 from tests.support.silent_server import SilentServer
 from tests.support.waiting import wait_until
 
@@ -41,3 +47,157 @@ def test_an_unheard_coordinator_is_asked_again_at_once_although_heartbeats_are_r
     with SilentServer(answers=True) as server:
         heartbeat.url = server.url
         wait_until("an answer", lambda: heartbeat.unheard_seconds() == 0.0, seconds=10)
+
+
+def test_heartbeats_are_frames_after_one_request(heartbeat: Heartbeat) -> None:
+    with FrameServer() as server:
+        heartbeat.url = server.url
+        heartbeat.start()
+        wait_until("frames", lambda: len(server.frames) > 20)
+        assert server.requests == ["/v1/heartbeats/0?member=uid-0"]
+        assert {frame.kind for frame in server.frames} == {Kind.IMPORTING}
+        heartbeat.is_warm = True
+        wait_until("another kind", lambda: server.frames[-1].kind is Kind.ALIVE)
+        stop(heartbeat)
+
+
+def test_an_answer_is_wanted_once_a_second_at_most(heartbeat: Heartbeat) -> None:
+    with FrameServer() as server:
+        heartbeat.url = server.url
+        heartbeat.start()
+        wanting = wait_until(
+            "three that want one",
+            lambda: [frame.stamp for frame in server.frames if frame.wants_answer][2:],
+        )
+        first = next(frame.stamp for frame in server.frames if frame.wants_answer)
+        assert wanting[0] - first >= 2e9
+        assert heartbeat.unheard_seconds() == 0.0
+        stop(heartbeat)
+
+
+def test_silence_counts_from_the_first_frame_whose_answer_does_not_come(
+    heartbeat: Heartbeat,
+) -> None:
+    """A coordinator that hangs keeps its connections open."""
+    with FrameServer() as server:
+        heartbeat.url = server.url
+        heartbeat.start()
+        wait_until("frames", lambda: server.frames)
+        server.answers = False
+        since = wait_until("silence", heartbeat.unheard_seconds)
+        assert since >= 1.0
+        server.answers = True
+        wait_until("an answer", lambda: heartbeat.unheard_seconds() == 0.0)
+        stop(heartbeat)
+
+
+def test_a_coordinator_that_is_slow_to_accept_is_given_more_time_each_time(
+    heartbeat: Heartbeat,
+) -> None:
+    """Its silence counts all the same. Each try would cost it as much as one that succeeds."""
+    with FrameServer() as server:
+        server.accepts.clear()
+        heartbeat.url = server.url
+        heartbeat.start()
+        wait_until("silence", lambda: heartbeat.unheard_seconds() > 4.5)
+        assert len(server.requests) <= 3, "after 1 and 2 seconds, and then 4"
+        server.accepts.set()
+        wait_until("an answer", lambda: heartbeat.unheard_seconds() == 0.0)
+        stop(heartbeat)
+
+
+def test_a_coordinator_that_dies_is_looked_for_at_once_although_heartbeats_are_rare(
+    heartbeat: Heartbeat,
+) -> None:
+    heartbeat.seconds = 600.0
+    with FrameServer() as server:
+        heartbeat.url = server.url
+        heartbeat.start()
+        wait_until("a frame", lambda: server.frames)
+        server.drop()
+        wait_until("another connection", lambda: len(server.requests) == 2)
+        stop(heartbeat)
+
+
+def test_a_coordinator_that_moves_is_followed_at_once_although_heartbeats_are_rare(
+    heartbeat: Heartbeat,
+) -> None:
+    heartbeat.seconds = 600.0
+    with FrameServer() as server, FrameServer() as successor:
+        heartbeat.url = server.url
+        heartbeat.start()
+        wait_until("a frame", lambda: server.frames)
+        heartbeat.url = successor.url
+        wait_until("a frame to the successor", lambda: successor.frames)
+        stop(heartbeat)
+
+
+def test_connections_that_are_closed_at_once_are_not_made_anew_without_a_pause(
+    heartbeat: Heartbeat,
+) -> None:
+    heartbeat.seconds = 600.0
+    with FrameServer() as server:
+        heartbeat.url = server.url
+        heartbeat.start()
+        begun = time.monotonic()
+        for count in range(1, 4):
+            wait_until("a frame", partial(server.has_frames, count))
+            server.drop()
+        assert len(server.requests) == 3
+        assert time.monotonic() - begun > 1.8
+        stop(heartbeat)
+
+
+def test_a_coordinator_that_does_not_know_the_member_is_heard(heartbeat: Heartbeat) -> None:
+    unknown = threading.Event()
+    heartbeat._on_unknown = unknown.set
+    heartbeat.seconds = 600.0
+    with FrameServer() as server:
+        server.answer = Kind.UNKNOWN
+        heartbeat.url = server.url
+        heartbeat.start()
+        assert unknown.wait(60)
+        assert heartbeat.unheard_seconds() == 0.0
+        stop(heartbeat)
+
+
+def test_a_heartbeat_says_how_late_its_thread_got_its_turn(
+    heartbeat: Heartbeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, go_on = heartbeat._ready, threading.Event()
+
+    def ready_late(seconds: float, woken: socket.socket) -> set[int]:
+        """The pause between two heartbeats, after which the thread gets no core for a while."""
+        found = ready(seconds, woken)
+        if server.has_frames(3) and not server.has_frames(4):
+            go_on.wait(0.7)
+        return found
+
+    monkeypatch.setattr(heartbeat, "_ready", ready_late)
+    with FrameServer() as server:
+        heartbeat.url = server.url
+        heartbeat.start()
+        wait_until("the heartbeat after that", lambda: server.has_frames(4))
+        assert server.frames[3].delay >= 0.6
+        stop(heartbeat)
+
+
+def test_what_a_coordinator_takes_to_answer_is_no_lateness_of_the_thread(
+    heartbeat: Heartbeat,
+) -> None:
+    with FrameServer() as server:
+        server.accepts.clear()
+        heartbeat.url = server.url
+        heartbeat.start()
+        wait_until("silence", lambda: heartbeat.unheard_seconds() > 6)
+        server.accepts.set()
+        wait_until("frames", lambda: server.has_frames(5))
+        assert max(frame.delay for frame in server.frames) < 2
+        stop(heartbeat)
+
+
+def stop(heartbeat: Heartbeat) -> None:
+    """End the thread, which waits for its next heartbeat."""
+    heartbeat.stop()
+    heartbeat.join(60)
+    assert not heartbeat.is_alive()

@@ -21,6 +21,7 @@ from regroup_trainer.agent.template_protocol import (
     RankStarted,
     Ready,
     ReassignedRank,
+    ShowStacks,
     StartStore,
     StoreEnded,
     StoreStarted,
@@ -139,6 +140,20 @@ def test_a_failing_rank_is_reported_with_the_end_of_its_stderr(
     end = parent.ended()
     assert (end.exit_code, end.signal) == (code, signal_number)
     assert end.stderr_tail.strip().endswith(words)
+
+
+def test_to_ask_for_stacks_ends_no_rank_that_cannot_answer(parent: Parent) -> None:
+    """The signal would end it: what Python has registered is gone in another program."""
+    parent.fork("become another program")
+    parent.accept().close()
+    started = parent.news()
+    assert isinstance(started, RankStarted)
+    name = Path(f"/proc/{started.pid}/comm")
+    wait_until("the other program", lambda: name.read_text().strip() == "sleep", seconds=60)
+    parent.order(ShowStacks(ranks=(0,)))
+    parent.order(KillRanks())
+    end = parent.ended()
+    assert (end.signal, end.killed) == (signal.SIGKILL, True)
 
 
 def test_a_rank_that_crashes_is_reported_with_its_stack(parent: Parent) -> None:

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regroup_trainer.checkpoint import catalog
-from regroup_trainer.checkpoint.layout import MANIFEST, Layout, Manifest
+from regroup_trainer.checkpoint.layout import MANIFEST, FileRecord, Layout, Manifest
 from regroup_trainer.protocol.generation import GenerationNumber
 from tests.support.checkpoints import write_checkpoint
+
+FILE = "__0_0.distcp"
 
 
 @given(st.sets(st.integers(1, 200)), st.integers(1, 10), st.none() | st.integers(1, 20))
@@ -50,20 +52,23 @@ def test_a_broken_file_is_named_with_what_is_wrong(
     assert catalog.verify(path, manifest, manifest.files).startswith(problem)
 
 
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO])
 def test_a_volume_that_is_not_reached_makes_no_checkpoint_corrupt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
+    """A soft NFS mount gives EIO, for a new file too."""
     manifest = write_checkpoint(Layout(tmp_path), 5)
 
     def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        raise OSError(code, os.strerror(code))
 
     with monkeypatch.context() as patch:  # pytest itself reads files when the test has ended
         patch.setattr(Path, "open", fail)
         patch.setattr(Path, "read_bytes", fail)
-        with pytest.raises(OSError, match="Stale file handle"):
+        patch.setattr(Path, "touch", fail)
+        with pytest.raises(OSError, match=os.strerror(code)):
             catalog.published(Layout(tmp_path))
-        with pytest.raises(OSError, match="Stale file handle"):
+        with pytest.raises(OSError, match=os.strerror(code)):
             catalog.verify(Layout(tmp_path).published(5), manifest, manifest.files)
 
 
@@ -90,6 +95,24 @@ def test_a_checkpoint_without_a_readable_manifest_is_a_candidate_with_a_problem(
         (2, f"manifest.json is damaged ({_required_fields()} errors)"),
         (1, "manifest.json is missing"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"), [(2, f"{FILE} cannot be read (Input/output error)"), (1, "")]
+)
+def test_an_input_output_error_is_the_files_where_it_comes_again_after_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, expected: str
+) -> None:
+    layout, errors = Layout(tmp_path), [OSError(errno.EIO, os.strerror(errno.EIO))] * times
+    manifest, read = write_checkpoint(layout, 1), catalog.file_record
+
+    def fail(path: Path) -> FileRecord:
+        if errors:
+            raise errors.pop()
+        return read(path)
+
+    monkeypatch.setattr(catalog, "file_record", fail)
+    assert catalog.verify(layout.published(1), manifest, [FILE]) == expected
 
 
 def test_what_older_generations_left_half_written_is_swept(tmp_path: Path) -> None:

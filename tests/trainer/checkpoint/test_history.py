@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from regroup_trainer.checkpoint import lineage
-from regroup_trainer.checkpoint.history import CommittedStep, audit, committed, last_step
+from regroup_trainer.checkpoint.history import CommittedStep, audit, committed, known_end, last_step
 from regroup_trainer.checkpoint.history_writer import Beginning, History
 from regroup_trainer.checkpoint.layout import DataIdentity, Layout
 from regroup_trainer.checkpoint.lineage import LineageRecord
@@ -77,6 +77,15 @@ def test_an_undisturbed_run_has_no_problems(layout: Layout) -> None:
     assert [found.loss for found in committed(layout.directory)] == [
         1.0 / number for number in range(1, 31)
     ]
+
+
+def test_a_history_without_lines_ends_where_its_generations_began(layout: Layout) -> None:
+    assert known_end(layout, ()) is None
+    ran(layout, 1, 0, [])
+    ran(layout, 2, 4, [])
+    end = known_end(layout, lineage.ending_with(layout, GenerationNumber(1, 2)))
+    assert end is not None
+    assert (end.step, end.written_step, end.world_size) == (0, 0, 0)
 
 
 def test_lost_work_is_not_part_of_the_run(layout: Layout) -> None:

@@ -88,3 +88,15 @@ def test_a_missing_step_names_those_that_exist(layout: Layout) -> None:
 def test_resuming_from_another_job_is_refused(layout: Layout) -> None:
     with pytest.raises(ConfigurationError, match=r"resume\.policy: 'Job' is not supported yet"):
         select(layout, upcoming(layout, policy="Job", job_name="other"))
+
+
+def test_a_restart_on_request_starts_from_its_step_however_often_it_is_the_same(
+    layout: Layout,
+) -> None:
+    write_checkpoint(layout, 10, began(layout, 1, resumed=0))
+    write_checkpoint(layout, 15, began(layout, 2, resumed=10, policy="Step", step=10))
+    record = upcoming(layout, policy="Step", step=10)
+    assert [one.step for one in select(layout, record).candidates] == [15, 10]
+    desired = record.desired.model_copy(update={"restart_request": "now-2@10"})
+    again = record.model_copy(update={"desired": desired})
+    assert [one.step for one in select(layout, again).candidates] == [10]

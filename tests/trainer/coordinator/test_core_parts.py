@@ -15,8 +15,8 @@ from regroup_trainer.coordinator.accounting import Account, Gpus
 from regroup_trainer.coordinator.current_generation import CurrentGeneration
 from regroup_trainer.coordinator.formation import choose, make_record
 from regroup_trainer.coordinator.journal import Journal
-from regroup_trainer.coordinator.number_files import SupersededError, reserve
 from regroup_trainer.coordinator.restart_budget import RestartBackoff, describe
+from regroup_trainer.coordinator.serving.number_files import SupersededError, reserve
 from regroup_trainer.protocol.agent_messages import RankExit
 from regroup_trainer.protocol.generation import GenerationNumber, MemberRecord
 from regroup_trainer.protocol.ledger import Ledger

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from regroup_trainer.coordinator.current_generation import FIRST_SECONDS, QUIET_SECONDS
-from regroup_trainer.coordinator.number_files import newest_former
+from regroup_trainer.coordinator.serving.number_files import newest_former
 from regroup_trainer.protocol.desired import LastKnown
 from regroup_trainer.protocol.generation import GenerationNumber
 from tests.support.coordinator_simulation import Job, SimulatedAgent, start_job

@@ -17,6 +17,9 @@ WALL = 1_000_000.0
 FIRST = GenerationNumber(1, 1)
 
 
+NO_LINES = HistoryEnd(step=0, written_step=0, world_size=0, time=WALL)
+
+
 def history_to(step: int, written_step: int | None = None) -> HistoryEnd:
     """Of three ranks that were lost at 95 s."""
     written_step = step if written_step is None else written_step
@@ -87,6 +90,12 @@ def test_a_restarted_process_knows_its_own_term() -> None:
     assert (recovery.lost_steps, recovery.world_size_before) == (0, 3)
 
 
+def test_a_generation_that_made_no_step_is_no_job_that_has_trained() -> None:
+    status = restart(known_step=None, saved_step=0, history_end=NO_LINES)
+    assert status.recoveries == ()
+    assert status.ledger.lost_steps == 0
+
+
 @pytest.mark.parametrize("lineage", [True, False], ids=["resumed", "first"])
 def test_a_first_start_and_a_resumed_job_have_recovered_from_nothing(lineage: bool) -> None:
     saved = 20 if lineage else 0
@@ -106,6 +115,7 @@ def test_a_first_start_and_a_resumed_job_have_recovered_from_nothing(lineage: bo
         (40, history_to(43), Loss(23, 0)),  # reports are half a second behind
         (40, history_to(31), Loss(20, 9)),  # a node died with its cache
         (40, history_to(12), Loss(20, 20)),
+        (40, NO_LINES, Loss(20, 20)),  # the volume was full from the first step on
         (15, history_to(18), Loss(0, 0)),
         (40, history_to(20, written_step=40), Loss(20, 0)),  # cut off by a generation in between
     ],

@@ -55,6 +55,18 @@ def test_a_member_that_could_not_be_reached_is_fenced_when_it_comes_back() -> No
     assert agents[1].state.record == job.record
 
 
+def test_silence_counts_as_far_as_everything_that_arrived_is_known() -> None:
+    job, agents = start()
+    member = job.core.state.members[agents[1].name]
+    agents[1].alive = False
+    over = member.deadline(job.core.state.desired)
+    job.wait(over - job.now - 0.1)
+    job.core.tick(over + 0.1, read_until=over - 0.01)
+    assert agents[1].name in job.core.state.members
+    job.core.tick(over + 0.12, read_until=over)
+    assert agents[1].name not in job.core.state.members
+
+
 def test_what_arrives_over_the_connection_is_a_sign_of_life_when_no_heartbeat_does() -> None:
     job, agents = start()
     agents[1].heartbeats_arrive = False

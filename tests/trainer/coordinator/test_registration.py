@@ -11,7 +11,7 @@ import pytest
 
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection
 from regroup_trainer.coordinator.core import Coordinator
-from regroup_trainer.coordinator.server import Server
+from regroup_trainer.coordinator.serving.server import Server
 from regroup_trainer.protocol.agent_messages import Hello
 from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired, start_job
 from tests.support.generations import make_hello

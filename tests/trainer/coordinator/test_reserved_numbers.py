@@ -95,6 +95,32 @@ def test_numbers_that_are_doubted_wait_for_an_answer_of_the_volume() -> None:
     assert numbers.reserved == number(1)
 
 
+def test_an_answer_to_what_was_asked_before_the_doubt_does_not_end_it() -> None:
+    numbers = filled()
+    numbers.use()
+    asked = numbers.next_request(0.0)
+    assert asked is not None
+    numbers.doubt()
+    numbers.on_granted(asked)
+    assert numbers.reserved is None
+    again = numbers.next_request(0.0)
+    assert again is not None
+    numbers.on_granted(again)
+    assert numbers.reserved == number(2)
+
+
+def test_a_volume_that_refused_a_full_reserve_is_asked_until_it_grants_again() -> None:
+    numbers = filled()
+    numbers.doubt()
+    assert numbers.next_request(0.0) is not None
+    numbers.on_refused("Read-only file system", 0.0)
+    wanted = numbers.next_request(LONGEST_RETRY_SECONDS)
+    assert wanted is not None
+    numbers.on_granted(wanted)
+    assert numbers.refusal == ""
+    assert numbers.next_request(LONGEST_RETRY_SECONDS) is None
+
+
 @pytest.mark.parametrize("is_silent", [False, True])
 def test_where_the_volume_gives_no_answer_doubted_numbers_have_to_do(is_silent: bool) -> None:
     numbers = filled()

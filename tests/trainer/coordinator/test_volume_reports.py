@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from regroup_trainer.coordinator.coordinator_metrics import make_registry
 from regroup_trainer.coordinator.coordinator_status import make_status
 from regroup_trainer.coordinator.reserved_numbers import LONGEST_RETRY_SECONDS, NUMBERS_AHEAD
+from regroup_trainer.coordinator.transitions import AGREE_SECONDS
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.rank_messages import Busy, Progress, VolumeProblem
 from tests.support.coordinator_simulation import Job, SimulatedAgent, start_job
@@ -79,6 +82,23 @@ def test_a_generation_that_waits_for_its_volume_is_no_hang_and_says_what_it_wait
     assert waiting.reason == "VolumeUnavailable"
     assert waiting.message.startswith(f"generation {number} waits for the volume: /volume/gpt")
     assert events(job) == ["VolumeUnavailable"]
+
+
+@pytest.mark.parametrize("has_state", [False, True])
+def test_a_planned_end_waits_for_a_volume_only_where_a_state_could_be_lost(has_state: bool) -> None:
+    job = Job()
+    agents = [job.add_agent(index) for index in range(3)]
+    stop_reporting(agents)
+    number, current = job.record.number, job.core.state.current
+    assert current is not None
+    if not has_state:
+        current.restored.clear()
+    waits = Busy(generation=number, rank=0, doing="waiting for the volume", step=0, volume=PROBLEM)
+    job.update_desired(suspend=True)
+    for _ in range(int(AGREE_SECONDS) + 10):
+        job.send(agents[0], waits)
+        job.wait(1.0)
+    assert current.alive == has_state
 
 
 def test_a_job_trains_on_while_no_further_number_can_be_reserved() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from regroup_trainer.checkpoint.volume_calls import describe
-from regroup_trainer.data import token_run
+from regroup_trainer.data import files, token_run
 from regroup_trainer.data.files import find, fingerprint, unreadable
 from regroup_trainer.data.token_cache import tokens_of
 from regroup_trainer.data.token_run import Tokens
@@ -153,6 +154,51 @@ def test_a_name_that_no_message_can_have_is_said_to_be_one(volume: Path) -> None
     (volume / "a\udcff.txt").write_text("text")
     with pytest.raises(DataError, match=r"a\\udcff\.txt has a name that is no UTF-8: rename it"):
         names(volume)
+
+
+@pytest.mark.parametrize("source", ["text", "tokens"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
+def test_an_error_that_may_pass_is_raised_as_it_is_and_names_the_file(
+    volume: Path, monkeypatch: pytest.MonkeyPatch, source: str, code: int
+) -> None:
+    """So that it can be waited for."""
+    refuse_to_open(monkeypatch, code)
+    (volume / "a.txt").write_bytes(bytes(600))
+    with pytest.raises(OSError, match=os.strerror(code)) as caught:
+        dataset(config(source, volume, pattern="*.txt"), 2, volume)
+    assert caught.value.filename == str(volume / "a.txt")
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (errno.EACCES, rf"make it readable for user {os.getuid()}"),
+        (errno.ENOENT, "put it there again, or name another path"),
+    ],
+)
+def test_an_error_that_lasts_says_what_to_change(
+    volume: Path, monkeypatch: pytest.MonkeyPatch, code: int, advice: str
+) -> None:
+    refuse_to_open(monkeypatch, code)
+    (volume / "a.txt").write_bytes(bytes(600))
+    what = rf"data\.paths: .*/a\.txt cannot be read \({os.strerror(code)}\): {advice}"
+    with pytest.raises(DataError, match=what):
+        dataset(config("text", volume, pattern="*.txt"), 2, volume)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
+def test_no_permission_is_asked_for_where_the_volume_fails(code: int) -> None:
+    said = str(unreadable(OSError(code, os.strerror(code), "/data/a.bin")))
+    assert said.endswith(f"/data/a.bin cannot be read ({os.strerror(code)}): repair its volume")
+
+
+def refuse_to_open(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Opening a file of samples gives this error, without its name, as reading one does."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(files, "open_file", refuse)
 
 
 def test_a_folder_that_is_gone_is_named_in_printable_text(volume: Path) -> None:

@@ -93,7 +93,7 @@ def test_tokens_that_cannot_be_written_raise_a_storage_error(corpus: Path, tmp_p
     (tmp_path / "tokens").write_text("in the way")
     with pytest.raises(
         StorageError,
-        match=r"tokens cannot be written to .*/tokens/.* \(File exists\): free or repair",
+        match=r"tokens cannot be written to .*/tokens/.* \(File exists\): let user \d+ write there",
     ):
         dataset(config("text", corpus, tokenizer="cl100k"), 4, tmp_path)
 

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,10 @@ from tests.support.ranks import Template, generation, succeeded, train_config
 from tests.support.waiting import wait_until
 
 
-def make_assignment() -> Assignment:
+def make_assignment(**desired: object) -> Assignment:
     """Of the only rank of a generation."""
     record = make_record(
-        GenerationNumber(1, 1), (make_hello(0),), make_desired(), ("Nothing", "test")
+        GenerationNumber(1, 1), (make_hello(0),), make_desired(**desired), ("Nothing", "test")
     )
     return Assignment(
         record=record.model_copy(update={"store": "127.0.0.1:1"}), rank=0, local_rank=0, channel=""
@@ -48,6 +49,19 @@ def test_torch_ends_no_process_by_itself_unless_somebody_wants_it_to(
         os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"],
         os.environ["TORCH_NCCL_ENABLE_MONITORING"],
     ) == ("2", "1")
+
+
+def test_only_ranks_of_a_script_give_up_a_peer_that_takes_long_to_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of the built-in trainer may wait for its training data, and reports that."""
+    waits: list[timedelta] = []
+    monkeypatch.setattr(process_group, "TCPStore", lambda *_, **__: HashStore())
+    monkeypatch.setattr(process_group, "meet", lambda *_: None)
+    monkeypatch.setattr(process_group, "_await_others", lambda *args: waits.append(args[-1]))
+    process_group.join(make_assignment())
+    process_group.join(make_assignment(script=("train.py",)))
+    assert waits == [timedelta(days=1), timedelta(minutes=10)]
 
 
 def test_a_rank_that_left_reads_nothing_and_closes_nothing_before_the_next_group() -> None:

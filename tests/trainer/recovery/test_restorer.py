@@ -4,17 +4,19 @@ rank, in here.
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 
 from regroup_trainer.checkpoint import catalog, lineage
 from regroup_trainer.checkpoint.layout import MANIFEST, Layout, Manifest, RunIdentity
-from regroup_trainer.checkpoint.load import require_fitting
+from regroup_trainer.checkpoint.load import read, require_fitting
 from regroup_trainer.data import default_text
 from regroup_trainer.errors import CheckpointError, ConfigurationError, FencedError, StorageError
 from regroup_trainer.parallel.process_group import GenerationGroup
@@ -22,6 +24,7 @@ from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.recovery import restorer
 from regroup_trainer.recovery.inventory import Agreement
 from regroup_trainer.recovery.restorer import Choice, Restorer
+from regroup_trainer.step.state import TrainState
 from tests.support.checkpoints import DATA, begin, write_checkpoint
 from tests.support.ranks import generation, train_config
 from tests.support.volume import access, be_alone
@@ -37,11 +40,11 @@ def restore(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ch
     monkeypatch.setattr(restorer, "all_gather", lambda value: [value])
 
     def restore(n: int, meanwhile: Meanwhile = lambda: None, **resume: Any) -> Choice:
-        def read(_state: object, path: Path, manifest: Manifest) -> None:
+        def read(_restorer: Restorer, _state: object, path: Path, manifest: Manifest) -> None:
             assert catalog.verify(path, manifest, manifest.files) == ""
             meanwhile()
 
-        monkeypatch.setattr(restorer, "load", read)
+        monkeypatch.setattr(Restorer, "_load", read)
         state: Any = None
         return make_restorer(layout, n, **resume).restore(state)
 
@@ -53,6 +56,33 @@ def make_restorer(layout: Layout, n: int, **resume: Any) -> Restorer:
     record = generation(layout.directory, 1, train_config(), number=number, resume=resume or None)
     group = GenerationGroup(0, 1, 0, torch.device("cpu"))
     return Restorer(layout, record, group, IDENTITY, access(record))
+
+
+def test_a_checkpoint_that_cannot_be_read_for_a_while_is_waited_for(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While ranks train or wait elsewhere, nobody counts that as a failure or a hang."""
+    be_alone(monkeypatch)
+    manifest, errors = write_checkpoint(layout, 10), [OSError(errno.EIO, "Input/output error")]
+    paths = []
+
+    def read(_tensors: object, path: Path) -> None:
+        paths.append(path)
+        if errors:
+            raise errors.pop()
+
+    monkeypatch.setattr(restorer, "tensors_of", lambda _: {})
+    monkeypatch.setattr(restorer, "put_back", lambda *_: None)
+    monkeypatch.setattr(restorer, "read", read)
+    state = cast(TrainState, SimpleNamespace())
+    make_restorer(layout, 2)._load(state, layout.published(10), manifest)
+    assert paths == [layout.published(10)] * 2
+    assert state.position.step == 10
+
+
+def test_a_checkpoint_that_is_gone_while_it_is_read_is_not_waited_for(layout: Layout) -> None:
+    with pytest.raises(StorageError, match="step-10 was deleted or replaced while it was read"):
+        read({}, layout.published(10))
 
 
 def live(number: GenerationNumber, step: int) -> Agreement:

@@ -13,22 +13,24 @@ import pytest
 
 from regroup_trainer.checkpoint import lineage, volume_calls
 from regroup_trainer.checkpoint.layout import Layout
-from regroup_trainer.errors import CheckpointError, GenerationOverError, StorageError
-from regroup_trainer.protocol.rank_messages import Busy
+from regroup_trainer.errors import CheckpointError, DataError, GenerationOverError, StorageError
 from regroup_trainer.recovery import volume_access
 from regroup_trainer.recovery.volume_access import VolumeAccess
 from tests.support import checkpoints
 from tests.support.disks import mounted, remount
 from tests.support.ranks import generation, train_config
 from tests.support.volume import NotedReports, access, be_alone
+from tests.support.waiting import wait_until
 
 DEADLINE = 30.0
+ENDLESS = 1_000_000
 
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     be_alone(monkeypatch)
     monkeypatch.setattr(volume_access, "_MOMENT_SECONDS", 0.01)
+    monkeypatch.setattr(volume_access, "_REPORT_SECONDS", 0.0)
     monkeypatch.setattr(volume_calls, "_PAUSES", (0.02,))
 
 
@@ -53,13 +55,14 @@ def refusing(number: int, times: int) -> Callable[[], str]:
 
 @pytest.mark.parametrize("call", ["on_rank0", "on_every_rank"])
 def test_what_the_volume_refuses_for_a_while_is_tried_again_and_reported(call: str) -> None:
-    channel = NotedReports()
-    assert getattr(make_access(channel), call)(refusing(errno.ENOSPC, 3)) == "done"
-    (report,) = channel.reports
-    assert isinstance(report, Busy)
-    assert report.volume is not None
-    assert report.volume.error == "/job/lineage: refused"
-    assert "stays in the memory" in report.volume.at_risk
+    channel, refuse = NotedReports(), refusing(errno.ENOSPC, ENDLESS)
+
+    def act() -> str:
+        return "done" if channel.problems else refuse()
+
+    assert getattr(make_access(channel), call)(act) == "done"
+    assert channel.problems[0].error == "/job/lineage: refused"
+    assert "stays in the memory" in channel.problems[0].at_risk
 
 
 @pytest.mark.parametrize("source", ["Peers", "Snapshot"])
@@ -101,7 +104,8 @@ def test_a_call_that_hangs_is_reported_and_not_repeated(monkeypatch: pytest.Monk
     class Releasing(NotedReports):
         def send(self, report: Any) -> None:
             super().send(report)
-            may_answer.set()
+            if report.volume is not None:
+                may_answer.set()
 
     def hang() -> str:
         calls.append(1)
@@ -110,11 +114,56 @@ def test_a_call_that_hangs_is_reported_and_not_repeated(monkeypatch: pytest.Monk
 
     channel = Releasing()
     assert make_access(channel).on_rank0(hang) == "done"
-    (report,) = channel.reports
-    assert isinstance(report, Busy)
-    assert report.volume is not None
-    assert report.volume.error == "the volume does not answer"
+    assert channel.problems[0].error == "the volume does not answer"
     assert calls == [1]
+
+
+def test_a_wait_is_reported_from_its_beginning_though_nothing_is_wrong_yet() -> None:
+    """The deadline of a first step may be two seconds: without a report it looks like a hang."""
+    channel = NotedReports()
+    make_access(channel).on_rank0(
+        lambda: wait_until("a report", lambda: bool(channel.reports), DEADLINE)
+    )
+    assert channel.problems == []
+
+
+def data_access(channel: NotedReports, *paths: str) -> VolumeAccess:
+    """The access of a rank whose training data is there."""
+    record = generation(Path("/job"), 2, train_config(data={"paths": paths}))
+    return access(record.model_copy(update={"restored_from": "Peers"}), channel)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
+def test_training_data_that_cannot_be_opened_is_waited_for_and_reported(code: int) -> None:
+    channel, refuse = NotedReports(), refusing(code, ENDLESS)
+
+    def load() -> str:
+        return "data" if channel.problems else refuse()
+
+    assert data_access(channel, "/data", "/more").open_data(load) == "data"
+    assert channel.problems[0].path == "/data, /more"
+    assert channel.problems[0].error == "/job/lineage: refused"
+    assert "stays in the memory of the ranks" in channel.problems[0].at_risk
+
+
+def test_training_data_that_is_wrong_ends_the_rank_at_once() -> None:
+    def load() -> str:
+        raise DataError("data.paths: /data does not exist on this worker")
+
+    with pytest.raises(DataError, match="does not exist"):
+        data_access(NotedReports()).open_data(load)
+
+
+def test_a_rank_whose_training_data_is_silent_leaves_when_its_generation_is_over() -> None:
+    channel, may_answer = NotedReports(), threading.Event()
+
+    def hang() -> bool:
+        channel.over = True
+        return may_answer.wait(DEADLINE)
+
+    with pytest.raises(GenerationOverError):
+        data_access(channel).open_data(hang)
+    may_answer.set()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a file system")
@@ -122,7 +171,8 @@ def test_a_generation_begins_when_its_read_only_volume_is_writable_again(tmp_pat
     class Repairing(NotedReports):
         def send(self, report: Any) -> None:
             super().send(report)
-            remount(disk, "rw")
+            if report.volume is not None:
+                remount(disk, "rw")
 
     channel = Repairing()
     with mounted(tmp_path / "disk", "1m") as disk:
@@ -131,10 +181,7 @@ def test_a_generation_begins_when_its_read_only_volume_is_writable_again(tmp_pat
         remount(disk, "ro")
         number = make_access(channel).on_rank0(lambda: checkpoints.begin(layout, 1))
         assert set(lineage.read(layout)) == {number}
-    (report,) = channel.reports
-    assert isinstance(report, Busy)
-    assert report.volume is not None
-    assert "Read-only file system" in report.volume.error
+    assert "Read-only file system" in channel.problems[0].error
 
 
 def test_a_program_without_an_agent_ends_with_the_error_at_once() -> None:
@@ -142,4 +189,4 @@ def test_a_program_without_an_agent_ends_with_the_error_at_once() -> None:
     channel = NotedReports(lasting=False)
     with pytest.raises(StorageError, match="cannot be used: /job/lineage: refused"):
         make_access(channel).on_rank0(refusing(errno.ENOSPC, 1))
-    assert channel.reports == []
+    assert channel.problems == []

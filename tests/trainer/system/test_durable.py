@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from regroup_trainer.system import durable
+
+
+@contextlib.contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """No file can grow above this size: a write stops in the middle, as on a full volume."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_file_is_created_once(tmp_path: Path) -> None:
@@ -49,3 +63,13 @@ def test_a_directory_is_never_renamed_over_another(tmp_path: Path) -> None:
         (tmp_path / name / "file").touch()
     with pytest.raises(OSError, match="not empty"):
         durable.rename(tmp_path / "new", tmp_path / "old")
+
+
+def test_a_line_that_is_repeated_after_half_of_it_stands_alone(tmp_path: Path) -> None:
+    path = tmp_path / "gaps"
+    durable.append(path, "first\n")
+    with room_for(9), pytest.raises(OSError, match="too large"):
+        durable.append(path, "second\n")
+    durable.append(path, "second\n")
+    durable.append(path, "third\n")
+    assert path.read_text() == "first\nsec\nsecond\nthird\n"

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -44,7 +45,14 @@ from regroup_trainer.agent.template_protocol import (
     TerminateRanks,
 )
 from regroup_trainer.agent.termination import oom_kills, rank_exit, termination_message
-from regroup_trainer.protocol.agent_messages import HeldSnapshots, Leaving, RankExit, Stack
+from regroup_trainer.errors import ConfigurationError
+from regroup_trainer.protocol.agent_messages import (
+    HeldSnapshots,
+    Leaving,
+    RankExit,
+    Stack,
+    WorkerStacks,
+)
 from regroup_trainer.protocol.coordinator_messages import (
     Begin,
     CoordinatorMessage,
@@ -56,7 +64,7 @@ from regroup_trainer.protocol.coordinator_messages import (
     Welcome,
 )
 from regroup_trainer.protocol.desired import CoordinatorContact
-from regroup_trainer.protocol.environment import AgentEnvironment
+from regroup_trainer.protocol.environment import AgentEnvironment, read_token
 from regroup_trainer.protocol.exit_codes import (
     KILLED,
     TEMPLATE_LOST,
@@ -75,6 +83,7 @@ from regroup_trainer.protocol.rank_messages import (
     SnapshotsOff,
     SnapshotTaken,
 )
+from regroup_trainer.system.process_signals import ignore_signals
 
 END_SECONDS = 10.0
 """How long the processes of ranks may last after their last report."""
@@ -132,6 +141,8 @@ class Agent:
         self._oom_kills = 0
         self._first_failure: RankExit | None = None
         self._diagnosing: asyncio.Task[None] | None = None
+        self._asking = asyncio.Lock()
+        """Held while ranks are asked for their stacks: each has one file for them."""
         self._releasing: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
 
@@ -146,6 +157,7 @@ class Agent:
                 snapshots.server,
                 self._on_address,
                 self._contact,
+                self._show_stacks,
                 self._environment.metrics_port,
             )
             self._state.endpoint = (
@@ -331,18 +343,32 @@ class Agent:
         for stack in await self._stacks(self._state.local_ranks(), "commits no step"):
             self._connection.send(stack)
 
+    async def _show_stacks(self) -> WorkerStacks:
+        """What somebody who debugs the job is shown."""
+        found = await self._collect_stacks(self._state.running())
+        processes = self._running_processes()
+        return WorkerStacks(
+            ranks=tuple(stacks.describe(one, processes.get(one.rank)) for one in found)
+        )
+
     async def _stacks(self, ranks: Sequence[int], why: str) -> list[Stack]:
         """The stacks of these ranks; they are logged, too."""
-        record, place = self._state.record, self._state.local_ranks().start
-        if record is None or self._sockets is None:
-            return []
-        self._template.order(ShowStacks(ranks=tuple(ranks)))
-        found = await stacks.collect(
-            self._sockets.path.parent, record, {rank: rank - place for rank in ranks}
-        )
+        found = await self._collect_stacks(ranks)
         for stack in found:
             log.warning("rank %d %s; its stack:\n%s", stack.rank, why, stack.text or "(no answer)")
         return found
+
+    async def _collect_stacks(self, ranks: Sequence[int]) -> list[Stack]:
+        record, place = self._state.record, self._state.local_ranks().start
+        if record is None or self._sockets is None:
+            return []
+        async with self._asking:
+            return await stacks.collect(
+                lambda: self._template.order(ShowStacks(ranks=tuple(ranks))),
+                self._sockets.path.parent,
+                record,
+                {rank: rank - place for rank in ranks},
+            )
 
     # --- reports of ranks and template ------------------------------------------------------------
 
@@ -527,3 +553,24 @@ class Agent:
             Path(self._environment.termination_log).write_text(
                 termination_message(self._first_failure)
             )
+
+
+def run_worker() -> int:
+    """The process of an agent, from the REGROUP_* variables to its exit code."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    try:
+        environment = AgentEnvironment.read(dict(os.environ))
+        token = read_token(environment.token_file)
+    except ConfigurationError as error:
+        log.error("the agent cannot start: %s", error)
+        return WRONG_USAGE
+    return asyncio.run(_run(environment, token))
+
+
+async def _run(environment: AgentEnvironment, token: str) -> int:
+    try:
+        return await Agent(environment, token).run()
+    finally:
+        ignore_signals(signal.SIGTERM, signal.SIGCHLD)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from regroup_trainer.agent.outbox import Outbox
 from regroup_trainer.protocol.agent_messages import Hello
-from regroup_trainer.protocol.backoff import backoff_seconds
+from regroup_trainer.protocol.backoff import Patience, backoff_seconds
 from regroup_trainer.protocol.coordinator_messages import (
     CoordinatorMessage,
     Refused,
@@ -32,10 +32,13 @@ LONGEST_PAUSE_SECONDS = 1.0
 ATTEMPTS_BEFORE_WARNING = 10
 """Attempts in a row that fail before the log reports it."""
 CONNECT_SECONDS = 2.0
+"""For TCP, and beyond that for the handshake: longer, if the coordinator was too late before."""
 CLOSE_SECONDS = 0.2
 """For the closing handshake: a coordinator that is gone does not answer it."""
 PING_SECONDS = 2.0
 """Between pings. A coordinator that does not answer within half of it counts as gone."""
+PATIENCE_OF_PINGS = 4.0
+"""Pings get longer, too, beyond this patience: after the third time-out in a row."""
 log = logging.getLogger(__name__)
 
 
@@ -66,6 +69,7 @@ class CoordinatorConnection:
         self._filled = asyncio.Event()
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._closing: asyncio.Task[bool] | None = None
+        self._patience = Patience()
         self._problem = ""
         """Why the last attempt to connect failed."""
         self._pieces: RecordPieces | None = None
@@ -110,7 +114,10 @@ class CoordinatorConnection:
         attempts = 0
         # A Service's address may change with its pods: every attempt looks the name up anew.
         connector = aiohttp.TCPConnector(use_dns_cache=False, force_close=True)
-        async with aiohttp.ClientSession(connector=connector, headers=self._headers) as session:
+        patience = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+        async with aiohttp.ClientSession(
+            connector=connector, headers=self._headers, timeout=patience
+        ) as session:
             while True:
                 if await self._connect_once(session):
                     attempts = 0
@@ -127,19 +134,13 @@ class CoordinatorConnection:
 
     async def _connect_once(self, session: aiohttp.ClientSession) -> bool:
         """Serve one connection from its start to its end; returns whether it was welcomed."""
-        self.welcomed = False
+        self.welcomed, late = False, False
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                patience = aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS)
-                socket = await session.ws_connect(
-                    self._socket_url,
-                    heartbeat=PING_SECONDS,
-                    timeout=patience,
-                    max_msg_size=FRAME_BYTES,
-                )
+            socket = await self._connect(session)
             async with socket:
                 self._socket = socket
                 await self._talk(socket)
+            late = isinstance(socket.exception(), TimeoutError)  # no answer to a ping
         except aiohttp.WSServerHandshakeError as error:
             if error.status == 401:
                 raise RejectedError(
@@ -155,8 +156,25 @@ class CoordinatorConnection:
             self._problem = str(error)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self._problem = why_no_answer(error)
+            late = isinstance(error, TimeoutError)
         welcomed, self.welcomed = self.welcomed, False
+        if late or welcomed:
+            self._patience.note(late=late)
         return welcomed
+
+    async def _connect(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
+        """Raises as `ws_connect` does. No answer to TCP is a ClientError: nobody is there."""
+        factor = self._patience.factor
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS * (1.0 + factor)):
+                return await session.ws_connect(
+                    self._socket_url,
+                    heartbeat=PING_SECONDS * max(1.0, factor / PATIENCE_OF_PINGS),
+                    timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
+                    max_msg_size=FRAME_BYTES,
+                )
+        except aiohttp.ConnectionTimeoutError as error:
+            raise aiohttp.ClientConnectionError(why_no_answer(error)) from None
 
     async def _talk(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         await socket.send_str(self._hello().shortened().model_dump_json())

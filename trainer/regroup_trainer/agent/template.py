@@ -187,7 +187,7 @@ class Template:
             case TerminateRanks(ranks=ranks):
                 self._signal(ranks, signal.SIGTERM)
             case ShowStacks(ranks=ranks):
-                self._signal(ranks, stacks.SIGNAL)
+                self._signal(ranks, stacks.SIGNAL, stacks.answers)
             case EndWithRanks():
                 self._is_ending = True
 
@@ -305,9 +305,14 @@ class Template:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
 
-    def _signal(self, ranks: tuple[int, ...], number: signal.Signals) -> None:
+    def _signal(
+        self,
+        ranks: tuple[int, ...],
+        number: signal.Signals,
+        takes: Callable[[int], bool] = lambda _pid: True,
+    ) -> None:
         for pid, rank in self._ranks.items():
-            if not rank.killed and rank.assignment.rank in ranks:
+            if not rank.killed and rank.assignment.rank in ranks and takes(pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
 

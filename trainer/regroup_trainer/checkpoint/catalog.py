@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
+import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import xxhash
 from pydantic import ValidationError
@@ -25,10 +29,12 @@ from regroup_trainer.checkpoint.layout import (
     set_aside_by,
     temporary_generation,
 )
-from regroup_trainer.checkpoint.volume_calls import is_away
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.system import durable
+from regroup_trainer.system.background import note_progress
+from regroup_trainer.system.volume_errors import is_away
 
+T = TypeVar("T")
 _CHUNK_BYTES = 1 << 22
 
 
@@ -58,7 +64,7 @@ def read_candidate(layout: Layout, step: int) -> Candidate:
     """The published checkpoint of a step. Raises OSError when the volume is not reached."""
     path = layout.published(step)
     try:
-        manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
+        manifest = Manifest.model_validate_json(_sure((path / MANIFEST).read_bytes, path.parent))
     except FileNotFoundError:
         return Candidate(step, path, None, f"{MANIFEST} is missing")
     except OSError as error:
@@ -101,6 +107,7 @@ def file_record(path: Path) -> FileRecord:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
             size += len(chunk)
+            note_progress()
     return FileRecord(size=size, checksum=digest.hexdigest())
 
 
@@ -111,7 +118,7 @@ def verify(path: Path, manifest: Manifest, names: Iterable[str]) -> str:
     for name in names:
         expected = manifest.files[name]
         try:
-            found = file_record(path / name)
+            found = _sure(partial(file_record, path / name), path.parent)
         except OSError as error:
             if is_away(error):
                 raise
@@ -121,6 +128,31 @@ def verify(path: Path, manifest: Manifest, names: Iterable[str]) -> str:
         if found.checksum != expected.checksum:
             return f"{name} has checksum {found.checksum} instead of {expected.checksum}"
     return ""
+
+
+def _sure(read: Callable[[], T], folder: Path) -> T:
+    """What `read` returns. A damaged file gives EIO, and so does a soft NFS mount: there, nothing
+    else answers either, and what is raised `is_away`. EIO after an answer is the file's.
+    """
+    try:
+        return read()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        if not _answers(folder):
+            raise OSError(errno.ETIMEDOUT, error.strerror, error.filename) from error
+    return read()
+
+
+def _answers(folder: Path) -> bool:
+    """Whether a volume answers; that it is full or read-only is an answer."""
+    probe = folder / f".probe-answer-{os.getpid()}"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        return error.errno != errno.EIO and not is_away(error)
+    return True
 
 
 def set_aside(path: Path, target: Path) -> Path:

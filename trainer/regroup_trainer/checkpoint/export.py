@@ -7,7 +7,6 @@ folder. Other models keep their own names.
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,16 +62,13 @@ def export(
 
 def read_model(checkpoint: Path) -> dict[str, Tensor]:
     """The whole tensors of the model, on the CPU. Raises CheckpointError."""
-    reader = CheckpointReader(checkpoint)
-    described = reader.read_metadata().state_dict_metadata
+    described = CheckpointReader(checkpoint).read_metadata().state_dict_metadata
     tensors = {
         name: torch.empty(what.size, dtype=what.properties.dtype)
         for name, what in described.items()
         if name.startswith(_MODEL) and isinstance(what, TensorStorageMetadata)
     }
-    with warnings.catch_warnings():  # about ranks that do not take part
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        read(dict(tensors), reader, alone=True)
+    read(dict(tensors), checkpoint)
     return {name.removeprefix(_MODEL): tensor for name, tensor in tensors.items()}
 
 

@@ -83,6 +83,18 @@ def history_end(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> His
     return None
 
 
+def known_end(layout: Layout, links: tuple[lineage.LineageRecord, ...]) -> HistoryEnd | None:
+    """As `history_end`; where the volume took no line of them, it ends where they began. None:
+    there are no generations. Raises OSError.
+    """
+    if not links:
+        return None
+    begun = links[0].resumed_from_step
+    time = layout.lineage_record(links[-1].generation).stat().st_mtime
+    without = HistoryEnd(step=begun, written_step=begun, world_size=0, time=time)
+    return history_end(layout, links) or without
+
+
 def last_record(path: Path) -> CommittedStep | None:
     """The last whole line of a history, which another process may be writing; None without one."""
     try:

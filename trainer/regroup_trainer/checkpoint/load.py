@@ -13,37 +13,23 @@ from typing import Any
 
 import torch
 from pydantic import ValidationError
+from torch import Tensor
 from torch.distributed.checkpoint._traverse import set_element
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import ReadItem
-from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 
 from regroup_trainer.checkpoint import catalog
 from regroup_trainer.checkpoint.description import DamagedError, read_metadata
 from regroup_trainer.checkpoint.layout import Layout, Manifest, RunIdentity
-from regroup_trainer.checkpoint.storage import put_back, tensors_of
-from regroup_trainer.checkpoint.volume_calls import may_pass
 from regroup_trainer.data import default_text
 from regroup_trainer.errors import CheckpointError, ConfigurationError, StorageError
 from regroup_trainer.step.plain_values import load_plain
-from regroup_trainer.step.state import Position, TrainState
+from regroup_trainer.system.background import note_progress
+from regroup_trainer.system.volume_errors import may_pass
 
 _METADATA = ".metadata"
-
-
-def load(state: TrainState, path: Path, manifest: Manifest) -> None:
-    """Fill `state` from a verified checkpoint, which may be of another world size and strategy. All
-    ranks call it.
-
-    Raises CheckpointError when it holds what no checkpoint holds.
-    """
-    tensors = tensors_of(state)
-    read(tensors, CheckpointReader(path))
-    put_back(state, tensors)
-    state.position = Position(manifest.step, manifest.position, manifest.tokens)
 
 
 class CheckpointReader(FileSystemReader):
@@ -75,25 +61,40 @@ class PlainLoadPlanner(DefaultLoadPlanner):
         name = read_item.dest_index.fqn
         plain = load_plain(value.getvalue(), name)
         set_element(self.original_state_dict, self.mappings[name], plain)
+        note_progress()
+
+    def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
+        """A tensor is filled."""
+        super().commit_tensor(read_item, tensor)
+        note_progress()
 
 
-def read(tensors: dict[str, Any], reader: CheckpointReader, *, alone: bool = False) -> None:
-    """Fill nested dicts of tensors and plain values in place. Unless `alone`, all ranks call it.
+def read(tensors: dict[str, Any], path: Path) -> None:
+    """Fill nested dicts of tensors and plain values in place, from a checkpoint that may be of
+    another world size and strategy. No other rank takes part, so that a thread may do it.
 
-    Raises CheckpointError for files that hold something else, and CheckpointException of DCP where
-    a rank could not read them.
+    Raises CheckpointError for files that hold something else, StorageError where they are gone, and
+    OSError.
     """
     try:
-        load_tensors(tensors, storage_reader=reader, planner=PlainLoadPlanner(), no_dist=alone)
-    except CheckpointException as failed:  # what each rank met; no Exception itself
-        causes = [cause for cause, _ in failed.failures.values()]
-        wrong = [cause for cause in causes if not isinstance(cause, _OF_THE_MACHINE)]
-        if not wrong:
-            raise
+        _fill(tensors, CheckpointReader(path))
+    except FileNotFoundError as error:
+        raise _replaced(path) from error
+    except (*_OF_THE_MACHINE, CheckpointError):
+        raise
+    except Exception as cause:
         raise CheckpointError(
-            f"{reader.path}: {_summary(wrong[0])}: find out who wrote it, and move it away to "
-            "resume from an older checkpoint"
-        ) from failed
+            f"{path}: {_summary(cause)}: find out who wrote it, and move it away to resume from an "
+            "older checkpoint"
+        ) from cause
+
+
+def _fill(tensors: dict[str, Any], reader: CheckpointReader) -> None:
+    """As DCP's `load`, which agrees on the plan in collectives: each rank's is its own anyway."""
+    described, planner = reader.read_metadata(), PlainLoadPlanner()
+    planner.set_up_planner(tensors, described)
+    reader.set_up_storage_reader(described, is_coordinator=False)
+    reader.read_data(planner.finish_plan(planner.create_local_plan()), planner)
 
 
 _OF_THE_MACHINE = (OSError, MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
@@ -111,12 +112,14 @@ def require_unchanged(layout: Layout, manifest: Manifest) -> None:
     Until this generation begins, an older one that still trains may do so.
     """
     if catalog.read_candidate(layout, manifest.step).manifest != manifest:
-        raise StorageError(
-            f"checkpoint {layout.published(manifest.step)} was deleted or replaced while it was "
-            "read, by a generation "
-            "that is not over yet or by hand: nothing to do, the next attempt chooses from those "
-            "there"
-        )
+        raise _replaced(layout.published(manifest.step))
+
+
+def _replaced(path: Path) -> StorageError:
+    return StorageError(
+        f"checkpoint {path} was deleted or replaced while it was read, by a generation that is not "
+        "over yet or by hand: nothing to do, the next attempt chooses from those there"
+    )
 
 
 def require_writable(layout: Layout, probe_name: str) -> None:

@@ -9,6 +9,7 @@ from regroup_trainer.checkpoint.catalog import Candidate
 from regroup_trainer.checkpoint.layout import Layout
 from regroup_trainer.errors import CheckpointError, ConfigurationError
 from regroup_trainer.protocol.config import ResumePolicy
+from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, SnapshotNumber
 
 
@@ -31,7 +32,7 @@ def select(layout: Layout, record: GenerationRecord) -> Selection:
     begun = lineage.begun(layout) if layout.lineage.is_dir() else ()
     parent = lineage.parent_of(begun, record.number)
     links = lineage.up_to(layout, parent)
-    policy = policy_in_force(links, record.desired.resume)
+    policy = policy_in_force(links, record.desired)
     ours = tuple(catalog.on_lineage(catalog.published(layout), links))
     without = (
         _without_memory(record.snapshot.number, policy, ours, links) if record.snapshot else ""
@@ -67,10 +68,13 @@ def _without_memory(
     return f"the checkpoint of step {newest} is newer" if newest > number.step else ""
 
 
-def policy_in_force(links: tuple[lineage.LineageRecord, ...], wanted: ResumePolicy) -> ResumePolicy:
+def policy_in_force(links: tuple[lineage.LineageRecord, ...], desired: Desired) -> ResumePolicy:
     """The policy to apply. A policy is applied once, by the first generation that has it; later
-    ones continue from there.
+    ones continue from there. One that begins a restart on request has been given its step for that.
     """
+    wanted = desired.resume
+    if desired.restart_request and desired.restart_step is not None:
+        return wanted
     return ResumePolicy() if links and links[-1].resume == wanted else wanted
 
 

@@ -6,7 +6,6 @@ repeated with longer and longer pauses. What they meet is kept, to be reported.
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
 from collections.abc import Callable
@@ -16,36 +15,13 @@ from typing import Generic, TypeVar
 
 from regroup_trainer.protocol.message import TEXT_LIMIT, printable
 from regroup_trainer.protocol.rank_messages import VolumeProblem
-from regroup_trainer.system.background import Background
+from regroup_trainer.system.background import Background, progress_noted
 
 T = TypeVar("T")
 SLOW_SECONDS = 5.0
-"""A call that takes longer is reported."""
+"""A call that does not get on for longer is reported."""
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts; the last one is repeated."""
-_AWAY = frozenset(
-    {
-        errno.ESTALE,
-        errno.ETIMEDOUT,
-        errno.EAGAIN,
-        errno.ENOTCONN,
-        errno.EHOSTDOWN,
-        errno.EHOSTUNREACH,
-    }
-)
-_PASSING = _AWAY | {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
-
-
-def is_away(error: OSError) -> bool:
-    """Whether the volume is not reached. EIO may also be a damaged file, and is not meant."""
-    return error.errno in _AWAY
-
-
-def may_pass(error: OSError) -> bool:
-    """Whether a volume that is full, read-only or away gives this error. Others, such as a lack of
-    permission, last until somebody changes the job.
-    """
-    return error.errno in _PASSING
 
 
 def describe(error: OSError) -> str:
@@ -61,7 +37,7 @@ class VolumeHealth:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._called: tuple[float, float] | None = None
-        """Monotonic time and wall clock of the begin of the call under way."""
+        """Monotonic time and wall clock since when the call under way does not get on."""
         self._failing: tuple[float, str] | None = None
         """Wall clock of the first failure in a row, and the last error."""
 
@@ -79,6 +55,9 @@ class VolumeHealth:
             return None
         return self._problem(called[1], "the volume does not answer", at_risk)
 
+    def _note_progress(self) -> None:
+        self._called = time.monotonic(), time.time()
+
     def _problem(self, since: float, error: str, at_risk: str) -> VolumeProblem:
         path = str(self._path)[:TEXT_LIMIT]
         return VolumeProblem(path=path, error=error[:TEXT_LIMIT], since=since, at_risk=at_risk)
@@ -92,9 +71,9 @@ class VolumeHealth:
         action raises.
         """
         for pause in chain(_PAUSES, repeat(_PAUSES[-1])):
-            self._called = time.monotonic(), time.time()
             try:
-                result = action()
+                with progress_noted(self._note_progress):
+                    result = action()
             except OSError as error:
                 since = self._failing[0] if self._failing else time.time()
                 self._failing = since, describe(error)

@@ -1,77 +1,18 @@
-"""The process of a coordinator: `python -m regroup_trainer.coordinator`.
-
-REGROUP_* variables configure it (`protocol.environment`).
-"""
+"""`python -m regroup_trainer.coordinator`: runs `serving.coordinator_process`."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import os
-import signal
 import sys
-import time
-from pathlib import Path
 
-from regroup_trainer.coordinator.core import Coordinator
-from regroup_trainer.coordinator.server import Server
-from regroup_trainer.errors import ConfigurationError
-from regroup_trainer.protocol.environment import CoordinatorEnvironment, read_token
-from regroup_trainer.protocol.exit_codes import WRONG_USAGE
-from regroup_trainer.system.kept_file import KeptFile
-from regroup_trainer.system.last_signals import ignore_signals
-from regroup_trainer.system.log_limit import LogLimit
-
-HAND_OVER_SECONDS = 3.0
-"""After SIGTERM, for the agents that leave as well to report it. Others wait for a successor."""
-COMPANY_SECONDS = 12.0
-"""The same for the agents on this coordinator's node. kubectl drain tries an eviction that a budget
-forbids again after 5 s, and a busy kubelet takes seconds to pass a signal on.
-"""
-
-log = logging.getLogger("regroup_trainer.coordinator")
+from regroup_trainer.system.process_signals import end_upon_sigterm
 
 
 def main() -> int:
-    """Serve until SIGTERM; returns the exit code."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-    )
-    for written in (
-        logging.getLogger(f"{__package__}.server"),
-        logging.getLogger("aiohttp.server"),
-    ):
-        written.addFilter(LogLimit())
-    try:
-        environment = CoordinatorEnvironment.read(dict(os.environ))
-        kept = KeptFile(Path(environment.kept_file) if environment.kept_file else None)
-        desired = environment.first_desired(kept.read())
-        token = read_token(environment.token_file)
-    except ConfigurationError as error:
-        log.error("the coordinator cannot start: %s", error)
-        return WRONG_USAGE
-    now = time.monotonic()
-    core = Coordinator(environment.term, environment.node, desired, now, time.time() - now)
-    asyncio.run(_serve(Server(core, token, kept), environment))
-    return 0
+    """Serve until SIGTERM. Returns the exit code."""
+    end_upon_sigterm()
+    from regroup_trainer.coordinator.serving import coordinator_process
 
-
-async def _serve(server: Server, environment: CoordinatorEnvironment) -> None:
-    terminated = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
-    async with server.serve(environment.address or None, environment.port) as port:
-        log.info("coordinator of term %d listens on port %d", environment.term, port)
-        ticking = asyncio.create_task(server.run())
-        stopping = asyncio.create_task(terminated.wait())
-        await asyncio.wait({ticking, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if stopping.done():
-            log.info("received SIGTERM; waiting for the agents that leave as well")
-            await server.hand_over(HAND_OVER_SECONDS, COMPANY_SECONDS)
-        ticking.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await ticking
-    ignore_signals(signal.SIGTERM)
+    return coordinator_process.main()
 
 
 if __name__ == "__main__":

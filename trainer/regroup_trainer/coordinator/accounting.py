@@ -214,6 +214,10 @@ class Recoveries:
             **served,
         )
 
+    def record_of(self, generation: GenerationNumber) -> Recovery | None:
+        """The record of this following generation; None: there is none any more."""
+        return next((one for one in self._records if one.generation == generation), None)
+
     def opened(self, generation: GenerationNumber) -> bool:
         """Whether the newest record is of this following generation."""
         return bool(self._records) and self._records[-1].generation == generation

@@ -67,6 +67,7 @@ def _adopt(state: State, record: GenerationRecord, back: Sequence[Hello], now: f
         begun=now,
         last_report=now,
         last_activity=now,
+        adopted=True,
         before=state.committed if is_uncounted else None,
         restored=restored,
     )

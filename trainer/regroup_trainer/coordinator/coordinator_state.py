@@ -21,7 +21,7 @@ from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.coordinator_messages import CoordinatorMessage, Exit
 from regroup_trainer.protocol.desired import Desired, LastKnown
 from regroup_trainer.protocol.generation import GenerationNumber
-from regroup_trainer.protocol.job_status import Outcome, Waiting
+from regroup_trainer.protocol.job_status import Outcome, RequestAnswer, Waiting
 from regroup_trainer.protocol.ledger import Cause
 from regroup_trainer.protocol.rank_messages import (
     CheckpointSaved,
@@ -51,12 +51,24 @@ def _commit_of(known: LastKnown | None) -> LastCommit | None:
     return LastCommit(known.step, known.time) if known else None
 
 
+def _pending(request: str, answer: RequestAnswer | None) -> str:
+    return "" if answer is not None and answer.request == request else request
+
+
 class State:
     """The state of one coordinator process. Times are monotonic seconds."""
 
     outcome: Outcome | None = None
     waiting: Waiting | None = None
     """Why no generation trains; None while one does."""
+    checkpoint_answer: RequestAnswer | None = None
+    """To the newest request that is not pending any more."""
+    restart_answer: RequestAnswer | None = None
+    """The same of a request for a restart."""
+    restarting = ""
+    """The request for a restart because of which a generation was ended."""
+    restart_step_found: tuple[str, bool | None] = ("", None)
+    """A request for a restart, and whether the volume has its checkpoint; None: not known yet."""
     started = False
     """Whether the state of any generation has ever been in place."""
     agents_say_names = True
@@ -106,6 +118,21 @@ class State:
         self.released: object = None
         """What was known when all members were last looked at for whom to release."""
         self._effects: list[Effect] = []
+
+    @property
+    def pending_request(self) -> str:
+        """The request for a checkpoint that has no answer yet; empty: there is none."""
+        return _pending(self.desired.checkpoint_request, self.checkpoint_answer)
+
+    @property
+    def pending_restart(self) -> str:
+        """The same of a request for a restart."""
+        return _pending(self.desired.restart_request, self.restart_answer)
+
+    @property
+    def restarts_now(self) -> bool:
+        """Whether the next generation begins a restart that somebody asks for."""
+        return bool(self.restarting) and self.restarting == self.pending_restart
 
     def wall(self, now: float) -> float:
         """Wall clock at monotonic time `now`."""

@@ -21,6 +21,7 @@ from regroup_trainer.protocol.job_status import (
     CoordinatorPhase,
     CoordinatorStatus,
     MemberStatus,
+    RequestAnswer,
 )
 from regroup_trainer.protocol.ledger import FailedStarts
 
@@ -93,6 +94,8 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
         total_steps=_total_steps(state),
         evaluation=state.evaluation,
         checkpoint=state.checkpoint,
+        checkpoint_answer=_answer(state.pending_request, state.checkpoint_answer),
+        restart_answer=_answer(state.pending_restart, state.restart_answer),
         ledger=state.account.ledger(),
         stragglers=stragglers_of(current) if current and current.alive else (),
         recoveries=state.recoveries.records(),
@@ -101,6 +104,10 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
         volume=state.volume.problem,
         outcome=state.outcome,
     )
+
+
+def _answer(pending: str, answer: RequestAnswer | None) -> RequestAnswer | None:
+    return RequestAnswer(request=pending) if pending else answer
 
 
 class ShownStatus:
@@ -139,8 +146,14 @@ def handed_over(state: State) -> Desired:
             world_size=current.world_size,
             uncounted=0 not in current.restored,
         )
-    counted = {"seed": state.account.ledger(), "last_known": known}
-    return state.desired.model_copy(update={**counted, "failed_starts": _failed_starts(state)})
+    changes = {
+        "seed": state.account.ledger(),
+        "last_known": known,
+        "failed_starts": _failed_starts(state),
+        "checkpoint_request": state.pending_request,
+        "restart_request": state.pending_restart,
+    }
+    return state.desired.model_copy(update=changes)
 
 
 def _failed_starts(state: State) -> FailedStarts | None:

@@ -53,6 +53,11 @@ from regroup_trainer.coordinator.snapshot_registry import (
     repeat_announcement,
     source_of,
 )
+from regroup_trainer.coordinator.transitions import (
+    desired_of_next,
+    request_checkpoint,
+    request_restart,
+)
 from regroup_trainer.coordinator.waiting import FormationTimers, WaitingContext, find_waiting
 from regroup_trainer.protocol.agent_messages import HeldSnapshots, Hello, Leaving, Reports
 from regroup_trainer.protocol.coordinator_messages import Begin
@@ -102,15 +107,18 @@ class Coordinator:
             return TICK_SECONDS
         return min(LONGEST_PAUSE_SECONDS, state.desired.heartbeat_milliseconds / 1000)
 
-    def tick(self, now: float) -> list[Effect]:
-        """Let time pass. Call it again after `pause`, which a message may shorten."""
+    def tick(self, now: float, read_until: float | None = None) -> list[Effect]:
+        """Let time pass. Call it again after `pause`, which a message may shorten. Signs of life
+        that arrived later than `read_until` (`now`, if it is not given) may be unknown yet.
+        """
         state = self.state
         late = now - self._next_tick if self._next_tick is not None else 0.0
         if late > LATE_TICK_SECONDS:
             restart_deadlines(state.members.values(), now)
         if late > REPLACED_SECONDS:
             self._numbers.doubt()
-        for member in state.members.expired(state.desired, now):
+        known = now if read_until is None else read_until
+        for member in state.members.expired(state.desired, known):
             if member.closed_at is None:
                 since, how = member.last_seen, "no heartbeat"
             else:
@@ -203,6 +211,11 @@ class Coordinator:
         self.state.cut_off.note(number, size, now)
         return self._advance(now)
 
+    def on_checkpoint_looked_for(self, request: str, found: bool, now: float) -> list[Effect]:
+        """Answer to LookForCheckpoint."""
+        self.state.restart_step_found = request, found
+        return self._advance(now)
+
     def on_message(self, message: object, name: str, now: float) -> list[Effect]:
         """A message of a connected agent."""
         if isinstance(message, Hello):
@@ -293,7 +306,9 @@ class Coordinator:
         self._timers.gathering = self._timers.gathering and not current.alive
         if current.alive:
             apply_transition(state, current, now)
+        request_restart(state, current, now)
         if current.alive:
+            request_checkpoint(state, current)
             watch(state, current, now)
             check_stragglers(state, current, now)
         failure = current.failure
@@ -304,6 +319,7 @@ class Coordinator:
         if current.failure is not None and not current.finalized:
             pause = finalize(state, current, current.failure, self._backoff, now)
             self._timers.not_before = max(self._timers.not_before, now + pause)
+            request_restart(state, current, now)
 
     def _form(self, now: float) -> None:
         """Begin the next generation as soon as nothing has to be waited for."""
@@ -372,7 +388,8 @@ class Coordinator:
         because = self._restored_from(holdings, before, end)
         snapshot = source_of(state, holdings) if because[0] in ("Peers", "Snapshot") else None
         failures = state.account.failures(before.record.failures if before else 0, end)
-        record = make_record(number, chosen, state.desired, because, snapshot, failures)
+        desired = desired_of_next(state)
+        record = make_record(number, chosen, desired, because, snapshot, failures)
         state.account.spend("pending" if before is None else "idle", now, state.members.ranks)
         state.current = CurrentGeneration(
             record,
@@ -401,7 +418,10 @@ class Coordinator:
     ) -> tuple[RestoredFrom, str]:
         """Where the state of the next generation comes from, and why there is a next one."""
         context = RestoreContext(tuple(holdings), started=self.state.started)
-        restored_from, why = choose_source(context, excluded=failed_sources(before))
+        excluded = failed_sources(before)
+        if self.state.restarts_now:  # what lives is to be given up
+            excluded = (*excluded, "Peers", "Snapshot")
+        restored_from, why = choose_source(context, excluded)
         reason = f"{end.message if end else 'the workers are there'}; state: {why}"
         return restored_from, reason[:TEXT_LIMIT]
 

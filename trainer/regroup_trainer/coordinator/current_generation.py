@@ -94,8 +94,14 @@ class CurrentGeneration:
     """The newest report of rank 0."""
     last_report: float = 0.0
     """When a rank last reported anything."""
+    restored_at: float | None = None
+    """When rank 0 reported that its state is in place."""
     first_commit: Progress | None = None
     """The first report of a committed step, by any rank."""
+    first_commit_at: float | None = None
+    """When it came."""
+    left_at: float | None = None
+    """When the last rank so far reported that it has left."""
     report_seconds: float = 0.0
     """Longest time between two reports of a program without a Session."""
     busy: dict[int, Busy] = field(default_factory=dict)
@@ -108,6 +114,8 @@ class CurrentGeneration:
     """Whether each of its ranks kept its state in memory since the generation before."""
     previous_end: GenerationEnd | None = None
     """The end of the generation before it; None for the first."""
+    adopted: bool = False
+    """Whether another process of a coordinator has formed it."""
     decision: Decision | None = None
     """The planned end that rank 0 was asked for."""
     transition: Transition | None = None
@@ -122,6 +130,9 @@ class CurrentGeneration:
     stacks: dict[int, Stack] = field(default_factory=dict)
     """The stacks that have arrived since then."""
     stragglers_checked_at: float = 0.0
+    save_asked: tuple[str, int] | None = None
+    """The request for a checkpoint that rank 0 was passed, and the last step that was known then.
+    """
     snapshot: SnapshotNumber | None = None
     """The newest of its memory snapshots that was announced as complete."""
     failure: Failure | None = None

@@ -43,4 +43,15 @@ class LookForFormer:
     """Of this coordinator."""
 
 
-Effect = Send | Close | ReserveNumber | LookForFormer
+@dataclass(frozen=True)
+class LookForCheckpoint:
+    """Look on the volume for the checkpoint of a step. The answer, if the volume gives one, is
+    `Coordinator.on_checkpoint_looked_for`.
+    """
+
+    request: str
+    """For a restart from it."""
+    step: int
+
+
+Effect = Send | Close | ReserveNumber | LookForFormer | LookForCheckpoint

@@ -11,6 +11,7 @@ from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure, LastCommit
 from regroup_trainer.coordinator.membership import Member
 from regroup_trainer.coordinator.restart_budget import describe
+from regroup_trainer.coordinator.transitions import answer_request
 from regroup_trainer.protocol.agent_messages import RankExit, Stack
 from regroup_trainer.protocol.exit_codes import PORT_TAKEN_EXIT_CODE
 from regroup_trainer.protocol.generation import RestoredFrom
@@ -43,7 +44,8 @@ def on_report(state: State, report: Report, member: Member, now: float) -> None:
     place = current.place_of_rank(report.rank)
     if place is None or place.member != member.name:
         return
-    current.last_report = now
+    if not _waits_without_state(report, current):
+        current.last_report = now
     if isinstance(report, Restored | Progress):
         member.step = report.step
     if isinstance(report, Stack):
@@ -51,6 +53,14 @@ def on_report(state: State, report: Report, member: Member, now: float) -> None:
     elif _is_activity(report, current):
         current.last_activity = now
     _apply(state, report, current, now)
+
+
+def _waits_without_state(report: Report, current: CurrentGeneration) -> bool:
+    """Whether a rank waits for a volume while no rank has a state. A planned end need not wait for
+    it: there is nothing to save.
+    """
+    lives = current.restored or current.record.restored_from in ("Peers", "Snapshot")
+    return isinstance(report, Busy) and report.volume is not None and not lives
 
 
 def _is_activity(report: Report, current: CurrentGeneration) -> bool:
@@ -72,9 +82,11 @@ def _apply(state: State, report: Report, current: CurrentGeneration, now: float)
             state.checkpoint, state.failed_save = report, ""
             text = f"step {report.step} saved to {report.path} in {report.seconds:.1f} s"
             state.journal.emit_rarely(state.wall(now), "CheckpointSaved", text)
+            answer_request(state, current, report)
         case CheckpointFailed():
             state.failed_save = _failed_save(state, report)
             state.emit(now, "CheckpointFailed", state.failed_save, "Warning")
+            answer_request(state, current, report)
         case SnapshotsOff():
             state.emit(now, "SnapshotsOff", report.why, "Warning")
         case Evaluated():
@@ -84,10 +96,13 @@ def _apply(state: State, report: Report, current: CurrentGeneration, now: float)
         case Busy(lasting=True):
             current.busy[report.rank] = report
         case Parked():
+            current.left_at = now
             _on_parked(state, report, current, now)
         case Finished():
+            current.left_at = now
             _on_finished(state, report, current, now)
         case RankExit():
+            current.left_at = now
             _on_exit(state, report, current, now)
 
 
@@ -118,6 +133,7 @@ def _on_restored(state: State, report: Restored, current: CurrentGeneration, now
     state.started = state.started or not is_of_script
     if report.rank != 0:
         return
+    current.restored_at = now
     if not is_of_script:
         state.resumed.append((report.generation, report.step))
     if former is not None and former.restored_from == "Script":
@@ -151,7 +167,7 @@ def _count_loss(state: State, report: Restored, current: CurrentGeneration) -> N
     has trained before. That is no failure: the job may have been suspended without a save.
     """
     before, history = current.before, report.history_end
-    if history is not None and before is None:
+    if history is not None and history.world_size and before is None:
         before = current.before = LastCommit(history.step, history.time)
     loss = loss_of(report, before)
     state.recoveries.restored(report, loss)
@@ -173,7 +189,8 @@ def _on_progress(state: State, report: Progress, current: CurrentGeneration, now
         )
     if _is_first_step(report, current):
         _emit_recovery(state, report, current, now)
-    current.first_commit = current.first_commit or report
+    if current.first_commit is None:
+        current.first_commit, current.first_commit_at = report, now
     if report.rank == 0 and (
         current.progress is None or report.step >= current.progress.step or current.unmanaged
     ):

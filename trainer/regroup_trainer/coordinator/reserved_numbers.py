@@ -29,6 +29,8 @@ class ReservedNumbers:
         self._retry_at = float("-inf")
         self._reserved: deque[GenerationNumber] = deque()
         self._is_doubted = False
+        self._asked_before_doubt = False
+        """Whether the answer to the open request says nothing about a successor."""
         self.refusal = ""
         """Why the volume gives no further number; empty when it does."""
         self.is_silent = False
@@ -46,9 +48,11 @@ class ReservedNumbers:
 
     def next_request(self, now: float) -> GenerationNumber | None:
         """The number to request now; None while enough are reserved, one is requested, or a retry
-        is not due.
+        is not due. A volume that has refused is asked until it grants again: whoever reads
+        `refusal` learns by it that the fault is over.
         """
-        enough = len(self._reserved) >= NUMBERS_AHEAD and not self._is_doubted
+        is_well = not self._is_doubted and not self.refusal
+        enough = len(self._reserved) >= NUMBERS_AHEAD and is_well
         if enough or self._requested or now < self._retry_at:
             return None
         self._requested = True
@@ -56,14 +60,16 @@ class ReservedNumbers:
 
     def doubt(self) -> None:
         """A successor may have begun: no number is used until the volume has answered, which knows.
-        Where it refuses, the numbers in reserve have to do.
+        Where it refuses, the numbers in reserve have to do. It is asked anew: it may have answered
+        an open request before the successor came.
         """
-        self._is_doubted = True
+        self._is_doubted, self._asked_before_doubt = True, self._requested
 
     def on_granted(self, number: GenerationNumber) -> None:
         """The volume reserved this number for us alone."""
         self._requested, self.refusal, self._refusals = False, "", 0
-        self.is_silent = self._is_doubted = False
+        self.is_silent = False
+        self._is_doubted, self._asked_before_doubt = self._asked_before_doubt, False
         if number.n > self._floor:
             self._floor = number.n
             self._reserved.append(number)
@@ -71,14 +77,15 @@ class ReservedNumbers:
     def on_refused(self, why: str, now: float) -> None:
         """The volume could not be written; the next request follows later."""
         self._requested, self.refusal, self.is_silent = False, why, False
-        self._is_doubted = False
+        self._is_doubted = self._asked_before_doubt = False
         self._refusals += 1
         pause = backoff_seconds(self._refusals + 1, RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         self._retry_at = now + pause
 
     def on_silent(self, why: str) -> None:
         """The volume has not answered a request for long. The request stands."""
-        self.refusal, self.is_silent, self._is_doubted = why, True, False
+        self.refusal, self.is_silent = why, True
+        self._is_doubted = self._asked_before_doubt = False
 
     def on_seen(self, number: GenerationNumber | None) -> None:
         """An agent has seen this number, so that ours must be higher."""

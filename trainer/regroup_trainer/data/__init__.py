@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from regroup_trainer.data.dataset import Arrays, Dataset
+from regroup_trainer.data.files import unreadable
 from regroup_trainer.data.huggingface import load_huggingface
 from regroup_trainer.data.images import load_images
 from regroup_trainer.data.sequences import Corpus, Sequences, require_samples
@@ -13,6 +14,7 @@ from regroup_trainer.data.text import load_text
 from regroup_trainer.data.token_files import load_tokens
 from regroup_trainer.errors import ConfigurationError
 from regroup_trainer.protocol.config import DataConfig, TrainConfig
+from regroup_trainer.system.volume_errors import may_pass
 
 __all__ = ["Arrays", "Dataset", "load"]
 
@@ -21,8 +23,18 @@ def load(config: TrainConfig, directory: Path) -> Dataset:
     """Open the samples that the configuration names. What is computed from them is kept in the
     job's `directory`.
 
-    Raises DataError, ConfigurationError or StorageError, with the field and what to do.
+    Raises DataError, ConfigurationError or StorageError, with the field and what to do; OSError
+    where a volume does not give them now.
     """
+    try:
+        return _opened(config, directory)
+    except OSError as error:
+        if may_pass(error):
+            raise
+        raise unreadable(error) from error
+
+
+def _opened(config: TrainConfig, directory: Path) -> Dataset:
     data, length, evaluate = (
         config.data,
         config.training.sequence_length,

@@ -24,7 +24,7 @@ class CompressedFile(File):
     """A file whose text is compressed by gzip; `size` is that of the compressed file."""
 
     def read(self) -> bytes:
-        """The text. Raises DataError."""
+        """The text. Raises DataError, OSError."""
         return gzip.decompress(super().read())
 
 

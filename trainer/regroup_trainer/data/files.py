@@ -11,7 +11,8 @@ from __future__ import annotations
 import fnmatch
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -20,6 +21,8 @@ import xxhash
 
 from regroup_trainer.errors import DataError
 from regroup_trainer.protocol.message import printable
+from regroup_trainer.system.background import note_progress
+from regroup_trainer.system.volume_errors import may_pass
 
 _BLOCK = 2**16
 _BLOCKS = 64
@@ -40,12 +43,28 @@ class File:
     """Number of the file system on which it must stay; None: any."""
 
     def read(self) -> bytes:
-        """Its content. Raises DataError."""
-        try:
-            with open_file(self.path, self.device) as stream:
-                return stream.read()
-        except OSError as error:
-            raise unreadable(error) from error
+        """Its content. Raises DataError, OSError."""
+        with self.opened() as stream:
+            return stream.read()
+
+    @contextmanager
+    def opened(self) -> Iterator[FileIO]:
+        """The file, to be read. Raises DataError; OSErrors, of what is done with it too, name
+        it.
+        """
+        with naming(self.path), open_file(self.path, self.device) as stream:
+            yield stream
+        note_progress()
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError without a name that is raised within, as a read's, gets that of a file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def open_file(path: Path, device: int | None) -> FileIO:
@@ -72,7 +91,7 @@ def device_of(about: os.stat_result) -> int | None:
 def find(paths: Sequence[str], pattern: str, field: str) -> list[File]:
     """The files at `paths`, and those in folders among them, each folder sorted by name.
 
-    Raises DataError with the configuration's `field` when something is missing or unreadable.
+    Raises DataError with the configuration's `field` when something is missing; OSError.
     """
     return [file for path in paths for file in _at(Path(path), pattern, field)]
 
@@ -81,22 +100,35 @@ def fingerprint(files: Sequence[File]) -> str:
     """A hash over names, sizes and contents; of a file above 4 MiB, over 64 evenly spread blocks of
     its content.
 
-    So a start takes the same time however large the files are. Raises DataError.
+    So a start takes the same time however large the files are. Raises DataError, OSError.
     """
     digest = xxhash.xxh3_128()
     for file in files:
         digest.update(f"{len(file.name)}:{file.name}:{file.size}:".encode())
-        try:
-            _hash_content(digest, file)
-        except OSError as error:
-            raise unreadable(error) from error
+        _hash_content(digest, file)
     return digest.hexdigest()
 
 
 def unreadable(error: OSError) -> DataError:
-    """The error for a file that cannot be read, with the user that tried."""
-    problem = f"{printable(str(error.filename))} cannot be read ({error.strerror})"
-    return DataError(f"data.paths: {problem}: make it readable for user {os.getuid()}")
+    """The error for a file that cannot be read, with what to do."""
+    file = printable(str(error.filename)) if error.filename else "a file"
+    problem = f"{file} cannot be read ({error.strerror or printable(str(error))})"
+    return DataError(f"data.paths: {problem}: {_way_out(error)}")
+
+
+def _way_out(error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return f"make it readable for user {os.getuid()}"
+    return "repair its volume" if may_pass(error) else "put it there again, or name another path"
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is something at a path. Raises OSError where its volume does not say."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _elsewhere(path: Path) -> DataError:
@@ -126,6 +158,7 @@ def _found(name: str, path: Path) -> File:
         )
     about = path.stat()
     _require_file(path, about)
+    note_progress()
     return File(name, path, about.st_size, device_of(about))
 
 
@@ -139,7 +172,7 @@ def _require_file(path: Path, about: os.stat_result) -> None:
 
 
 def _hash_content(digest: xxhash.xxh3_128, file: File) -> None:
-    with open_file(file.path, file.device) as stream:
+    with file.opened() as stream:
         if file.size <= _BLOCK * _BLOCKS:
             digest.update(stream.read())
             return
@@ -149,8 +182,11 @@ def _hash_content(digest: xxhash.xxh3_128, file: File) -> None:
 
 
 def _at(path: Path, pattern: str, field: str) -> list[File]:
-    if path.exists():
-        _require_own_links(path)
+    if not is_there(path):
+        raise DataError(
+            f"{field}: {path} does not exist on this worker: mount it, or name another path"
+        )
+    _require_own_links(path)
     if path.is_dir():
         found = _below(path, pattern)
         if not found:
@@ -159,10 +195,6 @@ def _at(path: Path, pattern: str, field: str) -> list[File]:
                 "or path"
             )
         return found
-    if not path.exists():
-        raise DataError(
-            f"{field}: {path} does not exist on this worker: mount it, or name another path"
-        )
     return [_found(path.name, path)]
 
 
@@ -173,16 +205,13 @@ def _below(root: Path, pattern: str) -> list[File]:
         matching = fnmatch.filter(files, pattern)
         found += [os.path.join(folder, name) for name in matching]  # noqa: PTH118
     start = len(str(root)) + 1
-    try:
-        described = [_found(name[start:], Path(name)) for name in sorted(found)]
-        device = root.stat().st_dev
-        for file in described:
-            if file.device not in (None, device):  # a link, or another volume below this one
-                _require_own_links(file.path)
-        return described
-    except OSError as error:
-        raise unreadable(error) from error
+    described = [_found(name[start:], Path(name)) for name in sorted(found)]
+    device = root.stat().st_dev
+    for file in described:
+        if file.device not in (None, device):  # a link, or another volume below this one
+            _require_own_links(file.path)
+    return described
 
 
 def _fail(error: OSError) -> None:
-    raise unreadable(error) from error
+    raise error

@@ -29,7 +29,7 @@ _ROWS = 1000
 
 def load_huggingface(config: DataConfig, directory: Path) -> Corpus:
     """Open the dataset directories that the configuration names. Raises DataError,
-    ConfigurationError.
+    ConfigurationError, StorageError, OSError.
     """
     if not config.paths:
         raise DataError("data.paths: is empty: name the directory that Dataset.save_to_disk made")
@@ -54,7 +54,7 @@ def load_huggingface(config: DataConfig, directory: Path) -> Corpus:
 
 
 def _files(path: str, field: str) -> list[found_files.File]:
-    if not (Path(path) / "state.json").exists():
+    if not found_files.is_there(Path(path) / "state.json"):
         problem = f"{path} is no dataset on disk (it has no state.json)"
         hint = (
             "name one split of it"

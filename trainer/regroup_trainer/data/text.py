@@ -28,7 +28,9 @@ files.
 
 
 def load_text(config: DataConfig, directory: Path) -> Corpus:
-    """Open the files that the configuration names; `directory` is the job's. Raises DataError."""
+    """Open the files that the configuration names; `directory` is the job's. Raises DataError,
+    StorageError, OSError.
+    """
     pattern = config.pattern or "*.py"
     apart = found_files.find(config.held_out_paths, pattern, "data.heldOutPaths")
     files = found_files.find(config.paths, pattern, "data.paths") or [_default_text(config)]

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from regroup_trainer.data.files import device_of
+from regroup_trainer.data.files import device_of, is_there, naming
 from regroup_trainer.data.token_run import TokenPart, Tokens, TokensInFile, TokensInMemory
 from regroup_trainer.errors import StorageError
+from regroup_trainer.system.background import note_progress
+from regroup_trainer.system.volume_errors import may_pass
 
 
 def tokens_of(
@@ -25,16 +27,19 @@ def tokens_of(
 ) -> TokenPart:
     """The tokens (below `classes`) of this key, from the job's `directory` or else from `make`.
 
-    Raises StorageError when they cannot be written.
+    Raises StorageError where they must not be written, OSError where a volume fails now.
     """
     dtype = np.dtype("<u2" if classes <= 2**16 else "<u4")
     path = directory / "tokens" / f"{key}.bin"
-    if not path.exists():
+    if not is_there(path):
         try:
-            _write(path, (tokens.astype(dtype).tobytes() for tokens in make()))
+            with naming(path):
+                _write(path, (tokens.astype(dtype).tobytes() for tokens in make()))
         except OSError as error:
+            if may_pass(error) or not str(error.filename).startswith(str(path.parent)):
+                raise
             problem = f"tokens cannot be written to {path} ({error.strerror})"
-            raise StorageError(f"{problem}: free or repair the volume") from error
+            raise StorageError(f"{problem}: let user {os.getuid()} write there") from error
     length = path.stat().st_size // dtype.itemsize
     if not length:
         return TokensInMemory(np.empty(0, dtype))
@@ -46,7 +51,9 @@ def _write(path: Path, chunks: Iterable[bytes]) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.writelines(chunks)
+            for chunk in chunks:
+                file.write(chunk)
+                note_progress()
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).rename(path)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from regroup_trainer.data import files as found_files
-from regroup_trainer.data.files import File, open_file, unreadable
+from regroup_trainer.data.files import File
 from regroup_trainer.data.sequences import Corpus, split, whole
 from regroup_trainer.data.token_run import TokenRun, TokensInFile
 from regroup_trainer.errors import DataError
@@ -39,7 +39,7 @@ _NANO_GPT = Format(None, "<u2", 50257)
 
 
 def load_tokens(config: DataConfig) -> Corpus:
-    """Open the files that the configuration names. Raises DataError."""
+    """Open the files that the configuration names. Raises DataError, OSError."""
     if not config.paths:
         raise DataError("data.paths: is empty: name .bin files, or folders of them")
     pattern = config.pattern or "*.bin"
@@ -56,13 +56,10 @@ def load_tokens(config: DataConfig) -> Corpus:
 
 
 def _open(file: File) -> tuple[TokensInFile, Format]:
-    try:
-        with open_file(file.path, file.device) as stream:
-            header = np.frombuffer(
-                stream.read(_HEADER_BYTES), dtype="<i4", count=min(3, file.size // 4)
-            )
-    except OSError as error:
-        raise unreadable(error) from error
+    with file.opened() as stream:
+        header = np.frombuffer(
+            stream.read(_HEADER_BYTES), dtype="<i4", count=min(3, file.size // 4)
+        )
     if len(header) < 3 or int(header[0]) not in _LLM_C:
         return _raw(file), _NANO_GPT
     magic, version, count = (int(value) for value in header)

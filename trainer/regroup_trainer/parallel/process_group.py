@@ -32,8 +32,12 @@ _JOIN_TIMEOUT = timedelta(seconds=60)
 """How long the store may not answer, and how long ranks that have all come may take to connect."""
 _COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 """The last resort when nobody notices that a peer hangs; the coordinator notices lost peers within
-seconds. It must be longer than the longest wait for a peer's checkpoint writes, and than a peer's
-longest start.
+seconds. It must be longer than the longest wait for a peer's checkpoint writes, and than the
+longest start of a script.
+"""
+_LONGEST_START = timedelta(days=1)
+"""Of the built-in trainer: a peer may wait for the volume of its data. It reports that, and the
+coordinator notices who does not.
 """
 _ALL_CAME = "all came"
 _NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "2", "TORCH_NCCL_ENABLE_MONITORING": "0"}
@@ -93,18 +97,19 @@ def join(assignment: Assignment) -> GenerationGroup:
         str(assignment.record.number),
         TCPStore(host, int(port), is_master=False, timeout=_JOIN_TIMEOUT),
     )
-    _await_others(store, assignment.record.world_size)
+    longest = _COLLECTIVE_TIMEOUT if assignment.record.desired.script else _LONGEST_START
+    _await_others(store, assignment.record.world_size, longest)
     return meet(assignment, store)
 
 
-def _await_others(store: Store, world_size: int) -> None:
+def _await_others(store: Store, world_size: int, longest: timedelta) -> None:
     """Return once all ranks of the generation have come here.
 
     A peer may take minutes to start. But when all are here and do not connect, something is wrong.
     """
     if store.add("came", 1) == world_size:
         store.set(_ALL_CAME, "")
-    store.wait([_ALL_CAME], _COLLECTIVE_TIMEOUT)
+    store.wait([_ALL_CAME], longest)
 
 
 def meet(assignment: Assignment, store: Store) -> GenerationGroup:

@@ -1,4 +1,6 @@
-"""What agents send to the coordinator: their own messages, and the reports of their ranks."""
+"""What agents send to the coordinator: their own messages, and the reports of their ranks. And what
+they show to somebody who debugs a job.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +65,22 @@ class Stack(Report):
     text: Annotated[str, Field(max_length=16384)] = ""
     """As faulthandler writes it: all threads, innermost call first. Empty: the rank did not answer.
     """
+
+
+class RankStack(Message):
+    """What one rank does, as somebody sees it who debugs the job."""
+
+    rank: int
+    text: Annotated[str, Field(max_length=16384)] = ""
+    """As in `Stack`."""
+    silence: Text = ""
+    """Why there is no text, to be read after the name of the rank."""
+
+
+class WorkerStacks(Message):
+    """What the running ranks of a worker do; none: they are starting, parked, or it is a spare."""
+
+    ranks: tuple[RankStack, ...]
 
 
 class HeldSnapshot(Message):

@@ -1,6 +1,11 @@
-"""The pause between two tries after failures in a row. Pure."""
+"""The pause between two tries after failures in a row, and how long each may take. Pure."""
 
 from __future__ import annotations
+
+from typing import Final
+
+MOST_PATIENCE: Final = 8.0
+"""Times as long as usual."""
 
 
 def backoff_seconds(failures: int, first: float, longest: float) -> float:
@@ -8,3 +13,19 @@ def backoff_seconds(failures: int, first: float, longest: float) -> float:
     the second one, then doubling up to `longest`.
     """
     return 0.0 if failures <= 1 else min(longest, first * 2.0 ** min(failures - 2, 30))
+
+
+class Patience:
+    """How many times longer than usual to wait for an answer: twice as long after each that came
+    too late.
+
+    A try that is given up costs a busy process as much as one that succeeds. If everybody gave up
+    each time, it would work for nobody, and for ever.
+    """
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+    def note(self, *, late: bool) -> None:
+        """An answer came too late, or in time."""
+        self.factor = min(2.0 * self.factor, MOST_PATIENCE) if late else 1.0

@@ -4,6 +4,7 @@ agents.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -13,7 +14,14 @@ from regroup_trainer.protocol import version_one
 from regroup_trainer.protocol.accelerate_settings import AccelerateLaunch
 from regroup_trainer.protocol.config import CheckpointPolicy, ResumePolicy, TrainConfig
 from regroup_trainer.protocol.ledger import FailedStarts, Ledger
-from regroup_trainer.protocol.message import HIGHEST_NUMBER, Message, Name, Text, WallClock
+from regroup_trainer.protocol.message import (
+    HIGHEST_NUMBER,
+    Message,
+    Name,
+    Text,
+    WallClock,
+    quote,
+)
 
 UNLIMITED_RESTARTS = 1_000_000
 """The limit that programs read where there is none."""
@@ -58,6 +66,11 @@ class Desired(Message):
     spares: Workers = 0
     """Warm workers beyond `replicas` that wait for the place of a lost one."""
     suspend: bool = False
+    checkpoint_request: Name = ""
+    """Asks for a checkpoint now, once for each value; empty where nobody asks, or has the answer.
+    """
+    restart_request: Name = ""
+    """Asks for a restart from the newest checkpoint, or as VALUE@STEP from that of a step."""
     heartbeat_milliseconds: Milliseconds = 500
     timeout_milliseconds: Milliseconds = 2000
     start_grace_seconds: Seconds = 3.0
@@ -111,6 +124,16 @@ class Desired(Message):
         return self.rank_detail == "full" or (
             self.rank_detail == "auto" and world_size <= MOST_SHOWN_RANKS
         )
+
+    @property
+    def restart_step(self) -> int | None:
+        """The step that `restart_request` names; None: it names none. Raises ValueError."""
+        _, at, step = self.restart_request.rpartition("@")
+        if not at:
+            return None
+        if not re.fullmatch(r"[0-9]{1,15}", step):
+            raise ValueError(f"{quote(step)} is no step: write VALUE or VALUE@STEP")
+        return int(step)
 
     @property
     def workers(self) -> int:

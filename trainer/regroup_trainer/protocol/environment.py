@@ -103,6 +103,8 @@ class CoordinatorEnvironment(Environment):
     port: int = COORDINATOR_PORT
     desired: str
     """JSON of the first Desired. Later ones come by PUT /v1/desired, or in the agents' hellos."""
+    job_uid: str = ""
+    """metadata.uid of the TrainingJob, by which its traces are known; empty: it has none."""
     kept_file: str = ""
     """Where the process keeps what the next one in its container goes on with; empty: nowhere."""
 

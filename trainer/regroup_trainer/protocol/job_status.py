@@ -123,6 +123,51 @@ class Outcome(Message):
     """In CamelCase, where it is known more precisely than that training failed."""
 
 
+class RequestAnswer(Message):
+    """What became of `Desired.checkpoint_request`, or of `restart_request`."""
+
+    request: Name
+    """Its value."""
+    outcome: Literal["Pending", "Done", "Failed", "Refused"] = "Pending"
+    message: Text = ""
+    """One sentence; empty while it is pending."""
+
+
+SERIES_PATH = "/series"
+"""Where a coordinator serves its Series to whoever reaches its port, as /metrics."""
+SERIES_FILE = "series.json"
+"""Where its successor finds it, in the job's folder on the volume."""
+SERIES_POINTS = 2000
+"""Of a series, at most."""
+
+
+class SeriesPoint(Message):
+    """How the training was at one time."""
+
+    time: float
+    """Wall clock of the coordinator, seconds since the epoch."""
+    step: int
+    """Steps committed. It falls where steps were lost."""
+    world_size: int
+    loss: float | None = None
+    """Mean loss per token in nats, or what a script calls its loss; None: none, or not finite."""
+    learning_rate: float = 0.0
+    """0 of a script."""
+    tokens_per_second: float = 0.0
+    """0 of a script."""
+    steps_per_second: float = 0.0
+    """Of a script that reports its steps."""
+
+
+class Series(Message):
+    """The course of a job over all its coordinators, as far as the volume has kept it."""
+
+    every: float = 1.0
+    """Seconds between two points, at least. It doubles when there would be too many."""
+    points: Annotated[tuple[SeriesPoint, ...], Field(max_length=SERIES_POINTS)] = ()
+    """The oldest first."""
+
+
 WATCH_LINE_SECONDS = (1.0, 5.0)
 """Least and longest time between two lines of a watch while nothing changes."""
 WATCH_LINE_BYTES = 64 * 1024
@@ -176,6 +221,10 @@ class CoordinatorStatus(Message):
     total_steps: int = 0
     evaluation: Evaluated | None = None
     checkpoint: CheckpointSaved | None = None
+    checkpoint_answer: RequestAnswer | None = None
+    """Of the newest request for one; None where nobody has asked this coordinator."""
+    restart_answer: RequestAnswer | None = None
+    """The same of the newest request for a restart."""
     ledger: Ledger = Ledger()
     recoveries: tuple[Recovery, ...] = ()
     """The newest ten."""

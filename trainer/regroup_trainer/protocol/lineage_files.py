@@ -1,4 +1,5 @@
-"""The names of the files that belong to one generation in a job's directory on the volume. Pure.
+"""The names of the files that belong to one generation in a job's directory on the volume, and of
+its checkpoints. Pure.
 
 lineage/<term>-<n>.claim      reserves the number of a generation; the coordinator creates it
 lineage/<term>-<n>.room       room for the next file, so that a full volume can take it
@@ -67,3 +68,8 @@ def room_number(name: str) -> GenerationNumber | None:
 
 def _number(match: re.Match[str] | None) -> GenerationNumber | None:
     return GenerationNumber(int(match[1]), int(match[2])) if match else None
+
+
+def checkpoint_path(step: int) -> str:
+    """The folder of a published checkpoint, below the job's directory."""
+    return f"checkpoints/step-{step}"

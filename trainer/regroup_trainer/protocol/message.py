@@ -11,6 +11,7 @@ older peers refuse fields that they do not know. A hello of another version is r
 | operator    | HTTP      | agents       | CoordinatorAddress of `desired`; they answer with     |
 |             |           |              | CoordinatorContact                                    |
 | agent       | WebSocket | coordinator  | `agent_messages`, with its ranks' `rank_messages`     |
+| agent       | frames    | coordinator  | heartbeats (`system/heartbeat_line.py`)               |
 | coordinator | WebSocket | agent        | `coordinator_messages`                                |
 | either      | WebSocket | the other    | records of generations (`record_transfer`)            |
 | agent       | HTTP      | other agents | memory snapshots                                      |

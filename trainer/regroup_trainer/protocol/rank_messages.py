@@ -65,7 +65,7 @@ class HistoryEnd(Message):
     written_step: int
     """The step of the last line."""
     world_size: int
-    """Ranks that made it."""
+    """Ranks that made it; 0: the history has no line."""
     time: float
     """When the history was last written: wall clock of the volume."""
 
@@ -85,6 +85,9 @@ class Restored(Report):
     """The checkpoint, None when started from scratch."""
     skipped: tuple[SkippedCheckpoint, ...] = ()
     seconds: float = 0.0
+    """Since the rank began to enter the generation."""
+    join_seconds: float = 0.0
+    """Of these, until it had joined the process group."""
     parameters: int = 0
     attention: str = ""
     """The kernel that computes the attention, as `model.attention` names it; else empty."""

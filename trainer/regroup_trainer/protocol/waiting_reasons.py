@@ -47,7 +47,10 @@ class WaitingReason(Enum):
     GenerationFailed = "a generation has failed, and its ranks are being stopped"
     GenerationEnding = "the ranks end a generation together, after a step that they agree on"
     GenerationStarting = "the ranks of a generation load their state or compute the first step"
-    VolumeUnavailable = "the volume is full, read-only or silent, so that no generation can begin"
+    VolumeUnavailable = (
+        "the volume, or that of the training data, is full, read-only or silent, or gives errors, "
+        "so that no generation can begin"
+    )
     CutOffGeneration = "workers train on with a former coordinator, cut off from the others"
     FormerWorkersAwaited = "a new coordinator gives the workers time to connect to it"
     NoWorkersYet = "no worker has connected to the coordinator yet"

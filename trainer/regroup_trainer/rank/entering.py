@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from regroup_trainer.checkpoint import lineage
-from regroup_trainer.checkpoint.history import history_end
+from regroup_trainer.checkpoint.history import known_end
 from regroup_trainer.checkpoint.history_writer import Beginning, History
 from regroup_trainer.checkpoint.layout import Layout, RunIdentity
 from regroup_trainer.checkpoint.selection import policy_in_force
@@ -140,8 +140,8 @@ def _history_end(restorer: Restorer) -> HistoryEnd | None:
     layout, record = restorer.layout, restorer.record
     with contextlib.suppress(OSError):  # then losses are counted by what was reported
         links = lineage.ending_with(layout, record.number)[:-1]
-        if policy_in_force(links, record.desired.resume).policy == "Latest":
-            return history_end(layout, links)
+        if policy_in_force(links, record.desired).policy == "Latest":
+            return known_end(layout, links)
     return None
 
 
@@ -157,6 +157,7 @@ def _report(
         step=state.position.step,
         restored_from=restored_from,
         seconds=time.monotonic() - joined.began,
+        join_seconds=joined.joined_at - joined.began,
         fallback_reason=fallback_reason,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -33,6 +33,8 @@ class JoinedGeneration:
     group: GenerationGroup
     began: float
     """When (monotonic) this rank began to enter the generation."""
+    joined_at: float = field(default_factory=time.monotonic)
+    """When (monotonic) it had joined the process group."""
 
 
 def join(assignment: Assignment, channel: Channel, began: float | None = None) -> JoinedGeneration:

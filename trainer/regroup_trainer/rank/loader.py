@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regroup_trainer.checkpoint.volume_calls import VolumeHealth, may_pass
+from regroup_trainer.checkpoint.volume_calls import VolumeHealth
 from regroup_trainer.data import Arrays, Dataset, order_arrays
 from regroup_trainer.data.batch import BatchPlanner, MicroBatch, micro_batches
 from regroup_trainer.data.dataset import Array
@@ -28,6 +28,7 @@ from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.rank.prefetch import Prefetch, result_of
 from regroup_trainer.step.rank_batch import DeviceBatch, RankBatch
 from regroup_trainer.system.background import Background
+from regroup_trainer.system.volume_errors import may_pass
 
 T = TypeVar("T")
 Waiting = Callable[[float, str], object]

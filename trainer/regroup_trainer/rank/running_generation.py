@@ -34,6 +34,7 @@ from regroup_trainer.rank.program import Program
 from regroup_trainer.rank.reporting import Measured, Reporter
 from regroup_trainer.recovery.resident_state import ResidentState
 from regroup_trainer.recovery.step_log import StepLog, committed_step, lines_after
+from regroup_trainer.recovery.volume_access import where_data_lies
 from regroup_trainer.snapshots.snapshot_writer import MemorySnapshots, Source
 from regroup_trainer.step.agreement import broadcast_from_rank0
 from regroup_trainer.step.state import TrainState
@@ -202,8 +203,7 @@ class RunningGeneration:
         )
 
     def _late_data(self, since: float, met: str) -> VolumeProblem:
-        desired = self._joined.assignment.record.desired
-        where = ", ".join(map(str, desired.train.data.paths)) or desired.directory
+        where = where_data_lies(self._joined.assignment.record.desired)
         late = f"the training data does not come to rank {self.group.rank}"
         return VolumeProblem(
             path=where[:TEXT_LIMIT],

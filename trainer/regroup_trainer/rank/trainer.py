@@ -27,6 +27,7 @@ from regroup_trainer.rank.loader import Loader
 from regroup_trainer.rank.loop import Loop
 from regroup_trainer.rank.running_generation import RunningGeneration
 from regroup_trainer.recovery.resident_state import ResidentState
+from regroup_trainer.recovery.volume_access import VolumeAccess
 
 
 def run(assignment: Assignment, channel: Channel) -> int:
@@ -35,9 +36,10 @@ def run(assignment: Assignment, channel: Channel) -> int:
     Finished was sent then. Raises TrainingError, and what `is_peer_loss` recognises when another
     rank or the store went away and the state cannot stay in this process.
     """
-    config = assignment.record.desired.train
-    _prepare_process(config.training.seed)
-    data = datasets.load(config, Path(assignment.record.desired.directory))
+    desired = assignment.record.desired
+    _prepare_process(desired.train.training.seed)
+    volume = VolumeAccess(assignment.record, assignment.rank, channel)
+    data = volume.open_data(lambda: datasets.load(desired.train, Path(desired.directory)))
 
     def program_of(assignment: Assignment) -> BuiltInProgram:
         return BuiltInProgram(assignment.record.desired.train, data)

@@ -9,16 +9,19 @@ import contextlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
+
 from regroup_trainer.checkpoint import catalog, lineage
 from regroup_trainer.checkpoint.catalog import Candidate
 from regroup_trainer.checkpoint.layout import Layout, Manifest, RunIdentity
 from regroup_trainer.checkpoint.load import (
-    load,
+    read,
     require_fitting,
     require_unchanged,
     require_writable,
 )
 from regroup_trainer.checkpoint.selection import Selection, nothing_whole, select
+from regroup_trainer.checkpoint.storage import put_back, tensors_of
 from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, RestoredFrom
 from regroup_trainer.protocol.rank_messages import SkippedCheckpoint
@@ -27,7 +30,7 @@ from regroup_trainer.recovery.step_log import StepLog, read_lines
 from regroup_trainer.recovery.volume_access import VolumeAccess
 from regroup_trainer.snapshots.snapshot_reader import MemoryReader
 from regroup_trainer.step.agreement import all_gather
-from regroup_trainer.step.state import TrainState
+from regroup_trainer.step.state import Position, TrainState
 
 
 @dataclass(frozen=True)
@@ -124,8 +127,20 @@ class Restorer:
         choice = replace(self._choose(selection), fallback_reason=fallback_reason)
         if choice.manifest and choice.path:
             require_fitting(choice.manifest, self.identity)
-            load(state, choice.path, choice.manifest)
+            self._load(state, choice.path, choice.manifest)
         return choice
+
+    def _load(self, state: TrainState, path: Path, manifest: Manifest) -> None:
+        """Fill `state` from a verified checkpoint."""
+        tensors, device = tensors_of(state), self.group.device
+
+        def act() -> None:  # in a thread, which begins with the first GPU
+            with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+                read(tensors, path)
+
+        self.volume.on_every_rank(act)
+        put_back(state, tensors)
+        state.position = Position(manifest.step, manifest.position, manifest.tokens)
 
     def _choose(self, selection: Selection) -> Choice:
         """The newest whole checkpoint of the lineage; damaged ones are set aside."""

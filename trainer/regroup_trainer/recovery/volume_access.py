@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from regroup_trainer.checkpoint.volume_calls import VolumeCall, describe, may_pass
+from regroup_trainer.checkpoint.volume_calls import VolumeCall, describe
 from regroup_trainer.errors import GenerationOverError, StorageError
 from regroup_trainer.protocol.channel import Channel
+from regroup_trainer.protocol.desired import Desired
 from regroup_trainer.protocol.generation import GenerationRecord
 from regroup_trainer.protocol.rank_messages import Busy
 from regroup_trainer.step.agreement import broadcast_from_rank0, until_all
+from regroup_trainer.system.volume_errors import may_pass
 
 T = TypeVar("T")
 _MOMENT_SECONDS = 0.1
@@ -28,9 +30,15 @@ _IN_MEMORY = "The state stays in the memory of the ranks or of their agents unti
 _ON_VOLUME = "No state is in memory: nothing is lost, and the job waits."
 
 
+def where_data_lies(desired: Desired) -> str:
+    """The paths of the training data, to be named in a report."""
+    return ", ".join(desired.train.data.paths) or desired.directory
+
+
 @dataclass
 class VolumeAccess:
-    """Calls on the volume of one rank that enters a generation. All ranks make the same calls.
+    """Calls on the volume of one rank that enters a generation. After `open_data`, all ranks make
+    the same calls.
 
     They raise GenerationOverError when the generation is over; StorageError where waiting does not
     help: no state is in memory, and the error is none of a volume that is full or away.
@@ -40,6 +48,19 @@ class VolumeAccess:
     rank: int
     channel: Channel
     _reported_at: float = field(default=0.0, init=False)
+
+    def open_data(self, load: Callable[[], T]) -> T:
+        """The training data that `load` opens, on a rank that has not joined the others yet. Those
+        that have their data wait for it there.
+
+        Raises OSError only in a program without an agent, and what else `load` raises.
+        """
+        self.channel.when_over(self.record.number, lambda: None)
+        path = Path(where_data_lies(self.record.desired))
+        call = VolumeCall(load, path, lambda _: not self.channel.lasting)
+        while not call.wait(_MOMENT_SECONDS):
+            self._go_on_waiting(call)
+        return call.result()
 
     def on_rank0(self, action: Callable[[], T]) -> T:
         """The result of `action` on rank 0, on all ranks. It must pickle."""
@@ -71,11 +92,15 @@ class VolumeAccess:
         assert call is not None, "the rank that looks has begun the call"
         if call.wait(_MOMENT_SECONDS):
             return (self._result(call),)
+        self._go_on_waiting(call)
+        return None
+
+    def _go_on_waiting(self, call: VolumeCall[T]) -> None:
+        """Report the wait, now and then. Raises GenerationOverError."""
         if self.channel.is_over():
             call.abandon()
             raise GenerationOverError(f"generation {self.record.number} is over")
         self._report(call)
-        return None
 
     def _result(self, call: VolumeCall[T]) -> T:
         try:
@@ -86,8 +111,8 @@ class VolumeAccess:
             raise StorageError(problem) from error
 
     def _report(self, call: VolumeCall[T]) -> None:
-        problem = call.problem(_IN_MEMORY if self._state_lives else _ON_VOLUME)
-        if problem is None or time.monotonic() - self._reported_at < _REPORT_SECONDS:
+        """Also without a problem: the deadline of a first step may be shorter than the wait."""
+        if time.monotonic() - self._reported_at < _REPORT_SECONDS:
             return
         self._reported_at = time.monotonic()
         self.channel.send(
@@ -96,6 +121,6 @@ class VolumeAccess:
                 rank=self.rank,
                 doing="waiting for the volume",
                 step=0,
-                volume=problem,
+                volume=call.problem(_IN_MEMORY if self._state_lives else _ON_VOLUME),
             )
         )

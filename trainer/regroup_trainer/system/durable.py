@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from io import FileIO
 from pathlib import Path
 
 
@@ -47,10 +48,13 @@ def create(path: Path, content: str, room: Path | None = None) -> None:
 
 
 def append(path: Path, line: str) -> None:
-    """Append a line to a file, which is made if it is not there. Raises OSError."""
-    with path.open("a") as file:
-        file.write(line)
-        file.flush()
+    """Append a line to a file, which is made if it is not there. After half a line, which a full
+    volume may leave, it begins on a new one. Raises OSError.
+    """
+    with path.open("a+b", buffering=0) as file:  # a buffer would be written again upon close
+        rest = (_missing_end(file) + line).encode()
+        while rest:
+            rest = rest[file.write(rest) :]
         os.fsync(file.fileno())
 
 
@@ -60,6 +64,12 @@ def reserve_room(path: Path, size: int) -> None:
         file.write(bytes(size))
         file.flush()
         os.fsync(file.fileno())
+
+
+def _missing_end(file: FileIO) -> str:
+    """What the last line of a file lacks to be whole."""
+    size = file.seek(0, os.SEEK_END)
+    return "\n" if size and os.pread(file.fileno(), 1, size - 1) != b"\n" else ""
 
 
 def _is_same(path: Path, other: Path) -> bool:

@@ -26,12 +26,19 @@ SPARE_CONNECTIONS = 32
 """Beyond those of the workers: for the operator, probes, metrics, and agents that reconnect."""
 
 
+BACKLOG = 4096
+"""Connections that wait to be accepted: of all agents of a large job, whose coordinator has started
+again. The kernel allows as many by default.
+"""
+
+
 @dataclass(frozen=True)
 class Listening:
     """A server that listens until `cleanup`."""
 
     _runner: web.AppRunner
     _listener: asyncio.Server
+    _connections: Connections
 
     @property
     def addresses(self) -> list[Any]:
@@ -42,6 +49,7 @@ class Listening:
         """Serve no more."""
         self._listener.close()
         await self._runner.cleanup()
+        self._connections.abort_handed_over()
 
 
 class Connections:
@@ -55,6 +63,8 @@ class Connections:
         """The one that has been idle for longest first."""
         self._held: set[asyncio.BaseTransport] = set()
         """WebSockets. Their messages are not seen here."""
+        self._handed_over: set[asyncio.BaseTransport] = set()
+        """Those that aiohttp has let go."""
         self.refused = 0
         """Connections that were closed because there were too many."""
 
@@ -73,9 +83,9 @@ class Connections:
         make, loop = runner.server, asyncio.get_running_loop()
         assert make is not None, "the runner is set up"
         listener = await loop.create_server(
-            lambda: _Counted(self, make()), address, port, reuse_address=True, backlog=1024
+            lambda: _Counted(self, make()), address, port, reuse_address=True, backlog=BACKLOG
         )
-        return Listening(runner, listener)
+        return Listening(runner, listener, self)
 
     def open(self, transport: asyncio.BaseTransport) -> None:
         """A connection was accepted. One is closed if there are too many: the oldest that has not
@@ -107,8 +117,25 @@ class Connections:
             del self._proven[transport]
             self._held.add(transport)
 
+    def hand_over(self, transport: asyncio.Transport, to: asyncio.BaseProtocol) -> None:
+        """`to` gets from now on what arrives over a connection, and calls `close` at its end.
+        aiohttp forgets it, so that a handler's answer does not go out. The connection is idle
+        between calls of `request`, as others are.
+        """
+        counted = transport.get_protocol()
+        assert isinstance(counted, _Counted), "the connection came in by `listen`"
+        counted.let_go()
+        transport.set_protocol(to)
+        self._handed_over.add(transport)
+
+    def abort_handed_over(self) -> None:
+        """Close the connections that aiohttp does not know."""
+        for transport in [*self._handed_over]:
+            _abort(transport)
+
     def close(self, transport: asyncio.BaseTransport) -> None:
         """The connection is closed."""
+        self._handed_over.discard(transport)
         self._proven.pop(transport, None)
         self._held.discard(transport)
         if (timer := self._unproven.pop(transport, None)) is not None:
@@ -136,6 +163,11 @@ class _Counted(asyncio.Protocol):
         self._transport = transport
         self._inner.connection_made(transport)
         self._connections.open(transport)
+
+    def let_go(self) -> None:
+        """To aiohttp the connection is lost. It stays open: aiohttp would close its transport."""
+        self._inner.transport = None  # type: ignore[attr-defined]
+        self._inner.connection_lost(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:

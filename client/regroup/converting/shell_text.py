@@ -1,0 +1,230 @@
+"""Reads the simple commands of a shell script, without running anything. Pure.
+
+It knows words, quotes, variables that the text itself sets, and steps with `&&`, `;` and new lines
+between them. What it does not know (loops, substitution of commands, redirection) stays in the
+words as it was written, so that nobody mistakes it for a value.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
+_VARIABLE = re.compile(rf"\$(?:({_NAME})|\{{({_NAME})(?::?-([^}}$`]*))?\}})")
+_HERE_DOCUMENT = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
+_ENDS = frozenset({"&&", ";", "||", "|", "&", "|&", ";;"})
+_DESCRIPTOR = re.compile(r"\d(?=[<>])", re.ASCII)
+_REDIRECTION = re.compile(r"[<>]+&?|&>+")
+_DOLLAR = "\ue000"
+"""Stands for a dollar sign that is none of a variable."""
+_KEPT = re.compile("\ue001(\\d+)\ue002")
+"""Stands for a text that only a shell can read."""
+_MOST_EXPANDED = 1 << 18
+"""Characters of all values that are put in the place of variables."""
+_MOST_CHARACTERS = 1 << 15
+"""Of a line that is split into words. Longer ones are no commands that somebody wrote."""
+KEYWORDS = frozenset(
+    {
+        "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac",
+        "function", "select", "{", "}", "(", ")", "[", "[[", "!", "test", "true", "false", "set",
+        "shopt", "trap", "ulimit", "umask", "wait", "unset", "declare", "local", "readonly",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Command:
+    """One simple command of a script."""
+
+    line: int
+    text: str
+    """As it was written, with variables replaced."""
+    words: tuple[str, ...] = ()
+    assignments: Mapping[str, str] = field(default_factory=dict)
+    """Variables in front of it, or all that the command is."""
+    exports: bool = False
+    """Whether it is `export`: programs see the assignments."""
+    redirected: tuple[str, ...] = ()
+    """Words about files and pipes, which do not belong to the command."""
+
+
+class ShellText:
+    """The commands of a script, read in order."""
+
+    def __init__(self, text: str, known: Mapping[str, str]) -> None:
+        self.variables = dict(known)
+        self.used: set[str] = set()
+        """Variables whose value was put somewhere."""
+        self._expanded = 0
+        self.commands = list(self._read(text))
+
+    def _read(self, text: str) -> Iterator[Command]:
+        for line, logical in _logical_lines(text):
+            yield from self._read_line(line, logical)
+
+    def _read_line(self, line: int, text: str) -> Iterator[Command]:
+        kept: list[str] = []
+        expanded = self._expand(_keep_substitutions(text, kept))
+        try:
+            words = _split(expanded)
+        except ValueError:
+            yield Command(line, text.strip(), (text.strip(),))
+            return
+        for group in _groups(words):
+            restored = [_restore(word, kept) for word in group]
+            if restored:
+                yield self._command(line, restored)
+
+    def _command(self, line: int, words: list[str]) -> Command:
+        text = " ".join(words)
+        plain, redirected = _without_redirections(words)
+        exports = plain[:1] == ["export"]
+        rest = plain[1:] if exports else plain
+        assignments: dict[str, str] = {}
+        while rest and (found := _ASSIGNMENT.fullmatch(rest[0])):
+            assignments[found[1]] = found[2]
+            rest = rest[1:]
+        if exports:  # `export NAME`: of a variable that is set already
+            assignments |= {name: self.variables.get(name, f"${name}") for name in rest}
+            rest = []
+        if not rest:
+            self._set(assignments)
+        return Command(line, text, tuple(rest), assignments, exports, tuple(redirected))
+
+    def _set(self, assignments: Mapping[str, str]) -> None:
+        for name, value in assignments.items():
+            if "$(" not in value and "`" not in value:
+                self.variables[name] = value
+            else:
+                self.variables.pop(name, None)
+
+    def _expand(self, text: str) -> str:
+        """The text with the values of variables, but within single quotes."""
+        out, place, quote = "", 0, ""
+        while place < len(text):
+            character = text[place]
+            if character == "\\" and quote != "'":
+                escaped = text[place : place + 2]
+                out, place = out + (_DOLLAR if escaped == "\\$" else escaped), place + 2
+                continue
+            if character in "'\"" and quote in ("", character):
+                quote = "" if quote else character
+            if not quote and _DESCRIPTOR.match(text, place) and text[place - 1 : place].isspace():
+                place += 1
+                continue
+            found = _VARIABLE.match(text, place) if quote != "'" else None
+            value = self._value(found) if found else None
+            if found and value is not None:
+                out, place = out + value.replace("$", _DOLLAR), found.end()
+                continue
+            out, place = out + character, place + 1
+        return out
+
+    def _value(self, found: re.Match[str]) -> str | None:
+        name = found[1] if found[1] is not None else found[2]
+        default: str | None = found[3]
+        value = self.variables.get(name) if name in self.variables else default
+        if value is None or self._expanded + len(value) > _MOST_EXPANDED:
+            return None
+        self._expanded += len(value)
+        self.used.add(name)
+        return value
+
+
+def is_plain(value: str) -> bool:
+    """Whether a text has nothing in it that only a shell could replace."""
+    return "$" not in value and "`" not in value
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with their number, joined where one ends with a backslash, without comments and
+    without documents that follow a line.
+    """
+    lines = enumerate(text.splitlines(), 1)
+    for number, line in lines:
+        whole = line
+        while whole.endswith("\\") and not whole.endswith("\\\\"):
+            whole = whole[:-1] + " " + next(lines, (0, ""))[1]
+        if found := _HERE_DOCUMENT.search(whole):
+            next((None for _, inner in lines if inner.strip() == found[2]), None)
+        if whole.strip() and not whole.lstrip().startswith("#"):
+            yield number, whole
+
+
+def _keep_substitutions(text: str, kept: list[str]) -> str:
+    """The text with `$(...)` and `...` in backticks replaced by marks; they go to `kept`."""
+    ends, out, place = _ends_of_substitutions(text), "", 0
+    while place < len(text):
+        end = ends.get(place, place)
+        if end > place:
+            out += f"\ue001{len(kept)}\ue002"
+            kept.append(text[place:end])
+            place = end
+        else:
+            out += text[place]
+            place += 1
+    return out
+
+
+def _ends_of_substitutions(text: str) -> dict[int, int]:
+    """Where a substitution begins -> where it ends."""
+    found: dict[int, int] = {}
+    opened: list[int] = []
+    backtick = -1
+    for place, character in enumerate(text):
+        if character == "(":
+            opened.append(place)
+        elif character == ")" and opened:
+            start = opened.pop() - 1
+            if text[start : start + 1] == "$" and text[start - 1 : start] != "\\":
+                found[start] = place + 1
+        elif character == "`" and backtick >= 0:
+            found[backtick], backtick = place + 1, -1
+        elif character == "`":
+            backtick = place
+    return found
+
+
+def _restore(word: str, kept: list[str]) -> str:
+    whole = _KEPT.sub(lambda found: kept[int(found[1])] if int(found[1]) < len(kept) else "", word)
+    return whole.replace(_DOLLAR, "$")
+
+
+def _split(text: str) -> list[str]:
+    """The words; what stands between commands is a word of its own. Raises ValueError for a
+    quotation mark without its other half, and for what is too long.
+    """
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(f"{len(text)} characters")
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|<>")
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    words = []
+    for word in lexer:
+        if word.startswith("#"):
+            break
+        words.append(word)
+    return words
+
+
+def _groups(words: list[str]) -> Iterator[list[str]]:
+    """The words of each command. What follows a pipe belongs to the command before it."""
+    group: list[str] = []
+    for word in words:
+        if word in _ENDS and word not in ("|", "|&"):
+            yield group
+            group = []
+        else:
+            group.append(word)
+    yield group
+
+
+def _without_redirections(words: list[str]) -> tuple[list[str], list[str]]:
+    for place, word in enumerate(words):
+        if word in ("|", "|&") or _REDIRECTION.fullmatch(word):
+            return words[:place], words[place:]
+    return words, []

@@ -1,0 +1,208 @@
+"""What `doctor` makes of a cluster: one finding for each thing that a first job needs. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from regroup.kubernetes.job_record import time_of
+from regroup.kubernetes.pod_record import amount
+from regroup.kubernetes.quantities import age
+from regroup.kubernetes.text_tables import paragraph
+from regroup_operator.api.resource import GROUP, Object
+
+State = Literal["ok", "warn", "fail"]
+OLDEST_MINOR = 30
+"""Of Kubernetes 1."""
+RENEWED_SECONDS = 60.0
+"""An operator that has not renewed its Lease for so long is away."""
+MONITORING, QUEUEING = "monitoring.coreos.com", "kueue.x-k8s.io"
+GPUS = ("nvidia.com/gpu", "amd.com/gpu")
+NEEDED = (
+    ("create", "trainingjobs"), ("get", "trainingjobs"), ("list", "trainingjobs"),
+    ("watch", "trainingjobs"), ("patch", "trainingjobs"), ("list", "pods"), ("get", "pods/log"),
+)  # fmt: skip
+"""Rights without which one cannot work."""
+USEFUL: Mapping[tuple[str, str], str] = {
+    ("delete", "trainingjobs"): "to remove jobs",
+    ("patch", "trainingjobs/scale"): "`scale`",
+    ("list", "events"): "`describe`, `why`",
+    ("get", "pods/exec"): "`debug`, `simulate-failure --rank`",
+    ("create", "pods/exec"): "`debug`, `simulate-failure --rank`",
+    ("get", "pods/portforward"): "live `top`",
+    ("delete", "pods"): "`simulate-failure`",
+}
+"""Right -> the verbs that lack something without it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report."""
+
+    check: str
+    state: State
+    found: str
+    do: str = ""
+    """What to do about it; empty where there is nothing to do."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The monitors of one kind that the chart has made, and who selects them."""
+
+    what: str
+    value: str
+    """The value of the chart that makes them."""
+    ours: Sequence[Mapping[str, str]] | None
+    """Labels of each; None: they may not be read."""
+    selectors: Sequence[Object | None]
+    """Of each Prometheus; None: it selects nothing."""
+
+
+def version(text: str) -> Finding:
+    """The version of Kubernetes, as v1.30.2."""
+    found = re.match(r"v?(\d+)\.(\d+)", text)
+    if found is None:
+        return Finding("Kubernetes", "warn", f"version {text!r} cannot be read")
+    if (int(found[1]), int(found[2])) < (1, OLDEST_MINOR):
+        advice = f"upgrade the cluster to 1.{OLDEST_MINOR} or newer"
+        return Finding("Kubernetes", "fail", text, advice)
+    return Finding("Kubernetes", "ok", text)
+
+
+def definition(groups: Iterable[str]) -> Finding:
+    """Whether the cluster knows TrainingJobs."""
+    if GROUP in groups:
+        return Finding("TrainingJobs", "ok", "the cluster knows them")
+    advice = "install Regroup: helm install regroup charts/regroup"
+    return Finding("TrainingJobs", "fail", "the cluster does not know them", advice)
+
+
+def operator(lease: Object | None, gap: str, now: datetime) -> Finding:
+    """Whether an operator is at work, by its Lease. `gap`: why that could not be read."""
+    if lease is None:
+        advice = "give its namespace by --operator-namespace, and look at its pods there"
+        return Finding("operator", "warn", f"its Lease could not be read: {gap}", advice)
+    spec = lease.get("spec") or {}
+    renewed, holder = time_of(spec.get("renewTime")), str(spec.get("holderIdentity") or "nobody")
+    if renewed is None or (now - renewed).total_seconds() > RENEWED_SECONDS:
+        advice = "look at the operator's pods: jobs train on, but nothing is repaired"
+        return Finding("operator", "fail", f"its Lease was renewed {age(renewed, now)} ago", advice)
+    return Finding("operator", "ok", f"{holder} is at work")
+
+
+def rights(namespace: str, allowed: Mapping[tuple[str, str], bool]) -> Finding:
+    """What the caller may do."""
+    missing = [f"{verb} {what}" for verb, what in NEEDED if not allowed[verb, what]]
+    lacking = [
+        f"{verb} {what} ({use})" for (verb, what), use in USEFUL.items() if not allowed[verb, what]
+    ]
+    where = f"in namespace {namespace}"
+    advice = "ask an administrator for the role edit of the namespace (docs/security.md)"
+    if missing:
+        return Finding("your rights", "fail", f"you may not {', '.join(missing)} {where}", advice)
+    if lacking:
+        return Finding("your rights", "warn", f"you may not {', '.join(lacking)} {where}", advice)
+    return Finding("your rights", "ok", f"all that the verbs need {where}")
+
+
+def gpus(nodes: Sequence[Object] | None) -> Finding:
+    """The GPUs that nodes offer. None: they may not be read."""
+    if nodes is None:
+        return Finding("GPUs", "warn", "your role may not list nodes", "ask whoever may")
+    ready = {name: [_allocatable(node, name) for node in nodes] for name in GPUS}
+    shown = [
+        f"{sum(counts):.0f} {name} on {sum(map(bool, counts))} of {len(nodes)} nodes"
+        for name, counts in ready.items()
+        if any(counts)
+    ]
+    if shown:
+        return Finding("GPUs", "ok", ", ".join(shown))
+    advice = "install NVIDIA's GPU operator or its device plugin; jobs without GPUs need neither"
+    return Finding("GPUs", "warn", f"none of {len(nodes)} nodes offers any", advice)
+
+
+def _allocatable(node: Object, name: str) -> float:
+    return amount(((node.get("status") or {}).get("allocatable") or {}).get(name, 0))
+
+
+def no_monitoring() -> Finding:
+    """Of a cluster without the Prometheus operator."""
+    found = "the cluster has no Prometheus operator"
+    advice = "have your Prometheus scrape the pods, and load the rules of charts/regroup/alerts"
+    return Finding("Prometheus", "warn", found, advice)
+
+
+def monitoring(selection: Selection) -> Finding:
+    """Whether a Prometheus selects the chart's objects, by their labels."""
+    check = f"Prometheus: {selection.what}s"
+    if selection.ours is None:
+        return Finding(check, "warn", "your role may not read them", "ask whoever may")
+    if not selection.ours:
+        advice = f"helm upgrade ... --set {selection.value}.enabled=true"
+        return Finding(check, "warn", "the chart has made none", advice)
+    if not selection.selectors:
+        found = "no Prometheus was found that could select them"
+        return Finding(check, "warn", found, "install one, or ask whether it is elsewhere")
+    for labels in selection.ours:
+        if not any(_selects(selector, labels) for selector in selection.selectors):
+            wanted = [s.get("matchLabels") for s in selection.selectors if s is not None]
+            advice = (
+                f"give them its labels: helm upgrade ... --set {selection.value}.labels.KEY=..."
+            )
+            return Finding(check, "fail", f"no Prometheus selects them: it wants {wanted}", advice)
+    return Finding(check, "ok", f"selected: {len(selection.ours)}")
+
+
+def _selects(selector: Object | None, labels: Mapping[str, str]) -> bool:
+    """As far as labels say it; expressions count as fulfilled."""
+    if selector is None:
+        return False
+    wanted = selector.get("matchLabels") or {}
+    return all(labels.get(key) == value for key, value in wanted.items())
+
+
+def queueing(groups: Iterable[str]) -> Finding:
+    """Kueue."""
+    if QUEUEING not in groups:
+        return Finding("Kueue", "ok", "not installed, and not needed")
+    advice = "leave out spec.scheduling.queueName; a ResourceQuota bounds a namespace"
+    return Finding("Kueue", "warn", "installed; this release cannot queue jobs by it yet", advice)
+
+
+def claim(name: str, document: Object | None, gap: str) -> Finding:
+    """The claim for checkpoints. `gap`: why it could not be read."""
+    check = f"claim {name}"
+    if document is None:
+        advice = "create it with accessModes: [ReadWriteMany]"
+        return Finding(check, "fail", f"it could not be read: {gap}", advice)
+    modes = (document.get("spec") or {}).get("accessModes") or []
+    if "ReadWriteMany" not in modes:
+        advice = "several workers need ReadWriteMany: choose a StorageClass that has it (NFS, ...)"
+        return Finding(check, "fail", f"it is {', '.join(map(str, modes))}", advice)
+    return Finding(check, "ok", "ReadWriteMany")
+
+
+def no_claim() -> Finding:
+    """Where nobody has said which storage to check."""
+    advice = "give --claim NAME: a ReadWriteMany claim of this namespace"
+    return Finding("storage", "warn", "not checked", advice)
+
+
+def report_lines(findings: Sequence[Finding], width: int) -> list[str]:
+    """The report as text."""
+    lines = []
+    for finding in findings:
+        head = f"{finding.state.upper():4}  "
+        lines += paragraph(f"{finding.check}: {finding.found}", width, "      ", head)
+        if finding.do:
+            lines += paragraph(finding.do, width, "        ", "      do: ")
+    return lines
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """1 where something fails."""
+    return int(any(finding.state == "fail" for finding in findings))

@@ -1,0 +1,79 @@
+"""Reads what `doctor` checks. What may not be read is a finding, and ends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import TypeVar
+
+from regroup.diagnosis import cluster_checks as checks
+from regroup.diagnosis.cluster_checks import Finding, Selection
+from regroup.kubernetes.cluster_api import ClusterApi
+from regroup.kubernetes.cluster_errors import ClusterError
+from regroup.kubernetes.scene import LEASE
+from regroup_operator.api.resource import Object
+
+T = TypeVar("T")
+_PART = "app.kubernetes.io/part-of=regroup"
+"""Label of what the chart makes."""
+
+
+def survey(api: ClusterApi, namespace: str, operators: str, now: datetime) -> list[Finding]:
+    """All findings but those about storage. `operators`: the namespace of the operator. Raises
+    ClusterError when nothing can be read.
+    """
+    groups = api.groups()
+    lease, gap = _try(lambda: api.lease(operators, LEASE))
+    nodes, _ = _try(api.nodes)
+    asked = (*checks.NEEDED, *checks.USEFUL)
+    return [
+        checks.version(api.server_version()),
+        checks.definition(groups),
+        checks.operator(lease, gap, now),
+        checks.rights(namespace, {right: api.may(namespace, *right) for right in asked}),
+        checks.gpus(nodes),
+        *_monitoring(api, groups),
+        checks.queueing(groups),
+    ]
+
+
+def read_claim(api: ClusterApi, namespace: str, name: str) -> Finding:
+    """The claim itself."""
+    return checks.claim(name, *_try(lambda: api.claim(namespace, name)))
+
+
+def _monitoring(api: ClusterApi, groups: list[str]) -> list[Finding]:
+    if checks.MONITORING not in groups:
+        return [checks.no_monitoring()]
+    prometheuses, _ = _try(lambda: api.monitoring_objects("prometheuses"))
+    kinds = {
+        "podmonitors": ("PodMonitor", "metrics.podMonitor", "podMonitorSelector"),
+        "servicemonitors": ("ServiceMonitor", "metrics.serviceMonitor", "serviceMonitorSelector"),
+        "prometheusrules": ("PrometheusRule", "metrics.prometheusRule", "ruleSelector"),
+    }
+    return [
+        checks.monitoring(
+            Selection(
+                what,
+                value,
+                _labels(_try(partial(api.monitoring_objects, plural, _PART))[0]),
+                [(p.get("spec") or {}).get(selector) for p in prometheuses or ()],
+            )
+        )
+        for plural, (what, value, selector) in kinds.items()
+    ]
+
+
+def _labels(found: list[Object] | None) -> list[dict[str, str]] | None:
+    if found is None:
+        return None
+    return [(document.get("metadata") or {}).get("labels") or {} for document in found]
+
+
+def _try(read: Callable[[], T]) -> tuple[T | None, str]:
+    """What could be read, or why not."""
+    try:
+        return read(), ""
+    except ClusterError as error:
+        return None, str(error)

@@ -1,0 +1,61 @@
+"""The program that installs packages before a worker starts: `install_packages.py FOLDER NAME...`.
+
+It is sent with the job, runs in an init container under the Python of any image, and so uses only
+the standard library. Only what the image lacks is installed: `pip --target` alone would install all
+dependencies again, torch among them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main(folder: str, packages: list[str]) -> int:
+    """Install into the folder; returns pip's exit code."""
+    pip = pip_command()
+    if not pip:
+        print(
+            "packages: this image has no pip: choose an image with pip, or one that has "
+            f"{' '.join(packages)} already",
+            file=sys.stderr,
+        )
+        return 2
+    quiet = ["--disable-pip-version-check", "--no-cache-dir", "--no-input"]
+    report = Path(folder) / ".report.json"
+    asked = [*pip, "install", *quiet, "--dry-run", "--report", str(report), *packages]
+    if code := subprocess.call(asked):
+        return code
+    missing = [wanted(item) for item in json.loads(report.read_text())["install"]]
+    report.unlink()
+    if not missing:
+        print("packages: the image has them all")
+        return 0
+    into = ["--no-deps", "--upgrade", "--target", folder]  # a former try may have begun there
+    return subprocess.call([*pip, "install", *quiet, *into, *missing])
+
+
+def pip_command() -> list[str]:
+    """The pip of this Python, or that of the Python which its virtual environment was made from."""
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    base = os.path.join(sys.base_prefix, "bin", "python3")  # noqa: PTH118 - as old Pythons have it
+    has_pip = subprocess.call([base, "-c", "import pip"], stderr=subprocess.DEVNULL) == 0
+    return [base, "-m", "pip", "--python", sys.executable] if has_pip else []
+
+
+def wanted(item: dict[str, Any]) -> str:
+    """What to tell pip of an entry of its report."""
+    metadata = item["metadata"]
+    if item.get("is_direct"):
+        return f"{metadata['name']} @ {item['download_info']['url']}"
+    return f"{metadata['name']}=={metadata['version']}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

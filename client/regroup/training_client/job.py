@@ -1,0 +1,116 @@
+"""What a caller does with a job, wherever it runs."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+from rich.console import Console
+
+from regroup.local.display import Display
+from regroup.training_client.checkpoint_list import SavedCheckpoint
+from regroup.training_client.client_errors import JobFailedError, TrainingClientError
+from regroup_operator.api.status import Phase, TrainingJobStatus
+from regroup_trainer.protocol.job_status import Series, SeriesPoint
+
+ENDS: tuple[Phase, ...] = ("Succeeded", "Failed")
+
+
+class Job(ABC):
+    """A job that was submitted. Methods raise ClusterError where a cluster refuses."""
+
+    name: str
+    code: str = ""
+    """In which form its code was sent, and why; empty where none was."""
+
+    @property
+    @abstractmethod
+    def status(self) -> TrainingJobStatus:
+        """How the job is now."""
+
+    @abstractmethod
+    def logs(self, *, follow: bool = False, rank: int | None = None) -> Iterator[str]:
+        """Yield what its ranks have written, as `rank N: ...`; with `follow` until the job ends."""
+
+    @abstractmethod
+    def metrics(self) -> list[SeriesPoint]:
+        """Loss and rates over time, oldest first, at most 2,000 points, as the coordinator keeps
+        them. Raises TrainingClientError while no coordinator runs.
+        """
+
+    @abstractmethod
+    def scale(self, workers: int) -> None:
+        """Have it train with so many workers, within its bounds. Raises TrainingClientError."""
+
+    @abstractmethod
+    def suspend(self) -> None:
+        """Have it save, and give its workers back."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Have it train on after `suspend`."""
+
+    @abstractmethod
+    def checkpoints(self) -> list[SavedCheckpoint]:
+        """Its checkpoints, the newest first."""
+
+    @abstractmethod
+    def delete(self) -> None:
+        """Stop and remove it. A claim with its checkpoints stays."""
+
+    @abstractmethod
+    def _statuses(self, timeout: float | None) -> Iterator[TrainingJobStatus]:
+        """Yield the status, and again after each change, for so many seconds."""
+
+    def wait(
+        self,
+        timeout: float | None = None,
+        *,
+        phase: Phase = "Succeeded",
+        progress: bool | None = None,
+    ) -> TrainingJobStatus:
+        """Wait until the job is in this phase; returns its status. It may have `Succeeded` before
+        it was seen in another one. `progress`: show it; by default on a terminal.
+
+        Raises JobFailedError when the job fails, TimeoutError after `timeout` seconds.
+        """
+        shown = progress if progress is not None else sys.stderr.isatty()
+        status = None
+        with _display() if shown else nullcontext() as display:
+            for status in self._statuses(timeout):
+                if display is not None:
+                    display.show_job(status)
+                if status.phase in (phase, "Succeeded"):
+                    return status
+                if status.phase == "Failed":
+                    raise JobFailedError(self.name, status)
+        raise TimeoutError(
+            f"job {self.name} is {_phase(status)} after {timeout:g} s, and not {phase}: "
+            f"{status.message if status else ''}; it goes on"
+        )
+
+
+def _display() -> AbstractContextManager[Display]:
+    return Display(Console(stderr=True), plain=False)
+
+
+def _phase(status: TrainingJobStatus | None) -> str:
+    return (status and status.phase) or "Unknown"
+
+
+def points_of(text: str | bytes) -> list[SeriesPoint]:
+    """The points of a coordinator's series. Raises TrainingClientError."""
+    try:
+        return list(Series.model_validate_json(text).points)
+    except ValueError:
+        raise TrainingClientError(
+            "metrics: what the coordinator answers cannot be read: use a client of its release"
+        ) from None
+
+
+def require_workers(workers: int) -> None:
+    """Raises TrainingClientError for a number that no job can have."""
+    if workers < 1:
+        raise TrainingClientError(f"workers: {workers}: give a number from 1; suspend() stops all")

@@ -1,0 +1,123 @@
+"""A job on a cluster, as the user of the kubeconfig reaches it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from regroup.kubernetes.cluster_api import ClusterApi, LogQuery
+from regroup.kubernetes.job_record import JobRecord, read_job
+from regroup.kubernetes.job_watch import Clock, follow
+from regroup.kubernetes.pod_logs import Follower, choose, read_logs
+from regroup.kubernetes.pod_record import PodRecord, read_pods
+from regroup.training_client.checkpoint_list import (
+    MODULE,
+    SavedCheckpoint,
+    directory_of,
+    list_command,
+    only_newest,
+    read_list,
+)
+from regroup.training_client.client_errors import TrainingClientError
+from regroup.training_client.job import Job, points_of, require_workers
+from regroup_operator.api.names import COORDINATOR, WORKER
+from regroup_operator.api.status import TrainingJobStatus
+from regroup_trainer.protocol.environment import COORDINATOR_PORT
+from regroup_trainer.protocol.job_status import SERIES_PATH, SeriesPoint
+
+READ_SECONDS = 30.0
+"""What a pod may take to answer."""
+log = logging.getLogger("regroup")
+
+
+@dataclass
+class KubernetesJob(Job):
+    """A TrainingJob of a namespace."""
+
+    api: ClusterApi
+    namespace: str
+    name: str
+    code: str = ""
+
+    @property
+    def status(self) -> TrainingJobStatus:
+        """As the operator has written it."""
+        return self._record().status
+
+    def logs(self, *, follow: bool = False, rank: int | None = None) -> Iterator[str]:
+        """The logs of its workers' pods, as long as these are there."""
+        job, query = self._record(), LogQuery(follow=follow)
+        choice = choose(job, rank, failed=False)
+        if not follow:
+            pods = choice.pods(job, self._pods())
+            return read_logs(self.api, self.namespace, pods, choice, query, log.warning)
+        return Follower(
+            self.api, lambda: (self._record(), self._pods()), choice, query, log.warning
+        ).lines()
+
+    def metrics(self) -> list[SeriesPoint]:
+        """Through the API server, as `kubectl port-forward` reaches the coordinator's pod."""
+        pod = self._running(COORDINATOR)
+        if pod is None:
+            raise TrainingClientError(
+                f"metrics: job {self.name} has no coordinator that runs ({self.status.phase}): "
+                "they can be read while it trains"
+            )
+        text = self.api.get_of_pod(
+            self.namespace, pod.name, COORDINATOR_PORT, SERIES_PATH, READ_SECONDS
+        )
+        return points_of(text)
+
+    def scale(self, workers: int) -> None:
+        """Set `spec.replicas`."""
+        require_workers(workers)
+        self.api.scale_job(self.namespace, self.name, workers, dry_run=False)
+
+    def suspend(self) -> None:
+        """Set `spec.suspend`."""
+        self._set_suspend(True)
+
+    def resume(self) -> None:
+        """Clear `spec.suspend`."""
+        self._set_suspend(False)
+
+    def checkpoints(self) -> list[SavedCheckpoint]:
+        """All, as a worker's pod lists them; the newest alone while none runs."""
+        newest, pod = self.status.checkpoint, self._running(WORKER)
+        directory = directory_of(newest)
+        if directory is None or pod is None:
+            return only_newest(newest)
+        words = [*pod.command[:-1], MODULE, *list_command(directory)]
+        done = self.api.run_in_pod(self.namespace, pod, words, READ_SECONDS)
+        if done.exit_code:
+            said = " ".join(done.stderr.split()) or f"exit code {done.exit_code}"
+            raise TrainingClientError(f"checkpoints: pod {pod.name} cannot list them: {said}")
+        return read_list(done.stdout)
+
+    def delete(self) -> None:
+        """Its pods, and the ConfigMap with its code, go with it."""
+        self.api.delete_job(self.namespace, self.name)
+
+    def _statuses(self, timeout: float | None) -> Iterator[TrainingJobStatus]:
+        clock = Clock(math.inf if timeout is None else time.monotonic() + timeout)
+        for document in follow(self.api, self.namespace, self.name, log.warning, clock):
+            yield read_job(document).status
+
+    def _set_suspend(self, value: bool) -> None:
+        patch = {"spec": {"suspend": value}}
+        self.api.patch_job(self.namespace, self.name, patch, dry_run=False)
+
+    def _record(self) -> JobRecord:
+        return read_job(self.api.job(self.namespace, self.name))
+
+    def _pods(self) -> list[PodRecord]:
+        return read_pods(self.api.pods(self.namespace, self.name))
+
+    def _running(self, role: str) -> PodRecord | None:
+        """The newest pod of that role that runs."""
+        found = [p for p in self._pods() if p.role == role and p.phase == "Running"]
+        living = [pod for pod in found if not pod.deleting]
+        return max(living, key=lambda pod: (len(pod.name), pod.name), default=None)  # c10 after c9

@@ -1,0 +1,243 @@
+"""Scripts for sbatch, and command lines of torchrun and srun, as TrainingJobs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regroup.converting.conversion import Conversion, convert_command, convert_script
+from regroup.converting.draft import ConvertOptions
+from regroup.converting.job_yaml import job_yaml
+from regroup.converting.slurm_options import SLURM
+from regroup.converting.source import Note
+from tests.support.foreign_jobs import problems
+from tests.support.kube_api import Json
+
+MULTI_NODE = """\
+#!/bin/bash
+#SBATCH --job-name=Llama_70B
+#SBATCH -N 4
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:a100:8   # all of a node
+#SBATCH --cpus-per-task=96
+#SBATCH --mem=900G
+#SBATCH --time=2-12:30:00
+#SBATCH --partition=gpu
+#SBATCH --output=logs/%j.out
+
+module load cuda/12.4
+source /opt/venv/bin/activate
+export NCCL_DEBUG=INFO
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export GPUS_PER_NODE=8
+CONFIG=configs/70b.yaml
+UNUSED=1
+cd /workspace
+
+srun --kill-on-bad-exit=1 torchrun \\
+    --nnodes $SLURM_NNODES --nproc_per_node $GPUS_PER_NODE \\
+    --rdzv_id $SLURM_JOB_ID --rdzv_backend c10d --rdzv_endpoint $MASTER_ADDR:29500 \\
+    train.py --config $CONFIG --seed "${SEED:-1}" > logs/out.txt 2>&1
+echo done
+#SBATCH --late
+"""
+LAUNCHER = """\
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --gpus-per-node=4
+export LAUNCHER="python -u -m torch.distributed.run --nproc_per_node 4 --nnodes $SLURM_NNODES \\
+  --rdzv_endpoint $MASTER_ADDR:6000 --tee 3"
+export CMD="train.py --lr 0.1"
+srun --jobid $SLURM_JOBID bash -c "$LAUNCHER --node_rank \\$SLURM_PROCID $CMD"
+"""
+
+
+def converted(conversion: Conversion) -> Json:
+    assert conversion.refusal is None, conversion.refusal
+    assert problems(conversion) == []
+    job: Json = dict(conversion.job or {})
+    return job
+
+
+def script(text: str) -> Json:
+    return converted(convert_script(text, ConvertOptions()))
+
+
+def command(line: str) -> Json:
+    return converted(convert_command(shlex.split(line), ConvertOptions()))
+
+
+def test_a_script_of_several_nodes_becomes_a_job() -> None:
+    job = script(MULTI_NODE)
+    (container,) = job["spec"].pop("template")["spec"]["containers"]
+    assert container == {
+        "name": "trainer",
+        "command": ["python", "train.py", "--config", "configs/70b.yaml", "--seed", "1"],
+        "workingDir": "/workspace",
+        "env": [
+            {"name": "NCCL_DEBUG", "value": "INFO"},
+            {"name": "GPUS_PER_NODE", "value": "8"},
+        ],
+    }
+    assert job["metadata"] == {"name": "llama-70b"}
+    assert job["spec"] == {
+        "replicas": 4,
+        "nprocPerNode": 8,
+        "resources": {"limits": {"nvidia.com/gpu": 8, "memory": "900Gi"}, "requests": {"cpu": 96}},
+        "activeDeadlineSeconds": 217800,
+        "checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "checkpoints"}}},
+    }
+
+
+def test_what_a_script_loses_is_named_with_its_line() -> None:
+    notes = {(n.line, n.text.partition(" is left out")[0]) for n in left_out(MULTI_NODE)}
+    assert {
+        (9, "--partition=gpu"),
+        (10, "--output=logs/%j.out"),
+        (12, "module load cuda/12.4"),
+        (13, "source /opt/venv/bin/activate"),
+        (18, "UNUSED=1"),
+        (21, "--kill-on-bad-exit"),
+        (21, "--rdzv_id=$SLURM_JOB_ID"),
+        (21, "--rdzv_endpoint=$MASTER_ADDR:29500"),
+        (21, "> logs/out.txt >& 1"),
+        (25, "echo done"),
+        (26, "--late"),
+    } == {note for note in notes if not note[1].startswith("MASTER_ADDR=$(scontrol")}
+    assert any(line == 15 for line, _ in notes)
+
+
+def left_out(text: str) -> tuple[Note, ...]:
+    return convert_script(text, ConvertOptions()).left_out
+
+
+def test_a_launcher_in_variables_is_read_through_them() -> None:
+    job = script(LAUNCHER)
+    assert (job["spec"]["replicas"], job["spec"]["nprocPerNode"]) == (2, 4)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["python", "train.py", "--lr", "0.1"]
+
+
+@pytest.mark.parametrize(
+    ("line", "workers", "ranks"),
+    [
+        ("torchrun train.py", 1, None),
+        ("torchrun --standalone --nproc-per-node 4 train.py", 1, 4),
+        ("torchrun --nnodes 1:4 --nproc-per-node=8 train.py", 4, 8),
+        ("python train.py", 1, 1),
+        ("accelerate launch --num_machines 2 --num_processes 16 train.py", 2, 8),
+        ("srun -N 4 --ntasks-per-node 8 python train.py", 4, 8),
+        ("srun -N2 -n16 python -m package.train", 2, 8),
+        ("srun -n 4 python train.py", 4, 1),
+        ("srun --nodes=2-4 --gpus-per-node=8 torchrun train.py", 4, None),
+    ],
+)
+def test_nodes_are_workers_and_tasks_are_ranks(line: str, workers: int, ranks: int | None) -> None:
+    spec = command(line)["spec"]
+    assert (spec["replicas"], spec.get("nprocPerNode")) == (workers, ranks)
+
+
+def test_a_range_of_nodes_becomes_the_bounds_of_an_elastic_job() -> None:
+    bounds = {"minReplicas": 2, "maxReplicas": 4}
+    assert command("srun -N 2-4 torchrun train.py")["spec"]["elasticPolicy"] == bounds
+    assert command("torchrun --nnodes 2:4 train.py")["spec"]["elasticPolicy"] == bounds
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "value"),
+    [
+        ("--gpus=16 -N 2", "resources.limits", {"nvidia.com/gpu": 8}),
+        ("--gres gpu:2", "resources.limits", {"nvidia.com/gpu": 2}),
+        ("--gpus-per-task h100:1 -n 8 -N 2", "resources.limits", {"nvidia.com/gpu": 4}),
+        ("--mem 512", "resources.limits", {"memory": "512Mi"}),
+        ("--mem-per-cpu=2G -c 4", "resources.limits", {"memory": "8Gi"}),
+        ("--mem-per-gpu 10G --gres=gpu:4", "resources.limits.memory", "40Gi"),
+        ("-t 90", "activeDeadlineSeconds", 5400),
+        ("-t 1:30", "activeDeadlineSeconds", 90),
+        ("-t 1:00:00", "activeDeadlineSeconds", 3600),
+        ("-t 1-1", "activeDeadlineSeconds", 90000),
+        ("--time=0", "activeDeadlineSeconds", None),
+        ("--container-image my/image", "image", "my/image"),
+        ("-D /data", "template.spec.containers", None),
+    ],
+)
+def test_what_is_asked_for_becomes_fields(options: str, field: str, value: object) -> None:
+    found: object = command(f"srun {options} python train.py")["spec"]
+    for name in field.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    assert found == value or isinstance(found, list)
+
+
+@pytest.mark.parametrize("name", SLURM.flags)
+def test_each_option_is_taken_over_or_reported(name: str) -> None:
+    flag = SLURM.flags[name]
+    option = f"--{name}=8" if flag.takes_value else f"--{name}"
+    conversion = convert_command(
+        ["srun", "-N", "2", option, "python", "train.py"], ConvertOptions()
+    )
+    assert conversion.refusal is None
+    is_left = any(note.text.startswith(f"--{name}") for note in conversion.left_out)
+    value = {"chdir", "container-workdir", "gres"}  # 8 is none of theirs
+    assert is_left == (flag.kind == "left" or name in value) or name == "nodes"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("srun --no-such-option 3 python train.py", "has no such flag"),
+        ("srun -N 2", "srun starts nothing"),
+        ("srun bash train.sh", "is a script for a shell"),
+        ("echo hello", "no command starts a Python script"),
+        ("mpirun -np 4 python train.py", "starts ranks itself"),
+        ("python $SCRIPT", "names no Python script"),
+        ("python '$DIR/train.py'", "a variable in its name"),
+    ],
+)
+def test_a_line_that_starts_no_script_is_refused(line: str, expected: str) -> None:
+    refusal = convert_command(shlex.split(line), ConvertOptions()).refusal
+    assert refusal is not None and expected in refusal.text
+
+
+def test_programs_that_only_prepare_do_not_count_as_the_script() -> None:
+    lines = ["python -m pip install x", "python -c 'import torch'", "cd /a", "cd /b", "python x.py"]
+    conversion = convert_script("\n".join([*lines, "cd /c"]), ConvertOptions())
+    (container,) = converted(conversion)["spec"]["template"]["spec"]["containers"]
+    assert (container["command"], container["workingDir"]) == (["python", "x.py"], "/b")
+    assert {note.line for note in conversion.left_out} == {1, 2, 3, 6}
+
+
+def test_a_wrapper_of_the_command_is_named() -> None:
+    conversion = convert_command(
+        ["srun", "apptainer", "exec", "i.sif", "torchrun", "x.py"], ConvertOptions()
+    )
+    assert (
+        converted(conversion)["spec"]["template"]["spec"]["containers"][0]["command"][1] == "x.py"
+    )
+    assert any(
+        note.text.startswith("apptainer exec i.sif is left out") for note in conversion.left_out
+    )
+
+
+WORDS = st.sampled_from(
+    ["#SBATCH", "-N", "2", "srun", "torchrun", "python", "mark1.py", "export", "mark2=mark3", "\n",
+     "--nnodes=$mark2", "mark4", "&&", "|", "'", '"', "$(mark5)", "--mark6", "cd", "/mark7", "#",
+     "--nproc-per-node", "mark8=mark9", "--gres=gpu:mark10", "--mem=3G", "bash -c", "> mark11"]
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(WORDS, max_size=20))
+def test_a_drawn_script_is_converted_without_a_lost_word_or_refused(words: list[str]) -> None:
+    text = " ".join(words).replace(" \n ", "\n")
+    conversion = convert_script(text, ConvertOptions())
+    if conversion.refusal is not None:
+        assert conversion.refusal.text
+        return
+    written = job_yaml(conversion.job or {}, [note.text for note in conversion.left_out])
+    plain = re.sub(r"(?m)(?<!^)(?<=\s)#.*|^#(?!SBATCH).*", "", text)  # without comments
+    used = {"mark2", "mark8"}  # names of variables, which are replaced by their values
+    assert [m for m in re.findall(r"mark\d+", plain) if m not in written and m not in used] == []

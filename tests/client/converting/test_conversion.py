@@ -1,0 +1,131 @@
+"""Every value of a job of others is taken over, or reported with a reason; the tables of the fields
+say the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from regroup.converting import object_metadata, pod_template, pytorch_job, ray_job, train_job
+from regroup.converting.ray_job import with_runtime_environment
+from regroup.converting.source import Place, Row, find, leaves
+from tests.support.foreign_jobs import (
+    PYTORCH_JOB,
+    RAY_JOB,
+    RUNTIME,
+    TRAIN_JOB,
+    convert_one,
+    is_reported,
+    lost,
+    marked,
+    problems,
+)
+from tests.support.kube_api import Json
+from tests.support.specs import put
+
+FILES = [[PYTORCH_JOB], [TRAIN_JOB, RUNTIME], [RAY_JOB]]
+
+
+@pytest.mark.parametrize("files", FILES)
+def test_no_value_is_dropped_silently(files: list[str]) -> None:
+    documents = [marked(text) for text in files]
+    conversion = convert_one(*documents)
+    assert conversion.refusal is None, conversion.refusal
+    assert problems(conversion) == []
+    for number, document in enumerate(documents):
+        assert lost(document, conversion, number) == []
+
+
+def variants(files: Sequence[str], *changes: Mapping[str, object]) -> list[list[Json]]:
+    """Documents as they are, and with fields of the first one changed."""
+    plain = [marked(text) for text in files]
+    return [plain, *([_changed(plain[0], change), *plain[1:]] for change in changes)]
+
+
+def _changed(document: Json, change: Mapping[str, object]) -> Json:
+    for path, value in change.items():
+        document = put(document, path, value)
+    return document
+
+
+UNNAMED = {"metadata.name": None, "metadata.generateName": "full-"}
+PYTORCH_JOBS = variants(
+    [PYTORCH_JOB],
+    UNNAMED,
+    {"spec.nprocPerNode": None, "spec.elasticPolicy.maxRestarts": None},
+)
+TRAIN_JOBS = variants([TRAIN_JOB, RUNTIME], UNNAMED, {"spec.trainer": {}})
+RAY_JOBS = variants([RAY_JOB], UNNAMED)
+
+
+@pytest.mark.parametrize(
+    ("cases", "rows"),
+    [
+        (PYTORCH_JOBS, pytorch_job.ROWS),
+        (TRAIN_JOBS, train_job.ROWS),
+        (RAY_JOBS, ray_job.ROWS),
+    ],
+)
+def test_the_tables_say_what_becomes_of_a_field(
+    cases: list[list[Json]], rows: tuple[Row, ...]
+) -> None:
+    assert untrue(cases, rows, 0, ()) == []
+
+
+def test_the_table_of_runtimes_says_what_becomes_of_a_field() -> None:
+    plain = [*TRAIN_JOBS, [TRAIN_JOBS[2][0], put(TRAIN_JOBS[0][1], "spec.mlPolicy.torch", {})]]
+    assert untrue(plain, train_job.RUNTIME_ROWS, 1, ()) == []
+
+
+def test_the_table_of_pods_says_what_becomes_of_a_field() -> None:
+    place = ("spec", "pytorchReplicaSpecs", "Worker", "template")
+    assert untrue(PYTORCH_JOBS, pod_template.ROWS, 0, place) == []
+
+
+def untrue(cases: list[list[Json]], rows: Sequence[Row], number: int, root: Place) -> list[Row]:
+    """Rows that say that a field is taken over, and it never is, or the reverse; and rows of which
+    no document has a field. `root`: where the fields of the rows begin.
+    """
+    true = set()
+    for documents in cases:
+        conversion = convert_one(*documents)
+        assert conversion.refusal is None, conversion.refusal
+        for place, _ in leaves(with_runtime_environment(documents[number])):
+            row = find(rows, place[len(root) :]) if place[: len(root)] == root else None
+            if row and is_reported(place, conversion, number) != bool(row.target):
+                true.add(row)
+    return [row for row in rows if row not in true and not row.text.startswith("refused")]
+
+
+REFUSED = [
+    (number, row.field)
+    for number, rows in ((0, ray_job.ROWS), (1, train_job.RUNTIME_ROWS))
+    for row in rows
+    if row.text.startswith("refused")
+]
+
+
+@pytest.mark.parametrize(("number", "field"), REFUSED)
+def test_what_the_tables_call_refused_is_refused_by_name(number: int, field: str) -> None:
+    documents = [*(TRAIN_JOBS[0] if number else RAY_JOBS[0])]
+    documents[number] = put(documents[number], field, {"a": "b"})
+    refusal = convert_one(*documents).refusal
+    assert refusal is not None and ".".join(map(str, refusal.place)) == field
+    assert refusal.document == number
+
+
+def test_the_rows_of_metadata_are_in_each_table() -> None:
+    for rows in (pytorch_job.ROWS, train_job.ROWS, ray_job.ROWS):
+        assert set(object_metadata.ROWS) <= set(rows)
+
+
+def test_the_runtime_that_is_known_is_like_that_of_a_file() -> None:
+    job = marked(TRAIN_JOB)
+    runtime = {"apiVersion": "trainer.kubeflow.org/v1alpha1", **train_job.DEFAULT_RUNTIME}
+    named = put(
+        put(job, "spec.runtimeRef.name", train_job.DEFAULT_NAME), "spec.runtimeRef.kind", None
+    )
+    named = put(named, "spec.runtimePatches", None)
+    assert convert_one(named).job == convert_one(named, runtime).job

@@ -1,0 +1,99 @@
+"""What `doctor` makes of what it finds."""
+
+from __future__ import annotations
+
+import pytest
+
+from regroup.diagnosis import cluster_checks as checks
+from regroup.diagnosis.cluster_checks import Finding, Selection
+from tests.support.cluster_objects import NOW, at
+
+Json = dict[str, object]
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [("v1.30.2", "ok"), ("v1.33.0+k3s1", "ok"), ("v1.29.9", "fail"), ("unknown", "warn")],
+)
+def test_the_version_of_kubernetes(text: str, state: str) -> None:
+    assert checks.version(text).state == state
+
+
+def test_a_cluster_that_knows_no_training_jobs() -> None:
+    assert checks.definition(["apps", "regroup.dev"]).state == "ok"
+    assert "helm install" in checks.definition(["apps"]).do
+
+
+def test_an_operator_is_at_work_while_it_renews_its_lease() -> None:
+    def lease(ago: float) -> Json:
+        return {"spec": {"holderIdentity": "regroup-1", "renewTime": at(ago)}}
+
+    assert checks.operator(lease(5), "", NOW) == Finding("operator", "ok", "regroup-1 is at work")
+    away = checks.operator(lease(3600), "", NOW)
+    assert (away.state, away.found) == ("fail", "its Lease was renewed 60m ago")
+    assert checks.operator(None, "not found", NOW).state == "warn"
+    assert checks.operator({}, "", NOW).state == "fail"
+
+
+def test_rights_that_verbs_need_and_rights_that_show_more() -> None:
+    every = dict.fromkeys((*checks.NEEDED, *checks.USEFUL), True)
+    assert checks.rights("team", every).state == "ok"
+    some = checks.rights("team", {**every, ("get", "pods/portforward"): False})
+    assert (some.state, some.found) == (
+        "warn", "you may not get pods/portforward (live `top`) in namespace team",
+    )  # fmt: skip
+    none = checks.rights("team", {**every, ("create", "trainingjobs"): False})
+    assert (none.state, none.found) == (
+        "fail", "you may not create trainingjobs in namespace team",
+    )  # fmt: skip
+
+
+def test_gpus_are_counted_over_the_nodes() -> None:
+    with_gpus: Json = {"status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+    found = checks.gpus([with_gpus, with_gpus, {}])
+    assert (found.state, found.found) == ("ok", "16 nvidia.com/gpu on 2 of 3 nodes")
+    assert checks.gpus([{}]).state == "warn"
+    assert checks.gpus(None).state == "warn"
+
+
+@pytest.mark.parametrize(
+    ("ours", "selectors", "state"),
+    [
+        (None, [], "warn"),
+        ([], [{}], "warn"),
+        ([{"a": "b"}], [], "warn"),
+        ([{"a": "b"}], [None], "fail"),
+        ([{"a": "b"}], [{}], "ok"),
+        ([{"a": "b"}], [{"matchLabels": {"release": "x"}}], "fail"),
+        ([{"release": "x"}], [None, {"matchLabels": {"release": "x"}}], "ok"),
+    ],
+)
+def test_a_prometheus_selects_by_labels(
+    ours: list[dict[str, str]] | None, selectors: list[Json | None], state: str
+) -> None:
+    selection = Selection("PodMonitor", "metrics.podMonitor", ours, selectors)
+    assert checks.monitoring(selection).state == state
+
+
+def test_kueue_is_not_needed_and_not_used() -> None:
+    assert checks.queueing(["apps"]).state == "ok"
+    assert checks.queueing(["kueue.x-k8s.io"]).state == "warn"
+
+
+def test_a_claim_has_to_be_shared() -> None:
+    assert checks.claim("c", {"spec": {"accessModes": ["ReadWriteMany"]}}, "").state == "ok"
+    alone = checks.claim("c", {"spec": {"accessModes": ["ReadWriteOnce"]}}, "")
+    assert (alone.state, alone.found) == ("fail", "it is ReadWriteOnce")
+    assert checks.claim("c", None, "not found").found == "it could not be read: not found"
+
+
+def test_the_report_fits_eighty_columns_and_its_code_says_whether_something_fails() -> None:
+    findings = [checks.version("v1.29.0"), checks.no_claim(), checks.no_monitoring()]
+    lines = checks.report_lines(findings, 80)
+    assert max(map(len, lines)) <= 80
+    assert lines[:2] == [
+        "FAIL  Kubernetes: v1.29.0",
+        "      do: upgrade the cluster to 1.30 or newer",
+    ]
+    assert checks.exit_code(findings) == 1
+    assert checks.exit_code(findings[1:]) == 0

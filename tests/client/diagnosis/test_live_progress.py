@@ -1,0 +1,78 @@
+"""The progress of this second, and what happens where it cannot be had."""
+
+from __future__ import annotations
+
+import pytest
+
+from regroup.diagnosis.live_progress import with_live_progress
+from regroup.kubernetes.cluster_errors import ClusterError
+from regroup.kubernetes.job_record import JobRecord
+from tests.support.cluster_objects import NOW, job_record, running_status
+
+LABELS = '{namespace="team",trainingjob="gpt"}'
+METRICS = f"""\
+# HELP trainingjob_step Steps committed
+trainingjob_step{LABELS} 131.0
+trainingjob_loss{LABELS} 2.5
+trainingjob_tokens_per_second{LABELS} NaN
+trainingjob_rank_step{{rank="0"}} 7.0
+"""
+
+
+class PlayedPorts:
+    """Answers with a text, or an error."""
+
+    def __init__(self, answer: str | ClusterError = METRICS) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, str, int, str]] = []
+
+    def get_of_pod(self, namespace: str, pod: str, port: int, path: str, seconds: float) -> str:
+        self.asked.append((namespace, pod, port, path))
+        if isinstance(self.answer, ClusterError):
+            raise self.answer
+        return self.answer
+
+
+def test_the_worker_with_rank_0_says_how_far_the_job_is() -> None:
+    ports = PlayedPorts()
+    (job,), live = with_live_progress(ports, [job_record(running_status())], NOW)
+    assert ports.asked == [("team", "gpt-w0-1", 8472, "/metrics")]
+    progress = job.status.progress
+    assert (progress.step, progress.loss, progress.tokens_per_second) == (131, 2.5, None)
+    assert (progress.total_steps, progress.updated_time) == (500, "2026-11-26T12:00:00Z")
+    assert live == {("team", "gpt")}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ClusterError("forbidden", 403),
+        "",
+        "<html>",
+        f"trainingjob_step{LABELS} inf\n",
+        f"trainingjob_step{LABELS} x\n",
+    ],
+)
+def test_what_cannot_be_read_leaves_the_status(answer: str | ClusterError) -> None:
+    before = job_record(running_status())
+    (job,), live = with_live_progress(PlayedPorts(answer), [before], NOW)
+    assert (job, live) == (before, set())
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        job_record(running_status(phase="Recovering")),
+        job_record(running_status(workers=[])),
+        job_record(running_status(), launcher="torchrun"),
+        job_record(),
+    ],
+)
+def test_a_job_without_metrics_is_not_asked(job: JobRecord) -> None:
+    ports = PlayedPorts()
+    assert with_live_progress(ports, [job], NOW) == ([job], set())
+    assert ports.asked == []
+
+
+def test_without_jobs_nobody_is_asked() -> None:
+    assert with_live_progress(PlayedPorts(), [], NOW) == ([], set())

@@ -1,0 +1,526 @@
+"""The coordinator's server: HTTP and WebSocket in, effects out. `core` makes all decisions.
+
+One task ticks the core. Each member has one connection: a newer one replaces the older.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import math
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from aiohttp import WSCloseCode, WSMsgType, web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, ValidationError
+
+from regroup_trainer.coordinator.coordinator_metrics import make_registry
+from regroup_trainer.coordinator.coordinator_state import State
+from regroup_trainer.coordinator.coordinator_status import (
+    NEWS_SECONDS,
+    ShownStatus,
+    StatusLines,
+    handed_over,
+    heard_of,
+    message_of,
+    phase_of,
+)
+from regroup_trainer.coordinator.core import TICK_SECONDS, Coordinator
+from regroup_trainer.coordinator.effects import (
+    Close,
+    Effect,
+    LookForCheckpoint,
+    LookForFormer,
+    ReserveNumber,
+    Send,
+)
+from regroup_trainer.coordinator.handing_over import has_company, is_between, somebody_leaves
+from regroup_trainer.coordinator.serving.arrivals import Arrivals, close, send_frame
+from regroup_trainer.coordinator.serving.series_keeper import SeriesKeeper
+from regroup_trainer.coordinator.serving.volume_work import VolumeWork
+from regroup_trainer.protocol.agent_messages import ShortHello, agent_message
+from regroup_trainer.protocol.desired import Desired, Lost
+from regroup_trainer.protocol.generation import GenerationRecord, RecordWanted
+from regroup_trainer.protocol.job_status import SERIES_PATH, WATCH_LINE_SECONDS, CoordinatorStatus
+from regroup_trainer.protocol.message import FRAME_BYTES, NAME_LIMIT, describe_invalid, quote
+from regroup_trainer.protocol.rank_messages import Progress
+from regroup_trainer.system.heartbeat_line import UPGRADE, Beat, HeartbeatReader, Kind
+from regroup_trainer.system.kept_file import KeptFile
+from regroup_trainer.system.line_stream import LineStream
+from regroup_trainer.system.server_connections import (
+    IDLE_SECONDS,
+    SPARE_CONNECTIONS,
+    Connections,
+)
+
+BODY_BYTES = 256 * 1024
+ROUNDS_OF_A_READ = 2
+"""Of the event loop: what has arrived is found in one, and handled in the next."""
+LONGEST_DELAY_SECONDS = 60.0
+"""A heartbeat that says it was later is taken for one that was so late."""
+LONGEST_WAIT_SECONDS = 60.0
+MOST_WATCHES = 4
+"""At a time: of two operators, with a place each for one that has died without a word."""
+BODY_SECONDS = 10.0
+"""For the body of a request."""
+PROGRESS_NEWS_SECONDS = 0.75
+"""Least time between two statuses that differ only in their progress: less than between two reports
+of it, so that none waits for the next.
+"""
+KEPT_SECONDS = 1.0
+"""How old the seconds may be that the next process of this coordinator goes on with."""
+_NOWHERE = KeptFile(None)
+
+_UNREADABLE = (
+    "closing the connection of the agent %s: its message cannot be read (%s); it connects again. "
+    "Run agent and coordinator from one release"
+)
+log = logging.getLogger(__name__)
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class Server:
+    """Passes messages to one core, and carries out its effects. What the next process goes on with
+    is written to `kept`. `after_decision` is called with the monotonic time after each.
+    """
+
+    def __init__(
+        self,
+        core: Coordinator,
+        token: str,
+        kept: KeptFile = _NOWHERE,
+        after_decision: Callable[[float], None] = lambda _now: None,
+    ) -> None:
+        self._core = core
+        self._after_decision = after_decision
+        self._token = token.encode()
+        self._connections: dict[str, web.WebSocketResponse] = {}
+        self._connection_changes = 0
+        self._arrivals = Arrivals(self._current_record)
+        self._sent: BaseModel | None = None
+        """The newest message, and its frame: what goes to many is serialised once."""
+        self._frame = b""
+        self._sequence = int(time.time() * 1000)
+        self._published: object = None
+        self._shown = ShownStatus(core.state)
+        self._progress_published_at = 0.0
+        self._last_progress: Progress | None = None
+        self._kept_file = kept
+        self._kept: object = None
+        self._kept_at = 0.0
+        self._news = asyncio.Condition()
+        self._watches: list[LineStream] = []
+        """The oldest first."""
+        self._tick_soon = asyncio.Event()
+        """Set to have the next tick soon."""
+        self._over = False
+        """Whether a successor decides now."""
+        self._volume = VolumeWork(core, self._do, self._give_way)
+        self._series = SeriesKeeper(lambda: Path(core.state.desired.directory))
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.connections = Connections(self._most_connections)
+        self._registry: CollectorRegistry = make_registry(core.state)
+
+    def application(self) -> web.Application:
+        """The routes. Those below /v1 require the token."""
+        app = web.Application(client_max_size=BODY_BYTES, middlewares=[self._authenticate])
+        app.router.add_get("/v1/agent", self._agent)
+        app.router.add_get(r"/v1/heartbeats/{index:\d{1,6}}", self._heartbeats)
+        app.router.add_post("/v1/heartbeat/{member}", self._heartbeat)
+        app.router.add_post(r"/v1/importing/{index:\d{1,6}}", self._importing)
+        app.router.add_get("/v1/status", self._status)
+        app.router.add_get("/v1/watch", self._watch)
+        app.router.add_put("/v1/desired", self._desired)
+        app.router.add_post("/v1/lost", self._lost)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get(SERIES_PATH, self._series_now)
+        return app
+
+    @contextlib.asynccontextmanager
+    async def serve(self, address: str | None, port: int) -> AsyncIterator[int]:
+        """Serve on a port (0: any free one), which is yielded. Raises OSError."""
+        runner = web.AppRunner(
+            self.application(),
+            access_log=None,
+            shutdown_timeout=1.0,
+            keepalive_timeout=IDLE_SECONDS,
+        )
+        listening = await self.connections.listen(runner, address, port)
+        try:
+            yield listening.addresses[0][1]
+        finally:
+            await self._end()
+            await listening.cleanup()
+
+    def _most_connections(self) -> int:
+        """Two for each worker: its WebSocket and its heartbeats. Workers that have to go still have
+        theirs.
+        """
+        state = self._core.state
+        return 2 * max(state.desired.workers, len(state.members)) + SPARE_CONNECTIONS
+
+    async def hand_over(self, seconds: float, company_seconds: float) -> None:
+        """Return when no agent needs this coordinator any more. It decides nothing from then on.
+
+        A leaving agent needs a coordinator for its agreed last step. Agents that leave as well
+        report it within `seconds`, those on this node within `company_seconds`: a drain evicts them
+        too, perhaps only at its next try. The others find a successor. That takes seconds to start,
+        so a generation that has ended is followed by the next one first, within `company_seconds`.
+        The grace period of the pod is the limit.
+        """
+        await self._pass(seconds)
+        await self._pass(company_seconds, lambda: not has_company(self._core.state))
+        while somebody_leaves(self._core.state):
+            async with self._news:
+                await self._news.wait_for(lambda: not somebody_leaves(self._core.state))
+            await self._pass(seconds)  # for the operator to read the result
+        await self._pass(company_seconds, lambda: not is_between(self._core.state))
+        keeping = [] if self._over else [self._series.end()]  # else a successor's is there
+        # Whoever asks to leave from now on asks the successor.
+        await asyncio.gather(self._give_way(), *keeping)
+
+    async def _give_way(self) -> None:
+        """Leave all agents to the successor."""
+        await self._end()
+        for member in list(self._connections):
+            self._close(member)
+
+    async def _end(self) -> None:
+        """Decide nothing from now on, and end the watches."""
+        self._over = True
+        await self._wake()
+
+    async def _pass(self, seconds: float, enough: Callable[[], bool] = lambda: False) -> None:
+        """Wait so long, or until it is enough, or no agent is connected."""
+        await self._await_news(seconds, lambda: not self._connections or enough())
+
+    async def _await_news(self, seconds: float, holds: Callable[[], bool]) -> None:
+        """Wait so long, or until this holds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds), self._news:
+                await self._news.wait_for(holds)
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        self._spawn(self._series.load())
+        while True:
+            read_until = await self._read_before_a_loss()
+            self._do(self._core.tick(time.monotonic(), read_until))
+            pause = self._core.pause(time.monotonic())
+            self._tick_soon.clear()
+            if pause > TICK_SECONDS:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._tick_soon.wait(), pause - TICK_SECONDS)
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _read_before_a_loss(self) -> float:
+        """Until when all heartbeats that have arrived are known. Before a member is lost by its
+        silence, what this loop was too busy to read is read.
+        """
+        now, state = time.monotonic(), self._core.state
+        if state.members.expired(state.desired, now):
+            for _ in range(ROUNDS_OF_A_READ):
+                await asyncio.sleep(0)
+        return now
+
+    @web.middleware
+    async def _authenticate(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if request.transport is None or request.transport.is_closing():
+            return web.Response()  # to nobody: a peer that gave up costs no more than this
+        self.connections.request(request.transport)
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if hmac.compare_digest(given, b"Bearer " + self._token):
+            self.connections.prove(request.transport)
+        elif request.path.startswith("/v1/"):
+            raise web.HTTPUnauthorized(
+                text="wrong token: this job's own is in the Secret that its pods mount"
+            )
+        return await handler(request)
+
+    # --- agents -----------------------------------------------------------------------------------
+
+    async def _agent(self, request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES, heartbeat=None)
+        await socket.prepare(request)
+        self.connections.hold(request.transport)
+        hello = await self._arrivals.hello(socket)
+        if hello is None or self._over:
+            return socket
+        name = hello.member
+        former = self._connections.get(name)
+        self._connections[name] = socket
+        self._connection_changes += 1
+        if former is not None:
+            self._spawn(close(former))
+        self._do(self._core.on_message(hello, name, time.monotonic()))
+        try:
+            await self._listen(socket, name)
+        finally:
+            if self._connections.get(name) is socket:
+                del self._connections[name]
+                self._connection_changes += 1
+                self._do(self._core.on_closed(name, time.monotonic()))
+        return socket
+
+    def _current_record(self) -> GenerationRecord | None:
+        current = self._core.state.current
+        return current.record if current is not None else None
+
+    async def _listen(self, socket: web.WebSocketResponse, name: str) -> None:
+        async for message in socket:
+            if message.type is not WSMsgType.TEXT:
+                continue
+            try:
+                parsed = agent_message.validate_json(message.data)
+            except ValidationError as error:
+                log.warning(_UNREADABLE, name, describe_invalid(error))
+                await socket.close(code=WSCloseCode.POLICY_VIOLATION)
+                return
+            if isinstance(parsed, RecordWanted):
+                await self._arrivals.send_piece(socket, parsed)
+            elif self._connections.get(name) is socket and not self._over:
+                self._on_message(parsed, name, socket)
+            # What has arrived is read without a pause otherwise, and heartbeats would wait for it.
+            await asyncio.sleep(0)
+
+    def _on_message(self, message: BaseModel, name: str, socket: web.WebSocketResponse) -> None:
+        if isinstance(message, ShortHello):
+            hello = self._arrivals.of_known_generation(message)
+            if hello is None:
+                self._spawn(close(socket))  # it connects again, and is asked for the record
+                return
+            message = hello
+        self._do(self._core.on_message(message, name, time.monotonic()))
+
+    async def _heartbeats(self, request: web.Request) -> web.Response:
+        """Frames of an agent, over the connection of this request."""
+        name, transport = request.query.get("member", "")[:NAME_LIMIT], request.transport
+        if not name or request.headers.get("Upgrade") != UPGRADE:
+            raise web.HTTPBadRequest(text=f"an upgrade to {UPGRADE}, for a member, is expected")
+        assert transport is not None, "_authenticate has looked"
+        index = int(request.match_info["index"])
+
+        def on_frame(frame: Beat) -> bool:
+            self.connections.request(transport)
+            return self._on_frame(index, name, frame)
+
+        reader = HeartbeatReader(transport, on_frame, lambda: self.connections.close(transport))
+        self.connections.hand_over(transport, reader)
+        reader.begin()
+        return web.Response()  # to nobody
+
+    def _on_frame(self, index: int, name: str, frame: Beat) -> bool:
+        """Whether its sender is known, or need not be."""
+        now = time.monotonic()
+        if frame.kind is Kind.IMPORTING:
+            self._core.on_importing(index, name, now)
+            return True
+        return self._core.on_heartbeat(name, now, min(frame.delay, LONGEST_DELAY_SECONDS))
+
+    async def _heartbeat(self, request: web.Request) -> web.Response:
+        """A request of an agent that gets no frames through."""
+        delay = min(max(0.0, _number(request, "delay", 0)), LONGEST_DELAY_SECONDS)
+        known = self._core.on_heartbeat(request.match_info["member"], time.monotonic(), delay)
+        return web.Response(status=204 if known else 404)
+
+    async def _importing(self, request: web.Request) -> web.Response:
+        name = request.query.get("member", "")[:NAME_LIMIT]
+        self._core.on_importing(int(request.match_info["index"]), name, time.monotonic())
+        return web.Response(status=204)
+
+    # --- operator ---------------------------------------------------------------------------------
+
+    async def _status(self, request: web.Request) -> web.Response:
+        after, wait = (
+            _number(request, "after", -1),
+            min(_number(request, "wait", 0), LONGEST_WAIT_SECONDS),
+        )
+        await self._await_news(wait, lambda: self._sequence > after)
+        text = self._status_now(after).model_dump_json()
+        return web.Response(text=text, content_type="application/json")
+
+    def _status_now(self, after: float = -1) -> CoordinatorStatus:
+        """The status, with a sequence above `after` where there is one."""
+        now = time.monotonic()
+        status = self._shown.at(now, self._sequence, self._published, after)
+        return status.model_copy(update={"heard": heard_of(self._core.state, now)})
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        least, longest = WATCH_LINE_SECONDS
+        every = min(max(least, _number(request, "every", least)), longest)
+        stream = await LineStream.begin(request)
+        self.connections.hold(request.transport)
+        if len(self._watches) >= MOST_WATCHES:
+            self._watches.pop(0).drop()
+        self._watches.append(stream)
+        try:
+            await self._send_lines(stream, StatusLines(every, random.random))
+        except (ConnectionError, TimeoutError):
+            stream.drop()
+        finally:
+            if stream in self._watches:
+                self._watches.remove(stream)
+        return stream.response
+
+    async def _send_lines(self, stream: LineStream, lines: StatusLines) -> None:
+        """Until this coordinator is over. Raises as `stream` does."""
+        while not self._over:
+            seen, now, is_free = self._sequence, time.monotonic(), stream.is_free()
+            line = lines.next_line(self._status_now(), now) if is_free else None
+            if line is not None:
+                await stream.send(line)
+            pauses = lines.pauses(now) if is_free else (NEWS_SECONDS, NEWS_SECONDS)
+            await self._await_line(seen, *pauses)
+
+    async def _await_line(self, seen: int, pause: float, longest: float) -> None:
+        """Wait `pause`, then for a change since the sequence `seen`; `longest` in all."""
+        await self._await_news(pause, lambda: self._over)
+        await self._await_news(longest - pause, lambda: self._over or self._sequence > seen)
+
+    async def _desired(self, request: web.Request) -> web.Response:
+        self._do(self._core.update_desired(await _body(request, Desired), time.monotonic()))
+        return web.Response(status=204)
+
+    async def _lost(self, request: web.Request) -> web.Response:
+        self._do(self._core.on_lost(await _body(request, Lost), time.monotonic()))
+        return web.Response(status=204)
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    async def _series_now(self, _request: web.Request) -> web.Response:
+        return web.Response(text=self._series.text(), content_type="application/json")
+
+    # --- effects ----------------------------------------------------------------------------------
+
+    def _do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(member, message):
+                    self._send(member, message)
+                case Close(member):
+                    self._close(member)
+                case ReserveNumber():
+                    self._spawn(self._volume.reserve(effect))
+                case LookForFormer(term):
+                    self._spawn(self._volume.look_for_former(term))
+                case LookForCheckpoint():
+                    self._spawn(self._volume.look_for_checkpoint(effect))
+        if self._core.pause(time.monotonic()) <= TICK_SECONDS:
+            self._tick_soon.set()
+        self._keep()
+        self._record()
+        self._publish()
+        self._after_decision(time.monotonic())
+
+    def _send(self, member: str, message: BaseModel) -> None:
+        socket = self._connections.get(member)
+        if socket is None:
+            return
+        if message is not self._sent:
+            self._sent, self._frame = message, self._arrivals.frame_of(message)
+        self._spawn(send_frame(socket, self._frame))
+
+    def _close(self, member: str) -> None:
+        socket = self._connections.pop(member, None)
+        if socket is not None:
+            self._connection_changes += 1
+            self._spawn(close(socket))
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _publish(self) -> None:
+        """Answer the long polls when the status has changed."""
+        state, now = self._core.state, time.monotonic()
+        progressed = (
+            state.progress is not self._last_progress
+            and now - self._progress_published_at > PROGRESS_NEWS_SECONDS
+        )
+        content = self._content_of(state)
+        if content == self._published and not progressed:
+            return
+        self._published, self._last_progress = content, state.progress
+        self._progress_published_at = now
+        self._sequence += 1
+        self._spawn(self._wake())
+
+    def _keep(self) -> None:
+        """Have the next process go on with this state. What was counted, and which request has its
+        answer, is kept at once.
+        """
+        state, now = self._core.state, time.monotonic()
+        pending = state.pending_request, state.pending_restart
+        counts = (state.desired.revision, state.account.counts, pending)
+        if counts != self._kept or now - self._kept_at > KEPT_SECONDS:
+            self._kept, self._kept_at = counts, now
+            self._kept_file.write(handed_over(state).model_dump_json())
+
+    def _record(self) -> None:
+        """Take the progress into the series, unless that is a successor's by now."""
+        state = self._core.state
+        if not self._over:
+            size = state.current.world_size if state.current else 0
+            now = time.monotonic()
+            self._series.record(state.progress, size, now, state.wall(now))
+
+    def _content_of(self, state: State) -> object:
+        """Equal as long as nothing but the progress changes."""
+        phase, events = phase_of(state), state.journal.events()
+        return (
+            phase,
+            message_of(state) if phase != "running" else "",
+            state.current.number if state.current else None,
+            state.members.revision,
+            state.checkpoint,
+            state.pending_request,
+            state.checkpoint_answer,
+            state.pending_restart,
+            state.restart_answer,
+            state.evaluation,
+            state.volume.problem is not None,
+            state.desired.revision,
+            events[-1].sequence if events else 0,
+            self._connection_changes,
+        )
+
+    async def _wake(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+
+def _number(request: web.Request, name: str, default: float) -> float:
+    text = request.query.get(name, "")
+    with contextlib.suppress(ValueError):
+        number = float(text or default)
+        if math.isfinite(number):
+            return number
+    raise web.HTTPBadRequest(text=f"{name}={quote(text)} is not a number")
+
+
+async def _body(request: web.Request, model: type[_Model]) -> _Model:
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            body = await request.read()
+        return model.model_validate_json(body)
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"no whole body within {BODY_SECONDS:.0f} s") from None
+    except ValidationError as error:
+        raise web.HTTPUnprocessableEntity(text=describe_invalid(error)) from None

@@ -1,0 +1,176 @@
+"""A connection that carries heartbeats alone, both ends of it: frames of 16 bytes, after an HTTP
+request that upgrades it. The request says for whom they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final, NamedTuple, Self
+
+UPGRADE: Final = "regroup-heartbeats"
+"""The protocol that the request asks for."""
+HEADERS: Final = {"Connection": "Upgrade", "Upgrade": UPGRADE}
+ACCEPTED: Final = (
+    f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {UPGRADE}\r\n\r\n"
+).encode()
+KEEPALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3))
+"""A peer whose machine has died is found by the kernel within two minutes."""
+MOST_FRAMES: Final = 64
+"""That are read of a connection before others have their turn."""
+_FRAME: Final = struct.Struct("!BBxxIQ")
+_MOST_MILLISECONDS: Final = 2**32 - 1
+_READ_BYTES: Final = 4096
+
+
+class Kind(IntEnum):
+    """What a frame says."""
+
+    IMPORTING = 1
+    """The worker imports torch."""
+    ALIVE = 2
+    HEARD = 3
+    """The answer to who wants one."""
+    UNKNOWN = 4
+    """The answer to who is no member."""
+
+
+_KINDS: Final = {kind.value: kind for kind in Kind}
+
+
+class Beat(NamedTuple):
+    """One of either end."""
+
+    kind: Kind
+    stamp: int
+    """Monotonic nanoseconds of the sender. An answer repeats it."""
+    wants_answer: bool = False
+    delay: float = 0.0
+    """Seconds by which the sender got its turn late."""
+
+    def encode(self) -> bytes:
+        """As it is sent."""
+        delay = min(round(self.delay * 1000), _MOST_MILLISECONDS)
+        return _FRAME.pack(self.kind, self.wants_answer, delay, self.stamp)
+
+    @classmethod
+    def decode(cls, text: bytes) -> Self:
+        """Read one. Raises ValueError for a kind that is not known."""
+        number, wants_answer, delay, stamp = _FRAME.unpack(text)
+        if (kind := _KINDS.get(number)) is None:
+            raise ValueError(f"{number} is no kind of frame")
+        return cls(kind, stamp, bool(wants_answer), delay / 1000)
+
+
+class FrameBuffer:
+    """Makes frames of what arrives."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def add(self, data: bytes) -> list[Beat]:
+        """The frames that are whole now. Raises ValueError when one cannot be read."""
+        data = self._rest + data if self._rest else data
+        size, whole = _FRAME.size, len(data) - len(data) % _FRAME.size
+        self._rest = data[whole:]
+        return [Beat.decode(data[at : at + size]) for at in range(0, whole, size)]
+
+
+_BUFFER: Final = memoryview(bytearray(MOST_FRAMES * _FRAME.size))
+"""For all connections of a process, which read in turn. asyncio would take 256 KiB each time."""
+
+
+class HeartbeatReader(asyncio.BufferedProtocol):
+    """The coordinator's end. `on_frame` gets the newest frame that has arrived, with the greatest
+    delay of all, and returns whether its sender is known; `on_end` is called at the end.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        on_frame: Callable[[Beat], bool],
+        on_end: Callable[[], object],
+    ) -> None:
+        self._transport = transport
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._frames = FrameBuffer()
+
+    def begin(self) -> None:
+        """Accept the upgrade."""
+        keep_alive(self._transport.get_extra_info("socket"))
+        self._transport.write(ACCEPTED)
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """Where asyncio puts what arrives."""
+        return _BUFFER
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """The connection is over."""
+        self._on_end()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handle frames. Whoever sends anything else is not heard any more."""
+        try:
+            frames = self._frames.add(bytes(_BUFFER[:nbytes]))
+        except ValueError:
+            self._transport.abort()
+            return
+        if frames:
+            self._handle(frames)
+
+    def _handle(self, frames: list[Beat]) -> None:
+        newest = frames[-1]
+        if len(frames) > 1:
+            newest = newest._replace(
+                delay=max(frame.delay for frame in frames),
+                wants_answer=any(frame.wants_answer for frame in frames),
+            )
+        if not self._on_frame(newest):
+            self._answer(Kind.UNKNOWN, newest)
+        elif newest.wants_answer:
+            self._answer(Kind.HEARD, newest)
+
+    def _answer(self, kind: Kind, frame: Beat) -> None:
+        """A peer that has not read the last answer gets no other."""
+        if not self._transport.get_write_buffer_size():
+            self._transport.write(Beat(kind, frame.stamp).encode())
+
+
+class HeartbeatSender:
+    """The agent's end, for one thread: a connection that was upgraded. Its methods raise OSError
+    when it is over.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._frames = FrameBuffer()
+
+    def fileno(self) -> int:
+        """To wait for answers."""
+        return self._socket.fileno()
+
+    def send(self, frame: Beat) -> None:
+        """Send a frame."""
+        self._socket.sendall(frame.encode())
+
+    def receive(self) -> list[Beat]:
+        """The answers that have arrived. It waits for the first."""
+        data = self._socket.recv(_READ_BYTES)
+        if not data:
+            raise ConnectionResetError("the coordinator closed the connection")
+        try:
+            return self._frames.add(data)
+        except ValueError as error:
+            raise ConnectionAbortedError(f"no answer of a coordinator: {error}") from None
+
+
+def keep_alive(connected: socket.socket) -> None:
+    """Have the kernel notice that the other machine is gone."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE:
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
