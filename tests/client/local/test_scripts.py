@@ -329,3 +329,17 @@ def test_a_run_whose_kill_never_came_does_not_pass_for_a_test_of_it(tmp_path: Pa
     assert "completed:" in done.output
     assert "--kill worker 0 at step 50: the run ended first, and nothing was killed" in done.output
     assert done.exit_code == 1
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_script_that_saves_may_end_its_save_when_another_rank_is_lost(
+    tmp_path: Path, workers: int
+) -> None:
+    """Most scripts overwrite files, and a half one would make each next attempt fail."""
+    script = (str(PROGRAMS / "slow_save.py"), str(tmp_path))
+    run = make_run(tmp_path / "job", 1, script=script, replicas=workers, min_replicas=workers)
+    run.ranks = 2 // workers
+    outcome = play(run)
+    assert outcome.result == "completed", outcome.message
+    assert (tmp_path / "found").read_text() == "40 of 40"

@@ -54,6 +54,7 @@ from regroup_trainer.protocol.agent_messages import (
     WorkerStacks,
 )
 from regroup_trainer.protocol.coordinator_messages import (
+    SAVE_SECONDS,
     Begin,
     CoordinatorMessage,
     Decide,
@@ -83,6 +84,7 @@ from regroup_trainer.protocol.rank_messages import (
     SnapshotsOff,
     SnapshotTaken,
 )
+from regroup_trainer.system.child_process import bytes_written
 from regroup_trainer.system.process_signals import ignore_signals
 
 END_SECONDS = 10.0
@@ -91,6 +93,8 @@ LEAVE_SECONDS = 60.0
 """After SIGTERM, an agent without a coordinator ends its ranks no later than this. They train on
 meanwhile; a successor on a busy cluster starts within half of it.
 """
+QUIET_SECONDS = 0.2
+"""A rank that has written nothing for so long is not saving."""
 HEARTBEAT_SECONDS = 0.5
 """Until the first generation brings the job's own interval."""
 
@@ -233,7 +237,6 @@ class Agent:
                 self._sockets.decide(message)
             case LeaveGeneration() if self._sockets and self._state.is_current(message.generation):
                 self._sockets.leave_generation(message)
-                self._terminate_unmanaged(message.generation)
                 self._kill_hanging(message)
             case Diagnose() if self._state.is_current(message.generation):
                 self._diagnosing = asyncio.create_task(self._diagnose())
@@ -290,15 +293,6 @@ class Agent:
             elif former is not None:
                 self._sockets.enter(former.number, resident[assignment.local_rank], assignment)
 
-    def _terminate_unmanaged(self, generation: GenerationNumber) -> None:
-        """Send SIGTERM to programs without a Session: they receive no orders, and may save now."""
-        assert self._sockets is not None
-        sockets, running = self._sockets, self._state.running()
-        unmanaged = tuple(rank for rank in running if not sockets.has_session(generation, rank))
-        if unmanaged:
-            self._state.terminated.update(unmanaged)
-            self._template.order(TerminateRanks(ranks=unmanaged))
-
     def _kill_hanging(self, order: LeaveGeneration) -> None:
         """Kill the rank that hangs at once, and later those that did not leave in time."""
         hanging = [rank for rank in self._state.running() if rank == order.stuck]
@@ -306,8 +300,20 @@ class Agent:
         self._releasing = asyncio.create_task(self._kill_stuck(order))
 
     async def _kill_stuck(self, order: LeaveGeneration) -> None:
-        """Kill the ranks that have not left the generation in time, after showing their stacks."""
+        """Kill the ranks that have not left the generation in time, after showing their stacks.
+
+        Programs without a Session receive no orders, and get SIGTERM. One that writes may be
+        saving, before or after that. A save that is cut off can make each later attempt fail, so it
+        has time to end it.
+        """
+        until = time.monotonic() + SAVE_SECONDS
+        unmanaged = self._unmanaged(order.generation)
+        self._state.terminated.update(unmanaged)
+        await self._let_save(unmanaged, until)
+        if unmanaged and self._state.is_current(order.generation):
+            self._template.order(TerminateRanks(ranks=unmanaged))
         await asyncio.sleep(order.seconds)
+        await self._let_save(unmanaged, until)
         if not self._state.is_current(order.generation) or not self._state.running():
             return
         await self._stacks(
@@ -316,6 +322,22 @@ class Agent:
         if self._state.is_current(order.generation):
             why = f"it did not leave its generation within {order.seconds:.0f} s and was killed"
             self._kill_ranks(order.generation, self._state.running(), why)
+
+    def _unmanaged(self, generation: GenerationNumber) -> tuple[int, ...]:
+        """The running ranks that are no Session's."""
+        sockets, running = self._sockets, self._state.running()
+        assert sockets is not None
+        return tuple(rank for rank in running if not sockets.has_session(generation, rank))
+
+    async def _let_save(self, ranks: Sequence[int], until: float) -> None:
+        """Wait while any of these ranks writes."""
+        local_ranks = [a.local_rank for a in self._assignments if a.rank in ranks]
+        pids = [self._processes[n] for n in local_ranks if n in self._processes]
+        written = -1 if pids else 0
+        while time.monotonic() < until:
+            if written == (written := bytes_written(pids)):
+                return
+            await asyncio.sleep(QUIET_SECONDS)
 
     def _kill_ranks(self, generation: GenerationNumber, ranks: Sequence[int], why: str) -> None:
         if not ranks:

@@ -24,7 +24,12 @@ from regroup_trainer.coordinator.transitions import (
     UNMANAGED_SECONDS,
     planned_transition,
 )
-from regroup_trainer.protocol.coordinator_messages import Decide, Exit, LeaveGeneration
+from regroup_trainer.protocol.coordinator_messages import (
+    SAVE_SECONDS,
+    Decide,
+    Exit,
+    LeaveGeneration,
+)
 from regroup_trainer.protocol.exit_codes import HOPELESS_EXIT_CODES
 from regroup_trainer.protocol.job_status import FAILS_AT_START, Outcome
 from regroup_trainer.protocol.message import TEXT_LIMIT
@@ -95,7 +100,8 @@ def abort_members(
     stuck = current.failure.stuck if current.failure else None
     seconds = abort_seconds(current) + _allowance(state)
     current.aborted_at = now
-    current.leave_until = max(current.leave_until, now + seconds)
+    saving = SAVE_SECONDS if current.unmanaged else 0.0
+    current.leave_until = max(current.leave_until, now + seconds + saving)
     message = LeaveGeneration(generation=current.number, seconds=seconds, stuck=stuck)
     for member in members:
         state.send(member, message)

@@ -66,13 +66,21 @@ class Decide(Message):
     decision: Decision
 
 
+SAVE_SECONDS = 30.0
+"""How long a program without a Session may go on after LeaveGeneration while it writes. It may be
+saving, and knows of no save that was cut off.
+"""
+
+
 class LeaveGeneration(Message):
     """The generation is over. Its ranks leave their collectives, and may park with their state."""
 
     kind: Literal["leave_generation"] = "leave_generation"
     generation: GenerationNumber
     seconds: float = 1.0
-    """A rank that needs longer is killed."""
+    """A rank that needs longer is killed. For a program without a Session they begin once it is
+    asked to end.
+    """
     stuck: int | None = None
     """A rank that hangs. It is killed at once."""
 
