@@ -308,12 +308,13 @@ class Agent:
         """
         until = time.monotonic() + SAVE_SECONDS
         unmanaged = self._unmanaged(order.generation)
+        pids = self._pids(unmanaged)
         self._state.terminated.update(unmanaged)
-        await self._let_save(unmanaged, until)
+        await _let_save(pids, until)
         if unmanaged and self._state.is_current(order.generation):
             self._template.order(TerminateRanks(ranks=unmanaged))
         await asyncio.sleep(order.seconds)
-        await self._let_save(unmanaged, until)
+        await _let_save(pids, until)
         if not self._state.is_current(order.generation) or not self._state.running():
             return
         await self._stacks(
@@ -329,15 +330,9 @@ class Agent:
         assert sockets is not None
         return tuple(rank for rank in running if not sockets.has_session(generation, rank))
 
-    async def _let_save(self, ranks: Sequence[int], until: float) -> None:
-        """Wait while any of these ranks writes."""
+    def _pids(self, ranks: Sequence[int]) -> list[int]:
         local_ranks = [a.local_rank for a in self._assignments if a.rank in ranks]
-        pids = [self._processes[n] for n in local_ranks if n in self._processes]
-        written = -1 if pids else 0
-        while time.monotonic() < until:
-            if written == (written := bytes_written(pids)):
-                return
-            await asyncio.sleep(QUIET_SECONDS)
+        return [self._processes[n] for n in local_ranks if n in self._processes]
 
     def _kill_ranks(self, generation: GenerationNumber, ranks: Sequence[int], why: str) -> None:
         if not ranks:
@@ -575,6 +570,15 @@ class Agent:
             Path(self._environment.termination_log).write_text(
                 termination_message(self._first_failure)
             )
+
+
+async def _let_save(pids: Sequence[int], until: float) -> None:
+    """Wait while any of these processes writes."""
+    written = -1 if pids else 0
+    while time.monotonic() < until:
+        if written == (written := bytes_written(pids)):
+            return
+        await asyncio.sleep(QUIET_SECONDS)
 
 
 def run_worker() -> int:
