@@ -7,8 +7,11 @@ import pytest
 from regroup_trainer.agent.script_progress import ScriptReports
 from regroup_trainer.coordinator import hangs
 from regroup_trainer.coordinator.coordinator_status import make_status
+from regroup_trainer.coordinator.generation_end import ABORT_SECONDS, SAVE_SECONDS
 from regroup_trainer.coordinator.hangs import FIRST_STEP_SECONDS
+from regroup_trainer.coordinator.transitions import AGREE_SECONDS
 from regroup_trainer.protocol.agent_messages import RankExit
+from regroup_trainer.protocol.coordinator_messages import LeaveGeneration
 from regroup_trainer.protocol.job_status import CoordinatorStatus
 from regroup_trainer.protocol.rank_messages import (
     Busy,
@@ -330,6 +333,22 @@ def test_it_receives_no_decision_and_is_ended_by_a_signal() -> None:
             script.job.wait(0.2)
     assert len(script.job.record.members) == 1
     assert script.job.core.state.account.ledger().restarts == {"resize": 1}
+
+
+def test_a_save_gets_time_when_a_peer_is_lost_but_a_planned_end_comes_at_once() -> None:
+    """A program that computes writes its log all the time, which looks like a save."""
+    suspended, bereft = Script(), Script()
+    orders = []
+    for script in (suspended, bereft):
+        script.agents[0].reachable = False  # what is sent to it can be read below
+        if script is suspended:
+            script.job.update_desired(suspend=True)
+        else:
+            script.job.crash(script.agents[1])
+        script.job.wait(2)
+        leave = [m for m in script.agents[0].undelivered if isinstance(m, LeaveGeneration)]
+        orders += [(order.seconds, order.save_seconds) for order in leave]
+    assert orders == [(AGREE_SECONDS, 0.0), (ABORT_SECONDS, SAVE_SECONDS)]
 
 
 def test_its_end_names_the_last_step() -> None:

@@ -54,7 +54,6 @@ from regroup_trainer.protocol.agent_messages import (
     WorkerStacks,
 )
 from regroup_trainer.protocol.coordinator_messages import (
-    SAVE_SECONDS,
     Begin,
     CoordinatorMessage,
     Decide,
@@ -302,11 +301,11 @@ class Agent:
     async def _kill_stuck(self, order: LeaveGeneration) -> None:
         """Kill the ranks that have not left the generation in time, after showing their stacks.
 
-        Programs without a Session receive no orders, and get SIGTERM. One that writes may be
-        saving, before or after that. A save that is cut off can make each later attempt fail, so it
-        has time to end it.
+        Programs without a Session receive no orders, and get SIGTERM. After the loss of a peer, one
+        that writes may be saving, before or after that signal. A save that is cut off can make each
+        later attempt fail, so it has time to end it.
         """
-        until = time.monotonic() + SAVE_SECONDS
+        until = time.monotonic() + order.save_seconds
         unmanaged = self._unmanaged(order.generation)
         pids = self._pids(unmanaged)
         self._state.terminated.update(unmanaged)

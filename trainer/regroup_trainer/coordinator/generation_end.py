@@ -25,7 +25,6 @@ from regroup_trainer.coordinator.transitions import (
     planned_transition,
 )
 from regroup_trainer.protocol.coordinator_messages import (
-    SAVE_SECONDS,
     Decide,
     Exit,
     LeaveGeneration,
@@ -41,6 +40,8 @@ ABORT_SECONDS, LONGEST_ABORT_SECONDS = 1.0, 60.0
 """For the ranks of a failed generation to leave it. They get longer where a step takes longer,
 since a rank that computes notices the end only afterwards.
 """
+SAVE_SECONDS = 30.0
+"""For a program without a Session to end a save after the loss of a peer."""
 ABORT_STEPS = 2
 """The time of so many steps is what they get."""
 KILL_SECONDS = 0.5
@@ -100,9 +101,11 @@ def abort_members(
     stuck = current.failure.stuck if current.failure else None
     seconds = abort_seconds(current) + _allowance(state)
     current.aborted_at = now
-    saving = SAVE_SECONDS if current.unmanaged else 0.0
+    saving = _save_seconds(current)
     current.leave_until = max(current.leave_until, now + seconds + saving)
-    message = LeaveGeneration(generation=current.number, seconds=seconds, stuck=stuck)
+    message = LeaveGeneration(
+        generation=current.number, seconds=seconds, save_seconds=saving, stuck=stuck
+    )
     for member in members:
         state.send(member, message)
 
@@ -118,6 +121,15 @@ def abort_seconds(current: CurrentGeneration) -> float:
     return min(
         LONGEST_ABORT_SECONDS, max(ABORT_SECONDS, ABORT_STEPS * current.usual_step_seconds())
     )
+
+
+def _save_seconds(current: CurrentGeneration) -> float:
+    """How long a program may end a save that the loss of a peer would cut off.
+
+    A planned end is a signal to save, so it comes at once. Until then the program computes, and
+    its log grows.
+    """
+    return SAVE_SECONDS if current.unmanaged and current.transition is None else 0.0
 
 
 def _allowance(state: State) -> float:

@@ -66,12 +66,6 @@ class Decide(Message):
     decision: Decision
 
 
-SAVE_SECONDS = 30.0
-"""How long a program without a Session may go on after LeaveGeneration while it writes. It may be
-saving, and knows of no save that was cut off.
-"""
-
-
 class LeaveGeneration(Message):
     """The generation is over. Its ranks leave their collectives, and may park with their state."""
 
@@ -80,6 +74,10 @@ class LeaveGeneration(Message):
     seconds: float = 1.0
     """A rank that needs longer is killed. For a program without a Session they begin once it is
     asked to end.
+    """
+    save_seconds: float = 0.0
+    """How long a program without a Session may go on before that, while it writes. It may be
+    saving, and could not tell that its save was cut off.
     """
     stuck: int | None = None
     """A rank that hangs. It is killed at once."""
