@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from regroup.cli.checkpoint_command import checkpoint, require
+from regroup.cli.cluster_options import Verb
 from regroup.cli.convert_command import convert
 from regroup.cli.kubectl_trainingjob import trainingjob
 from regroup.cli.manifest import Document
@@ -37,20 +38,40 @@ RUNS_FOLDER = Path("regroup-runs")
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.group()
+class Commands(Verb, click.Group):
+    """Commands in the order in which one meets them."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """As they were added."""
+        return list(self.commands)
+
+
+@click.group(
+    cls=Commands,
+    examples=(
+        "regroup validate job.yaml",
+        "regroup run job.yaml",
+        "regroup run job.yaml --kill worker=1@step=50",
+        "regroup plan --model llama:8b --nodes 2 --gpu h100-80",
+        "regroup convert pytorchjob.yaml > job.yaml",
+        "regroup checkpoint list regroup-runs/gpt",
+        "regroup trainingjob why gpt",
+    ),
+)
 @click.version_option(package_name="regroup")
 def main() -> None:
-    """Elastic, fault-tolerant distributed PyTorch training."""
+    """Elastic, fault-tolerant distributed PyTorch training.
+
+    FILE holds a TrainingJob, in the same YAML for this machine and for a cluster. `regroup COMMAND
+    --help` has the options and more examples. What talks to a cluster is in `regroup trainingjob`,
+    which is also `kubectl trainingjob`.
+
+    Exit codes: 0 done, 1 the job failed, a file is wrong or a check found something, 2 a wrong
+    command line, 130 ended by Ctrl-C.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # ranks write what a terminal may not show
             stream.reconfigure(errors="backslashreplace")
-
-
-main.add_command(plan_command)
-main.add_command(checkpoint)
-main.add_command(validate)
-main.add_command(convert)
-main.add_command(trainingjob)
 
 
 class FaultParameter(click.ParamType[Fault]):
@@ -68,7 +89,15 @@ class FaultParameter(click.ParamType[Fault]):
             self.fail(str(error), param, ctx)
 
 
-@main.command()
+@click.command(
+    cls=Verb,
+    examples=(
+        "regroup run job.yaml",
+        "regroup run job.yaml --workers 4 --directory /data/gpt",
+        "regroup run job.yaml --kill worker=0@step=120 --kill coordinator@step=200",
+        "regroup run job.yaml --plain --summary summary.json",
+    ),
+)
 @click.argument("file", type=_FILE)
 @click.option(
     "--directory",
@@ -94,7 +123,13 @@ def run(
     plain: bool,
     summary_file: Path | None,
 ) -> None:
-    """Train the job of FILE with local processes. FILE is the same YAML as on a cluster."""
+    """Train the job of FILE with local processes.
+
+    FILE is the same YAML as on a cluster. Checkpoints, logs and the history go to a folder, by
+    default regroup-runs/NAME here. The same command goes on there. Ctrl-C saves first.
+
+    Exit codes: 0 the job completed, 1 it failed, was suspended, or a --kill was never injected.
+    """
     require(OF_TRAINER)
     document = _only_job(file)
     spec = TrainingJobSpec.model_validate(document.value["spec"])
@@ -154,6 +189,9 @@ def _only_job(file: Path) -> Document:
         raise click.ClickException(f"{file}: holds {len(documents)} jobs; run takes one")
     return documents[0]
 
+
+for command in (run, validate, plan_command, convert, checkpoint, trainingjob):
+    main.add_command(command)
 
 if __name__ == "__main__":
     main()

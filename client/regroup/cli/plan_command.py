@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from regroup.cli.calibrate import device, measure
+from regroup.cli.cluster_options import Verb
 from regroup.cli.manifest import Document, ManifestError, read_documents
 from regroup.cli.validation import validate
 from regroup.planning import plan_report
@@ -74,7 +75,15 @@ def _number(context: click.Context, option: click.Parameter, value: float | None
     return value
 
 
-@click.command("plan")
+@click.command(
+    "plan",
+    cls=Verb,
+    examples=(
+        "regroup plan --params 100e9 --nodes 8 --gpus-per-node 8 --gpu a100-80",
+        "regroup plan --model llama:70b --nodes 16 --gpu h100-80",
+        "regroup plan job.yaml --gpu l40s",
+    ),
+)
 @click.argument(
     "file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
@@ -132,6 +141,8 @@ def plan_command(file: Path | None, as_json: bool, calibrate: bool, **options: A
     job to submit.
 
     Give --params, or --model, or a FILE with a TrainingJob.
+
+    Exit codes: 0 something fits, 1 nothing does.
     """
     case = _case(file, Options(**options))
     if calibrate:

@@ -18,10 +18,18 @@ EXIT_PROBLEMS = 1
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command()
+@click.command(
+    cls=Verb,
+    examples=("regroup validate job.yaml", "regroup validate jobs/*.yaml"),
+)
 @click.argument("files", nargs=-1, required=True, type=_FILE)
 def validate(files: tuple[Path, ...]) -> None:
-    """Check TrainingJob files. Every problem is shown with its line."""
+    """Check TrainingJob files. Every problem is shown with its line.
+
+    The checks are those of the operator, but for what only the cluster knows, such as claims.
+
+    Exit codes: 0 all are valid, 1 one is not.
+    """
     check(files)
 
 

@@ -287,10 +287,8 @@ _KEPT = (
 
 
 def _flattened(node: Schema, definitions: Schema) -> Schema:
+    node = resolved(node, definitions)
     description = node.get("description")
-    while "$ref" in node or "anyOf" in node or "allOf" in node:
-        node = _without_indirection(node, definitions)
-    description = description or node.get("description")
     result: Schema = {"description": " ".join(description.split())} if description else {}
     result |= {key: node[key] for key in _KEPT if key in node}
     if "const" in node:
@@ -309,6 +307,15 @@ def _flattened(node: Schema, definitions: Schema) -> Schema:
     if isinstance(node.get("additionalProperties"), dict):
         result["additionalProperties"] = _flattened(node["additionalProperties"], definitions)
     return result
+
+
+def resolved(node: Schema, definitions: Schema) -> Schema:
+    """A node of pydantic's JSON schema without references and unions at its top. What stands beside
+    a reference wins.
+    """
+    while "$ref" in node or "anyOf" in node or "allOf" in node:
+        node = _without_indirection(node, definitions)
+    return node
 
 
 def _without_indirection(node: Schema, definitions: Schema) -> Schema:

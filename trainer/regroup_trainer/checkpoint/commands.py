@@ -34,7 +34,15 @@ _STEP = click.option(
 )
 
 
-@click.group()
+_EXAMPLES = """\b
+Examples:
+  regroup checkpoint list regroup-runs/gpt
+  regroup checkpoint verify /mnt/shared/gpt --step 500
+  regroup checkpoint export /mnt/shared/gpt --out gpt-500
+"""
+
+
+@click.group(epilog=_EXAMPLES)
 def main() -> None:
     """Checkpoints in the directory of a job: the folder that holds `checkpoints` and `lineage`."""
 

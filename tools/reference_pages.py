@@ -1,0 +1,222 @@
+"""Writes the pages of `docs/reference` that follow from the code: each field of a TrainingJob, and
+each command with its options.
+
+    python -m tools.reference_pages            writes them
+    python -m tools.reference_pages --check    fails when one is not what would be written
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from regroup.cli.command_line import main as regroup
+from regroup.cli.kubectl_trainingjob import trainingjob
+from regroup_operator.api.crd import (
+    FIXED,
+    FIXED_UNLESS_SUSPENDED,
+    FIXED_WHILE_RESUMING,
+    Schema,
+    resolved,
+)
+from regroup_operator.api.spec import TrainingJobSpec
+from regroup_operator.api.status import TrainingJobStatus
+from regroup_trainer.checkpoint.commands import main as checkpoint
+
+PAGES = Path(__file__).resolve().parents[1] / "docs/reference"
+WIDTH = 100
+LARGEST = 2**31 - 1
+"""A bound that only keeps numbers in 32 bits is not worth a word."""
+ELSEWHERE: dict[str, click.Command] = {"checkpoint": checkpoint}
+"""Commands of `regroup` that run in another process, which knows their options."""
+_NOTE = "<!-- Written by `python -m tools.reference_pages`. -->"
+
+
+def pages() -> dict[str, str]:
+    """Name of a page -> its content."""
+    return {"trainingjob.md": job_page(), "commands.md": command_page()}
+
+
+# --- the fields of a TrainingJob ------------------------------------------------------------------
+
+
+def job_page() -> str:
+    """All fields of spec and status."""
+    spec = TrainingJobSpec.model_json_schema(by_alias=True)
+    status = TrainingJobStatus.model_json_schema(by_alias=True, mode="serialization")
+    lines = [
+        "# TrainingJob",
+        "",
+        _NOTE,
+        "",
+        *_wrapped(
+            "All fields of `apiVersion: regroup.dev/v1alpha1`, `kind: TrainingJob` (short name "
+            "`tj`), from the models that read them. `kubectl explain trainingjob.spec` prints the "
+            "same texts. `regroup validate FILE` checks a file, and names the field and the value "
+            "that are wrong."
+        ),
+        "",
+        *_changes(),
+        *_object("spec", spec, spec.get("$defs", {})),
+        *_object("status", status, status.get("$defs", {})),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _changes() -> Iterator[str]:
+    yield from ("## What may change", "")
+    yield from _wrapped("A field that is not named here may change at any time.")
+    yield ""
+    for text, fields in (
+        ("never", tuple(FIXED)),
+        ("only while the job is suspended", FIXED_UNLESS_SUSPENDED),
+        ("only together with `resume.policy: Never`", FIXED_WHILE_RESUMING),
+    ):
+        yield from _item(f"{text}: {', '.join(f'`{field}`' for field in fields)}")
+    yield ""
+
+
+def _object(path: str, node: Schema, definitions: Schema) -> Iterator[str]:
+    """A section for this object, and one for each object in it."""
+    yield from (f"## {path}", "")
+    required = node.get("required", ())
+    children = {name: resolved(child, definitions) for name, child in node["properties"].items()}
+    for name, child in children.items():
+        yield from _item(_entry(path, name, child, name in required))
+    yield ""
+    for name, child in children.items():
+        inner, suffix = _inner(child, definitions)
+        if "properties" in inner:
+            yield from _object(f"{path}.{name}{suffix}", inner, definitions)
+
+
+def _inner(node: Schema, definitions: Schema) -> tuple[Schema, str]:
+    if "items" in node:
+        return resolved(node["items"], definitions), "[]"
+    return node, ""
+
+
+def _entry(path: str, name: str, node: Schema, required: bool) -> str:
+    facts = [_type(node), *_bounds(node)]
+    if required:
+        facts.append("required")
+    text = " ".join(node.get("description", "").split())
+    default = None if "properties" in node else node.get("default")
+    if path.startswith("spec") and default not in (None, [], {}) and "efault" not in text:
+        facts.append(f"default {_value(default)}")
+    return f"`{name}` ({', '.join(facts)}): {text}"
+
+
+def _type(node: Schema) -> str:
+    if "enum" in node or "const" in node:
+        *others, last = [_value(value) for value in node.get("enum") or [node["const"]]]
+        return f"{', '.join(others)} or {last}" if others else last
+    if "x-kubernetes-int-or-string" in node:
+        return "integer or string"
+    kind = {"object": "object", "array": "list"}.get(node.get("type", ""), node.get("type", "any"))
+    if kind == "list":
+        inner = node["items"].get("type")
+        return f"list of {inner}s" if inner else "list"
+    return "map" if kind == "object" and "properties" not in node else kind
+
+
+def _bounds(node: Schema) -> Iterator[str]:
+    low, high = node.get("minimum"), node.get("maximum")
+    above, below = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
+    high = None if high == LARGEST else high
+    if low is not None and high is not None:
+        yield f"{_number(low)} to {_number(high)}"
+    elif low is not None:
+        yield f"at least {_number(low)}"
+    elif high is not None:
+        yield f"at most {_number(high)}"
+    if above is not None:
+        yield f"above {_number(above)}"
+    if below is not None:
+        yield f"below {_number(below)}"
+
+
+def _number(bound: float) -> str:
+    return f"{int(bound):,}" if bound == int(bound) else f"{bound:,}"
+
+
+def _value(value: Any) -> str:
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+# --- the commands ---------------------------------------------------------------------------------
+
+
+def command_page() -> str:
+    """The help of both commands and of all their verbs."""
+    lines = [
+        "# Commands",
+        "",
+        _NOTE,
+        "",
+        *_wrapped(
+            "What `--help` prints for `regroup` and for `kubectl trainingjob`. `regroup "
+            "trainingjob` is the same command as `kubectl trainingjob`. "
+            "[How to use it](../tasks/command-line.md)."
+        ),
+        "",
+        *_command(regroup, "regroup", skip=trainingjob.name),
+        *_command(trainingjob, "kubectl trainingjob"),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _command(command: click.Command, name: str, skip: str | None = None) -> Iterator[str]:
+    """A section with the help of a command, and one for each of its verbs but one."""
+    yield from (f"## {name}", "")
+    with click.Context(command, info_name=name, max_content_width=WIDTH - 2) as context:
+        yield from ("```text", *_help(command, context), "```", "")
+    if isinstance(command, click.Group):
+        for verb in command.list_commands(context):
+            found = ELSEWHERE.get(verb) if skip else None
+            if verb != skip:
+                yield from _command(found or command.commands[verb], f"{name} {verb}")
+
+
+def _help(command: click.Command, context: click.Context) -> list[str]:
+    return [re.sub(r"\s+$", "", line) for line in command.get_help(context).splitlines()]
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def _item(text: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent="- ",
+        subsequent_indent="  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Fail when a page is out of date.")
+def main(check: bool) -> None:
+    """Write the pages."""
+    for name, content in pages().items():
+        page = PAGES / name
+        if check and (not page.exists() or page.read_text() != content):
+            sys.exit(f"{name} is out of date: run `python -m tools.reference_pages`")
+        if not check:
+            page.write_text(content)
+
+
+if __name__ == "__main__":
+    main()
