@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 RUN := .venv/bin/python
 # The modules that write generated files. With --check, each fails when its file is out of date.
-GENERATORS := regroup_operator.api.crd demo.dashboard devcluster.pod_schema tools.conversion_tables
+GENERATORS := regroup_operator.api.crd demo.dashboard devcluster.pod_schema tools.conversion_tables tools.reference_pages
 NAME ?= recovery
 ARGS ?=
 NODES ?= 3
@@ -107,6 +107,11 @@ dashboards: venv ## Draw docs/pictures: each dashboard with the recorded history
 .PHONY: demo-down
 demo-down: venv ## Remove the clusters and processes of the demo
 	@$(RUN) -m demo down
+
+.PHONY: docs
+docs: venv ## Build the documentation site in build/site
+	@$(RUN) -m sphinx --quiet --fail-on-warning --keep-going -b html -c docs . build/site
+	@echo "build/site/index.html"
 
 .PHONY: bench
 bench: venv ## Run one benchmark: make bench NAME=recovery ARGS=--quick

@@ -34,7 +34,7 @@ def test_an_example_has_a_readme_and_a_job(folder: Path) -> None:
     readme = (folder / "README.md").read_text()
     assert readme.startswith("# ")
     assert list(folder.glob("*.yaml")), "an example shows at least one TrainingJob"
-    assert f"]({folder.name})" in (EXAMPLES / "README.md").read_text(), (
+    assert f"]({folder.name}/README.md)" in (EXAMPLES / "README.md").read_text(), (
         "examples/README.md does not list it"
     )
 

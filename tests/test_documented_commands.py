@@ -1,0 +1,101 @@
+"""Every command of the pages for users is one that its program takes.
+
+`client/local/test_start_pages.py` runs those of the first pages on this machine, and
+`e2e/test_documented_commands_cluster.py` those of kubectl on a cluster.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from regroup.cli.command_line import main as regroup
+from regroup.cli.kubectl_trainingjob import trainingjob
+from regroup_trainer.checkpoint.commands import main as checkpoint
+from tests.support.documented_commands import ROOT, Command, commands
+
+CHART = ROOT / "charts/regroup"
+SHELL = ("|", "&&", ">")
+"""What ends the words of a program on a line."""
+FILES = ("job.yaml", "pytorchjob.yaml", "imagenet.yaml", "rayjob.yaml", "trainjob.yaml",
+         "runtime.yaml", "train.sbatch", "manifests/samples/gpt-demo.yaml")  # fmt: skip
+FOLDERS = ("DIRECTORY", "regroup-runs/gpt")
+
+
+def words(command: Command) -> list[str]:
+    """The words behind the program. What may be left out, in brackets, is given here."""
+    text = re.sub(r" [NM](?=\]| |$)", " 10", command.text)
+    found = shlex.split(text.replace("[", "").replace("]", ""))[1:]
+    end = next((n for n, word in enumerate(found) if word in SHELL), len(found))
+    return found[:end]
+
+
+def parse(command: click.Command, given: list[str]) -> None:
+    """Read a command line as the program does. Raises click.UsageError."""
+    while isinstance(command, click.Group) and given and given[0] in command.commands:
+        name, *given = given
+        command = (
+            checkpoint if command is regroup and name == "checkpoint" else command.commands[name]
+        )
+    if given != ["--help"]:
+        command.make_context(command.name, given)
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in FOLDERS:
+        (tmp_path / folder).mkdir(parents=True)
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+
+
+def test_pages_have_commands_of_each_program() -> None:
+    found = {command.text.split()[0] for command in commands()}
+    assert found >= {"kubectl", "regroup", "make", "helm", "pip"}
+
+
+@pytest.mark.parametrize("command", commands("regroup"), ids=str)
+def test_a_command_line_of_regroup_is_taken(command: Command) -> None:
+    parse(regroup, words(command))
+
+
+PLUGIN = [command for command in commands("kubectl") if " trainingjob " in f"{command.text[7:20]} "]
+
+
+@pytest.mark.parametrize("command", PLUGIN, ids=str)
+def test_a_command_line_of_the_plugin_is_taken(command: Command) -> None:
+    _, *given = words(command)
+    parse(trainingjob, given)
+
+
+@pytest.mark.parametrize("command", commands("make"), ids=str)
+def test_a_target_of_make_exists(command: Command) -> None:
+    _, target, *_ = command.text.split()
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", commands("helm"), ids=str)
+def test_a_value_that_is_set_is_one_of_the_chart(command: Command) -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    for pair in re.findall(r"--set (\S+)", command.text):
+        for setting in pair.split(","):
+            found = values
+            for key in setting.partition("=")[0].split("."):
+                found = found[key]
+
+
+@pytest.mark.parametrize("command", commands("pip"), ids=str)
+def test_what_is_installed_is_an_extra_of_the_package(command: Command) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    (named,) = re.findall(r"\[([\w,]+)\]", command.text)
+    assert set(named.split(",")) <= extras.keys()
