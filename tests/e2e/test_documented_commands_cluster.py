@@ -36,7 +36,7 @@ ELSEWHERE = {
     "kubectl -n regroup-system scale": "test_losses.py",
     "kubectl -n NAMESPACE logs POD --previous": "no container has failed",
     "kubectl get trainingjobs -A -o json | jq": "goes on over several lines",
-    "kubectl -n $NAMESPACE": "needs variables of its page; controller/test_key_rotation",
+    "kubectl -n $NAMESPACE": "needs variables of its page; tests of render/keyring",
 }
 """Beginning of a command -> who runs it, or why nobody can."""
 RESTS = ("Running", "Suspended")
