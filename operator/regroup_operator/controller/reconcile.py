@@ -375,10 +375,11 @@ class Reconciler:
     def _is_due(self, job: AnyJob, decided: Plan) -> bool:
         if job.unreadable_status or differs(job.status, decided.status, ignoring=THROTTLED):
             return True
-        hindered = self._hindrances.get(job.key) != decided.hindrance
-        return (hindered or not self._progress.seconds_left(job.key)) and differs(
-            job.status, decided.status
-        )
+        if self._hindrances.get(job.key, decided.hindrance) != decided.hindrance:
+            return differs(job.status, decided.status)
+        if self._progress.seconds_left(job.key) or not differs(job.status, decided.status):
+            return False
+        return self._progress.begin(job.key)
 
     # --- execute ----------------------------------------------------------------------------------
 
