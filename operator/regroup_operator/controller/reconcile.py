@@ -104,6 +104,8 @@ class Reconciler:
         self._doubtful: set[Key] = set()
         """Jobs with a request whose outcome is not known for sure: memory may lack a pod."""
         self._progress = ProgressSchedule()
+        self._refused_once: set[Key] = set()
+        """Jobs whose last write of the status was refused, since they had changed."""
         self._hindrances: dict[Key, str | None] = {}
         """What the message of each job says beside its progress, as this process wrote it."""
         self._looked_at: set[Key] = set()
@@ -196,6 +198,7 @@ class Reconciler:
         self._refusals.pop(key, None)
         self._doubtful.discard(key)
         self._progress.forget(key)
+        self._refused_once.discard(key)
         self._looked_at.discard(key)
         self._planned.discard(key)
         self._up_to_date.discard(key)
@@ -352,14 +355,18 @@ class Reconciler:
 
     async def _write_status(self, document: Object, job: AnyJob, decided: Plan) -> AnyJob | None:
         """Write what changed. Returns the job with the new status; None when the object has changed
-        meanwhile.
+        meanwhile. Raises ConflictError when it has again and again.
         """
         if self._is_due(job, decided):
             status = decided.status.model_dump(by_alias=True, mode="json", exclude_none=True)
             try:
                 await self._change_status(document, status)
             except ConflictError:
+                if job.key in self._refused_once:
+                    raise  # the queue's back-off follows: somebody may change the job all the time
+                self._refused_once.add(job.key)
                 return None
+            self._refused_once.discard(job.key)
             self._progress.written(job.key)
         self._hindrances[job.key] = decided.hindrance
         self._series.observe(job, decided.status, decided.waiting)

@@ -283,6 +283,23 @@ async def test_the_message_shows_at_once_what_is_wrong_and_steps_alone_later(
         assert not await written("step 5", None)
 
 
+class ContestedServer(Server):
+    """Somebody changes the job all the time."""
+
+    async def change_status(self, *arguments: Any) -> Json:
+        await super().change_status(*arguments)
+        raise ConflictError("PATCH", "/jobs/gpt/status", 409, "it has changed")
+
+
+async def test_a_status_that_is_refused_is_written_again_at_once_and_then_with_a_back_off() -> None:
+    server = ContestedServer(make_document("first"))
+    async with reconciler_of(server) as reconciler:
+        assert await reconciler.reconcile(("a", "gpt")) == 0.0
+        with pytest.raises(ConflictError):
+            await reconciler.reconcile(("a", "gpt"))
+    assert len(server.statuses) == 2
+
+
 async def test_a_job_that_cannot_be_read_is_named_once_and_read_again_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
