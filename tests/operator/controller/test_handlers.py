@@ -62,9 +62,9 @@ class Running:
         """Names of all pods."""
         return [pod["metadata"]["name"] for pod in self.api.all("pods")]
 
-    async def health(self) -> int:
+    async def health(self, path: str = "healthz") -> int:
         """The status of a probe."""
-        url = f"http://127.0.0.1:{self.port}/healthz"
+        url = f"http://127.0.0.1:{self.port}/{path}"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             return answer.status
 
@@ -214,6 +214,7 @@ async def test_jobs_and_probes_wait_until_memory_is_filled(
     await until("other lists", lambda: api.requests["list trainingjobs"] == 1)
     await until("another try", lambda: api.requests["list nodes"] > 1)
     assert (operator.rounds, await operator.health()) == (0, 503)
+    assert await operator.health("livez") == 200, "another process would wait as well"
     api.withheld.clear()
     await until("four pods", lambda: len(operator.pods()) == 4)
     assert await operator.health() == 200
@@ -283,6 +284,7 @@ async def test_a_replica_that_may_not_read_the_lease_is_not_ready(
     operator = await running()
     await until("a try", lambda: "Lease regroup-system/regroup-operator: GET" in caplog.text)
     assert (operator.rounds, await operator.health()) == (0, 503)
+    assert await operator.health("livez") == 200
     api.unreadable.clear()
     await until("a replica that leads", lambda: operator.operator._leads)
     assert await operator.health() == 200
