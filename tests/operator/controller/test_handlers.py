@@ -16,6 +16,7 @@ from regroup_operator.controller import handlers
 from regroup_operator.controller.handlers import REST_SECONDS, Operator, rest_after
 from regroup_operator.controller.reconcile import Reconciler
 from tests.support.fake_cluster_api import FakeClusterApi
+from tests.support.job_memory import make_memory
 from tests.support.operator_simulation import make_spec
 from tests.support.rendering import KEYS, SETTINGS
 from tests.support.waiting import until
@@ -200,6 +201,19 @@ async def test_a_node_that_stops_being_ready_wakes_its_jobs_and_is_read(running:
     assert (await operator.reads())["get nodes"] == 0
     await make_node(operator.api, ready=False)
     await until("a read of the node", lambda: operator.api.requests["get nodes"] > 0)
+
+
+async def test_one_of_fifty_namespaces_may_use_as_much_memory_as_one_alone() -> None:
+    """Its ordinary jobs, of 30 kB, need not be asked for."""
+    namespaces = tuple(f"n{number}" for number in range(50))
+    memory = make_memory(namespaces=namespaces)
+    for number in range(100):
+        key = ("n7", f"gpt{number}")
+        metadata = {"namespace": "n7", "name": key[1], "uid": key[1], "resourceVersion": "1"}
+        memory.jobs.note(key, {"metadata": metadata, "spec": {"text": "x" * 30_000}})
+    watches = memory.jobs._watches
+    kept = [watches["n7"].cache.get(("n7", f"gpt{number}")) for number in range(100)]
+    assert all(seen is not None and seen.value for seen in kept)
 
 
 # --- the start of the workers ---------------------------------------------------------------------
