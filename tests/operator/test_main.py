@@ -14,7 +14,6 @@ import pytest
 
 from regroup.local.processes import free_port
 from regroup_operator.controller import operator_process
-
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.operator_process import (
     OPEN_FILES,

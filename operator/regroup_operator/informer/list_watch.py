@@ -39,8 +39,8 @@ the API server's own cache stands still. The API server sends a bookmark about o
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 10.0
 CALM_SECONDS = 60.0
-"""Lists that follow each other sooner come ever later: a list of thousands of objects is costly, also
-where each of them succeeds.
+"""Lists that follow each other sooner come ever later: one of thousands of objects is costly, also
+where it succeeds.
 """
 FAILURES_UNTIL_LIST = 5
 """After so many failures in a row the version may be what is wrong."""

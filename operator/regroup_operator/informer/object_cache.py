@@ -135,7 +135,7 @@ class _Layer(Generic[E]):
 class ObjectCache(Generic[T]):
     """One collection. It keeps at most `most_bytes` of values, and none above `most_of_one`; of
     other objects it knows all but the value. The values of a namespace take no more than is left
-    free, so that there is room for those of another. Caches with the same `held` share `most_bytes`:
+    free, so that there is room for those of another. Caches with the same `held` share the bound:
     there is one for each namespace, and most namespaces are small.
     """
 

@@ -1,8 +1,8 @@
 """What single objects that no watch shows were like a moment ago.
 
-Reading the claim of each job in each round is a third of what a round costs. So an answer counts for
-a while, for those who only look again. That an object is absent is never remembered: somebody waits
-for it.
+Reading the claim of each job in each round is a third of what a round costs. So an answer counts
+for a while, for those who only look again. That an object is absent is never remembered: somebody
+waits for it.
 """
 
 from __future__ import annotations

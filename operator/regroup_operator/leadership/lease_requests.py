@@ -34,7 +34,9 @@ class LeaseRequests:
         Raises ConflictError where it has changed. A PUT would create one that somebody deleted.
         """
         if present is None:
-            return self._lease(await self._connection.request("POST", self._folder, self._new(spec)))
+            return self._lease(
+                await self._connection.request("POST", self._folder, self._new(spec))
+            )
         checked = {"/metadata/uid": present.uid, "/metadata/resourceVersion": present.version}
         body: list[dict[str, Any]] = [
             *({"op": "replace", "path": path, "value": value} for path, value in checked.items()),

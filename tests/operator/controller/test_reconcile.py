@@ -112,7 +112,6 @@ async def test_events_that_exist_are_remembered_and_the_oldest_are_forgotten(
     monkeypatch.setattr(reconcile, "EVENTS_REMEMBERED", 3)
     server = Server(make_document("first"))
     async with reconciler_of(server) as reconciler:
-
         versions = itertools.count(7)
 
         async def events_about(field: str) -> int:
