@@ -39,9 +39,11 @@ def make_seen(name: str = "pod0", version: int = 1, **fields: Any) -> Seen[str]:
     return Seen(**{**given, **fields})
 
 
-def make_cache(*listed: Seen[str], version: int = 10, **bounds: int) -> ObjectCache[str]:
+def make_cache(
+    *listed: Seen[str], version: int = 10, most_bytes: int = 1000, most_of_one: int = 100
+) -> ObjectCache[str]:
     """A cache that has listed these objects."""
-    cache: ObjectCache[str] = ObjectCache(**{"most_bytes": 1000, "most_of_one": 100, **bounds})
+    cache: ObjectCache[str] = ObjectCache(most_bytes, most_of_one)
     cache.replace({seen.key: seen for seen in listed}, version, cache.begin_list())
     return cache
 

@@ -75,9 +75,9 @@ def test_whatever_a_lease_says_it_is_taken_and_renewed_after_a_minute_without_re
     spec: Any,
 ) -> None:
     replica, now = Candidacy("b"), 0.0
+    metadata = {"uid": "u", "resourceVersion": "0"}
     for version in range(1, 70):  # somebody writes a label each second
-        now = float(version)
-        metadata = {"uid": "u", "resourceVersion": str(version)}
+        now, metadata["resourceVersion"] = float(version), str(version)
         replica = replica.seen(read_lease({"metadata": metadata, "spec": spec}), now)
         if replica.may_write(now):
             break

@@ -196,9 +196,8 @@ async def test_a_slow_api_server_elects_a_leader_all_the_same(
 async def test_an_answer_that_is_no_lease_ends_no_replica(
     api: FakeClusterApi, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = iter(
-        [{}, {"metadata": None}, {"metadata": {"uid": "u"}}, {"metadata": {}, "spec": 1}]
-    )
+    odd_ones = ({}, {"metadata": None}, {"metadata": {"uid": "u"}}, {"metadata": {}, "spec": 1})
+    answers = iter(odd_ones)
     request = ApiConnection.request
 
     async def odd(self: ApiConnection, *arguments: Any, **more: Any) -> Any:
