@@ -88,6 +88,12 @@ def test_the_operator_is_a_restricted_pod() -> None:
     assert {"livenessProbe", "readinessProbe", "resources"} <= set(container)
 
 
+def test_a_replica_that_waits_is_not_ready_and_is_not_killed() -> None:
+    container = operator_of(render())["containers"][0]
+    paths = {name: container[name]["httpGet"]["path"] for name in container if "Probe" in name}
+    assert paths == {"livenessProbe": "/livez", "readinessProbe": "/healthz"}
+
+
 @pytest.mark.parametrize(
     ("setting", "complaint"),
     [

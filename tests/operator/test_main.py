@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import resource
+import socket
 from typing import Any
 
+import aiohttp
+import kopf
 import pytest
 
+from regroup.local.processes import free_port
+from regroup_operator.controller import operator_process
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.operator_process import (
     OPEN_FILES,
@@ -15,6 +21,8 @@ from regroup_operator.controller.operator_process import (
     raise_open_files,
 )
 from regroup_operator.errors import ClusterError
+from tests.support.rendering import SETTINGS
+from tests.support.waiting import until
 
 PLACE = "regroup-system/regroup-key"
 
@@ -49,6 +57,33 @@ async def test_a_start_waits_for_an_api_server_that_is_away_or_overloaded() -> N
     server = Server(0, 503, True, 429, True, True)
     assert (await find_basis(server, PLACE, pause=0)).may_watch_nodes is True
     assert server.answers == []
+
+
+def _listens(address: tuple[str, int]) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(address) == 0
+
+
+async def test_a_start_that_waits_for_an_api_server_is_alive_and_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = SETTINGS.model_copy(update={"health_port": free_port()})
+    nobody = kopf.ConnectionInfo(server=f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setattr(operator_process, "login", lambda: nobody)
+    asking = asyncio.create_task(operator_process.ask(settings))
+
+    async def status(path: str) -> int:
+        url = f"http://127.0.0.1:{settings.health_port}/{path}"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return answer.status
+
+    try:
+        address = ("127.0.0.1", settings.health_port)
+        await until("a server", lambda: _listens(address))
+        assert [await status("livez"), await status("healthz")] == [200, 503]
+    finally:
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
 
 
 async def test_a_refusal_is_an_error_at_once() -> None:

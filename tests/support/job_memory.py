@@ -50,7 +50,9 @@ class _Nothing(Cluster):
         pass
 
 
-def make_memory(cluster: Cluster | None = None) -> JobMemory:
+def make_memory(
+    cluster: Cluster | None = None, namespaces: tuple[str | None, ...] = (None,)
+) -> JobMemory:
     """Memory that knows nothing, so that each round asks this cluster."""
-    watches = MemoryWatches(cluster or _Nothing(), (None,))
+    watches = MemoryWatches(cluster or _Nothing(), namespaces)
     return watches.memory(lambda _: None, lambda _: None)

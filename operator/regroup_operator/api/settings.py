@@ -38,7 +38,7 @@ class Settings(BaseModel):
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8080
     """Port of /metrics."""
     health_port: Annotated[int, Field(ge=1, le=65535)] = 8081
-    """Port of /healthz."""
+    """Port of /healthz and /livez."""
     image_pull_policy: str = "IfNotPresent"
     """imagePullPolicy of coordinators and workers."""
     image_pull_secrets: tuple[str, ...] = ()

@@ -51,7 +51,7 @@ WORKERS = 10
 WORKERS_OF_A_NAMESPACE = 8
 """The rest is for others, however long the rounds of one namespace take."""
 PROBES_AT_ONCE = 32
-"""Connections to /healthz."""
+"""Connections to /healthz and /livez."""
 ERROR_BACKOFFS = (0.1, 0.5, 1, 2, 5, *([10] * 60))
 """Pauses of kopf's requests at its start during an outage of the API server. By default kopf ends
 the process after a minute.
@@ -223,17 +223,20 @@ async def serve_health(
     port: int, waiting: Callable[[], int], is_started: Callable[[], bool]
 ) -> Listening:
     """Serve /healthz, which answers how many jobs wait, on all addresses; with status 503 until the
-    operator has started. The caller cleans up. Silent connections are bounded: whoever reaches the
-    port can open them, and a probe must get through. Raises OSError.
+    operator has started. /livez answers 200 as long as the event loop turns, whatever it waits for:
+    another process would wait for the same. The caller cleans up. Silent connections are bounded:
+    whoever reaches the port can open them, and a probe must get through. Raises OSError.
     """
     connections = Connections(lambda: PROBES_AT_ONCE)
 
     async def answer(request: web.Request) -> web.Response:
         connections.request(request.transport)
-        return web.json_response({"waiting": waiting()}, status=200 if is_started() else 503)
+        serves = request.path == "/livez" or is_started()
+        return web.json_response({"waiting": waiting()}, status=200 if serves else 503)
 
     application = web.Application()
     application.router.add_get("/healthz", answer)
+    application.router.add_get("/livez", answer)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
     return await connections.listen(runner, None, port)
 

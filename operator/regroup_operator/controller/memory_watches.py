@@ -20,7 +20,7 @@ from regroup_operator.informer.collection import Collection
 from regroup_operator.informer.job_memory import JobMemory
 from regroup_operator.informer.job_pods import JobPods, OwnedPod, job_of, keep_pod
 from regroup_operator.informer.list_watch import ListWatch, OnChange, Read, SubjectOf, own_key
-from regroup_operator.informer.object_cache import ObjectCache
+from regroup_operator.informer.object_cache import HeldBytes, ObjectCache
 from regroup_operator.informer.remembered_objects import Ask, RememberedObjects, keep_text
 
 T = TypeVar("T")
@@ -73,12 +73,14 @@ class MemoryWatches:
         *,
         watches_metadata: bool = False,
     ) -> dict[str | None, ListWatch[T]]:
-        """What belongs to jobs is selected by their label."""
-        label = names.JOB if subject_of is job_of else ""
+        """What belongs to jobs is selected by their label. The caches of all namespaces share one
+        bound.
+        """
+        label, held = names.JOB if subject_of is job_of else "", HeldBytes()
         made = {
             namespace: ListWatch(
                 Collection(self.cluster.connection, path(namespace), label, watches_metadata),
-                ObjectCache[T](most_bytes // len(self.namespaces), MOST_BYTES_OF_ONE),
+                ObjectCache[T](most_bytes, MOST_BYTES_OF_ONE, held),
                 on_change,
                 read,
                 subject_of,

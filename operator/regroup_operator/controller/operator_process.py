@@ -14,7 +14,7 @@ import kopf
 from regroup_operator.api.settings import Settings
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.credentials import login
-from regroup_operator.controller.handlers import Operator, register
+from regroup_operator.controller.handlers import Operator, register, serve_health
 from regroup_operator.controller.operator_key import read_or_make_keys
 from regroup_operator.controller.operator_metrics import serve_metrics
 from regroup_operator.controller.operator_traces import OperatorTraces
@@ -70,9 +70,16 @@ async def _may_watch_nodes(cluster: Cluster) -> bool:
     )
 
 
-async def _ask(settings: Settings) -> Basis:
-    async with Cluster(login) as cluster:
-        return await find_basis(cluster, settings.key_secret)
+async def ask(settings: Settings) -> Basis:
+    """Find the basis in the cluster, and serve probes meanwhile: it may take long, and a kubelet
+    kills a process whose liveness nobody confirms. Raises as `find_basis` does, and OSError.
+    """
+    health = await serve_health(settings.health_port, lambda: 0, lambda: False)
+    try:
+        async with Cluster(login) as cluster:
+            return await find_basis(cluster, settings.key_secret)
+    finally:
+        await health.cleanup()
 
 
 def main() -> int:
@@ -85,7 +92,7 @@ def main() -> int:
         for chatty in ("kopf", "aiohttp.access"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
         raise_open_files()
-        basis = asyncio.run(_ask(settings))
+        basis = asyncio.run(ask(settings))
     except (OperatorError, kopf.LoginError) as error:
         print(f"regroup-operator: {error}", file=sys.stderr)
         return 2

@@ -1,52 +1,81 @@
 """When the progress of each job is written, where nothing else of its status has changed.
 
 What changes with every step must not keep the API server busy, however many jobs train. So each job
-has its own time. These are a fifth of a second apart, and with more than 150 jobs the interval
-grows. No job is ever overdue for longer than its next round takes.
+has a time of its own, a fifth of a second from those of others; with more than 150 jobs the
+interval grows. Rounds may come late, and all at once after an outage or a pause. So tries are
+counted as well: who comes when there were enough just now gets another time.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Hashable
 
 INTERVAL_SECONDS = 30.0
 """The shortest pause between two writes of progress alone."""
-WRITES_A_SECOND = 5.0
+WRITES_A_SECOND = 5
 """Over all jobs. Metrics are live, and `progress.updatedTime` says how old the progress is."""
+LATE_SECONDS = 0.2
+"""How late a round may come, and write all the same where others are on time."""
+_FULL_SECONDS = 1.0 - LATE_SECONDS
+"""Within so long there may be WRITES_A_SECOND."""
+RETRY_SECONDS = 1.0
+_TIMER_SECONDS = 1e-3
+"""Timers may end as much too early. Another round for the rest would be in vain."""
 
 
 class ProgressSchedule:
-    """The time of the next write of each job."""
+    """The time of the next write of each job, as the number of a fifth of a second."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._due: dict[Hashable, float] = {}
-        self._last = float("-inf")
-        """The latest of all times."""
+        self._due: dict[Hashable, int] = {}
+        self._taken: set[int] = set()
+        self._tries: deque[float] = deque(maxlen=WRITES_A_SECOND)
+        """When the last writes of progress were begun."""
 
     def seconds_left(self, key: Hashable) -> float:
         """Until the progress of this job is due; 0 once it is. Jobs that are new here, as all are
         after a restart, come in turn.
         """
         if key not in self._due:
-            self._due[key] = self._clock()  # it counts, too
-            self._due[key] = self._take(0.0)
-        return max(0.0, self._due[key] - self._clock())
+            self._plan(key, 0.0)
+        left = self._due[key] / WRITES_A_SECOND - self._clock()
+        return left if left > _TIMER_SECONDS else 0.0
+
+    def begin(self, key: Hashable) -> bool:
+        """Whether the progress of this job may be written now. The try counts, and where it fails,
+        the next one has a time of its own.
+        """
+        if self.seconds_left(key):
+            return False
+        now = self._clock()
+        free_at = self._tries[0] + _FULL_SECONDS if len(self._tries) == WRITES_A_SECOND else now
+        if free_at > now:
+            self._plan(key, free_at - now)
+            return False
+        self._tries.append(now)
+        self._plan(key, RETRY_SECONDS)
+        return True
 
     def written(self, key: Hashable) -> None:
         """The status of this job was just written."""
-        self._due[key] = self._take(INTERVAL_SECONDS)
+        self._plan(key, INTERVAL_SECONDS)
 
     def forget(self, key: Hashable) -> None:
         """The job is gone."""
-        self._due.pop(key, None)
+        if key in self._due:
+            self._taken.discard(self._due.pop(key))
 
-    def _take(self, pause: float) -> float:
-        """The first time after `pause` that is free, within an interval: other writes of a status
-        take times too, and must not put off the progress for ever.
+    def _plan(self, key: Hashable, pause: float) -> None:
+        """Take the first time after `pause` that no other job has, and give the former one back: so
+        the times of all jobs are within an interval, however often their statuses are written.
         """
-        now, interval = self._clock(), max(INTERVAL_SECONDS, len(self._due) / WRITES_A_SECOND)
-        self._last = max(now + pause, self._last + 1 / WRITES_A_SECOND)
-        self._last = min(self._last, now + interval)
-        return self._last
+        self.forget(key)
+        slot = math.ceil((self._clock() + pause) * WRITES_A_SECOND)
+        while slot in self._taken:
+            slot += 1
+        self._due[key] = slot
+        self._taken.add(slot)

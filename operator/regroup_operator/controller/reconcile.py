@@ -47,6 +47,7 @@ from regroup_operator.errors import (
     UnreadableError,
 )
 from regroup_operator.informer.job_pods import own_pods
+from regroup_operator.informer.recent_answers import RecentAnswers
 from regroup_operator.informer.request_metrics import count_unreadable
 from regroup_operator.observe.kubernetes_objects import (
     read_claim,
@@ -56,7 +57,7 @@ from regroup_operator.observe.kubernetes_objects import (
     read_mount_failure,
     read_service,
 )
-from regroup_operator.observe.observed import AnyJob, Job, JobObject, Observed, Pod
+from regroup_operator.observe.observed import AnyJob, Identity, Job, JobObject, Observed, Pod
 from regroup_operator.render import workload
 from regroup_operator.render.pod_check import find_problem, invalid
 from regroup_operator.render.pods import LAUNCHER_OBJECTS, claim_name, user_image
@@ -66,6 +67,12 @@ UNASKED_SECONDS = 5.0
 """How long a job that may train waits for the first answer of its coordinator, or for its absence,
 after the operator's start. Until then nothing is known of it.
 """
+STEADY_SECONDS = 30.0
+"""The longest pause between two rounds of a job that has not ended: what is changed of its Service,
+policy or budget is seen then.
+"""
+STEADY_ROUNDS_A_SECOND = 15.0
+"""Of all jobs that train, where nothing happens to them. With more than 450 the pause grows."""
 EVENT_SECONDS = 3600.0
 """Events of coordinators that are older are not emitted again: the API server has dropped them."""
 EVENTS_REMEMBERED = 10_000
@@ -104,6 +111,8 @@ class Reconciler:
         self._doubtful: set[Key] = set()
         """Jobs with a request whose outcome is not known for sure: memory may lack a pod."""
         self._progress = ProgressSchedule()
+        self._refused_once: set[Key] = set()
+        """Jobs whose last write of the status was refused, since they had changed."""
         self._hindrances: dict[Key, str | None] = {}
         """What the message of each job says beside its progress, as this process wrote it."""
         self._looked_at: set[Key] = set()
@@ -116,6 +125,9 @@ class Reconciler:
         self._event_limit = EventLimit()
         self._problems: dict[Key, tuple[str, int, str]] = {}
         """UID, generation and what is wrong with the pods that follow from that spec."""
+        self._jobs: dict[Key, tuple[Identity, AnyJob]] = {}
+        """Each job as it was read last: the series of jobs hold the same values."""
+        self._claims = RecentAnswers(cluster.claim)
 
     async def reconcile(self, key: Key) -> float | None:
         """One round. Returns the seconds until the next one; None: when something happens. Raises
@@ -138,7 +150,7 @@ class Reconciler:
             raise
 
     async def _round(self, key: Key, document: Object) -> float | None:
-        job = self._checked(read_job(document, _now(), self._settings.max_workers))
+        job = self._read(key, document)
         for path in job.unreadable_status:
             log.error("%s/%s: cannot read status.%s: a default is used", *key, path)
         known = self._known_pods(job)
@@ -149,8 +161,8 @@ class Reconciler:
         decided = plan(job, observed, _now())
         if known is not None and decided.needs_fresh_pods:
             pods = await self._listed_pods(job)
-            if pods != known:
-                observed = await self._observe(job, pods)
+            if pods != known or _trains(job):
+                observed = await self._observe(job, pods, recent=False)
                 decided = plan(job, observed, _now())
         # What cannot be rendered must not use up a term or an incarnation.
         self._executor.rehearse(decided.actions, replace(job, status=decided.status), observed)
@@ -196,11 +208,13 @@ class Reconciler:
         self._refusals.pop(key, None)
         self._doubtful.discard(key)
         self._progress.forget(key)
+        self._refused_once.discard(key)
         self._looked_at.discard(key)
         self._planned.discard(key)
         self._up_to_date.discard(key)
         self._hindrances.pop(key, None)
         self._problems.pop(key, None)
+        self._jobs.pop(key, None)
         self._event_limit.forget(key)
 
     def _has_yet_to_ask(self, job: AnyJob, observed: Observed) -> bool:
@@ -220,6 +234,17 @@ class Reconciler:
         self._planned.add(job.key)
         return False
 
+    def _read(self, key: Key, document: Object) -> AnyJob:
+        """The job. In the state in which it was read last it is not read again: that takes a third
+        of a round in which nothing has changed.
+        """
+        identity = read_identity(document)
+        known, job = self._jobs.get(key, (None, None))
+        if job is None or known != identity:
+            job = self._checked(read_job(document, _now(), self._settings.max_workers))
+            self._jobs[key] = identity, job
+        return job
+
     def _checked(self, job: AnyJob) -> AnyJob:
         """The job, or why no pod can be made of it. A spec is rendered for this once."""
         if not isinstance(job, Job):
@@ -232,7 +257,10 @@ class Reconciler:
 
     # --- observe ----------------------------------------------------------------------------------
 
-    async def _observe(self, job: AnyJob, pods: tuple[Pod, ...]) -> Observed:
+    async def _observe(
+        self, job: AnyJob, pods: tuple[Pod, ...], *, recent: bool = True
+    ) -> Observed:
+        """`recent`: the claim of a job that trains may be as it was a moment ago."""
         running = [
             p.uid for p in pods if p.role == names.WORKER and p.alive and p.phase == "Running"
         ]
@@ -242,7 +270,7 @@ class Reconciler:
             self._memory.services.get((job.namespace, names.service(job.name, role))),
             self._memory.budgets.get((job.namespace, names.disruption_budget(job.name))),
             self._network_policy(job),
-            self._claim(job),
+            self._claim(job, recent=recent),
         )
         service, budget, policy = (_own(document, job) for document in found[:3])
         claim = found[3]
@@ -315,10 +343,12 @@ class Reconciler:
                 log.warning("%s/%s: cannot read events of %s: %s", *job.key, pod.name, error)
         return failures
 
-    async def _claim(self, job: AnyJob) -> Object | None:
+    async def _claim(self, job: AnyJob, *, recent: bool) -> Object | None:
         """The claim that the spec names or describes."""
         name = claim_name(job) if isinstance(job, Job) else None
-        return await self._cluster.claim(job.namespace, name) if name else None
+        if name is None:
+            return None
+        return await self._claims.get((job.namespace, name), recent=recent and _trains(job))
 
     def _has_its_policy(self, job: AnyJob, policy: Object | None) -> bool:
         """Whether the job's policy is as it is to be. Another one lets in former peers of the
@@ -352,14 +382,18 @@ class Reconciler:
 
     async def _write_status(self, document: Object, job: AnyJob, decided: Plan) -> AnyJob | None:
         """Write what changed. Returns the job with the new status; None when the object has changed
-        meanwhile.
+        meanwhile. Raises ConflictError when it has again and again.
         """
         if self._is_due(job, decided):
             status = decided.status.model_dump(by_alias=True, mode="json", exclude_none=True)
             try:
                 await self._change_status(document, status)
             except ConflictError:
+                if job.key in self._refused_once:
+                    raise  # the queue's back-off follows: somebody may change the job all the time
+                self._refused_once.add(job.key)
                 return None
+            self._refused_once.discard(job.key)
             self._progress.written(job.key)
         self._hindrances[job.key] = decided.hindrance
         self._series.observe(job, decided.status, decided.waiting)
@@ -375,10 +409,11 @@ class Reconciler:
     def _is_due(self, job: AnyJob, decided: Plan) -> bool:
         if job.unreadable_status or differs(job.status, decided.status, ignoring=THROTTLED):
             return True
-        hindered = self._hindrances.get(job.key) != decided.hindrance
-        return (hindered or not self._progress.seconds_left(job.key)) and differs(
-            job.status, decided.status
-        )
+        if self._hindrances.get(job.key, decided.hindrance) != decided.hindrance:
+            return differs(job.status, decided.status)
+        if self._progress.seconds_left(job.key) or not differs(job.status, decided.status):
+            return False
+        return self._progress.begin(job.key)
 
     # --- execute ----------------------------------------------------------------------------------
 
@@ -415,9 +450,16 @@ class Reconciler:
         pause = decided.requeue_after
         if due is not None:
             pause = min(due, pause or due)
+        if pause and decided.status.completion_time is None:
+            pause = min(pause, self._longest_pause(decided))
         if pause and decided.follow:
             pause = min(pause, self._progress.seconds_left(job.key) or pause)
         return pause
+
+    def _longest_pause(self, decided: Plan) -> float:
+        if decided.status.phase != "Running":
+            return STEADY_SECONDS
+        return max(STEADY_SECONDS, len(self._planned) / STEADY_ROUNDS_A_SECOND)
 
     # --- follow and emit --------------------------------------------------------------------------
 
@@ -467,6 +509,11 @@ def _workers(job: AnyJob, observed: Observed) -> int:
     """How many its coordinator may report about: those that are lost have no pod."""
     asked = job.spec.max_replicas + job.spec.spares if isinstance(job, Job) else 0
     return max(asked, len(observed.pods))
+
+
+def _trains(job: AnyJob) -> bool:
+    """Whether the job trained when its status was written, with the spec that it has."""
+    return job.status.phase == "Running" and job.status.observed_generation == job.generation
 
 
 def _scene(job: AnyJob, pods: Sequence[Pod]) -> tuple[int, frozenset[str]]:

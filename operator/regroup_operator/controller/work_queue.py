@@ -6,16 +6,19 @@ runs again afterwards. A key that failed waits longer each time. One that succee
 zero. In two things they are not. The groups (namespaces) that have keys here take turns: one with a
 thousand of them delays another by one key. And keys differ in urgency: what has lost a pod goes
 first, what is only looked at again goes last. Within a group, what has begun goes before what is
-new: of a thousand jobs the first ones are whole soon. A key may rest after its turn, so that many
+new: of a thousand jobs the first ones are whole soon. What has waited for PATIENT_SECONDS has every
+second turn, so that nothing waits for ever. A key may rest after its turn, so that many
 events in a row become one more turn, and not one each.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Generic, TypeVar
 
@@ -41,39 +44,61 @@ class Urgency(IntEnum):
     """It is only looked at again."""
 
 
+@dataclass
+class _Group(Generic[Key]):
+    """The keys of a group. Of each kind the one that came first is next."""
+
+    begun: dict[Key, float] = field(default_factory=dict)
+    """Key -> since when it waits."""
+    new: dict[Key, float] = field(default_factory=dict)
+    was_new: bool = False
+    """Whether the last one was a new key that went before one that has begun."""
+
+    def head(self) -> Key:
+        """The next key: one that has begun, or in every second turn a new one that waits too long.
+        There must be one.
+        """
+        if not self.begun or self.has_late():
+            return next(iter(self.new))
+        return next(iter(self.begun))
+
+    def has_late(self) -> bool:
+        """Whether it is the turn of a new key that has waited too long."""
+        since = next(iter(self.new.values()), math.inf)
+        return not self.was_new and since <= time.monotonic() - PATIENT_SECONDS
+
+
 class _Turns(Generic[Key]):
-    """Keys whose groups take turns. Of the keys of a group, new ones come after the others."""
+    """Keys whose groups take turns."""
 
     def __init__(self, group_of: Callable[[Key], Hashable]) -> None:
         self._group_of = group_of
-        self._groups: OrderedDict[Hashable, tuple[dict[Key, None], dict[Key, None]]] = OrderedDict()
-        """The group whose turn is next comes first, and so does the next key of each: of those that
-        have begun, and of the new ones.
-        """
+        self._groups: OrderedDict[Hashable, _Group[Key]] = OrderedDict()
+        """The group whose turn is next comes first."""
 
-    def append(self, key: Key, *, is_new: bool) -> None:
-        begun, new = self._groups.setdefault(self._group_of(key), ({}, {}))
-        (new if is_new else begun)[key] = None
+    def append(self, key: Key, since: float, *, is_new: bool) -> None:
+        group = self._groups.setdefault(self._group_of(key), _Group())
+        (group.new if is_new else group.begun)[key] = since
 
     def head(self, full: Collection[Hashable]) -> Key | None:
         """The next key of a group that is not full; None where there is none."""
-        open_groups = (keys for group, keys in self._groups.items() if group not in full)
-        return next((next(iter(begun or new)) for begun, new in open_groups), None)
+        return next((each.head() for name, each in self._groups.items() if name not in full), None)
 
     def pop(self, key: Key) -> None:
         """Take a key away; the turn of its group is over."""
-        group = self._group_of(key)
+        name = self._group_of(key)
+        group = self._groups[name]
+        group.was_new = key in group.new and bool(group.begun)
+        self._groups.move_to_end(name)
         self.discard(key)
-        if group in self._groups:
-            self._groups.move_to_end(group)
 
     def discard(self, key: Key) -> None:
-        group = self._group_of(key)
-        begun, new = self._groups.get(group, ({}, {}))
-        begun.pop(key, None)
-        new.pop(key, None)
-        if not (begun or new):
-            self._groups.pop(group, None)
+        name = self._group_of(key)
+        if group := self._groups.get(name):
+            group.begun.pop(key, None)
+            group.new.pop(key, None)
+            if not (group.begun or group.new):
+                del self._groups[name]
 
 
 class WorkQueue(Generic[Key]):
@@ -136,7 +161,7 @@ class WorkQueue(Generic[Key]):
         if before is not None:
             self._turns[before].discard(key)
         self._added[key] = since, urgency
-        self._turns[urgency].append(key, is_new=urgency is Urgency.NEW)
+        self._turns[urgency].append(key, since, is_new=urgency is Urgency.NEW)
         self._changed.set()
 
     def add_after(self, key: Key, seconds: float) -> None:

@@ -51,12 +51,19 @@ def find_outcome(job: AnyJob, observed: Observed, now: datetime) -> JobOutcome |
     )
 
 
-def _deadline(job: AnyJob, now: datetime) -> JobOutcome | None:
+def deadline_due(job: AnyJob, now: datetime) -> float | None:
+    """Seconds until the job must be done; None: it may take as long as it wants."""
     limit = job.policies.active_deadline_seconds
     if limit is None or job.suspend or job.status.start_time is None:
         return None
-    if (now - parse_time(job.status.start_time)).total_seconds() < limit:
+    return limit - (now - parse_time(job.status.start_time)).total_seconds()
+
+
+def _deadline(job: AnyJob, now: datetime) -> JobOutcome | None:
+    left = deadline_due(job, now)
+    if left is None or left > 0:
         return None
+    limit = job.policies.active_deadline_seconds
     text = f"not done {limit} s after its start (spec.activeDeadlineSeconds)"
     return JobOutcome(False, "DeadlineExceeded", text)
 

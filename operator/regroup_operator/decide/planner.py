@@ -21,6 +21,7 @@ from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.losses import remove_lost
 from regroup_operator.decide.outcome import (
     after_the_end,
+    deadline_due,
     end,
     find_outcome,
     with_image_error,
@@ -72,8 +73,10 @@ from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
-STEADY_SECONDS = 30.0
-"""The pause when nothing is suspected or waited for. Progress is written this often."""
+STEADY_SECONDS = 120.0
+"""The longest pause when nothing is suspected or waited for. Whoever has few jobs may look sooner:
+not all that may change is reported.
+"""
 
 
 def plan(job: AnyJob, observed: Observed, now: datetime) -> Plan:
@@ -350,6 +353,11 @@ def _requeue_after(
     )
     if any(waiting):
         return REQUEUE_SECONDS
-    due = (token_due(observed, now), silence_due(observed), outage_due(observed))
+    due = (
+        token_due(observed, now),
+        silence_due(observed),
+        outage_due(observed),
+        deadline_due(job, now),
+    )
     soonest = min((seconds for seconds in due if seconds is not None), default=STEADY_SECONDS)
     return min(STEADY_SECONDS, max(soonest, REQUEUE_SECONDS))

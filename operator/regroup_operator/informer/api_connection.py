@@ -100,7 +100,7 @@ class ApiConnection:
         sent = {"params": query or {}, "data": data, "headers": headers}
         status, answer = await self._send(method, path, sent)
         if status == 401:
-            self._info = self._login()
+            self._log_in_again(method, path)
             status, answer = await self._send(method, path, sent)
         count_request(method, status)
         if status >= 300:
@@ -118,12 +118,19 @@ class ApiConnection:
         sent = {"params": query, "headers": {"Accept": accept}, "timeout": timeout}
         async with self._answer(self._streams, "GET", path, sent) as answer:
             if answer.status == 401:
-                self._info = self._login()
+                self._log_in_again("GET", path)
             count_request("GET", answer.status)
             if answer.status >= 300:
                 raise _refused("GET", path, answer.status, await _read(answer))
             async for line in split_lines(answer.content.iter_any()):
                 yield await _event(path, line)
+
+    def _log_in_again(self, method: str, path: str) -> None:
+        try:
+            self._info = self._login()
+        except (OSError, ValueError, kopf.LoginError) as error:
+            message = f"cannot read new credentials: {error}"
+            raise ClusterError(method, path, 401, message) from error
 
     async def _send(self, method: str, path: str, sent: Mapping[str, Any]) -> tuple[int, bytes]:
         sent = {**sent, **guarded(method, self._guard, TIMEOUT)}

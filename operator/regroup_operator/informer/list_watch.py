@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -37,6 +38,10 @@ the API server's own cache stands still. The API server sends a bookmark about o
 """
 FIRST_BACKOFF_SECONDS = 0.2
 LONGEST_BACKOFF_SECONDS = 10.0
+CALM_SECONDS = 60.0
+"""Lists that follow each other sooner come ever later: one of thousands of objects is costly, also
+where it succeeds.
+"""
 FAILURES_UNTIL_LIST = 5
 """After so many failures in a row the version may be what is wrong."""
 
@@ -81,6 +86,9 @@ class ListWatch(Generic[T]):
         """When the API server last sent something; monotonic time."""
         self._failures = 0
         """In a row."""
+        self._lists = 0
+        """In a row, none of which brought a minute without another one."""
+        self._listed_at = -math.inf
         self.listed = asyncio.Event()
         """There was a list: the cache can be read."""
 
@@ -102,6 +110,9 @@ class ListWatch(Generic[T]):
     async def _list_and_watch(self) -> None:
         if self._needs_list:
             count_list(self._collection.resource)
+            now = time.monotonic()
+            self._lists = self._lists + 1 if now - self._listed_at < CALM_SECONDS else 1
+            self._listed_at = now
             await self._list()
         await self._watch()
 
@@ -113,7 +124,8 @@ class ListWatch(Generic[T]):
 
     def _pause(self) -> float:
         """Seconds; operators that lost one API server do not all come back at once."""
-        pause = backoff_seconds(self._failures, FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS)
+        count = max(self._failures, self._lists if self._needs_list else 0)
+        pause = backoff_seconds(count, FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS)
         return pause * random.uniform(0.5, 1.0)
 
     # --- list -------------------------------------------------------------------------------------

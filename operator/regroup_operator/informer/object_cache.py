@@ -88,37 +88,45 @@ class _Entry(Protocol):
 E = TypeVar("E", bound=_Entry)
 
 
-class _Layer(Generic[E]):
-    """Entries by key and by subject, and their sizes."""
+class HeldBytes:
+    """How many bytes of values are held, by all caches that share a bound."""
 
     def __init__(self) -> None:
+        self.total = 0
+        self.by_namespace: Counter[str] = Counter()
+        """Of each namespace that has values."""
+
+    def add(self, namespace: str, size: int) -> None:
+        """A value has come; of one that is dropped, `size` is negative."""
+        self.total += size
+        self.by_namespace[namespace] += size
+        if not self.by_namespace[namespace]:
+            del self.by_namespace[namespace]
+
+
+class _Layer(Generic[E]):
+    """Entries by key and by subject."""
+
+    def __init__(self, held: HeldBytes) -> None:
         self.entries: dict[Key, E] = {}
-        self.size = 0
-        self.sizes: Counter[str] = Counter()
-        """Of each namespace that has entries with a size."""
+        self._held = held
         self._keys: dict[Key, dict[Key, None]] = {}
 
     def put(self, key: Key, entry: E) -> None:
         self.pop(key)
         self.entries[key] = entry
-        self._resize(key, entry.size)
+        self._held.add(key[0], entry.size)
         self._keys.setdefault(entry.subject, {})[key] = None
 
     def pop(self, key: Key) -> E | None:
         entry = self.entries.pop(key, None)
         if entry is not None:
-            self._resize(key, -entry.size)
+            self._held.add(key[0], -entry.size)
             keys = self._keys[entry.subject]
             del keys[key]
             if not keys:
                 del self._keys[entry.subject]
         return entry
-
-    def _resize(self, key: Key, change: int) -> None:
-        self.size += change
-        self.sizes[key[0]] += change
-        if not self.sizes[key[0]]:
-            del self.sizes[key[0]]
 
     def keys_of(self, subject: Key) -> Iterable[Key]:
         return self._keys.get(subject, ())
@@ -127,14 +135,16 @@ class _Layer(Generic[E]):
 class ObjectCache(Generic[T]):
     """One collection. It keeps at most `most_bytes` of values, and none above `most_of_one`; of
     other objects it knows all but the value. The values of a namespace take no more than is left
-    free, so that there is room for those of another.
+    free, so that there is room for those of another. Caches with the same `held` share the bound:
+    there is one for each namespace, and most namespaces are small.
     """
 
-    def __init__(self, most_bytes: int, most_of_one: int) -> None:
+    def __init__(self, most_bytes: int, most_of_one: int, held: HeldBytes | None = None) -> None:
         self._most_bytes = most_bytes
         self._most_of_one = most_of_one
-        self._watched: _Layer[Seen[T]] = _Layer()
-        self._ahead: _Layer[_Ahead[T]] = _Layer()
+        self._held = held or HeldBytes()
+        self._watched: _Layer[Seen[T]] = _Layer(self._held)
+        self._ahead: _Layer[_Ahead[T]] = _Layer(self._held)
         self._answers = 0
         self.version = NEVER
         """What the watch has shown; NEVER: there was no list yet."""
@@ -172,8 +182,8 @@ class ObjectCache(Generic[T]):
 
     @property
     def size(self) -> int:
-        """Bytes of all values."""
-        return self._watched.size + self._ahead.size
+        """Bytes of all values, and of those of the caches that share their bound with this one."""
+        return self._held.total
 
     # --- list and watch ---------------------------------------------------------------------------
 
@@ -272,9 +282,8 @@ class ObjectCache(Generic[T]):
             self._ahead.pop(key)
 
     def _bounded(self, seen: Seen[T]) -> Seen[T]:
-        namespace = seen.key[0]
-        held = self._watched.sizes[namespace] + self._ahead.sizes[namespace]
-        if seen.size > min(self._most_of_one, self._most_bytes - self.size - held):
+        held = self._held.by_namespace[seen.key[0]]
+        if seen.size > min(self._most_of_one, self._most_bytes - self._held.total - held):
             return replace(seen, value=None, size=0)
         return seen
 

@@ -11,13 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 LEASE_SECONDS = 15
-"""Without a change of the Lease, until another replica takes it."""
+"""Without a renewal of the Lease, until another replica takes it."""
+LONGEST_SECONDS = 60
+"""The same for a Lease that says it counts for longer. One of 68 years is nobody's."""
 ACT_SECONDS = 10.0
 """From the sending of a write of the Lease that succeeds, until its holder no longer acts."""
+MOST_TRANSITIONS = 2**31 - 1
+"""The API server refuses more."""
+_MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
+"""As the type MicroTime of Kubernetes."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +36,13 @@ class Lease:
     """Identity of the replica that holds it; empty: none."""
     seconds: float = LEASE_SECONDS
     acquired: str = ""
+    renewed: str = ""
     transitions: int = 0
 
     @property
     def held_seconds(self) -> float:
         """How long others leave it to its holder. Another release may hold it for longer."""
-        return max(self.seconds, LEASE_SECONDS) if self.holder else 0.0
+        return min(max(self.seconds, LEASE_SECONDS), LONGEST_SECONDS) if self.holder else 0.0
 
 
 @dataclass(frozen=True)
@@ -94,30 +101,43 @@ class Candidacy:
 
     def spec(self, time: datetime) -> dict[str, Any]:
         """Spec of the Lease that this replica holds from now on. `time`: in UTC, for people."""
-        held, text = self.lease or Lease("", ""), _micro_time(time)
+        held = self.lease or Lease("", "")
         is_new = held.holder != self.identity
+        text = (time if is_new else _after(held.renewed, time)).strftime(_MICRO_TIME)
+        transitions = held.transitions + (is_new and self.lease is not None)
         return {
             "holderIdentity": self.identity,
             "leaseDurationSeconds": LEASE_SECONDS,
             "acquireTime": text if is_new or not held.acquired else held.acquired,
             "renewTime": text,
-            "leaseTransitions": held.transitions + (is_new and self.lease is not None),
+            "leaseTransitions": min(max(0, transitions), MOST_TRANSITIONS),
         }
 
 
 def _is_same(one: Lease | None, other: Lease | None) -> bool:
+    """Whether nobody has taken or renewed it in between. Who writes a label or an annotation all
+    the time does not keep it from being taken.
+    """
     if one is None or other is None:
         return False
-    return (one.uid, one.version) == (other.uid, other.version)
+    return replace(one, version=other.version) == other
 
 
-def _micro_time(time: datetime) -> str:
-    """As the type MicroTime of Kubernetes."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+def _after(renewed: str, time: datetime) -> datetime:
+    """`time`, or the first moment after `renewed`: others see a renewal also while the wall clock
+    stands still, or goes back.
+    """
+    try:
+        former = datetime.strptime(renewed, _MICRO_TIME).replace(tzinfo=UTC)
+        return max(time, former + timedelta(microseconds=1))
+    except (ValueError, OverflowError):
+        return time
 
 
 def read_lease(document: Mapping[str, Any]) -> Lease:
-    """A Lease from an answer of the API server, which checks the types of its fields."""
+    """A Lease from an answer of the API server, which checks the types of its fields. Raises
+    KeyError, TypeError or AttributeError for what is no Lease.
+    """
     metadata, spec = document["metadata"], document.get("spec") or {}
     return Lease(
         uid=metadata["uid"],
@@ -125,5 +145,6 @@ def read_lease(document: Mapping[str, Any]) -> Lease:
         holder=spec.get("holderIdentity") or "",
         seconds=spec.get("leaseDurationSeconds") or LEASE_SECONDS,
         acquired=spec.get("acquireTime") or "",
+        renewed=spec.get("renewTime") or "",
         transitions=spec.get("leaseTransitions") or 0,
     )

@@ -12,9 +12,9 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from prometheus_client import Gauge
 
@@ -33,6 +33,7 @@ EXIT_CODE = 3
 
 leads = Gauge("leader_election_master_status", "1: this replica leads; 0: it stands by.", ["name"])
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def end_process(why: str) -> NoReturn:
@@ -84,7 +85,7 @@ class Election:
     async def win(self) -> None:
         """Return as soon as this replica leads."""
         while True:
-            await self._take_turn(REQUEST_SECONDS)
+            await self._take_turn()
             if self._state.leads(self._clock()):
                 break
             await asyncio.sleep(ASK_SECONDS)
@@ -95,7 +96,8 @@ class Election:
         """Renew the Lease until the process ends."""
         while True:
             await asyncio.sleep(min(RENEW_SECONDS, self.seconds_left()))
-            await self._take_turn(min(REQUEST_SECONDS, self.seconds_left()))
+            self.seconds_left()
+            await self._take_turn()
 
     async def release(self) -> None:
         """Give the Lease back if this replica holds it. Nothing may be written from now on. Another
@@ -123,10 +125,9 @@ class Election:
             return False
         return True
 
-    async def _take_turn(self, seconds: float) -> None:
+    async def _take_turn(self) -> None:
         try:
-            async with asyncio.timeout(seconds):
-                await self._read_and_write()
+            await self._read_and_write()
             self._problem = ""
         except (TimeoutError, ClusterError) as error:
             self._state = self._state.doubted()
@@ -134,14 +135,23 @@ class Election:
 
     async def _read_and_write(self) -> None:
         if not self._state.wrote_last:
-            lease = await self._requests.read()
+            lease = await self._in_time(self._requests.read())
             self._state = self._state.seen(lease, self._clock())
             self.has_read.set()
         sent_at = self._clock()
         if self._state.may_write(sent_at):
             spec = self._state.spec(datetime.now(UTC))
-            written = await self._requests.write(self._state.lease, spec)
+            written = await self._in_time(self._requests.write(self._state.lease, spec))
             self._state = self._state.wrote(written, sent_at)
+
+    async def _in_time(self, request: Awaitable[T]) -> T:
+        """Each request has its own time: a slow API server answers a read and a write, too. Raises
+        TimeoutError, for a leader no later than it may act.
+        """
+        now = self._clock()
+        left = self._state.acts_until - now if self._state.leads(now) else REQUEST_SECONDS
+        async with asyncio.timeout(min(REQUEST_SECONDS, left)):
+            return await request
 
     def _report(self, problem: str) -> None:
         """Log a problem that is new."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from regroup_operator.api.resource import Object
-from regroup_operator.errors import NotFoundError
+from regroup_operator.errors import NotFoundError, UnreadableError
 from regroup_operator.informer.api_connection import JSON_PATCH, ApiConnection
 from regroup_operator.leadership.candidacy import Lease, read_lease
 
@@ -25,7 +25,7 @@ class LeaseRequests:
     async def read(self) -> Lease | None:
         """The Lease; None: there is none."""
         try:
-            return read_lease(await self._connection.request("GET", self._path))
+            return self._lease(await self._connection.request("GET", self._path))
         except NotFoundError:
             return None
 
@@ -34,14 +34,22 @@ class LeaseRequests:
         Raises ConflictError where it has changed. A PUT would create one that somebody deleted.
         """
         if present is None:
-            return read_lease(await self._connection.request("POST", self._folder, self._new(spec)))
+            return self._lease(
+                await self._connection.request("POST", self._folder, self._new(spec))
+            )
         checked = {"/metadata/uid": present.uid, "/metadata/resourceVersion": present.version}
         body: list[dict[str, Any]] = [
             *({"op": "replace", "path": path, "value": value} for path, value in checked.items()),
             {"op": "add", "path": "/spec", "value": spec},
         ]
         answer = await self._connection.request("PATCH", self._path, body, content=JSON_PATCH)
-        return read_lease(answer)
+        return self._lease(answer)
+
+    def _lease(self, answer: Object) -> Lease:
+        try:
+            return read_lease(answer)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UnreadableError("GET", self._path, 0, "the answer is no Lease") from error
 
     @property
     def _path(self) -> str:

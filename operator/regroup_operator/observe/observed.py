@@ -318,12 +318,12 @@ class Observed:
             )
         )
 
-    @property
+    @cached_property
     def coordinators(self) -> tuple[Pod, ...]:
         """Coordinator pods of all terms."""
         return tuple(pod for pod in self.pods if pod.role == names.COORDINATOR)
 
-    @property
+    @cached_property
     def stores(self) -> tuple[Pod, ...]:
         """Store pods of all attempts of launcher torchrun."""
         return tuple(pod for pod in self.pods if pod.role == names.STORE)

@@ -16,6 +16,7 @@ from regroup_operator.controller import handlers
 from regroup_operator.controller.handlers import REST_SECONDS, Operator, rest_after
 from regroup_operator.controller.reconcile import Reconciler
 from tests.support.fake_cluster_api import FakeClusterApi
+from tests.support.job_memory import make_memory
 from tests.support.operator_simulation import make_spec
 from tests.support.rendering import KEYS, SETTINGS
 from tests.support.waiting import until
@@ -62,9 +63,9 @@ class Running:
         """Names of all pods."""
         return [pod["metadata"]["name"] for pod in self.api.all("pods")]
 
-    async def health(self) -> int:
+    async def health(self, path: str = "healthz") -> int:
         """The status of a probe."""
-        url = f"http://127.0.0.1:{self.port}/healthz"
+        url = f"http://127.0.0.1:{self.port}/{path}"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             return answer.status
 
@@ -202,6 +203,19 @@ async def test_a_node_that_stops_being_ready_wakes_its_jobs_and_is_read(running:
     await until("a read of the node", lambda: operator.api.requests["get nodes"] > 0)
 
 
+async def test_one_of_fifty_namespaces_may_use_as_much_memory_as_one_alone() -> None:
+    """Its ordinary jobs, of 30 kB, need not be asked for."""
+    namespaces = tuple(f"n{number}" for number in range(50))
+    memory = make_memory(namespaces=namespaces)
+    for number in range(100):
+        key = ("n7", f"gpt{number}")
+        metadata = {"namespace": "n7", "name": key[1], "uid": key[1], "resourceVersion": "1"}
+        memory.jobs.note(key, {"metadata": metadata, "spec": {"text": "x" * 30_000}})
+    watches = memory.jobs._watches
+    kept = [watches["n7"].cache.get(("n7", f"gpt{number}")) for number in range(100)]
+    assert all(seen is not None and seen.value for seen in kept)
+
+
 # --- the start of the workers ---------------------------------------------------------------------
 
 
@@ -214,6 +228,7 @@ async def test_jobs_and_probes_wait_until_memory_is_filled(
     await until("other lists", lambda: api.requests["list trainingjobs"] == 1)
     await until("another try", lambda: api.requests["list nodes"] > 1)
     assert (operator.rounds, await operator.health()) == (0, 503)
+    assert await operator.health("livez") == 200, "another process would wait as well"
     api.withheld.clear()
     await until("four pods", lambda: len(operator.pods()) == 4)
     assert await operator.health() == 200
@@ -283,6 +298,7 @@ async def test_a_replica_that_may_not_read_the_lease_is_not_ready(
     operator = await running()
     await until("a try", lambda: "Lease regroup-system/regroup-operator: GET" in caplog.text)
     assert (operator.rounds, await operator.health()) == (0, 503)
+    assert await operator.health("livez") == 200
     api.unreadable.clear()
     await until("a replica that leads", lambda: operator.operator._leads)
     assert await operator.health() == 200

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.api.status import Phase, TrainingJobStatus
 from regroup_operator.controller import reconcile
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
@@ -27,7 +27,7 @@ from regroup_operator.errors import ClusterError, ConflictError, UnreadableError
 from regroup_operator.informer.job_pods import JobPods, SeenPod
 from regroup_operator.informer.remembered_objects import RememberedObjects
 from regroup_operator.informer.request_metrics import unreadable
-from regroup_operator.observe.observed import CoordinatorView, Identity
+from regroup_operator.observe.observed import AnyJob, CoordinatorView, Identity
 from regroup_trainer.protocol.job_status import JobEvent
 from tests.support.job_memory import (
     NOWHERE,
@@ -75,11 +75,18 @@ class Server(Cluster):
         self.events.append(document)
 
 
-def make_document(field: str) -> Json:
+def make_document(field: str, version: int = 7) -> Json:
     """A job whose spec has an unknown field."""
     metadata = {"namespace": "a", "name": "gpt", "uid": "uid-1", "generation": 1}
-    metadata["resourceVersion"] = "7"
+    metadata["resourceVersion"] = str(version)
     return {"metadata": metadata, "spec": {"replicas": 1, field: 1}}
+
+
+def in_next_version(document: Json) -> Json:
+    """As the API server has it after a write."""
+    metadata = document["metadata"]
+    version = str(int(metadata["resourceVersion"]) + 1)
+    return {**document, "metadata": {**metadata, "resourceVersion": version}}
 
 
 @asynccontextmanager
@@ -105,9 +112,10 @@ async def test_events_that_exist_are_remembered_and_the_oldest_are_forgotten(
     monkeypatch.setattr(reconcile, "EVENTS_REMEMBERED", 3)
     server = Server(make_document("first"))
     async with reconciler_of(server) as reconciler:
+        versions = itertools.count(7)
 
         async def events_about(field: str) -> int:
-            server.document = make_document(field)
+            server.document = make_document(field, next(versions))
             server.events.clear()
             await reconciler.reconcile(("a", "gpt"))
             return len(server.events)
@@ -142,7 +150,7 @@ class PlainServer(Server):
 
     async def change_status(self, _ns: str, _name: str, status: Json, present: Identity) -> Json:
         await super().change_status(_ns, _name, status, present)
-        self.stored = {**self.stored, "status": status}
+        self.stored = in_next_version({**self.stored, "status": status})
         return self.stored
 
     async def create_pod(self, document: Json) -> Json:
@@ -265,14 +273,16 @@ async def test_the_message_shows_at_once_what_is_wrong_and_steps_alone_later(
     async with reconciler_of(server) as reconciler:
 
         async def written(message: str, hindrance: str | None) -> bool:
+            nonlocal document
             status = TrainingJobStatus(phase="Running", message=message)
             monkeypatch.setattr(
                 reconcile, "plan", lambda *_: Plan(status, requeue_after=1.0, hindrance=hindrance)
             )
             before = len(server.statuses)
             await reconciler.reconcile(("a", "gpt"))
-            if server.statuses:
-                document["status"] = server.statuses[-1][0]
+            if len(server.statuses) > before:
+                document = in_next_version({**document, "status": server.statuses[-1][0]})
+                server.document = document
             return len(server.statuses) > before
 
         assert await written("step 1", None)
@@ -281,6 +291,75 @@ async def test_the_message_shows_at_once_what_is_wrong_and_steps_alone_later(
         assert not await written("step 3; no answer: refused", "CoordinatorUnreachable")
         assert await written("step 4", None)
         assert not await written("step 5", None)
+
+
+class ClaimServer(PlainServer):
+    """It counts how often it is asked for the claim."""
+
+    claims = 0
+
+    async def claim(self, namespace: str, name: str) -> Json:
+        self.claims += 1
+        return await super().claim(namespace, name)
+
+
+async def test_a_round_of_a_job_that_trains_on_reads_neither_its_claim_nor_its_spec_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    status = TrainingJobStatus(phase="Running", observed_generation=4)
+    monkeypatch.setattr(reconcile, "plan", lambda *_: Plan(status, requeue_after=120.0))
+    reads = 0
+    read_job = reconcile.read_job
+
+    def counted(*arguments: Any) -> AnyJob:
+        nonlocal reads
+        reads += 1
+        return read_job(*arguments)
+
+    monkeypatch.setattr(reconcile, "read_job", counted)
+    metadata = {**make_document("")["metadata"], "generation": 4}
+    server = ClaimServer({"metadata": metadata, "spec": make_spec()})
+    async with reconciler_of(server) as reconciler:
+        await reconciler.reconcile(("a", "gpt"))
+        assert (server.claims, reads) == (1, 1)
+        for _ in range(5):
+            await reconciler.reconcile(("a", "gpt"))
+        assert (server.claims, reads) == (1, 2), "once more after the status was written"
+        server.stored["metadata"] = {**server.stored["metadata"], "generation": 5}
+        server.stored = in_next_version(server.stored)
+        await reconciler.reconcile(("a", "gpt"))
+        assert (server.claims, reads) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("phase", "a_second", "pause"),
+    [("Running", 15.0, 30.0), ("Running", 0.02, 50.0), ("Pending", 0.02, 30.0)],
+)
+async def test_many_jobs_that_train_are_looked_at_less_often(
+    phase: Phase, a_second: float, pause: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconcile, "STEADY_ROUNDS_A_SECOND", a_second)
+    status = TrainingJobStatus(phase=phase, observed_generation=1)
+    monkeypatch.setattr(reconcile, "plan", lambda *_: Plan(status, requeue_after=120.0))
+    async with reconciler_of(Server(make_document("first"))) as reconciler:
+        assert await reconciler.reconcile(("a", "gpt")) == pause
+
+
+class ContestedServer(Server):
+    """Somebody changes the job all the time."""
+
+    async def change_status(self, *arguments: Any) -> Json:
+        await super().change_status(*arguments)
+        raise ConflictError("PATCH", "/jobs/gpt/status", 409, "it has changed")
+
+
+async def test_a_status_that_is_refused_is_written_again_at_once_and_then_with_a_back_off() -> None:
+    server = ContestedServer(make_document("first"))
+    async with reconciler_of(server) as reconciler:
+        assert await reconciler.reconcile(("a", "gpt")) == 0.0
+        with pytest.raises(ConflictError):
+            await reconciler.reconcile(("a", "gpt"))
+    assert len(server.statuses) == 2
 
 
 async def test_a_job_that_cannot_be_read_is_named_once_and_read_again_later(
@@ -480,10 +559,7 @@ class BusyServer(PlainServer):
 
     def change(self, spec: Json) -> None:
         """Let the job have this spec, in the next version."""
-        metadata = self.stored["metadata"]
-        version = str(int(metadata["resourceVersion"]) + 1)
-        metadata = {**metadata, "resourceVersion": version}
-        self.stored = {**self.stored, "metadata": metadata, "spec": spec}
+        self.stored = in_next_version({**self.stored, "spec": spec})
 
 
 async def test_the_job_is_asked_for_only_after_a_status_that_was_refused() -> None:

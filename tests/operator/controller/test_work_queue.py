@@ -196,6 +196,28 @@ async def test_what_has_waited_for_long_takes_every_second_turn(
     assert taken == ["changed", "lost 0", "routine", "lost 1", "lost 2"]
 
 
+async def test_a_new_key_that_has_waited_for_long_is_not_starved_by_those_that_have_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(work_queue, "PATIENT_SECONDS", 0.0)
+    queue = make_queue()
+    for key in ("a new", "a newer"):
+        queue.add(key, Urgency.NEW)
+    taken = []
+    for number in range(5):
+        queue.add(f"a begun {number}")
+        taken.append((await queue.take())[0])
+        queue.done(taken[-1])
+    assert taken == ["a new", "a begun 0", "a newer", "a begun 1", "a begun 2"]
+
+
+async def test_a_new_key_waits_for_the_keys_that_have_begun_only_so_long() -> None:
+    queue = make_queue()
+    queue.add("a new", Urgency.NEW)
+    queue.add("a begun")
+    assert (await queue.take())[0] == "a begun"
+
+
 async def test_the_sooner_of_two_times_counts() -> None:
     queue = make_queue()
     queue.add_after("a", 100)

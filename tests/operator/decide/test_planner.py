@@ -617,6 +617,19 @@ def test_a_job_past_its_deadline_fails() -> None:
     assert (condition.status, condition.reason) == ("True", "DeadlineExceeded")
 
 
+def test_the_deadline_of_a_job_that_trains_is_not_slept_through() -> None:
+    simulation = Simulation(spec=make_spec(activeDeadlineSeconds=70))
+    simulation.run_rounds(4)
+    simulation.tick(10)
+    pause = simulation.round().requeue_after
+    assert pause is not None
+    simulation.tick(pause)
+    simulation.round()
+    condition = simulation.status.condition("Failed")
+    assert condition is not None
+    assert condition.status == "True"
+
+
 def test_an_image_that_cannot_be_had_is_named_at_once_and_fails_a_job_that_never_trained() -> None:
     simulation = Simulation()
     simulation.round()

@@ -152,6 +152,22 @@ async def test_after_410_a_list_finds_what_was_missed_and_reports_nothing_else(
     assert (server.lists, server.watched_from[-1]) == (2, "40")
 
 
+async def test_versions_that_are_too_old_again_and_again_are_listed_ever_later(
+    watched: Watched,
+) -> None:
+    """Each list succeeds, and each watch brings an event before it ends."""
+    server = watched.server
+    watched.pauses.clear()
+    for number in range(1, 9):
+        server.version += 2
+        server.send("BOOKMARK", {"metadata": {"resourceVersion": str(server.version - 1)}})
+        server.send("ERROR", {"code": 410})
+        await watched.until(lambda number=number: server.lists > number)  # type: ignore[misc]
+    longest = list_watch.LONGEST_BACKOFF_SECONDS
+    assert watched.pauses[0] <= 0.2
+    assert watched.pauses[-1] >= longest / 2
+
+
 async def test_a_line_that_is_cut_or_cannot_be_read_loses_no_change(watched: Watched) -> None:
     server = watched.server
     server.lines.put_nowait(b'{"type": "MODIFIED", "object": {"metadata": {"na')

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from regroup_operator.api.resource import Key
-from regroup_operator.informer.object_cache import Change, ObjectCache, OutOfOrderError, Seen
+from regroup_operator.informer.object_cache import (
+    Change,
+    HeldBytes,
+    ObjectCache,
+    OutOfOrderError,
+    Seen,
+)
 
 SUBJECTS = (("a", "one"), ("a", "two"))
 KEYS = [("a", f"pod{number}") for number in range(3)]
@@ -33,9 +39,11 @@ def make_seen(name: str = "pod0", version: int = 1, **fields: Any) -> Seen[str]:
     return Seen(**{**given, **fields})
 
 
-def make_cache(*listed: Seen[str], version: int = 10, **bounds: int) -> ObjectCache[str]:
+def make_cache(
+    *listed: Seen[str], version: int = 10, most_bytes: int = 1000, most_of_one: int = 100
+) -> ObjectCache[str]:
     """A cache that has listed these objects."""
-    cache: ObjectCache[str] = ObjectCache(**{"most_bytes": 1000, "most_of_one": 100, **bounds})
+    cache: ObjectCache[str] = ObjectCache(most_bytes, most_of_one)
     cache.replace({seen.key: seen for seen in listed}, version, cache.begin_list())
     return cache
 
@@ -176,6 +184,18 @@ def test_a_namespace_that_has_filled_memory_leaves_room_for_another() -> None:
     for number in range(20):
         cache.apply(make_seen(version=11 + number, key=("b", f"pod{number}"), subject=("b", "one")))
     assert all(seen.value for seen in cache.of(("b", "one")))
+
+
+def test_caches_that_share_a_bound_keep_as_much_together_as_one_alone() -> None:
+    held = HeldBytes()
+    first, other = (ObjectCache[str](1000, 100, held) for _ in range(2))
+    for number in range(60):
+        first.note(make_seen(f"pod{number}", key=("a", f"pod{number}")))
+    assert (first.size, other.size) == (500, 500), "it leaves as much as it takes"
+    other.note(make_seen(key=("b", "pod0"), subject=("b", "one")))
+    assert all(seen.value for seen in other.of(("b", "one")))
+    first.replace({}, 100, first.begin_list())
+    assert other.size == 10
 
 
 def test_an_object_that_becomes_unreadable_is_known_without_its_value() -> None:

@@ -5,9 +5,10 @@ two never may act at once, and in the end one does.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -15,12 +16,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from regroup_operator.leadership.candidacy import (
     ACT_SECONDS,
     LEASE_SECONDS,
+    LONGEST_SECONDS,
+    MOST_TRANSITIONS,
     Candidacy,
     Lease,
     read_lease,
 )
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MOST = 2**31 - 1
+"""The largest int32."""
 RATES = (0.9, 1.0, 1.1)
 """Seconds of a clock in a second."""
 
@@ -46,8 +51,55 @@ def test_a_lease_is_taken_when_it_has_not_changed_for_its_time() -> None:
     assert not standby.may_write(100.0 + LEASE_SECONDS - 0.1)
     standby = standby.seen(held("a"), 110.0)
     assert standby.may_write(100.0 + LEASE_SECONDS)
-    standby = standby.seen(held("a", version="2"), 114.0)
+    standby = standby.seen(held("a", version="2", renewed="later"), 114.0)
     assert not standby.may_write(114.0 + LEASE_SECONDS - 0.1)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        None,
+        {},
+        {"holderIdentity": None, "leaseDurationSeconds": None, "renewTime": None},
+        {"holderIdentity": "", "leaseDurationSeconds": MOST, "leaseTransitions": MOST},
+        {"holderIdentity": "x"},
+        {"holderIdentity": "x", "renewTime": "2999-01-01T00:00:00.000000Z"},
+        {"holderIdentity": "x", "renewTime": "yesterday", "acquireTime": "never"},
+        {"holderIdentity": "x", "leaseDurationSeconds": 0},
+        {"holderIdentity": "x", "leaseDurationSeconds": -5, "leaseTransitions": -5},
+        {"holderIdentity": "x", "leaseDurationSeconds": MOST, "leaseTransitions": MOST},
+    ],
+    ids=str,
+)
+def test_whatever_a_lease_says_it_is_taken_and_renewed_after_a_minute_without_renewal(
+    spec: Any,
+) -> None:
+    replica, now = Candidacy("b"), 0.0
+    metadata = {"uid": "u", "resourceVersion": "0"}
+    for version in range(1, 70):  # somebody writes a label each second
+        now, metadata["resourceVersion"] = float(version), str(version)
+        replica = replica.seen(read_lease({"metadata": metadata, "spec": spec}), now)
+        if replica.may_write(now):
+            break
+    assert replica.may_write(now)
+    assert now <= 1.0 + LONGEST_SECONDS
+    for _ in range(3):
+        written = replica.spec(NOON)
+        assert 0 <= written["leaseTransitions"] <= MOST_TRANSITIONS
+        replica = replica.wrote(read_lease({"metadata": metadata, "spec": written}), now)
+    assert replica.leads(now)
+
+
+@pytest.mark.parametrize("seconds", [0, -3600, 1e-6])
+def test_others_see_each_renewal_whatever_the_wall_clock_shows(seconds: float) -> None:
+    leader, seen = Candidacy("a"), set()
+    for number in range(5):
+        leader = leader.seen(None, 0.0) if not number else leader
+        written = leader.spec(NOON + number * timedelta(seconds=seconds))
+        metadata = {"uid": "u", "resourceVersion": str(number)}
+        leader = leader.wrote(read_lease({"metadata": metadata, "spec": written}), 1.0)
+        seen.add(written["renewTime"])
+    assert len(seen) == 5
 
 
 def test_another_release_may_hold_the_lease_for_longer_but_not_for_less() -> None:

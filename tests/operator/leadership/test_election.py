@@ -14,7 +14,7 @@ import pytest
 from regroup_operator.errors import ClusterError
 from regroup_operator.informer.api_connection import ApiConnection
 from regroup_operator.leadership import election
-from regroup_operator.leadership.candidacy import ACT_SECONDS, LEASE_SECONDS
+from regroup_operator.leadership.candidacy import ACT_SECONDS, LEASE_SECONDS, Lease
 from regroup_operator.leadership.election import Election, elapsed_seconds, new_identity
 from regroup_operator.leadership.lease_requests import LeaseRequests
 from tests.support.fake_cluster_api import FakeClusterApi
@@ -172,6 +172,40 @@ async def test_a_deleted_lease_is_made_again_by_its_holder(
     holding = asyncio.create_task(replica.election.hold())
     await until(lambda: bool(api.all("leases")))
     holding.cancel()
+    assert spec(api)["holderIdentity"] == "a"
+
+
+async def test_a_slow_api_server_elects_a_leader_all_the_same(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(election, "REQUEST_SECONDS", 0.5)
+
+    async def read(_: LeaseRequests) -> None:
+        await asyncio.sleep(0.35)
+
+    async def write(_: LeaseRequests, _present: Any, _spec: Any) -> Lease:
+        await asyncio.sleep(0.35)
+        return Lease("u", "1", "a")
+
+    monkeypatch.setattr(LeaseRequests, "read", read)
+    monkeypatch.setattr(LeaseRequests, "write", write)
+    await asyncio.wait_for(replica.election.win(), DEADLINE_SECONDS)
+    assert replica.election.seconds_left() == ACT_SECONDS
+
+
+async def test_an_answer_that_is_no_lease_ends_no_replica(
+    api: FakeClusterApi, replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd_ones = ({}, {"metadata": None}, {"metadata": {"uid": "u"}}, {"metadata": {}, "spec": 1})
+    answers = iter(odd_ones)
+    request = ApiConnection.request
+
+    async def odd(self: ApiConnection, *arguments: Any, **more: Any) -> Any:
+        answer = next(answers, None)
+        return await request(self, *arguments, **more) if answer is None else answer
+
+    monkeypatch.setattr(ApiConnection, "request", odd)
+    await asyncio.wait_for(replica.election.win(), DEADLINE_SECONDS)
     assert spec(api)["holderIdentity"] == "a"
 
 
