@@ -16,6 +16,7 @@ import asyncio
 import functools
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakValueDictionary
 
@@ -82,6 +83,8 @@ class Coordinators:
         self._requests = Requests(session, guard)
         self._on_news = on_news
         self._followers: dict[Key, FollowedCoordinator] = {}
+        self._followed: Counter[str] = Counter()
+        """Namespace -> how many of them are its."""
         self._breaker = OutageBreaker()
         self._clock = HearingClock()
         """Of answers, and of silence."""
@@ -109,6 +112,7 @@ class Coordinators:
             follower = self._followers[key] = FollowedCoordinator(
                 target, heard_last=self._clock.now()
             )
+            self._followed[key[0]] += 1
             where = f"{key[0]}/{key[1]}"
             follower.tasks = [
                 asyncio.create_task(self._follow(key, follower), name=f"follow {where}"),
@@ -124,7 +128,10 @@ class Coordinators:
     def forget(self, key: Key) -> None:
         """Stop following."""
         follower = self._followers.pop(key, None)
-        for task in follower.tasks if follower is not None else ():
+        if follower is None:
+            return
+        self._followed -= Counter([key[0]])  # without namespaces that have none left
+        for task in follower.tasks:
             task.cancel()
 
     def view(self, key: Key, term: int, running: Iterable[str]) -> CoordinatorView:
@@ -134,7 +141,7 @@ class Coordinators:
         follower = self._followers.get(key)
         if follower is None or follower.target.term != term:
             return CoordinatorView()
-        outage = self._breaker.is_open(time.monotonic())
+        outage = self._breaker.is_open(key[0], time.monotonic())
         return follower.view(running, self._clock.now(), outage=outage)
 
     def close(self) -> None:
@@ -224,7 +231,7 @@ class Coordinators:
 
     def _failed(self, key: Key, follower: FollowedCoordinator, error: CoordinatorError) -> None:
         if isinstance(error, NoAnswerError):
-            self._breaker.note_failure(key, len(self._followers), time.monotonic())
+            self._breaker.note_failure(key, self._followed, time.monotonic())
         if follower.failed(error, self._clock.now()):
             self._on_news(key)
 
@@ -234,7 +241,7 @@ class Coordinators:
         """
         while True:
             await follower.is_silent.wait()
-            if not self._breaker.is_open(time.monotonic()):
+            if not self._breaker.is_open(key[0], time.monotonic()):
                 ask = functools.partial(self._ask_agent, follower.target.token)
                 await follower.survey.take_turn(ask, self._questions)
                 if is_evidence(follower.survey.contacts()):

@@ -409,10 +409,13 @@ class Reconciler:
 
     def _requeue_after(self, job: AnyJob, decided: Plan) -> float | None:
         """A refused action is tried again after its pause, also where the plan wants to go on at
-        once. Progress is written when it is due.
+        once. So is a refused event. Progress is written when it is due.
         """
-        due = self._refusals[job.key].due(time.monotonic())
         pause = decided.requeue_after
+        event_due = self._event_limit.due(job.key)
+        if event_due is not None:
+            pause = event_due if pause is None else min(pause, event_due)
+        due = self._refusals[job.key].due(time.monotonic())
         if due is not None:
             pause = min(due, pause or due)
         if pause and decided.follow:
@@ -443,14 +446,21 @@ class Reconciler:
         return await self._emit_named(key, uid, name, event)
 
     async def _emit_named(self, key: Key, uid: str, name: str, event: Event) -> bool:
-        """Emit an event that is new. One above the limit is left out, which the result says; what a
-        coordinator or the status still lists is emitted when its turn comes.
+        """Emit an event that is new. One above the limit, or that is refused, is left out, which
+        the result says; what a coordinator or the status still lists is emitted when its turn
+        comes.
         """
         if name in self._emitted:
             return True
         if not self._event_limit.allows(key):
             return False
-        await self._cluster.create_event(_event(key, uid, event, name))
+        try:
+            await self._cluster.create_event(_event(key, uid, event, name))
+        except ClusterError as error:  # a quota, for instance: the job does without
+            self._event_limit.note(key, refused=True)
+            log.warning("%s/%s: cannot make an event: %s", *key, error)
+            return False
+        self._event_limit.note(key, refused=False)
         self._emitted.add(name)
         return True
 
