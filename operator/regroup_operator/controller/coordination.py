@@ -44,7 +44,12 @@ from regroup_operator.controller.followed_coordinator import (
 from regroup_operator.controller.hearing_clock import HearingClock
 from regroup_operator.controller.outage_breaker import OutageBreaker
 from regroup_operator.decide.coordinator_evidence import is_evidence
-from regroup_operator.errors import CoordinatorError, NoAnswerError, NoWatchError
+from regroup_operator.errors import (
+    CoordinatorError,
+    CostlyAnswerError,
+    NoAnswerError,
+    NoWatchError,
+)
 from regroup_operator.informer.write_guard import Guard, unguarded
 from regroup_operator.observe.coordinator_answer import most_bytes, read_answer
 from regroup_operator.observe.observed import CoordinatorView
@@ -63,6 +68,8 @@ busy.
 """
 FAILURE_PAUSE_SECONDS = 1.0
 """The least pause after a request without an answer; half of it after the end of a watch."""
+COSTLY_PAUSE_SECONDS = 30.0
+"""The least pause after an answer that it takes too much time to read."""
 ANSWERS_A_SECOND = 400.0
 """Of all jobs together. An answer costs about a millisecond of the operator's one thread."""
 _COST = (1e-3, 20e-6)
@@ -167,16 +174,16 @@ class Coordinators:
 
     async def _follow(self, key: Key, follower: FollowedCoordinator) -> None:
         while follower.has_watch:
+            least = FAILURE_PAUSE_SECONDS
             try:
                 await self._watch(key, follower)
             except NoWatchError:
                 follower.has_watch = False
                 break
             except CoordinatorError as error:
-                self._failed(key, follower, error)
+                least = self._failed(key, follower, error)
             # Outside of `except`: the error would keep what was decoded of a large answer.
-            pause = self._pause(FAILURE_PAUSE_SECONDS, follower)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            await asyncio.sleep(self._pause(least, follower) * random.uniform(0.5, 1.0))
         await self._poll(key, follower)
 
     async def _watch(self, key: Key, follower: FollowedCoordinator) -> None:
@@ -206,8 +213,7 @@ class Coordinators:
             try:
                 self._answered(key, follower, await self._status(key, follower, after))
             except CoordinatorError as error:
-                self._failed(key, follower, error)
-                pause = FAILURE_PAUSE_SECONDS
+                pause = self._failed(key, follower, error)
             await asyncio.sleep(self._pause(pause, follower))
 
     def _pause(self, least: float, follower: FollowedCoordinator) -> float:
@@ -229,11 +235,14 @@ class Coordinators:
         if news:
             self._on_news(key)
 
-    def _failed(self, key: Key, follower: FollowedCoordinator, error: CoordinatorError) -> None:
+    def _failed(self, key: Key, follower: FollowedCoordinator, error: CoordinatorError) -> float:
+        """Take over that there was no status. Returns the least pause before the next try."""
         if isinstance(error, NoAnswerError):
             self._breaker.note_failure(key, self._followed, time.monotonic())
         if follower.failed(error, self._clock.now()):
             self._on_news(key)
+        is_costly = isinstance(error, CostlyAnswerError)
+        return COSTLY_PAUSE_SECONDS if is_costly else FAILURE_PAUSE_SECONDS
 
     async def _survey(self, key: Key, follower: FollowedCoordinator) -> None:
         """Ask agents while the coordinator does not answer. That one has not heard it either is
