@@ -248,7 +248,8 @@ class Reconciler:
         claim = found[3]
         refusals = self._refusals.get(job.key, Refusals())
         reason, error = self._problem(job, refusals)
-        self._nodes.expect(job.key, {pod.node for pod in pods if pod.node})
+        nodes = {pod.node for pod in pods if pod.node}
+        self._nodes.expect(job.key, nodes)
         return Observed(
             pods=pods,
             service=read_service(service) if service else None,
@@ -264,6 +265,7 @@ class Reconciler:
                 _pointed_to(pods, view.failures > 0, set(view.lost_seconds)),
                 job.status.suspected_nodes,
             ),
+            unknown_nodes=self._nodes.unknown(nodes),
             coordinator=view,
             mount_failures=await self._mount_failures(job, pods),
             images=self._images(job),
@@ -523,18 +525,15 @@ def _makes_claim(job: AnyJob) -> bool:
     return storage is not None and storage.volume_claim_template is not None
 
 
-def _pointed_to(pods: tuple[Pod, ...], coordinator_fails: bool, lost: set[str]) -> set[str]:
-    """The nodes to read. Nodes are not polled: only those that something points to are read."""
-    return {
-        pod.node
-        for pod in pods
-        if pod.node
-        and (
-            pod.terminating
-            or pod.uid in lost
-            or (coordinator_fails and pod.role == names.COORDINATOR)
-        )
-    }
+def _pointed_to(pods: tuple[Pod, ...], coordinator_fails: bool, lost: set[str]) -> list[str]:
+    """The nodes to read, that of the coordinator first. Nodes are not polled: only those that
+    something points to are read.
+    """
+    suspicious = [
+        pod for pod in pods if pod.uid in lost or (pod.terminating and not pod.is_forced)
+    ]
+    leading = [pod for pod in pods if coordinator_fails and pod.role == names.COORDINATOR]
+    return [pod.node for pod in (*leading, *suspicious) if pod.node]
 
 
 def _now() -> datetime:
