@@ -62,5 +62,9 @@ class NoAnswerError(CoordinatorError):
     """Nothing answers: no connection, or no answer in time."""
 
 
+class CostlyAnswerError(CoordinatorError):
+    """Reading an answer takes too much of the operator's one thread."""
+
+
 class NoWatchError(CoordinatorError):
     """The coordinator is of a release that serves no watch."""

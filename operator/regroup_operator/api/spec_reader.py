@@ -5,7 +5,7 @@ Pure.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -25,6 +25,11 @@ MOST_LEVELS = 50
 recursive, and `observe.bounded_json` cuts objects off below this.
 """
 
+MOST_VALUES, MOST_CHARACTERS = 10_000, 256 * 1024
+"""Of a spec. The API server takes 1.5 MB, and each round of a job reads its spec: with 400,000
+values that takes seconds of the operator's one thread. A spec of a hundred sidecars has 3,000.
+"""
+
 
 def parse_spec(document: Mapping[str, Any]) -> TrainingJobSpec:
     """Read a spec (camelCase, as in YAML). Raises InvalidSpecError, which names every wrong
@@ -36,12 +41,39 @@ def parse_spec(document: Mapping[str, Any]) -> TrainingJobSpec:
                 f"spec.{shorten(str(field))}: more than {MOST_LEVELS} objects and lists lie in one "
                 "another: no pod needs that: write a flat one"
             )
+    if problem := _excess(document):
+        raise InvalidSpecError(problem)
     try:
         return TrainingJobSpec.model_validate(document)
     except ValidationError as error:
         raise InvalidSpecError(
             "; ".join(_explain(problem) for problem in error.errors(include_url=False)[:5])
         ) from error
+
+
+def _excess(document: Mapping[str, Any]) -> str:
+    """Which bound of its size a spec exceeds; empty when it exceeds none. Looks no further than to
+    the bounds, and is not recursive.
+    """
+    values, characters, waiting = 0, 0, list[Any]([document])
+    while waiting:
+        part = waiting.pop()
+        inner = _parts(part) if isinstance(part, Mapping | list) else ()
+        waiting += inner
+        values += len(inner)
+        keys = map(str, part) if isinstance(part, Mapping) else ()
+        characters += len(part) if isinstance(part, str) else sum(map(len, keys))
+        if values > MOST_VALUES:
+            return (
+                f"spec: has more than {MOST_VALUES} values, and no pod needs that: put long lists "
+                "into a file or a ConfigMap"
+            )
+        if characters > MOST_CHARACTERS:
+            return (
+                f"spec: has more than {MOST_CHARACTERS} characters: put long texts into a file or "
+                "a ConfigMap"
+            )
+    return ""
 
 
 def _is_deep(value: Any, levels: int) -> bool:
@@ -56,7 +88,7 @@ def _holders(values: Iterable[Any]) -> list[Any]:
     return [value for value in values if isinstance(value, Mapping | list)]
 
 
-def _parts(holder: Mapping[str, Any] | list[Any]) -> Iterable[Any]:
+def _parts(holder: Mapping[str, Any] | list[Any]) -> Collection[Any]:
     return holder.values() if isinstance(holder, Mapping) else holder
 
 

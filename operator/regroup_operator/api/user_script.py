@@ -10,6 +10,7 @@ file, so that one file serves both.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Mapping
@@ -106,9 +107,7 @@ def _split(words: list[str]) -> tuple[str, list[str], LaunchFlags]:
 
 def _without_idle_flags(words: list[str]) -> list[str]:
     """What follows Python, with `-m` as a word of its own: Python also reads -mname and -um."""
-    rest = words
-    while rest and _IDLE_FLAGS.fullmatch(rest[0]):
-        rest = rest[1:]
+    rest = list(itertools.dropwhile(_IDLE_FLAGS.fullmatch, words))
     found = _MODULE_FLAG.fullmatch(rest[0]) if rest else None
     if found is None:
         return rest

@@ -16,6 +16,7 @@ import asyncio
 import functools
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from weakref import WeakValueDictionary
 
@@ -43,7 +44,12 @@ from regroup_operator.controller.followed_coordinator import (
 from regroup_operator.controller.hearing_clock import HearingClock
 from regroup_operator.controller.outage_breaker import OutageBreaker
 from regroup_operator.decide.coordinator_evidence import is_evidence
-from regroup_operator.errors import CoordinatorError, NoAnswerError, NoWatchError
+from regroup_operator.errors import (
+    CoordinatorError,
+    CostlyAnswerError,
+    NoAnswerError,
+    NoWatchError,
+)
 from regroup_operator.informer.write_guard import Guard, unguarded
 from regroup_operator.observe.coordinator_answer import most_bytes, read_answer
 from regroup_operator.observe.observed import CoordinatorView
@@ -62,6 +68,8 @@ busy.
 """
 FAILURE_PAUSE_SECONDS = 1.0
 """The least pause after a request without an answer; half of it after the end of a watch."""
+COSTLY_PAUSE_SECONDS = 30.0
+"""The least pause after an answer that it takes too much time to read."""
 ANSWERS_A_SECOND = 400.0
 """Of all jobs together. An answer costs about a millisecond of the operator's one thread."""
 _COST = (1e-3, 20e-6)
@@ -82,6 +90,8 @@ class Coordinators:
         self._requests = Requests(session, guard)
         self._on_news = on_news
         self._followers: dict[Key, FollowedCoordinator] = {}
+        self._followed: Counter[str] = Counter()
+        """Namespace -> how many of them are its."""
         self._breaker = OutageBreaker()
         self._clock = HearingClock()
         """Of answers, and of silence."""
@@ -109,6 +119,7 @@ class Coordinators:
             follower = self._followers[key] = FollowedCoordinator(
                 target, heard_last=self._clock.now()
             )
+            self._followed[key[0]] += 1
             where = f"{key[0]}/{key[1]}"
             follower.tasks = [
                 asyncio.create_task(self._follow(key, follower), name=f"follow {where}"),
@@ -124,7 +135,10 @@ class Coordinators:
     def forget(self, key: Key) -> None:
         """Stop following."""
         follower = self._followers.pop(key, None)
-        for task in follower.tasks if follower is not None else ():
+        if follower is None:
+            return
+        self._followed -= Counter([key[0]])  # without namespaces that have none left
+        for task in follower.tasks:
             task.cancel()
 
     def view(self, key: Key, term: int, running: Iterable[str]) -> CoordinatorView:
@@ -134,7 +148,7 @@ class Coordinators:
         follower = self._followers.get(key)
         if follower is None or follower.target.term != term:
             return CoordinatorView()
-        outage = self._breaker.is_open(time.monotonic())
+        outage = self._breaker.is_open(key[0], time.monotonic())
         return follower.view(running, self._clock.now(), outage=outage)
 
     def close(self) -> None:
@@ -160,16 +174,16 @@ class Coordinators:
 
     async def _follow(self, key: Key, follower: FollowedCoordinator) -> None:
         while follower.has_watch:
+            least = FAILURE_PAUSE_SECONDS
             try:
                 await self._watch(key, follower)
             except NoWatchError:
                 follower.has_watch = False
                 break
             except CoordinatorError as error:
-                self._failed(key, follower, error)
+                least = self._failed(key, follower, error)
             # Outside of `except`: the error would keep what was decoded of a large answer.
-            pause = self._pause(FAILURE_PAUSE_SECONDS, follower)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            await asyncio.sleep(self._pause(least, follower) * random.uniform(0.5, 1.0))
         await self._poll(key, follower)
 
     async def _watch(self, key: Key, follower: FollowedCoordinator) -> None:
@@ -199,8 +213,7 @@ class Coordinators:
             try:
                 self._answered(key, follower, await self._status(key, follower, after))
             except CoordinatorError as error:
-                self._failed(key, follower, error)
-                pause = FAILURE_PAUSE_SECONDS
+                pause = self._failed(key, follower, error)
             await asyncio.sleep(self._pause(pause, follower))
 
     def _pause(self, least: float, follower: FollowedCoordinator) -> float:
@@ -222,11 +235,14 @@ class Coordinators:
         if news:
             self._on_news(key)
 
-    def _failed(self, key: Key, follower: FollowedCoordinator, error: CoordinatorError) -> None:
+    def _failed(self, key: Key, follower: FollowedCoordinator, error: CoordinatorError) -> float:
+        """Take over that there was no status. Returns the least pause before the next try."""
         if isinstance(error, NoAnswerError):
-            self._breaker.note_failure(key, len(self._followers), time.monotonic())
+            self._breaker.note_failure(key, self._followed, time.monotonic())
         if follower.failed(error, self._clock.now()):
             self._on_news(key)
+        is_costly = isinstance(error, CostlyAnswerError)
+        return COSTLY_PAUSE_SECONDS if is_costly else FAILURE_PAUSE_SECONDS
 
     async def _survey(self, key: Key, follower: FollowedCoordinator) -> None:
         """Ask agents while the coordinator does not answer. That one has not heard it either is
@@ -234,7 +250,7 @@ class Coordinators:
         """
         while True:
             await follower.is_silent.wait()
-            if not self._breaker.is_open(time.monotonic()):
+            if not self._breaker.is_open(key[0], time.monotonic()):
                 ask = functools.partial(self._ask_agent, follower.target.token)
                 await follower.survey.take_turn(ask, self._questions)
                 if is_evidence(follower.survey.contacts()):

@@ -12,7 +12,13 @@ from http import HTTPStatus
 
 import aiohttp
 
-from regroup_operator.errors import CoordinatorError, NoAnswerError, NoWatchError
+from regroup_operator.controller.metered_answers import MeteredConnector, TooCostlyError
+from regroup_operator.errors import (
+    CoordinatorError,
+    CostlyAnswerError,
+    NoAnswerError,
+    NoWatchError,
+)
 from regroup_operator.informer.write_guard import Guard, checks, guarded, unguarded
 from regroup_trainer.protocol.job_status import WATCH_LINE_BYTES
 from regroup_trainer.protocol.message import printable
@@ -25,6 +31,8 @@ LATE_SECONDS = 2.1
 """How late a line of a watch may come. With the second between two lines this is a little more than
 UNHEARD_SECONDS: a coordinator is silent as soon as its watch is.
 """
+BEGIN_SECONDS = WAIT_SECONDS + TIMEOUT_SECONDS
+"""Until the status and the headers of an answer are there."""
 LARGE_BYTES = 256 * 1024
 """Of an answer. What is longer is read when no other such answer of its namespace is."""
 TURN_PATIENCE_SECONDS = 1.0
@@ -33,15 +41,21 @@ TURN_PATIENCE_SECONDS = 1.0
 Read = Callable[[aiohttp.ClientResponse], Awaitable[bytearray]]
 """Reads a body. Raises CoordinatorError."""
 
-_REQUEST = aiohttp.ClientTimeout(total=WAIT_SECONDS + TIMEOUT_SECONDS, sock_connect=TIMEOUT_SECONDS)
+_REQUEST = aiohttp.ClientTimeout(total=BEGIN_SECONDS, sock_connect=TIMEOUT_SECONDS)
 
 
 def open_session(guard: Guard = unguarded) -> aiohttp.ClientSession:
     """For Requests with that guard, which does not close it. It has as many connections as there
-    are jobs: a request that waits for another one's connection looks unanswered.
+    are jobs: a request that waits for another one's connection looks unanswered. Nothing is
+    decompressed: a bound of what arrives would be none.
     """
-    connector = aiohttp.TCPConnector(limit=0)
-    return aiohttp.ClientSession(connector=connector, trace_configs=checks(guard))
+    return aiohttp.ClientSession(
+        connector=MeteredConnector(),
+        trace_configs=checks(guard),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"Accept-Encoding": "identity"},
+        auto_decompress=False,
+    )
 
 
 class Requests:
@@ -88,18 +102,27 @@ class Requests:
         timeout: aiohttp.ClientTimeout,
         body: str | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An error of the connection is a NoAnswerError, then and later."""
+        """An error of the connection is a NoAnswerError, then and later.
+
+        The answer itself must begin in time. Interim ones (1xx) begin none, and each of them would
+        begin the time between two reads anew.
+        """
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         try:
-            async with self._session.request(
-                method,
-                url,
-                data=body,
-                headers=headers,
-                allow_redirects=False,
-                **guarded(method, self._guard, timeout),
-            ) as answer:
+            async with asyncio.timeout(BEGIN_SECONDS):
+                answer = await self._session.request(
+                    method,
+                    url,
+                    data=body,
+                    headers=headers,
+                    allow_redirects=False,
+                    **guarded(method, self._guard, timeout),
+                )
+            async with answer:
                 yield answer
+        except TooCostlyError as error:
+            where = url.partition("?")[0]
+            raise CostlyAnswerError(f"{where}: {error}") from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             where = url.partition("?")[0]
             raise NoAnswerError(f"{where}: {why_no_answer(error)}") from error

@@ -1,4 +1,6 @@
-"""Limits the Events about one job: what a coordinator says may change with every step."""
+"""Limits the Events about one job: what a coordinator says may change with every step, and a quota
+of the namespace may refuse all of them.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from regroup_operator.api.resource import Key
+from regroup_trainer.protocol.backoff import backoff_seconds
 
 BURST = 50
 """Events of a job at once: all that a coordinator keeps."""
 SECONDS_EACH = 6.0
 """After a burst, one more comes in so many seconds."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 60.0
+"""After the API server has refused one, and after many in a row."""
 
 
 @dataclass
 class _Bucket:
     left: float
     filled: float
+    refusals: int = 0
+    """In a row."""
+    until: float = 0.0
+    """When the next one may be tried after a refusal; 0: at once."""
 
 
 class EventLimit:
@@ -33,10 +42,23 @@ class EventLimit:
         bucket = self._buckets.setdefault(key, _Bucket(BURST, now))
         bucket.left = min(BURST, bucket.left + (now - bucket.filled) / SECONDS_EACH)
         bucket.filled = now
-        if bucket.left < 1:
+        if bucket.left < 1 or now < bucket.until:
             return False
         bucket.left -= 1
         return True
+
+    def note(self, key: Key, *, refused: bool) -> None:
+        """What became of an Event that was allowed. After a refusal none is, for a while."""
+        bucket = self._buckets[key]
+        bucket.refusals = bucket.refusals + 1 if refused else 0
+        # One more than there were: it also waits after the first refusal.
+        pause = backoff_seconds(bucket.refusals + 1, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        bucket.until = self._clock() + pause if refused else 0.0
+
+    def due(self, key: Key) -> float | None:
+        """Seconds until a refused Event may be tried again; None where none was."""
+        bucket = self._buckets.get(key)
+        return max(0.0, bucket.until - self._clock()) if bucket and bucket.refusals else None
 
     def forget(self, key: Key) -> None:
         """The job is gone."""

@@ -17,11 +17,16 @@ from dataclasses import dataclass
 from regroup_operator.api.resource import Key, Object
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.informer.object_cache import ObjectCache
+from regroup_operator.informer.resource_version import NEVER
 from regroup_operator.observe.kubernetes_objects import read_node
 from regroup_operator.observe.observed import Node, NodeState
 
 LEASE_GAP_SECONDS = 6.0
 """A lease counts as unchanged only for the time in which it was read at least this often."""
+MOST_UNKNOWN = 16
+"""Nodes that memory lacks, and that are asked for at a look. Whoever may create pods may name nodes
+that never were.
+"""
 _NODE_BYTES = 512
 
 
@@ -70,6 +75,13 @@ class NodeWatch:
         self._jobs[key] = nodes
         self._drop_gone(left)
 
+    def unknown(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of these nodes that memory has never shown; none while it cannot say."""
+        states = self._states
+        if states is None or states.version == NEVER:
+            return frozenset()
+        return frozenset(n for n in names if not states.get(("", n)) and n not in self._gone)
+
     def forget(self, key: Key) -> None:
         """The job is gone."""
         self._traces.pop(key, None)
@@ -114,7 +126,8 @@ class NodeWatch:
         self, key: Key, names: Iterable[str], suspects: Collection[str]
     ) -> dict[str, Node]:
         """These nodes, for a job, its suspects, and those of its nodes that the watch reported as
-        not Ready. Empty when the operator may not read nodes.
+        not Ready. Empty when the operator may not read nodes. Of those that memory lacks, the first
+        MOST_UNKNOWN.
 
         A new suspicion needs new evidence: observations from before it do not show whether the node
         has recovered.
@@ -122,7 +135,10 @@ class NodeWatch:
         if self._states is None:
             return {}
         own = self._not_ready.keys() & self._jobs.get(key, set())
-        wanted = sorted({*names, *suspects, *own})
+        wanted = tuple(dict.fromkeys((*names, *suspects, *own)))
+        unknown = self.unknown(wanted)
+        left_out = {*[name for name in wanted if name in unknown][MOST_UNKNOWN:]}
+        wanted = tuple(name for name in wanted if name not in left_out)
         former = self._traces.get(key, {})
         self._traces[key] = {
             name: former[name]
@@ -140,7 +156,8 @@ class NodeWatch:
         return read_node(document) if document else None
 
     async def _look_at(self, key: Key, name: str, suspected: bool) -> Node:
-        state, lease = await asyncio.gather(self._state(name), self._cluster.node_lease(name))
+        state = await self._state(name)
+        lease = await self._cluster.node_lease(name) if state else None
         now = self._clock()
         renewal = lease["spec"].get("renewTime") if lease else None
         trace = self._traces[key].setdefault(name, _Trace(renewal, now, now, suspected))

@@ -1,13 +1,21 @@
 """Notices that many coordinators stop answering at once. Then the fault is likely the operator's or
 the network's, and agents reached over that network are no witnesses. The caller gives the time.
+
+Coordinators run what tenants want, so one namespace must not switch off the evidence of another by
+coordinators that fail on purpose. An outage of the operator's own hits more than one namespace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections import Counter
+from collections.abc import Mapping
+
+from regroup_operator.api.resource import Key
 
 FEWEST_COORDINATORS = 10
 """Below so many, nothing can be concluded from how many fail."""
+FEWEST_FAILURES = 2
+"""One failure beside those of another namespace may be a coincidence."""
 TOO_MANY = 0.2
 """More than this part of the coordinators is no coincidence."""
 TOGETHER_SECONDS = 10.0
@@ -17,23 +25,52 @@ OPEN_SECONDS = 60.0
 
 
 class OutageBreaker:
-    """Open while too many coordinators fail together, and for a minute after that."""
+    """Open while too many coordinators fail together, and for a minute after that: for all
+    namespaces where the one that has the most failures is not needed to say so; else for those
+    alone in which too many fail.
+    """
 
     def __init__(self) -> None:
-        self._failed: dict[Hashable, float] = {}
-        """Coordinator -> when it last failed to answer; the oldest first."""
-        self._open_until = float("-inf")
+        self._failed: dict[Key, float] = {}
+        """Job -> when its coordinator last failed to answer; the oldest first."""
+        self._counts: Counter[str] = Counter()
+        """Namespace -> how many of them are its."""
+        self._open_until: dict[str, float] = {}
+        """Of namespaces."""
 
-    def note_failure(self, key: Hashable, followed: int, now: float) -> None:
-        """The coordinator of this job did not answer. `followed`: how many are followed."""
-        self._failed.pop(key, None)
+    def note_failure(self, key: Key, followed: Mapping[str, int], now: float) -> None:
+        """The coordinator of this job did not answer. `followed`: how many coordinators of each
+        namespace are followed.
+        """
+        self._forget(key)
         self._failed[key] = now
+        self._counts[key[0]] += 1
         since = now - TOGETHER_SECONDS
         while self._failed[oldest := next(iter(self._failed))] < since:  # never the newest
-            del self._failed[oldest]
-        if followed >= FEWEST_COORDINATORS and len(self._failed) > TOO_MANY * followed:
-            self._open_until = now + OPEN_SECONDS
+            self._forget(oldest)
+        everywhere = sum(followed.values())
+        if everywhere >= FEWEST_COORDINATORS and len(self._failed) > TOO_MANY * everywhere:
+            self._open(followed, everywhere, now)
 
-    def is_open(self, now: float) -> bool:
-        """Whether only the evidence of pods and nodes counts."""
-        return now < self._open_until
+    def _forget(self, key: Key) -> None:
+        if self._failed.pop(key, None) is not None:
+            self._counts -= Counter([key[0]])  # without namespaces that have none left
+
+    def _open(self, followed: Mapping[str, int], everywhere: int, now: float) -> None:
+        worst, most = self._counts.most_common(1)[0]
+        rest = everywhere - followed.get(worst, 0)
+        is_general = _are_too_many(len(self._failed) - most, rest)
+        until = now + OPEN_SECONDS
+        self._open_until = {name: at for name, at in self._open_until.items() if at > now} | {
+            name: until
+            for name, count in followed.items()
+            if is_general or _are_too_many(self._counts[name], count)
+        }
+
+    def is_open(self, namespace: str, now: float) -> bool:
+        """Whether only the evidence of pods and nodes counts for the coordinators there."""
+        return now < self._open_until.get(namespace, now)
+
+
+def _are_too_many(failed: int, followed: int) -> bool:
+    return failed >= FEWEST_FAILURES and failed > TOO_MANY * followed

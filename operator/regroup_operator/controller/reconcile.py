@@ -276,7 +276,8 @@ class Reconciler:
         claim = found[3]
         refusals = self._refusals.get(job.key, Refusals())
         reason, error = self._problem(job, refusals)
-        self._nodes.expect(job.key, {pod.node for pod in pods if pod.node})
+        nodes = {pod.node for pod in pods if pod.node}
+        self._nodes.expect(job.key, nodes)
         return Observed(
             pods=pods,
             service=read_service(service) if service else None,
@@ -292,6 +293,7 @@ class Reconciler:
                 _pointed_to(pods, view.failures > 0, set(view.lost_seconds)),
                 job.status.suspected_nodes,
             ),
+            unknown_nodes=self._nodes.unknown(nodes),
             coordinator=view,
             mount_failures=await self._mount_failures(job, pods),
             images=self._images(job),
@@ -444,10 +446,13 @@ class Reconciler:
 
     def _requeue_after(self, job: AnyJob, decided: Plan) -> float | None:
         """A refused action is tried again after its pause, also where the plan wants to go on at
-        once. Progress is written when it is due.
+        once. So is a refused event. Progress is written when it is due.
         """
-        due = self._refusals[job.key].due(time.monotonic())
         pause = decided.requeue_after
+        event_due = self._event_limit.due(job.key)
+        if event_due is not None:
+            pause = event_due if pause is None else min(pause, event_due)
+        due = self._refusals[job.key].due(time.monotonic())
         if due is not None:
             pause = min(due, pause or due)
         if pause and decided.status.completion_time is None:
@@ -485,14 +490,21 @@ class Reconciler:
         return await self._emit_named(key, uid, name, event)
 
     async def _emit_named(self, key: Key, uid: str, name: str, event: Event) -> bool:
-        """Emit an event that is new. One above the limit is left out, which the result says; what a
-        coordinator or the status still lists is emitted when its turn comes.
+        """Emit an event that is new. One above the limit, or that is refused, is left out, which
+        the result says; what a coordinator or the status still lists is emitted when its turn
+        comes.
         """
         if name in self._emitted:
             return True
         if not self._event_limit.allows(key):
             return False
-        await self._cluster.create_event(_event(key, uid, event, name))
+        try:
+            await self._cluster.create_event(_event(key, uid, event, name))
+        except ClusterError as error:  # a quota, for instance: the job does without
+            self._event_limit.note(key, refused=True)
+            log.warning("%s/%s: cannot make an event: %s", *key, error)
+            return False
+        self._event_limit.note(key, refused=False)
         self._emitted.add(name)
         return True
 
@@ -560,18 +572,15 @@ def _makes_claim(job: AnyJob) -> bool:
     return storage is not None and storage.volume_claim_template is not None
 
 
-def _pointed_to(pods: tuple[Pod, ...], coordinator_fails: bool, lost: set[str]) -> set[str]:
-    """The nodes to read. Nodes are not polled: only those that something points to are read."""
-    return {
-        pod.node
-        for pod in pods
-        if pod.node
-        and (
-            pod.terminating
-            or pod.uid in lost
-            or (coordinator_fails and pod.role == names.COORDINATOR)
-        )
-    }
+def _pointed_to(pods: tuple[Pod, ...], coordinator_fails: bool, lost: set[str]) -> list[str]:
+    """The nodes to read, that of the coordinator first. Nodes are not polled: only those that
+    something points to are read.
+    """
+    suspicious = [
+        pod for pod in pods if pod.uid in lost or (pod.terminating and not pod.is_forced)
+    ]
+    leading = [pod for pod in pods if coordinator_fails and pod.role == names.COORDINATOR]
+    return [pod.node for pod in (*leading, *suspicious) if pod.node]
 
 
 def _now() -> datetime:

@@ -130,7 +130,7 @@ class WorkQueue(Generic[Key]):
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
         self._resting: dict[Key, float] = {}
-        """Until when, by the loop's clock."""
+        """Until when, by the loop's clock; in the order in which the rests began."""
 
     def __len__(self) -> int:
         return len(self._added)
@@ -203,9 +203,7 @@ class WorkQueue(Generic[Key]):
         `rest`: seconds in which only a loss has it reconciled again, or `add_after`.
         """
         self._working.discard(key)
-        self._resting.pop(key, None)
-        if rest:
-            self._resting[key] = asyncio.get_running_loop().time() + rest
+        self._rest(key, rest)
         self._busy -= Counter([self._group_of(key)])
         self._changed.set()
         if failed:
@@ -220,11 +218,16 @@ class WorkQueue(Generic[Key]):
             patient, urgency = self._again.pop(key)
             self.add(key, urgency, patient=patient)
 
-    def forget(self, key: Key) -> None:
-        """Forget the timer, the rest and the failures of a key whose object is gone."""
-        self._cancel_timer(key)
+    def _rest(self, key: Key, seconds: float) -> None:
+        """Let a key rest. Rests that are over are dropped: keys of objects that are gone would
+        gather.
+        """
+        now = asyncio.get_running_loop().time()
         self._resting.pop(key, None)
-        self._failures.pop(key, None)
+        while self._resting and self._resting[oldest := next(iter(self._resting))] <= now:
+            del self._resting[oldest]
+        if seconds:
+            self._resting[key] = now + seconds
 
     def close(self) -> None:
         """Cancel all timers."""

@@ -201,7 +201,7 @@ def account_for_ends(
         *(pod for pod in failed if classify(pod).blames_node),
         *unresponsive,
     ]
-    nodes = count_node_failures(status, blamed, policy, now)
+    nodes = count_node_failures(status, _of_known_nodes(blamed, observed), policy, now)
     present = {pod.uid for pod in observed.workers}
     handled = [uid for uid in status.handled_pods if uid in present]
     changed = nodes.status.model_copy(
@@ -215,6 +215,11 @@ def account_for_ends(
         *nodes.events,
     )
     return CountedEnds(changed, bool(counted), _superseded(ended), events)
+
+
+def _of_known_nodes(pods: list[Pod], observed: Observed) -> list[Pod]:
+    """A node that was invented must not take the place of one that fails."""
+    return [pod for pod in pods if pod.node not in observed.unknown_nodes]
 
 
 def _worker_lost(pod: Pod) -> Event:
@@ -293,12 +298,12 @@ def _forgive(status: TrainingJobStatus, now: datetime) -> TrainingJobStatus:
 
 def _stuck(observed: Observed, policy: NodeFailurePolicy) -> list[Pod]:
     """Pods that wait for a kubelet that is gone, and whose removal cannot lead to two writers on
-    one volume.
+    one volume. Those that were removed by force already wait for somebody's finalizer.
     """
     return [
         pod
         for pod in observed.pods
-        if pod.terminating and pod.node and _may_force(pod, observed, policy)
+        if pod.terminating and not pod.is_forced and pod.node and _may_force(pod, observed, policy)
     ]
 
 

@@ -118,7 +118,9 @@ def _decide(job: AnyJob, observed: Observed, now: datetime) -> DraftPlan:
 
 
 def _hold(job: InvalidJob, observed: Observed, now: datetime) -> DraftPlan:
-    """While the spec is invalid: count losses and keep the job reachable, but make no pod."""
+    """While the spec is invalid: count losses and keep the job reachable, but make no pod. Without
+    pods there is nothing to do before it changes.
+    """
     launcher = launcher_of(job)
     losses = remove_lost(job, observed, launcher, now)
     rest = _without(observed, losses.actions)
@@ -129,7 +131,9 @@ def _hold(job: InvalidJob, observed: Observed, now: datetime) -> DraftPlan:
         send_token(observed, actions, now) if launcher.has_coordinator else actions,
         losses.events,
         PlanContext(job.problem),
-        requeue_after=REQUEUE_SECONDS,
+        requeue_after=_requeue_after(job, rest, losses.status, None, now)
+        if observed.pods
+        else None,
         follow=launcher.has_coordinator,
     )
 
@@ -339,7 +343,7 @@ def _unreadable_pods(observed: Observed) -> tuple[Event, ...]:
 
 
 def _requeue_after(
-    job: Job, observed: Observed, status: TrainingJobStatus, blocker: Waiting | None, now: datetime
+    job: AnyJob, observed: Observed, status: TrainingJobStatus, blocker: Waiting | None, now: datetime
 ) -> float:
     view = observed.coordinator
     waiting = (

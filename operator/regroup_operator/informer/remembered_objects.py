@@ -16,6 +16,10 @@ ABSENT_SECONDS = 30.0
 """How long it counts that there is no object without the label. One that somebody makes meanwhile
 is found when ours is to be made.
 """
+MOST_OUTDATED = 1_000
+"""Keys that are outdated before those of objects that are gone are looked for: nobody asks for them
+any more.
+"""
 Ask = Callable[[str, str], Awaitable[Object | None]]
 """Reads one object, by namespace and name, from the API server."""
 
@@ -103,6 +107,8 @@ class RememberedObjects:
 
     def outdate(self, key: Key) -> None:
         """Memory may be behind, as after a write that was refused or has no answer: `get` asks."""
+        if len(self._outdated) >= MOST_OUTDATED:
+            self._outdated = {each for each in self._outdated if self._watch(each).cache.get(each)}
         self._outdated.add(key)
         self._absent.pop(key, None)
 

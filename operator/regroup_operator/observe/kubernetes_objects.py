@@ -102,6 +102,7 @@ def read_pod(document: Object) -> Pod:
         term=term,
         phase=status.get("phase", "Pending"),
         terminating="deletionTimestamp" in metadata,
+        is_forced=metadata.get("deletionGracePeriodSeconds") == 0,
         node=spec.get("nodeName", ""),
         ip=status.get("podIP", ""),
         ready=conditions.get("Ready", {}).get("status") == "True",

@@ -115,6 +115,8 @@ class Pod:
     term: int
     phase: str
     terminating: bool = False
+    is_forced: bool = False
+    """Whether it was deleted without waiting for its kubelet, and only finalizers keep it."""
     node: str = ""
     ip: str = ""
     ready: bool = False
@@ -294,6 +296,10 @@ class Observed:
     conflict: str = ""
     """Which object that is not the job's has the name of one of its own; empty: none has."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
+    unknown_nodes: frozenset[str] = frozenset()
+    """Nodes that pods name, and that the operator has never seen: whoever made a pod may have
+    invented its node.
+    """
     coordinator: CoordinatorView = CoordinatorView()
     images: Mapping[str, str] = field(default_factory=dict)
     """The images of `trainer` and `coordinator`, if the job started now."""

@@ -1,18 +1,29 @@
-"""How deep a spec may be: what reads and renders it is recursive."""
+"""How deep and how large a spec may be: what reads and renders it is recursive, and each round of a
+job does it.
+"""
 
 from __future__ import annotations
 
 import copy
 import json
+import time
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from regroup_operator.api.spec_reader import MOST_LEVELS, InvalidSpecError, parse_spec
+from regroup_operator.api.spec_reader import (
+    MOST_CHARACTERS,
+    MOST_LEVELS,
+    MOST_VALUES,
+    InvalidSpecError,
+    parse_spec,
+)
 from regroup_operator.observe import bounded_json
 from regroup_operator.observe.kubernetes_objects import read_job
 from regroup_operator.observe.observed import InvalidJob
+from tests.support.kube_api import Json
+from tests.support.offline_operator import problem_of
 from tests.support.specs import SMALLEST
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -95,3 +106,79 @@ def test_a_problem_of_the_template_stands_under_its_own_path() -> None:
 def test_a_storage_of_two_kinds_or_none_is_told_which_are_there(storage: Any, given: str) -> None:
     with pytest.raises(InvalidSpecError, match=f"emptyDir, got {given}"):
         parse_spec({**SMALLEST, "checkpoint": {"storage": storage}})
+
+
+# --- size -----------------------------------------------------------------------------------------
+
+SCRIPT: Json = {name: part for name, part in SMALLEST.items() if name != "trainer"}
+
+
+def with_main(**fields: Any) -> Json:
+    """A spec with these fields in its main container."""
+    return {**SCRIPT, "template": {"spec": {"containers": [{"name": "trainer", **fields}]}}}
+
+
+def with_pod(**fields: Any) -> Json:
+    """A spec with these fields in its pod template."""
+    return {**SMALLEST, "template": {"spec": fields}}
+
+
+def make_large(kind: str, count: int) -> Json:
+    """A spec with so many parts of a kind, which some reader looks at one by one."""
+    numbers = range(count)
+    kinds = {
+        "flags of Python": lambda: with_main(command=["python", *["-u"] * count, "train.py"]),
+        "flags of torchrun": lambda: with_main(command=["torchrun", *["-h"] * count, "train.py"]),
+        "arguments": lambda: with_main(command=["python", "train.py"], args=["a"] * count),
+        "words for a shell": lambda: with_main(command=["bash", "-c", "\\n" * count]),
+        "variables": lambda: with_main(env=[{"name": f"A{n}"} for n in numbers]),
+        "limits": lambda: with_main(resources={"limits": {f"a/a{n}": "1e9" for n in numbers}}),
+        "mounts": lambda: with_main(
+            volumeMounts=[{"name": "scratch", "mountPath": f"/{n}"} for n in numbers]
+        ),
+        "tolerations": lambda: with_pod(tolerations=[{}] * count),
+        "volumes": lambda: with_pod(volumes=[{"name": f"a{n}"} for n in numbers]),
+        "unknown fields": lambda: with_pod(unknown=[[]] * count),
+        "wrong paths": lambda: {**SMALLEST, "trainer": {"data": {"paths": [{}] * count}}},
+        "wrong fields": lambda: {**SMALLEST, "trainer": {f"a{n}": 1 for n in numbers}},
+    }
+    return kinds[kind]()
+
+
+KINDS = (
+    "flags of Python", "flags of torchrun", "arguments", "words for a shell", "variables", "limits",
+    "mounts", "tolerations", "volumes", "unknown fields", "wrong paths", "wrong fields",
+)  # fmt: skip
+MOST_SECONDS = 0.5
+"""Of CPU. It takes 0.2 s at most here; without bounds it was up to 28 s."""
+
+
+def read(spec: Json) -> tuple[float, str]:
+    """CPU time of what a round does to read a spec, and once to check the pods that follow; and why
+    it is refused.
+    """
+    began = time.thread_time()
+    problem = problem_of(spec)
+    return time.thread_time() - began, problem
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_spec_takes_little_time_however_large_it_is(kind: str) -> None:
+    """The API server takes 1.5 MB."""
+    seconds, problem = read(make_large(kind, 150_000))
+    assert seconds < MOST_SECONDS
+    assert problem.startswith("spec: has more than ")
+    seconds, _ = read(make_large(kind, MOST_VALUES // 4))
+    assert seconds < MOST_SECONDS
+
+
+def test_the_bounds_of_a_specs_size_are_exact_and_named() -> None:
+    value = {"name": "A", "value": "x" * (MOST_CHARACTERS - 5_000)}
+    texts = with_main(command=["python", "train.py"], env=[value])
+    assert problem_of(texts) == ""
+    value["value"] += "x" * 5_000
+    assert problem_of(texts).startswith(f"spec: has more than {MOST_CHARACTERS} characters: put")
+    values = with_pod(tolerations=[{}] * (MOST_VALUES - 100))
+    assert problem_of(values) == ""
+    values["template"]["spec"]["tolerations"] += [{}] * 100
+    assert problem_of(values).startswith(f"spec: has more than {MOST_VALUES} values")

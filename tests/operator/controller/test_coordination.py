@@ -343,6 +343,20 @@ async def test_agents_are_no_witnesses_when_many_coordinators_stop_answering_at_
     )
 
 
+async def test_coordinators_of_one_namespace_that_fail_leave_others_their_witnesses(
+    line: Line,
+) -> None:
+    nobody, other = Target("uid", "127.0.83.1", 1, "secret"), ("other", "gpt")
+    unheard = CoordinatorContact(term=1, unheard_seconds=60.0)
+    with AgentStub(unheard) as agent:
+        for number in range(30):
+            line.coordinators.follow(("default", f"gpt{number}"), nobody)
+        await until("them", lambda: not view_of(line, ("default", "gpt0")).trusts_agents)
+        line.coordinators.follow(other, nobody, [Agent("a", agent.address)])
+        await until("a witness", lambda: view_of(line, other).contacts == {"a": unheard})
+        assert view_of(line, other).trusts_agents
+
+
 def stand_still(seconds: float) -> None:
     """Keep the event loop from running, as an overloaded machine does."""
     time.sleep(seconds)

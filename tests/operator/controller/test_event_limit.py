@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from regroup_operator.controller.event_limit import BURST, SECONDS_EACH, EventLimit
+import pytest
+
+from regroup_operator.controller.event_limit import (
+    BURST,
+    FIRST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    SECONDS_EACH,
+    EventLimit,
+)
 
 ONE, OTHER = ("a", "one"), ("a", "other")
 
@@ -38,4 +46,25 @@ def test_the_next_job_of_a_name_begins_anew() -> None:
     while limit.allows(ONE):
         pass
     limit.forget(ONE)
+    assert limit.allows(ONE)
+
+
+def test_refusals_are_followed_by_pauses_that_grow_until_one_is_made() -> None:
+    clock = Clock()
+    limit, pauses = EventLimit(clock), list[float]()
+    assert limit.due(ONE) is None
+    for _ in range(12):
+        assert limit.allows(ONE)
+        limit.note(ONE, refused=True)
+        assert not limit.allows(ONE)
+        pause = limit.due(ONE)
+        assert pause is not None
+        pauses.append(pause)
+        clock.now += pause
+    ends = pytest.approx((FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS))
+    assert (pauses[0], pauses[-1]) == ends
+    assert pauses == sorted(pauses)
+    assert limit.allows(ONE)
+    limit.note(ONE, refused=False)
+    assert limit.due(ONE) is None
     assert limit.allows(ONE)

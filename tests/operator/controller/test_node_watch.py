@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from regroup_operator.controller.cluster import Cluster
-from regroup_operator.controller.node_watch import NodeWatch, keep_node
+from regroup_operator.controller.node_watch import MOST_UNKNOWN, NodeWatch, keep_node
 from regroup_operator.informer.object_cache import ObjectCache, Seen
 from regroup_operator.observe.observed import NodeState
 
@@ -22,6 +22,8 @@ class Nodes(Cluster):
         self.out_of_service = False
         self.read: list[str] = []
         """The nodes that were asked for."""
+        self.leases: list[str] = []
+        """The nodes whose lease was."""
         self.states: ObjectCache[NodeState] = ObjectCache(10**6, 10**6)
         self.states.replace({}, 1, self.states.begin_list())
 
@@ -45,6 +47,7 @@ class Nodes(Cluster):
         return name
 
     async def node_lease(self, name: str) -> dict[str, Any] | None:
+        self.leases.append(name)
         return {"spec": {"renewTime": self.renewed}}
 
 
@@ -184,6 +187,35 @@ async def test_a_node_whose_value_is_not_kept_wakes_nobody_and_is_read() -> None
     assert watch.changed(nodes.report("n1")) == []
     assert (await watch.look(KEY, ["n1"], []))["n1"].ready
     assert nodes.read == ["n1"]
+
+
+async def test_nodes_that_were_invented_cost_few_requests_and_hide_no_real_one() -> None:
+    """Whoever may create pods may name 5,000 nodes that never were."""
+    nodes = Nodes()
+    watch = NodeWatch(nodes, nodes.states)
+    nodes.report("real")
+    nodes.exists = False
+    ghosts = [f"ghost{number}" for number in range(5_000)]
+    watch.expect(KEY, {*ghosts, "real"})
+    found = await watch.look(KEY, [*ghosts, "real"], [])
+    assert found["real"].exists
+    assert len(nodes.read) == len(found) - 1 == MOST_UNKNOWN
+    assert nodes.leases == ["real"], "what does not exist renews no lease"
+    assert watch.unknown([*ghosts, "real"]) == frozenset(ghosts)
+
+
+async def test_a_node_that_was_deleted_is_no_invention_while_a_job_has_pods_there() -> None:
+    nodes = Nodes()
+    watch = NodeWatch(nodes, nodes.states)
+    watch.expect(KEY, {"n1"})
+    nodes.report("n1")
+    nodes.exists = False
+    watch.changed(nodes.report("n1"))
+    assert watch.unknown(["n1"]) == frozenset()
+    watch.expect(KEY, set())
+    assert watch.unknown(["n1"]) == {"n1"}
+    unlisted = ObjectCache[NodeState](10**6, 10**6)
+    assert NodeWatch(nodes, unlisted).unknown(["n1"]) == frozenset(), "nobody knows yet"
 
 
 async def test_without_the_right_to_read_nodes_nothing_is_known() -> None:

@@ -17,7 +17,7 @@ from regroup_operator.api.status import Phase, TrainingJobStatus
 from regroup_operator.controller import reconcile
 from regroup_operator.controller.cluster import Cluster
 from regroup_operator.controller.coordination import Coordinators
-from regroup_operator.controller.event_limit import BURST
+from regroup_operator.controller.event_limit import BURST, FIRST_PAUSE_SECONDS
 from regroup_operator.controller.executor import Executor
 from regroup_operator.controller.node_watch import NodeWatch
 from regroup_operator.controller.operator_metrics import JobSeries, internal_errors
@@ -403,12 +403,13 @@ async def test_a_coordinator_gets_no_more_events_made_than_the_limit(
 class ForgetfulServer(PlainServer):
     """It refuses the first events."""
 
-    refused = 0
+    refused = asked = 0
 
     async def create_event(self, document: Json) -> None:
+        self.asked += 1
         if self.refused:
             self.refused -= 1
-            raise ClusterError("POST", "/events", 500, "no")
+            raise ClusterError("POST", "/events", 403, "exceeded quota: count/events")
         await super().create_event(document)
 
     def reasons(self) -> list[str]:
@@ -440,14 +441,17 @@ async def test_an_event_is_made_once_although_the_operator_dies_before_it_is(
     assert server.reasons() == ["Suspended"]
 
 
-async def test_an_event_that_was_refused_is_made_in_the_next_round() -> None:
+async def test_an_event_that_was_refused_is_made_after_a_pause() -> None:
     server = make_suspended()
     server.refused = 1
     async with reconciler_of(server) as reconciler:
-        with pytest.raises(ClusterError):
-            await reconciler.reconcile(("a", "gpt"))
-        for _ in range(3):
-            await reconciler.reconcile(("a", "gpt"))
+        pause = await reconciler.reconcile(("a", "gpt"))
+        assert pause is not None
+        assert 0 < pause <= FIRST_PAUSE_SECONDS
+        async with asyncio.timeout(20):
+            while pause:
+                await asyncio.sleep(pause)
+                pause = await reconciler.reconcile(("a", "gpt"))
     assert server.reasons() == ["Suspended"]
 
 
@@ -510,6 +514,26 @@ async def test_a_start_asks_for_no_pods_and_the_next_round_sees_those_that_were_
             await reconciler.reconcile(("a", "gpt"))
     assert len(set(server.made)) == len(server.made) == 4
     assert server.lists == 0
+
+
+class NoEvents(PodServer):
+    """A quota of the namespace, `count/events: 0`, refuses all events."""
+
+    asked = 0
+
+    async def create_event(self, document: Json) -> None:
+        self.asked += 1
+        raise ClusterError("POST", "/events", 403, "exceeded quota: count/events")
+
+
+async def test_a_quota_of_events_stops_nothing_else_and_is_not_asked_over_and_over() -> None:
+    server = NoEvents()
+    async with reconciler_of(server, make_pods()) as reconciler:
+        pauses = [await reconciler.reconcile(("a", "gpt")) for _ in range(4)]
+    assert len(server.made) == 4, "a coordinator and three workers"
+    assert server.stored["status"]["replicas"] == 3
+    assert server.asked == 1
+    assert all(pause is not None and pause <= FIRST_PAUSE_SECONDS for pause in pauses)
 
 
 async def test_memory_that_lacks_the_pods_of_a_job_makes_no_second_ones() -> None:

@@ -227,12 +227,18 @@ async def test_the_sooner_of_two_times_counts() -> None:
     assert key == "a"
 
 
-async def test_a_forgotten_key_does_not_come_back() -> None:
+async def test_keys_of_objects_that_are_gone_do_not_gather(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that was deleted has a last turn, and rests after it like all others."""
+    now = 0.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
     queue = make_queue()
-    queue.add_after("a", 0.01)
-    queue.forget("a")
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(queue.take(), 0.1)
+    for number in range(1_000):
+        queue.add(f"a{number}")
+        key, _ = await queue.take()
+        queue.done(key, rest=0.1)
+        now += 0.05
+    assert len(queue._resting) <= 3
+    assert not (queue._added or queue._working or queue._again or queue._timers or queue._failures)
 
 
 async def test_a_group_with_many_keys_delays_another_by_one_key() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from regroup_operator.decide.coordinator_evidence import UNHEARD_SECONDS
 from regroup_operator.decide.plan import (
+    REQUEUE_SECONDS,
     CreateCoordinator,
     CreateWorker,
     DeleteJob,
@@ -20,9 +21,9 @@ from regroup_operator.decide.plan import (
     Plan,
     PutDesired,
 )
-from regroup_operator.decide.planner import plan
+from regroup_operator.decide.planner import STEADY_SECONDS, plan
 from regroup_operator.decide.succession import report_lost, update_coordinator
-from regroup_operator.observe.observed import Claim, CoordinatorView
+from regroup_operator.observe.observed import Claim, CoordinatorView, Node, Observed, Pod
 from regroup_trainer.protocol.job_status import Outcome
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
 from tests.support.operator_simulation import (
@@ -324,6 +325,38 @@ def test_a_pod_stuck_on_a_dead_node_is_forced_only_when_its_volumes_allow_it(
         for a in plan(job.job(), block_volume, job.now).actions
         if isinstance(a, DeletePod) and a.force
     ]
+
+
+def test_an_invalid_job_without_pods_is_not_looked_at_again_before_it_changes(
+    job: Simulation,
+) -> None:
+    invalid = make_invalid_job(job.job())
+    assert plan(invalid, Observed(), job.now).requeue_after is None
+    assert plan(invalid, job.observed(), job.now).requeue_after == STEADY_SECONDS
+    job.lose_coordinator()
+    assert plan(invalid, job.observed(), job.now).requeue_after == REQUEUE_SECONDS
+
+
+def test_a_pod_that_only_a_finalizer_keeps_is_not_forced_over_and_over(job: Simulation) -> None:
+    """A tenant may give their pods a finalizer, and a node that never was."""
+    victim = replace(job.kill_node("n2")[0], terminating=True)
+
+    def forces(pod: Pod) -> list[DeletePod]:
+        job.pods[pod.name] = pod
+        gone = replace(job.observed(), nodes={"n2": Node("n2", exists=False)})
+        actions = plan(job.job(), gone, job.now).actions
+        return [a for a in actions if isinstance(a, DeletePod) and a.force]
+
+    assert len(forces(victim)) == 1
+    assert forces(replace(victim, is_forced=True)) == []
+
+
+def test_failures_on_nodes_that_were_invented_are_not_remembered(job: Simulation) -> None:
+    for pod in job.workers()[:2]:
+        job.fail(pod, exit_code=None)
+    known, ghost = (pod.node for pod in job.pods.values() if pod.phase == "Failed")
+    observed = replace(job.observed(), unknown_nodes=frozenset({ghost}))
+    assert set(plan(job.job(), observed, job.now).status.node_failures) == {known}
 
 
 def test_a_worker_that_sends_heartbeats_is_kept_although_its_node_is_not_ready(

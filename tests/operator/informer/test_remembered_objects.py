@@ -10,7 +10,11 @@ import pytest
 
 from regroup_operator.api import names
 from regroup_operator.errors import ClusterError
-from regroup_operator.informer.remembered_objects import ABSENT_SECONDS, RememberedObjects
+from regroup_operator.informer.remembered_objects import (
+    ABSENT_SECONDS,
+    MOST_OUTDATED,
+    RememberedObjects,
+)
 from tests.support.job_memory import make_job_watch, make_service_watch
 
 Json = dict[str, Any]
@@ -80,6 +84,19 @@ async def test_a_job_comes_from_memory_and_nobody_can_change_it_there() -> None:
     assert (await jobs.get(KEY) or {})["spec"] == {"replicas": 2}
     assert await jobs.get(("a", "another")) is None
     assert asked.times == 0
+
+
+async def test_refused_writes_of_objects_that_are_gone_do_not_gather() -> None:
+    """Such as those of jobs that a tenant makes and deletes in a loop, with a quota that is full."""
+    asked = Asked(None)
+    jobs = listed(asked, make_job(5))
+    jobs.outdate(KEY)
+    for number in range(3 * MOST_OUTDATED):
+        with pytest.raises(ClusterError):
+            await jobs.write(("a", f"gone{number}"), refuse())
+    assert len(jobs._outdated) <= MOST_OUTDATED
+    assert await jobs.get(KEY) is None, "what is in doubt is asked for all the same"
+    assert asked.times == 1
 
 
 async def test_the_answer_to_a_write_is_read_at_once() -> None:

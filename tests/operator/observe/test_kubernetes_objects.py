@@ -71,6 +71,12 @@ def test_what_somebody_has_written_into_a_pod_is_kept_within_bounds() -> None:
     assert len(read.image) == 4096
 
 
+def test_a_pod_that_was_deleted_by_force_is_known_as_such() -> None:
+    deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    assert not read_pod(make_pod(**deleted, deletionGracePeriodSeconds=30)).is_forced
+    assert read_pod(make_pod(**deleted, deletionGracePeriodSeconds=0)).is_forced
+
+
 def make_event(reason: str, second: int, message: str = "no such server") -> dict[str, Any]:
     time = f"2026-01-01T00:00:{second:02}Z"
     return {"reason": reason, "message": message, "lastTimestamp": time, "eventTime": None}

@@ -1,0 +1,136 @@
+"""What a coordinator sends before, between and instead of an answer."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from regroup_operator.api.resource import Key
+from regroup_operator.controller import coordination
+from regroup_operator.controller.coordination import Coordinators
+from regroup_operator.controller.coordinator_requests import (
+    BEGIN_SECONDS,
+    LARGE_BYTES,
+    Requests,
+    open_session,
+    read_body,
+)
+from regroup_operator.controller.followed_coordinator import Target
+from regroup_operator.controller.metered_answers import ALLOWED_SECONDS
+from regroup_operator.errors import CoordinatorError, CostlyAnswerError, NoAnswerError
+from regroup_operator.observe.observed import CoordinatorView
+from tests.support.raw_coordinator import RawCoordinator
+from tests.support.waiting import until
+
+KEY: Key = ("default", "gpt")
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.fixture
+async def follow() -> AsyncIterator[Callable[[RawCoordinator], Callable[[], CoordinatorView]]]:
+    """Follows a coordinator; returns what shows its view."""
+    async with open_session() as session:
+        coordinators = Coordinators(session, lambda _key: None)
+
+        def begin(stub: RawCoordinator) -> Callable[[], CoordinatorView]:
+            coordinators.follow(KEY, Target("uid", stub.address, 1, "secret"), workers=8)
+            return lambda: coordinators.view(KEY, 1, ())
+
+        yield begin
+        coordinators.close()
+
+
+Follow = Callable[[RawCoordinator], Callable[[], CoordinatorView]]
+
+
+@pytest.mark.parametrize("slow", [INTERIM, b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"])
+async def test_an_answer_that_does_not_begin_in_time_is_none(slow: bytes, follow: Follow) -> None:
+    """Each part begins the time between two reads anew, and a watch has no other."""
+    first = b"" if slow == INTERIM else b"HTTP/1.1 200 OK\r\n"
+    more = INTERIM if slow == INTERIM else b"x"
+    with RawCoordinator(first, more, pause=0.2) as stub:
+        began, view = time.monotonic(), follow(stub)
+        await until("silence", lambda: view().unanswered_seconds > 0, 20)
+        assert time.monotonic() - began > 0.9 * BEGIN_SECONDS
+        assert view().error.endswith("/v1/watch: it takes too long")
+
+
+@pytest.mark.parametrize(
+    "flood", [INTERIM * 9_000, (b"HTTP/1.1 103 a\r\n" + b"a: b\r\n" * 100 + b"\r\n") * 300]
+)
+async def test_a_flood_of_interim_answers_is_refused_at_once_and_not_soon_asked_for_again(
+    flood: bytes, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def note(least: float, *_: object) -> float:
+        pauses.append(least)
+        return least
+
+    monkeypatch.setattr(coordination, "answer_pause", note)
+    with RawCoordinator(b"", flood) as stub:
+        used, view = time.thread_time(), follow(stub)
+        await until("a pause", lambda: bool(pauses), 20)
+        assert pauses == [coordination.COSTLY_PAUSE_SECONDS]
+        assert time.thread_time() - used < 2 * ALLOWED_SECONDS
+        assert view().error.endswith("/v1/watch: reading it takes too much time")
+        assert view().unanswered_seconds == 0.0, "it is no silence"
+
+
+async def ask(stub: RawCoordinator, most: int) -> bytearray:
+    """A status of at most so many bytes."""
+    async with open_session() as session:
+        url = f"http://{stub.address}:8471/v1/status"
+        return await Requests(session).send(
+            "GET", url, "secret", read=lambda answer: read_body(answer, most)
+        )
+
+
+async def test_chunks_of_one_byte_take_no_more_time_than_is_allowed() -> None:
+    with RawCoordinator(CHUNKED, b"1\r\na\r\n" * 40_000) as stub:
+        used = time.thread_time()
+        with pytest.raises(CostlyAnswerError):
+            await ask(stub, 4 * 2**20)
+        assert time.thread_time() - used < 5 * ALLOWED_SECONDS
+
+
+async def test_an_answer_is_not_decompressed() -> None:
+    bomb = gzip.compress(b"0" * 10 * 2**20)
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+    with RawCoordinator(head % len(bomb) + bomb, b"") as stub:
+        assert await ask(stub, LARGE_BYTES) == bomb
+
+
+@pytest.mark.parametrize(
+    ("first", "more"),
+    [
+        (CHUNKED + b"0\r\n", b"a: b\r\n" * 10_000),
+        (b"HTTP/1.1 200 OK\r\n", b"a: b\r\n" * 10_000),
+        (b"HTTP/1.1 200 OK\r\n", b"Set-Cookie: a=b; Domain=example.com\r\n" * 10_000),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", b"x"),
+        (CHUNKED + b"ffffffffffffffff\r\n", b"x" * 65_536),
+        (b"\0" * 100, b"\xff" * 65_536),
+        (b"HTTP/9.9 999 \x1b[2J\r\n\r\n", b""),
+    ],
+)
+async def test_what_is_no_http_ends_in_time_with_a_reason_in_one_line(
+    first: bytes, more: bytes
+) -> None:
+    with RawCoordinator(first, more, pause=0.0 if more else 0.1) as stub:
+        with pytest.raises(CoordinatorError) as caught:
+            await ask(stub, LARGE_BYTES)
+        assert str(caught.value).isprintable()
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    with RawCoordinator(INTERIM, b"") as other:
+        location = f"http://{other.address}:8471/v1/status".encode()
+        answer = b"HTTP/1.1 307 a\r\nContent-Length: 0\r\nLocation: " + location + b"\r\n\r\n"
+        with RawCoordinator(answer, b"", pause=0.1) as stub, pytest.raises(CoordinatorError) as why:
+            await ask(stub, LARGE_BYTES)
+        assert not isinstance(why.value, NoAnswerError)
+        assert other.connections == 0
