@@ -198,7 +198,7 @@ class State:
         self.lost_members[member.hello.index] = (member.hello, why)
         self.detections.append(("infrastructure", detect_seconds))
         who = f"worker {member.hello.pod} on {member.hello.node}"
-        self.emit(now, "WorkerLost", f"{who} is lost: {why}", "Warning")
+        self.journal.note_loss(member.hello.pod, f"{who} is lost: {why}")
         current = self.current
         place = current.place_of(member.name) if current else None
         if current is None or place is None or current.over:

@@ -266,6 +266,7 @@ class Coordinator:
     def _advance(self, now: float) -> list[Effect]:
         """Decide from what is known; returns what is to be done."""
         state = self.state
+        state.journal.emit_losses(state.wall(now))
         if state.outcome is None:
             self._reserve(now)
             if state.current is None:
