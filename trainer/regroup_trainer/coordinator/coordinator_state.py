@@ -211,5 +211,5 @@ class State:
 
     def lose_disconnected(self, now: float) -> None:
         """Ranks lost a peer: every member whose connection is closed is that peer, and lost."""
-        for member in [*self.members.closed.values()]:
+        for member in self.members.disconnected():
             self.lose(member, "its connection closed and its peers lost it", now)

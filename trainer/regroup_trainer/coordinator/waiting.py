@@ -39,6 +39,12 @@ class FormationTimers:
     gather_until: float | None = None
     """The end of that wait; None until the least workers are here."""
 
+    def forgive(self, seconds: float) -> None:
+        """The coordinator was paused for so long: it waits for workers for as much longer."""
+        self.adopt_until += seconds
+        if self.gather_until is not None:
+            self.gather_until += seconds
+
     def note_size(self, size: int, gather_until: float) -> None:
         """The wait for more workers begins when there are enough for a generation."""
         if not size:
