@@ -41,7 +41,7 @@ from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, RequestAnswer, Waiting
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
-from regroup_trainer.protocol.rank_messages import Progress
+from regroup_trainer.protocol.rank_messages import Busy, Progress
 from regroup_trainer.system.log_limit import MOST_RECORDS
 from regroup_trainer.system.server_connections import SPARE_CONNECTIONS
 from tests.support.coordinator_server import (
@@ -378,12 +378,14 @@ async def test_an_agents_number_that_is_not_finite_closes_its_connection(setup: 
 async def test_messages_of_another_generation_do_not_delay_heartbeats(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of them once had all be decided anew, and they were read without a pause."""
+    """Each of them once had all be decided anew, and they were read without a pause. `busy` cannot
+    be overtaken by a newer one.
+    """
     socket = await setup.join(make_hello())
     await asyncio.to_thread(wait_until, "a generation", lambda: setup.core.state.current)
     generation = GenerationNumber(1, 999_999)
-    progress = Progress(generation=generation, rank=0, step=1, time=1.0)
-    text = Reports(reports=(progress,)).model_dump_json()
+    busy = Busy(generation=generation, rank=0, doing="evaluation", step=1)
+    text = Reports(reports=(busy,)).model_dump_json()
     seen = setup.core.state.members["uid-0"].last_seen
     on_message, handled = setup.core.on_message, 0
 

@@ -12,7 +12,7 @@ import json
 import logging
 from collections.abc import Callable
 
-from aiohttp import WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 from pydantic import BaseModel, ValidationError
 
 from regroup_trainer.coordinator.serving.known_records import KnownRecords
@@ -76,11 +76,10 @@ class Arrivals:
         sent = self._records.begin(message.record) if isinstance(message, Begin) else message
         return sent.model_dump_json().encode()
 
-    async def send_piece(self, socket: web.WebSocketResponse, wanted: RecordWanted) -> None:
-        """Answer an agent. One that does not read waits here, and nobody waits for it."""
+    def piece(self, wanted: RecordWanted) -> bytes | None:
+        """The answer to an agent, as a frame; None: there is none."""
         piece = self._records.piece(wanted)
-        if piece is not None:
-            await send_frame(socket, piece.model_dump_json().encode())
+        return piece.model_dump_json().encode() if piece is not None else None
 
     async def _whole(self, short: ShortHello, socket: web.WebSocketResponse) -> Hello | None:
         """The hello with its record. None: the agent has another connection now, or did not send
@@ -158,10 +157,10 @@ async def send_frame(socket: web.WebSocketResponse, frame: bytes) -> None:
         await socket.send_frame(frame, WSMsgType.TEXT)
 
 
-async def close(socket: web.WebSocketResponse) -> None:
+async def close(socket: web.WebSocketResponse, code: WSCloseCode = WSCloseCode.OK) -> None:
     """Close a connection."""
     with contextlib.suppress(ConnectionError):
-        await socket.close(drain=False)
+        await socket.close(code=code, drain=False)
 
 
 async def _first_message(socket: web.WebSocketResponse) -> ShortHello | None:
