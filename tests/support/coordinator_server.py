@@ -90,7 +90,7 @@ def coordinator_process(
     command = [sys.executable, "-m", "regroup_trainer.coordinator"]
     with subprocess.Popen(command, env={**os.environ, **environment.variables()}) as process:
         try:
-            wait_until("an answer", answers)
+            wait_until("an answer", answers, seconds=120)
             yield process, url
         finally:
             process.kill()

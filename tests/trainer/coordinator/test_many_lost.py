@@ -1,4 +1,4 @@
-"""What users and operators are told where many workers are missing at once."""
+"""What a coordinator says where many workers are missing at once."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_losses_that_follow_each_other_soon_are_summed_up() -> None:
     for number in range(20):
         lose(job, number, number + 1)
         job.now += GATHER_SECONDS / 40
-    assert len(losses(job)) == 1, "the first is told at once"
+    assert len(losses(job)) == 1, "the first is shown at once"
     job.now += GATHER_SECONDS
     job.tick()
     assert [event.message[:20] for event in losses(job)[1:]] == ["19 workers are lost:"]

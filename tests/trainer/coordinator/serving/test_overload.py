@@ -15,7 +15,7 @@ from regroup_trainer.agent.coordinator_connection import CoordinatorConnection
 from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.coordinator.effects import Effect, Send
 from regroup_trainer.coordinator.serving import server
-from regroup_trainer.coordinator.serving.server import AgentConnection
+from regroup_trainer.coordinator.serving.arrivals import AgentConnection
 from regroup_trainer.protocol.agent_messages import Hello, RankExit, Reports
 from regroup_trainer.protocol.coordinator_messages import Begin, CoordinatorMessage, Exit
 from regroup_trainer.protocol.generation import GenerationNumber
@@ -173,7 +173,7 @@ async def test_an_agent_that_does_not_read_holds_nobody_up_and_comes_back(
     sizes = {"replicas": 2, "min_replicas": 2, "max_replicas": 2}
     async with serving(tmp_path, **sizes, **PATIENT) as setup:
         reading = await setup.join(make_hello(0))
-        async with deaf_agent(setup, make_hello(1)):
+        async with silent_reader(setup, make_hello(1)):
             state = setup.core.state
             await until("two members", lambda: len(state.members) == 2)
             texts = 0
@@ -192,7 +192,7 @@ async def test_an_agent_that_does_not_read_holds_nobody_up_and_comes_back(
 
 
 @contextlib.asynccontextmanager
-async def deaf_agent(setup: Setup, hello: Hello) -> AsyncIterator[None]:
+async def silent_reader(setup: Setup, hello: Hello) -> AsyncIterator[None]:
     """It says hello, and never reads an answer after the handshake."""
     socket = await setup.join(hello)
     assert socket._response.connection is not None

@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from aiohttp import WSCloseCode, WSMsgType, web
 from pydantic import BaseModel, ValidationError
@@ -45,6 +46,27 @@ RECORD_SECONDS = 10.0
 
 _NO_RECORD = "closing the connection of the agent %s, which did not send its record of %s: %s"
 log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class AgentConnection:
+    """The WebSocket of an agent that has said hello."""
+
+    name: str
+    socket: web.WebSocketResponse
+    transport: asyncio.Transport
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when one of its messages has left the inbox."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the kernel has not taken yet."""
+        return self.transport.get_write_buffer_size()
+
+    async def await_room(self) -> None:
+        """Wait until one of its messages has left the inbox."""
+        self.room.clear()
+        await self.room.wait()
 
 
 class Arrivals:

@@ -13,7 +13,6 @@ import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,7 +42,12 @@ from regroup_trainer.coordinator.effects import (
     Send,
 )
 from regroup_trainer.coordinator.handing_over import has_company, is_between, somebody_leaves
-from regroup_trainer.coordinator.serving.arrivals import Arrivals, close, send_frame
+from regroup_trainer.coordinator.serving.arrivals import (
+    AgentConnection,
+    Arrivals,
+    close,
+    send_frame,
+)
 from regroup_trainer.coordinator.serving.inbox import Inbox
 from regroup_trainer.coordinator.serving.series_keeper import SeriesKeeper
 from regroup_trainer.coordinator.serving.volume_work import VolumeWork
@@ -94,27 +98,6 @@ _UNREADABLE = (
 )
 log = logging.getLogger(__name__)
 _Model = TypeVar("_Model", bound=BaseModel)
-
-
-@dataclass(eq=False)
-class AgentConnection:
-    """The WebSocket of an agent."""
-
-    name: str
-    socket: web.WebSocketResponse
-    transport: asyncio.Transport
-    room: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when one of its messages has left the inbox."""
-
-    @property
-    def unsent_bytes(self) -> int:
-        """What the kernel has not taken yet."""
-        return self.transport.get_write_buffer_size()
-
-    async def await_room(self) -> None:
-        """Wait until one of its messages has left the inbox."""
-        self.room.clear()
-        await self.room.wait()
 
 
 class Server:
@@ -332,12 +315,7 @@ class Server:
         self._is_handling = False
         until = time.monotonic() + SLICE_SECONDS
         while self._inbox and time.monotonic() < until:
-            connection, text = self._inbox.take()
-            try:
-                self._handle(connection, text)
-            except Exception:
-                log.exception("closing the connection of the agent %s", connection.name)
-                connection.transport.abort()
+            self._handle(*self._inbox.take())
         if self._inbox:
             self._handle_soon()
 
@@ -354,10 +332,13 @@ class Server:
             message = agent_message.validate_json(text)
         except ValidationError as error:
             log.warning(_UNREADABLE, connection.name, describe_invalid(error))
-            code = WSCloseCode.POLICY_VIOLATION
-            self._spawn(close(connection.socket, code))
+            self._spawn(close(connection.socket, WSCloseCode.POLICY_VIOLATION))
             return
-        self._on_message(message, connection)
+        try:
+            self._on_message(message, connection)
+        except Exception:  # of ours: the others are handled all the same
+            log.exception("closing the connection of the agent %s", connection.name)
+            connection.transport.abort()
 
     def _on_message(self, message: BaseModel, connection: AgentConnection) -> None:
         if isinstance(message, RecordWanted):
@@ -508,7 +489,7 @@ class Server:
 
     def _write(self, connection: AgentConnection, frame: bytes) -> None:
         """Send a frame, unless the agent has left too much unread. It connects again when it reads
-        on, and is told what counts.
+        on, and is sent what counts then.
         """
         if connection.unsent_bytes > UNSENT_BYTES:
             log.warning(_DOES_NOT_READ, connection.name, UNSENT_BYTES // 1024)
