@@ -7,6 +7,7 @@ import contextlib
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,7 +134,7 @@ async def test_a_coordinator_that_is_behind_handles_ends_first_and_the_newest_pr
         await until("a generation", lambda: setup.core.state.current is not None)
         for socket in sockets:
             await socket.receive(timeout=10)
-        handled: list[tuple[str, object]] = []
+        handled: list[tuple[str, Any]] = []
         inbox, arrived = setup.server._inbox, list[str]()
         add = inbox.add
 
@@ -141,7 +142,7 @@ async def test_a_coordinator_that_is_behind_handles_ends_first_and_the_newest_pr
             arrived.append(text)
             add(connection, text)
 
-        def keep(message: object, name: str, _now: float) -> list[Effect]:
+        def keep(message: Any, name: str, _now: float) -> list[Effect]:
             handled.append((name, message))
             return []
 
