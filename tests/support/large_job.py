@@ -67,7 +67,7 @@ class LargeJob:
         yield "hello", [partial(self.hello, n) for n in range(self.workers)]
         yield "restored", [partial(self.send, n, report) for n, report in self.restored()]
         yield "first progress", self.progress()
-        self.now += 1.0
+        self.pass_time(1.0)
         yield "progress", self.progress()
         yield (
             "heartbeat",
@@ -81,7 +81,7 @@ class LargeJob:
         yield "loss", [self.lose_last]
         yield "tick after it", [self.tick] * REPEATED
         yield "parked", [partial(self.send, n, report) for n, report in self.parked()]
-        self.now += 4.0
+        self.pass_time(4.0)
         yield "replacement", [partial(self.hello, self.workers - 1)]
         yield "restored again", [partial(self.send, n, report) for n, report in self.restored()]
         yield "progress again", self.progress()
@@ -97,8 +97,13 @@ class LargeJob:
 
     # --- events -----------------------------------------------------------------------------------
 
+    def pass_time(self, seconds: float) -> None:
+        """The coordinator is paused meanwhile: silence is not what is looked at here."""
+        self.now += seconds
+        self.tick()
+
     def tick(self) -> None:
-        """Time does not pass: silence is not what is looked at here."""
+        """Time does not pass."""
         self.do(self.core.tick(self.now))
 
     def hello(self, number: int, record: GenerationRecord | None = None) -> None:

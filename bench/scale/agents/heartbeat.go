@@ -15,6 +15,7 @@ import (
 
 const (
 	retrySeconds  = 1.0
+	stallSeconds  = 4.0 // for which a connection without an answer is kept
 	againSeconds  = 0.1
 	answerSeconds = 1.0 // least time between two frames that want an answer
 
@@ -60,9 +61,10 @@ func (h *Heartbeats) run() {
 
 func (h *Heartbeats) beat(kind byte, delay, interval float64) error {
 	patience, now := math.Max(1, interval), monotonic()
-	if h.awaits && now-h.asked >= patience*h.patience.factor() {
+	if h.awaits && now-h.asked >= math.Max(stallSeconds, patience*h.patience.factor()) {
 		h.agent.group.traffic.lag(now - h.asked)
 		h.patience.note(true)
+		h.agent.reconnect()
 		return errNoAnswer
 	}
 	if h.conn == nil {

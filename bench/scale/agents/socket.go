@@ -15,9 +15,8 @@ import (
 )
 
 const (
-	connectSeconds  = 2.0
-	pingSeconds     = 2.0
-	patienceOfPings = 4
+	connectSeconds = 2.0
+	pingSeconds    = 8.0
 
 	text    = 1
 	closing = 8
@@ -32,8 +31,7 @@ var errNoMessage = errors.New("not a whole message in one frame")
 type Socket struct {
 	conn    net.Conn
 	in      *bufio.Reader
-	live    bool    // after the handshake, which has a deadline of its own
-	pings   float64 // seconds between pings
+	live    bool // after the handshake, which has a deadline of its own
 	writing sync.Mutex
 }
 
@@ -45,8 +43,7 @@ func dial(address, path, token string, traffic *Traffic, patience float64) (*Soc
 		return nil, fmt.Errorf("nobody is there: %v", err)
 	}
 	raw.SetDeadline(until)
-	pings := pingSeconds * max(1, patience/patienceOfPings)
-	socket := &Socket{conn: counted{raw, traffic}, pings: pings}
+	socket := &Socket{conn: counted{raw, traffic}}
 	socket.in = bufio.NewReader(watched{socket})
 	if err := socket.upgrade(address, path, token); err != nil {
 		raw.Close()
@@ -71,8 +68,8 @@ func (s *Socket) upgrade(address, path, token string) error {
 	return err
 }
 
-// watched reads from a socket. It sends a ping after two seconds without a byte, and gives up after
-// another one, or has more patience.
+// watched reads from a socket. It sends a ping after eight seconds without a byte, and gives up after
+// another four.
 type watched struct{ socket *Socket }
 
 func (w watched) Read(into []byte) (int, error) {
@@ -80,7 +77,7 @@ func (w watched) Read(into []byte) (int, error) {
 	if !w.socket.live {
 		return conn.Read(into)
 	}
-	for patience, pinged := w.socket.pings, false; ; patience, pinged = w.socket.pings/2, true {
+	for patience, pinged := pingSeconds, false; ; patience, pinged = pingSeconds/2, true {
 		conn.SetReadDeadline(time.Now().Add(seconds(patience)))
 		count, err := conn.Read(into)
 		if !errors.Is(err, os.ErrDeadlineExceeded) || pinged {

@@ -24,7 +24,7 @@ from regroup_operator.decide.launchers import launcher_of
 from regroup_operator.decide.plan import MESSAGE_LIMIT, PlanContext
 from regroup_operator.decide.waiting import JobView, find_hindrance, find_waiting, missing_worker
 from regroup_operator.observe.observed import AnyJob, Observed, Pod
-from regroup_trainer.protocol.job_status import CoordinatorStatus
+from regroup_trainer.protocol.job_status import CoordinatorStatus, MemberStatus
 
 WORKERS_SHOWN = 64
 THROTTLED = frozenset({"progress", "goodput", "ledger", "message"})
@@ -90,12 +90,13 @@ def _workers(observed: Observed, remembered: TrainingJobStatus) -> tuple[WorkerS
     """Without a report, running workers are shown as they last were: nobody says otherwise."""
     report, shown = observed.coordinator.status, observed.workers[:WORKERS_SHOWN]
     if report is not None:
-        return tuple(_worker(pod, report) for pod in shown)
+        here = {m.member: m for m in report.members if not m.lost}
+        return tuple(_worker(pod, report, here.get(pod.uid)) for pod in shown)
     former = {worker.pod: worker for worker in remembered.workers}
     return tuple(
         former[pod.name]
         if pod.alive and pod.phase == "Running" and _is_reported(former.get(pod.name))
-        else _worker(pod, None)
+        else _worker(pod)
         for pod in shown
     )
 
@@ -104,9 +105,9 @@ def _is_reported(worker: WorkerStatus | None) -> bool:
     return worker is not None and worker.state in ("Training", "Spare", "Warming")
 
 
-def _worker(pod: Pod, report: CoordinatorStatus | None) -> WorkerStatus:
-    members = report.members if report else ()
-    member = next((m for m in members if m.member == pod.uid and not m.lost), None)
+def _worker(
+    pod: Pod, report: CoordinatorStatus | None = None, member: MemberStatus | None = None
+) -> WorkerStatus:
     training = member is not None and member.rank is not None and pod.phase == "Running"
     spare = member is not None and member.rank is None and report is not None and report.spares > 0
     heard = report is not None and report.heard is not None and pod.uid in report.heard

@@ -8,7 +8,7 @@ it stops responding. It is trusted again when it is Ready and its lease changes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from regroup_operator.api.policies import NodeFailurePolicy
@@ -25,6 +25,7 @@ from regroup_operator.observe.observed import (
     Pod,
     incarnation_of,
 )
+from regroup_trainer.protocol.message import named
 
 KUBELET_GRACE_SECONDS = 2.0
 """How long to wait for the kubelet's report on a worker that the coordinator lost: its process may
@@ -43,6 +44,9 @@ CUT_OFF_SECONDS = 15.0
 """How long workers may take to reach the coordinator again once its Service is made."""
 CALM_SECONDS = 60.0
 """Earlier failures of pods are forgotten after training this long without another."""
+
+EVENTS_APART = 3
+"""Pods that have an event each when one thing happens to them in a round. More are summed up."""
 
 Lost = Mapping[Pod, str]
 """Live worker pod -> why it counts as lost."""
@@ -211,7 +215,7 @@ def account_for_ends(
         }
     )
     events = (
-        *(_worker_lost(pod) for pod in failed),
+        *sum_up({pod: _worker_lost(pod) for pod in failed}, "workers are lost"),
         *nodes.events,
     )
     return CountedEnds(changed, bool(counted), _superseded(ended), events)
@@ -261,16 +265,10 @@ def remove_lost(job: AnyJob, observed: Observed, launcher: LauncherPolicy, now: 
     stuck = [DeletePod(pod, "its node is gone", 0) for pod in _stuck(observed, policy)]
     superseded = [DeletePod(pod, "superseded") for pod in ends.superseded]
     events = [*readmitted.events, *ends.events]
-    events += [_node_lost(pod, why) for pod, why in lost.items() if pod.node]
-    events += [
-        Event(
-            "Warning",
-            "PodForceDeleted",
-            f"{d.pod.name} was removed by force: its node is gone",
-            d.pod.uid,
-        )
-        for d in stuck
-    ]
+    placed = {pod: _node_lost(pod, why) for pod, why in lost.items() if pod.node}
+    events += sum_up(placed, "workers count as lost")
+    forced = {gone.pod: _force_deleted(gone.pod) for gone in stuck}
+    events += sum_up(forced, "pods were removed by force")
     return Step(status, (*gone, *stuck, *superseded), tuple(events))
 
 
@@ -278,6 +276,23 @@ def _node_lost(pod: Pod, why: str) -> Event:
     return Event(
         "Warning", "NodeLost", f"{pod.name} on node {pod.node} counts as lost: {why}", pod.uid
     )
+
+
+def _force_deleted(pod: Pod) -> Event:
+    text = f"{pod.name} was removed by force: its node is gone"
+    return Event("Warning", "PodForceDeleted", text, pod.uid)
+
+
+def sum_up(events: Mapping[Pod, Event], what: str) -> tuple[Event, ...]:
+    """The events of pods to which one thing happened in a round. Many are one: `what` says of their
+    number what happened. The same pods give the same event again.
+    """
+    if len(events) <= EVENTS_APART:
+        return tuple(events.values())
+    first, count = next(iter(events.values())), len(events)
+    pods = named((pod.name for pod in events), count)
+    text = f"{count} {what}: {pods}; the first: {first.message}"
+    return (replace(first, message=text, key=f"{first.key}+{count - 1}"),)
 
 
 def _with_handled_pods(job: AnyJob, observed: Observed) -> TrainingJobStatus:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from regroup_operator.api.status import TrainingJobStatus
+from regroup_operator.decide.losses import sum_up
 from regroup_operator.decide.node_exclusion import count_node_failures
 from regroup_operator.decide.plan import DeletePod, Event, SendAddress, Step
 from regroup_operator.observe.observed import Job, Observed, Pod
@@ -47,10 +48,11 @@ def replace_silent(job: Job, observed: Observed, status: TrainingJobStatus, now:
                 "and does not take the new address"
             )
     counted = count_node_failures(status, silent, job.policies.node_failure, now)
+    replaced = {pod: _replaced_event(pod, why) for pod, why in reasons.items()}
     return Step(
         counted.status,
         tuple(DeletePod(pod, why) for pod, why in reasons.items()),
-        (*(_replaced_event(pod, why) for pod, why in reasons.items()), *counted.events),
+        (*sum_up(replaced, "worker pods are replaced"), *counted.events),
     )
 
 

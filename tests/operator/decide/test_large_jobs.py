@@ -41,7 +41,8 @@ def make_job(workers: int) -> Job:
     status = {"startTime": BEFORE, "coordinatorTerm": 1, "nextIncarnation": 2}
     metadata = {"namespace": "a", "name": "gpt", "uid": "uid-1", "generation": 1}
     spec = make_spec(replicas=workers, elasticPolicy=bounds)
-    job = read_job({"metadata": metadata, "spec": spec, "status": status}, NOW)
+    document = {"metadata": metadata, "spec": spec, "status": status}
+    job = read_job(document, NOW, max_workers=max(workers, DEFAULT_MAX_WORKERS))
     assert isinstance(job, Job)
     return job
 
@@ -132,6 +133,14 @@ def half_without_nodes(pods: tuple[Pod, ...]) -> Observed:
     return replace(seen, nodes=nodes)
 
 
+def half_stuck(pods: tuple[Pod, ...]) -> Observed:
+    """Kubernetes waits for nodes that do not exist any more to end their pods."""
+    ending = tuple(replace(pod, terminating=True) if pod.index % 2 else pod for pod in pods)
+    seen = observe(ending, report_of(pods, lost=lambda _: False))
+    nodes = {pod.node: Node(pod.node, exists=False) for pod in pods if pod.index % 2}
+    return replace(seen, nodes=nodes)
+
+
 def twice_as_many_as_wanted(pods: tuple[Pod, ...]) -> Observed:
     more = tuple(make_pod(index + len(pods)) for index in range(len(pods)))
     return training((*pods, *more))
@@ -144,6 +153,7 @@ SCENES = (
     one_lost,
     half_ended,
     half_without_nodes,
+    half_stuck,
     twice_as_many_as_wanted,
 )
 
@@ -171,3 +181,34 @@ def test_the_time_of_a_plan_grows_with_the_workers_and_its_status_can_be_stored(
     assert many < MOST_TIMES_AS_LONG * few
     written = status.model_dump_json(by_alias=True, exclude_none=True)
     assert len(written.encode()) < ETCD_BYTES
+
+
+@pytest.mark.parametrize("scene", [training, half_ended, half_without_nodes])
+def test_the_status_of_ten_thousand_workers_keeps_its_limits(
+    scene: Callable[[tuple[Pod, ...]], Observed],
+) -> None:
+    job, pods = make_job(10_000), tuple(make_pod(index) for index in range(10_000))
+    status = plan(job, scene(pods), NOW).status
+    written = status.model_dump_json(by_alias=True, exclude_none=True)
+    assert len(written.encode()) < ETCD_BYTES
+    TrainingJobStatus.model_validate_json(written)
+
+
+@pytest.mark.parametrize("lost", [10, 50, 500, 2000])
+@pytest.mark.parametrize(
+    ("scene", "reason", "first"),
+    [
+        (half_ended, "WorkerLost", "worker pod gpt-w1-1 on node node-1 ended with"),
+        (half_without_nodes, "NodeLost", "gpt-w1-1 on node node-1 counts as lost: it sends"),
+        (half_stuck, "PodForceDeleted", "gpt-w1-1 was removed by force: its node is gone"),
+    ],
+)
+def test_losses_of_many_workers_at_once_are_one_event(
+    scene: Callable[[tuple[Pod, ...]], Observed], reason: str, first: str, lost: int
+) -> None:
+    job, pods = make_job(2 * lost), tuple(make_pod(index) for index in range(2 * lost))
+    events = plan(job, scene(pods), NOW).events
+    (event,) = (event for event in events if event.reason == reason)
+    assert f"gpt-w1-1, gpt-w3-1, gpt-w5-1 and {lost - 3} more; the first: {first}" in event.message
+    assert event.message.startswith(f"{lost} ")
+    assert event == next(e for e in plan(job, scene(pods), NOW).events if e.reason == reason)

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from regroup_trainer.agent import heartbeat as heartbeat_module
 from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.system.heartbeat_line import Kind
 from tests.support.frame_server import FrameServer
@@ -150,7 +151,7 @@ def test_connections_that_are_closed_at_once_are_not_made_anew_without_a_pause(
 
 def test_a_coordinator_that_does_not_know_the_member_is_heard(heartbeat: Heartbeat) -> None:
     unknown = threading.Event()
-    heartbeat._on_unknown = unknown.set
+    heartbeat._on_lost = unknown.set
     heartbeat.seconds = 600.0
     with FrameServer() as server:
         server.answer = Kind.UNKNOWN
@@ -158,6 +159,24 @@ def test_a_coordinator_that_does_not_know_the_member_is_heard(heartbeat: Heartbe
         heartbeat.start()
         assert unknown.wait(60)
         assert heartbeat.unheard_seconds() == 0.0
+        stop(heartbeat)
+
+
+def test_a_coordinator_that_hangs_is_given_up_after_a_while(
+    heartbeat: Heartbeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat_module, "STALL_SECONDS", 1.5)
+    given_up = threading.Event()
+    heartbeat._on_lost = given_up.set
+    with FrameServer() as server:
+        heartbeat.url = server.url
+        heartbeat.start()
+        wait_until("frames", lambda: server.frames)
+        server.answers = False
+        wait_until("silence", lambda: heartbeat.unheard_seconds() >= 1.0)
+        assert len(server.requests) == 1, "it may only stand still"
+        assert given_up.wait(60)
+        wait_until("a new connection", lambda: len(server.requests) == 2)
         stop(heartbeat)
 
 

@@ -12,8 +12,8 @@ from regroup_trainer.coordinator.coordinator_status import make_status
 from regroup_trainer.coordinator.membership import (
     DELAY_COUNTS_SECONDS,
     Member,
+    Members,
     expired,
-    restart_deadlines,
 )
 from regroup_trainer.protocol.config import ParallelismConfig, TrainConfig, TrainingConfig
 from tests.support.coordinator_simulation import TICK, Job, SimulatedAgent, make_desired
@@ -110,13 +110,68 @@ def test_a_closed_member_has_no_more_than_the_timeout_whatever_else_is_received(
 
 
 @settings(deadline=None)
-@given(last_seen=times, on_closed=st.none() | times, now=st.floats(100.0, 200.0))
-def test_nobody_is_lost_right_after_the_coordinator_itself_was_paused(
-    last_seen: float, on_closed: float | None, now: float
+@given(silent=st.floats(0.0, 1.9), closed=st.none() | st.floats(0.0, 0.9), pause=st.floats(0.5, 60))
+def test_nobody_is_lost_since_the_coordinator_itself_was_paused(
+    silent: float, closed: float | None, pause: float
 ) -> None:
-    member = Member(make_hello(0), last_seen=last_seen, closed_at=on_closed)
-    restart_deadlines([member], now)
-    assert expired([member], DESIRED, now + 0.9) == []
+    now = 100.0
+    closed_at = None if closed is None else now - closed
+    members = Members()
+    members.add(Member(make_hello(0), last_seen=now - silent, closed_at=closed_at))
+    if closed_at is not None:
+        members.on_closed(members["uid-0"], closed_at)
+    if not members.expired(DESIRED, now):
+        members.forgive(pause, now + pause)
+        assert members.expired(DESIRED, now + pause) == []
+
+
+@pytest.mark.parametrize(
+    ("pause", "between", "bound"),
+    [(1.0, 2.0, 5.0), (1.0, 1.0, 6.0), (3.0, 0.5, 16.0), (1.0, TICK, 9.0)],
+)
+def test_a_coordinator_that_is_paused_again_and_again_still_finds_a_dead_member(
+    pause: float, between: float, bound: float
+) -> None:
+    job, agents = start()
+    begun = job.now
+    job.silence(agents[1])
+    while agents[1].name in job.core.state.members:
+        assert job.now - begun < bound
+        job.wait(between)
+        job.pause_coordinator(pause)
+    job.wait(2.0)
+    assert job.indices == [0, 2]
+
+
+def test_a_connection_that_agents_gave_up_during_a_pause_is_no_evidence_of_a_loss() -> None:
+    """A rank fails meanwhile, and its peers report that they lost one."""
+    job, agents = start()
+    job.pause_coordinator(5.0)
+    for agent in agents:
+        job.disconnect(agent)
+    job.connect(agents[0])
+    job.leave_generation(agents[0])
+    assert len(job.core.state.members) == 3
+
+
+def test_no_rank_hangs_while_the_coordinator_is_paused() -> None:
+    job = Job(make_desired(steps=10_000, progress_timeout_seconds=2))
+    for index in range(3):
+        job.add_agent(index)
+    job.wait(2.0)
+    job.pause_coordinator(5.0)
+    job.wait(2.0)
+    assert job.record.number.n == 1
+    assert "HangDetected" not in {event.reason for event in job.core.state.journal.events()}
+
+
+def test_a_successor_that_is_paused_still_waits_for_the_members_of_its_predecessor() -> None:
+    job, agents = start()
+    job.start_coordinator(2)
+    job.connect(agents[0])
+    job.pause_coordinator(5.0)
+    job.wait(1.0)
+    assert job.record.number.term == 1, "it has been adopted"
 
 
 def silent_for(delay: float, seconds: float) -> bool:

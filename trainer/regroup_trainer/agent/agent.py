@@ -127,7 +127,7 @@ class Agent:
             environment.member,
             environment.index,
             HEARTBEAT_SECONDS,
-            on_unknown=lambda: loop.call_soon_threadsafe(self._connection.reconnect),
+            on_lost=lambda: loop.call_soon_threadsafe(self._connection.reconnect),
         )
         self._sockets: RankSockets | None = None
         self._snapshots: AgentSnapshots | None = None

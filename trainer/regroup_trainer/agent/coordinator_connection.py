@@ -35,10 +35,10 @@ CONNECT_SECONDS = 2.0
 """For TCP, and beyond that for the handshake: longer, if the coordinator was too late before."""
 CLOSE_SECONDS = 0.2
 """For the closing handshake: a coordinator that is gone does not answer it."""
-PING_SECONDS = 2.0
-"""Between pings. A coordinator that does not answer within half of it counts as gone."""
-PATIENCE_OF_PINGS = 4.0
-"""Pings get longer, too, beyond this patience: after the third time-out in a row."""
+PING_SECONDS = 8.0
+"""Between pings. A connection over which none is answered within half of it counts as broken. That
+the coordinator itself is gone, heartbeats show sooner.
+"""
 log = logging.getLogger(__name__)
 
 
@@ -169,7 +169,7 @@ class CoordinatorConnection:
             async with asyncio.timeout(CONNECT_SECONDS * (1.0 + factor)):
                 return await session.ws_connect(
                     self._socket_url,
-                    heartbeat=PING_SECONDS * max(1.0, factor / PATIENCE_OF_PINGS),
+                    heartbeat=PING_SECONDS,
                     timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
                     max_msg_size=FRAME_BYTES,
                 )

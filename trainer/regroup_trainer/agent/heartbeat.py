@@ -30,6 +30,10 @@ RETRY_SECONDS = 1.0
 """The longest interval while heartbeats are not answered."""
 ANSWER_SECONDS = 1.0
 """Least time between two frames that want an answer."""
+STALL_SECONDS = 4.0
+"""A connection without an answer is kept for so long. A coordinator that stands still for a few
+seconds would have to make all of them anew at once.
+"""
 AGAIN_SECONDS = 0.1
 """From the end of a connection that was in order to the next one."""
 
@@ -43,7 +47,8 @@ class Heartbeat(threading.Thread):
     A heartbeat says how late this thread got its turn, in seconds: on an overloaded machine the
     next one may be later still.
 
-    `on_unknown` is called in this thread when a coordinator does not know the member.
+    `on_lost` is called in this thread when a coordinator does not know the member, or has not
+    answered for so long that the connection is given up.
     """
 
     def __init__(
@@ -53,7 +58,7 @@ class Heartbeat(threading.Thread):
         member: str,
         index: int,
         seconds: float,
-        on_unknown: Callable[[], object],
+        on_lost: Callable[[], object],
     ) -> None:
         super().__init__(name="heartbeat", daemon=True)
         self._url = self._connected_to = url
@@ -66,7 +71,7 @@ class Heartbeat(threading.Thread):
         self._headers = {"Authorization": f"Bearer {token}"}
         self.seconds = seconds
         """The interval; it may be changed while the thread runs."""
-        self._on_unknown = on_unknown
+        self._on_lost = on_lost
         self._stopped = threading.Event()
         self._wakes: socket.socket | None = None
         """What is sent here ends the pause between two heartbeats."""
@@ -179,7 +184,7 @@ class Heartbeat(threading.Thread):
         answer = self._exchange(self._connection, "POST", path, {"Content-Length": "0"})
         self._on_answer()
         if answer.status == http.HTTPStatus.NOT_FOUND:
-            self._on_unknown()
+            self._on_lost()
 
     def _exchange(
         self,
@@ -211,8 +216,9 @@ class Heartbeat(threading.Thread):
         sender.send(Beat(kind, int(now * 1e9), wants, delay))
 
     def _require_answer(self, now: float) -> None:
-        seconds = self._answer_seconds * self._patience.factor
+        seconds = max(STALL_SECONDS, self._answer_seconds * self._patience.factor)
         if self._awaits_answer and now - self._asked_at >= seconds:
+            self._on_lost()
             raise TimeoutError("no answer to a heartbeat")
 
     def _await(self, due: float, woken: socket.socket) -> float:
@@ -248,5 +254,5 @@ class Heartbeat(threading.Thread):
             return False
         self._on_answer()
         if any(answer.kind is Kind.UNKNOWN for answer in answers):
-            self._on_unknown()
+            self._on_lost()
         return True

@@ -24,6 +24,7 @@ from regroup_trainer.coordinator.current_generation import GenerationEnd, LastCo
 from regroup_trainer.protocol.generation import GenerationNumber, GenerationRecord, RestoredFrom
 from regroup_trainer.protocol.job_status import Recovery
 from regroup_trainer.protocol.ledger import FAILURES, Cause, GpuUse, Ledger
+from regroup_trainer.protocol.message import TEXT_LIMIT
 from regroup_trainer.protocol.rank_messages import Progress, Restored
 
 MOST_RECOVERIES = 10
@@ -192,7 +193,7 @@ class Recoveries:
                 pod=place.pod if place else "",
                 node=place.node if place else "",
                 exit_code=end.exit.exit_code if end.exit else None,
-                message=end.message,
+                message=end.message[:TEXT_LIMIT],
                 detect_seconds=end.detect_seconds,
                 world_size_before=world_size_before,
                 world_size_after=following.world_size,

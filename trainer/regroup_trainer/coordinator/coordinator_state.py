@@ -198,7 +198,7 @@ class State:
         self.lost_members[member.hello.index] = (member.hello, why)
         self.detections.append(("infrastructure", detect_seconds))
         who = f"worker {member.hello.pod} on {member.hello.node}"
-        self.emit(now, "WorkerLost", f"{who} is lost: {why}", "Warning")
+        self.journal.note_loss(member.hello.pod, f"{who} is lost: {why}")
         current = self.current
         place = current.place_of(member.name) if current else None
         if current is None or place is None or current.over:
@@ -211,5 +211,5 @@ class State:
 
     def lose_disconnected(self, now: float) -> None:
         """Ranks lost a peer: every member whose connection is closed is that peer, and lost."""
-        for member in [*self.members.closed.values()]:
+        for member in self.members.disconnected():
             self.lose(member, "its connection closed and its peers lost it", now)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import islice
 
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration
 from regroup_trainer.coordinator.formation import wanted_workers
 from regroup_trainer.coordinator.hangs import stragglers_of
 from regroup_trainer.coordinator.membership import overload
-from regroup_trainer.coordinator.waiting import PODS_NAMED, count_of_workers, ending_message
+from regroup_trainer.coordinator.waiting import count_of_workers, ending_message
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.desired import Desired, LastKnown
 from regroup_trainer.protocol.generation import Decision, MemberRecord
@@ -24,6 +23,7 @@ from regroup_trainer.protocol.job_status import (
     RequestAnswer,
 )
 from regroup_trainer.protocol.ledger import FailedStarts
+from regroup_trainer.protocol.message import TEXT_LIMIT, named
 
 HEARD_SECONDS = 5.0
 """How recent a sign of life must be."""
@@ -84,7 +84,7 @@ def make_status(state: State, sequence: int) -> CoordinatorStatus:
         sequence=sequence,
         revision=state.desired.revision,
         phase=phase_of(state),
-        message=message_of(state),
+        message=message_of(state)[:TEXT_LIMIT],
         waiting=state.waiting if state.outcome is None else None,
         generation=record.number if record else None,
         world_size=record.world_size if record and current and current.alive else 0,
@@ -258,14 +258,23 @@ def _missing(state: State, current: CurrentGeneration) -> str:
     wanted = wanted_workers(state.desired)
     if len(current.record.members) >= wanted:
         return ""
-    reasons = [f"{hello.pod} was lost: {why}" for hello, why in state.lost_members.values()]
     known = {m.hello.index for m in state.members.values()} | state.lost_members.keys()
-    absent = (n for n in range(state.desired.workers) if n not in known)
-    named = islice(absent, PODS_NAMED)
-    reasons += [f"{state.desired.job}-w{n} has not connected yet" for n in named]
+    absent = [f"{state.desired.job}-w{n}" for n in range(state.desired.workers) if n not in known]
+    reasons = [_lost_in_words([*state.lost_members.values()])] if state.lost_members else []
+    if absent:
+        has = "has" if len(absent) == 1 else "have"
+        reasons.append(f"{named(absent, len(absent))} {has} not connected yet")
     if state.desired.replica_group_size > 1 and (idle := _without_rank(state, current)):
-        reasons.append(f"{', '.join(idle)} without a rank: its replica group is not whole")
+        pods = named(idle, len(idle))
+        reasons.append(f"{pods} without a rank: its replica group is not whole")
     return f" of {wanted} wanted" + (f" ({'; '.join(reasons)})" if reasons else "")
+
+
+def _lost_in_words(lost: list[tuple[Hello, str]]) -> str:
+    """The first reason stands for all."""
+    was = "was" if len(lost) == 1 else "were"
+    pods = named((hello.pod for hello, _ in lost), len(lost))
+    return f"{pods} {was} lost: {lost[0][1]}"
 
 
 def spares_of(state: State) -> int:

@@ -23,6 +23,7 @@ no decision costs the same however many there are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container
 
 from regroup_trainer.coordinator.adoption import adopt
@@ -40,7 +41,7 @@ from regroup_trainer.coordinator.generation_end import (
     release,
 )
 from regroup_trainer.coordinator.hangs import check_stragglers, watch
-from regroup_trainer.coordinator.membership import Member, overload, restart_deadlines
+from regroup_trainer.coordinator.membership import Member, overload
 from regroup_trainer.coordinator.registration import register
 from regroup_trainer.coordinator.reports import announce_volume, on_report
 from regroup_trainer.coordinator.reserved_numbers import ReservedNumbers
@@ -73,8 +74,12 @@ LONGEST_PAUSE_SECONDS = 0.5
 """Between ticks of a steady generation. The processor belongs to the training."""
 MOST_UNKNOWN = 10_000
 """Agents without a hello that are remembered: more than a job can have."""
-LATE_TICK_SECONDS = 0.5
+PAUSE_SECONDS = 0.5
 """A tick that is so late shows that this process was paused. Its view of the others is stale."""
+COUNTED_SECONDS = 0.25
+"""Of each pause count as silence of the others. Otherwise a coordinator that is paused all the time
+would never find one that is gone.
+"""
 REPLACED_SECONDS = 2.0
 """One that is so late may come from a process that has got a successor meanwhile."""
 
@@ -88,7 +93,7 @@ class Coordinator:
         self.state = State(term, node, desired, now, wall_offset)
         self._numbers = ReservedNumbers(term)
         self._backoff = RestartBackoff()
-        self._next_tick: float | None = None
+        self._next_tick = math.inf
         self._timers = FormationTimers(
             adopt_until=now + desired.timeout_milliseconds / 1000, not_before=now
         )
@@ -112,11 +117,7 @@ class Coordinator:
         that arrived later than `read_until` (`now`, if it is not given) may be unknown yet.
         """
         state = self.state
-        late = now - self._next_tick if self._next_tick is not None else 0.0
-        if late > LATE_TICK_SECONDS:
-            restart_deadlines(state.members.values(), now)
-        if late > REPLACED_SECONDS:
-            self._numbers.doubt()
+        self._note_pause(now)
         known = now if read_until is None else read_until
         for member in state.members.expired(state.desired, known):
             if member.closed_at is None:
@@ -131,10 +132,29 @@ class Coordinator:
         self._next_tick = now + self.pause(now)
         return effects
 
+    def _note_pause(self, now: float) -> None:
+        """Forgive what others could not show while this process was paused. This comes before all
+        that is decided after a pause, and once for each.
+        """
+        late = now - self._next_tick
+        if late <= PAUSE_SECONDS:
+            return
+        self._next_tick = now
+        if late > REPLACED_SECONDS:
+            self._numbers.doubt()
+        state, forgiven = self.state, late - COUNTED_SECONDS
+        state.members.forgive(forgiven, now)
+        self._timers.forgive(forgiven)
+        unknown = state.unknown_members
+        state.unknown_members = {name: min(now, at + forgiven) for name, at in unknown.items()}
+        if state.current is not None:
+            state.current.forgive(forgiven, now)
+
     def on_heartbeat(self, name: str, now: float, delay: float = 0.0) -> bool:
         """A sign of life that was sent `delay` seconds late; False when it comes from no member
         (lost, or no hello yet).
         """
+        self._note_pause(now)
         member = self.state.members.get(name)
         if member is None:
             self._note_unknown(name, now)
@@ -156,6 +176,7 @@ class Coordinator:
 
     def on_closed(self, name: str, now: float) -> list[Effect]:
         """The connection to a member closed."""
+        self._note_pause(now)
         member, current = self.state.members.get(name), self.state.current
         if member is not None and member.closed_at is None:
             self.state.members.on_closed(member, now)
@@ -218,6 +239,7 @@ class Coordinator:
 
     def on_message(self, message: object, name: str, now: float) -> list[Effect]:
         """A message of a connected agent."""
+        self._note_pause(now)
         if isinstance(message, Hello):
             self._on_hello(message, now)
         elif (member := self.state.members.get(name)) is not None:
@@ -266,6 +288,7 @@ class Coordinator:
     def _advance(self, now: float) -> list[Effect]:
         """Decide from what is known; returns what is to be done."""
         state = self.state
+        state.journal.emit_losses(state.wall(now))
         if state.outcome is None:
             self._reserve(now)
             if state.current is None:

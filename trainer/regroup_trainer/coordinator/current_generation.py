@@ -162,6 +162,14 @@ class CurrentGeneration:
         self._inside = 0
         """Position of the first member of which a rank may not have left."""
 
+    def forgive(self, seconds: float, now: float) -> None:
+        """The coordinator was paused: what ranks reported in so many seconds is not known yet."""
+        self.last_report = min(now, self.last_report + seconds)
+        self.last_activity = min(now, self.last_activity + seconds)
+        self.leave_until += seconds
+        if self.diagnosed_at is not None:
+            self.diagnosed_at = min(now, self.diagnosed_at + seconds)
+
     def position_of(self, member: str) -> int | None:
         """Where the member stands in the record; None if it is not part of this generation."""
         return self._positions.get(member)

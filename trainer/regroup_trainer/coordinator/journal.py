@@ -6,10 +6,15 @@ from collections import deque
 from typing import Literal
 
 from regroup_trainer.protocol.job_status import JobEvent
+from regroup_trainer.protocol.message import named
 
 EVENTS_KEPT = 50
 RARELY_SECONDS = 60.0
 """Least time between two events of a reason that comes again and again."""
+LOSSES_APART = 3
+"""Workers that are lost at once and have an event each. More are summed up."""
+GATHER_SECONDS = 1.0
+"""Losses that follow within it count as at once: a switch that fails is noticed node by node."""
 
 
 class Journal:
@@ -22,6 +27,10 @@ class Journal:
         self._sequence = int(wall * 1000)
         self._events: deque[JobEvent] = deque(maxlen=EVENTS_KEPT)
         self._emitted_at: dict[str, float] = {}
+        self._losses: list[tuple[str, str]] = []
+        """The pod and the event of each loss that has no event yet."""
+        self._losses_until = float("-inf")
+        """Until then, losses are gathered."""
 
     def emit(
         self, wall: float, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"
@@ -40,6 +49,25 @@ class Journal:
         if wall - self._emitted_at.get(reason, float("-inf")) >= RARELY_SECONDS:
             self._emitted_at[reason] = wall
             self.emit(wall, reason, message, kind)
+
+    def note_loss(self, pod: str, message: str) -> None:
+        """A worker is lost. `emit_losses` makes the event."""
+        self._losses.append((pod, message))
+
+    def emit_losses(self, wall: float) -> None:
+        """Keep the events of lost workers: one, where many are lost at once. The first after a
+        while is not held back.
+        """
+        if not self._losses or wall < self._losses_until:
+            return
+        losses, self._losses = self._losses, []
+        self._losses_until = wall + GATHER_SECONDS
+        messages = [message for _, message in losses]
+        if (count := len(losses)) > LOSSES_APART:
+            pods = named((pod for pod, _ in losses), count)
+            messages = [f"{count} workers are lost: {pods}; the first: {messages[0]}"]
+        for message in messages:
+            self.emit(wall, "WorkerLost", message, "Warning")
 
     def events(self) -> tuple[JobEvent, ...]:
         """Oldest first."""

@@ -15,10 +15,15 @@ three timeouts, for the next heartbeat may be later.
 A member is *suspect* while its connection is closed, or after two missed heartbeats. It keeps its
 place, but no generation is formed until it shows life or is lost. So two members of one dead node
 do not cost two generations.
+
+A coordinator that was paused itself forgives the silence of that time. A quarter of a second of
+each pause counts: what has arrived meanwhile is read before anybody is lost. So a member that is
+gone is found, however often the coordinator is paused.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -37,6 +42,8 @@ LEAST_DELAY = 0.1
 """Seconds by which a heartbeat may be late on any machine."""
 DELAY_COUNTS_SECONDS = 30.0
 """The greatest delay counts for so long after it was reported."""
+SETTLE_SECONDS = 1.0
+"""For agents that gave up their connections during a pause of the coordinator to make new ones."""
 
 
 @dataclass
@@ -125,6 +132,8 @@ class Members(Mapping[str, Member]):
         self.ranks = 0
         """Rank processes that all of them run, or could: a GPU each."""
         self._bound, self._fitting = 0, 0
+        self._settled_at = -math.inf
+        """When agents have noticed that this process goes on after a pause."""
 
     def __getitem__(self, name: str) -> Member:
         return self._all[name]
@@ -221,6 +230,20 @@ class Members(Mapping[str, Member]):
         late = {member.name: member for group in (silent, closed) for member in group}
         return expired(late.values(), desired, now)
 
+    def forgive(self, seconds: float, now: float) -> None:
+        """This process was paused: so many seconds of silence say nothing about the members. Nor
+        does a connection that was given up meanwhile.
+        """
+        for member in self._all.values():
+            member.last_seen = min(now, member.last_seen + seconds)
+            if member.closed_at is not None:
+                member.closed_at = min(now, member.closed_at + seconds)
+        self._settled_at = now + SETTLE_SECONDS
+
+    def disconnected(self) -> list[Member]:
+        """Those whose closed connections are evidence that they are gone."""
+        return [one for one in self.closed.values() if (one.closed_at or 0.0) >= self._settled_at]
+
     def _forget(self, member: Member) -> None:
         self._unstay(member)
         self.ranks -= member.hello.ranks
@@ -238,17 +261,6 @@ def expired(members: Iterable[Member], desired: Desired, now: float) -> list[Mem
     return sorted(
         (m for m in members if now >= m.deadline(desired)), key=lambda member: member.last_seen
     )
-
-
-def restart_deadlines(members: Iterable[Member], now: float) -> None:
-    """Count all silence from `now` on.
-
-    For a coordinator that was paused itself: the silence until then says nothing about the others.
-    """
-    for member in members:
-        member.last_seen = now
-        if member.closed_at is not None:
-            member.closed_at = now
 
 
 def overload(members: Iterable[Member], desired: Desired) -> str:

@@ -17,12 +17,11 @@ from regroup_trainer.coordinator.formation import least_workers, wanted_workers
 from regroup_trainer.coordinator.generation_end import rank_not_out
 from regroup_trainer.coordinator.reserved_numbers import LONGEST_RETRY_SECONDS, ReservedNumbers
 from regroup_trainer.protocol.job_status import Waiting
+from regroup_trainer.protocol.message import MOST_NAMED, named
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
 IMPORTING_SECONDS = 5.0
 """A worker that imports torch reports it twice a second."""
-PODS_NAMED = 3
-"""Pods that a message names at most."""
 
 
 @dataclass
@@ -39,6 +38,12 @@ class FormationTimers:
     """Wait a little for more than the least workers: none trained before, or too few are left."""
     gather_until: float | None = None
     """The end of that wait; None until the least workers are here."""
+
+    def forgive(self, seconds: float) -> None:
+        """The coordinator was paused for so long: it waits for workers for as much longer."""
+        self.adopt_until += seconds
+        if self.gather_until is not None:
+            self.gather_until += seconds
 
     def note_size(self, size: int, gather_until: float) -> None:
         """The wait for more workers begins when there are enough for a generation."""
@@ -143,8 +148,8 @@ def _former_workers(context: WaitingContext) -> str | None:
     """A new coordinator gives the workers of a former one the time to come back."""
     state, timers = context.state, context.timers
     if timers.adopting:
-        missing = islice(state.former.missing.values(), PODS_NAMED)
-        late = ", ".join(place.pod for place in missing)
+        missing = state.former.missing
+        late = named((place.pod for place in missing.values()), len(missing))
         return f"waiting for {late} to connect to the new coordinator, or else to count as lost"
     successor = state.term > 1 and state.current is None
     may_come = successor and context.now < timers.adopt_until
@@ -182,16 +187,18 @@ def _absent(context: WaitingContext) -> str:
     """
     state = context.state
     here = state.members.staying
+    count = state.desired.workers - state.members.fitting(state.desired.workers)
     absent = (index for index in range(state.desired.workers) if index not in here)
     importing: list[str] = []
     others: list[str] = []
-    for index in islice(absent, PODS_NAMED):
+    for index in islice(absent, MOST_NAMED):
         at = state.importing.get(index, -math.inf)
         pods = importing if context.now < at + IMPORTING_SECONDS else others
         pods.append(f"{state.desired.job}-w{index}")
     parts = [f"importing torch: {', '.join(importing)}"] if importing else []
     what = "logs" if state.desired.namespace == "local" else "pods"  # `regroup run` has no pods
     parts += [f"see the {what} of {', '.join(others)}"] if others else []
+    parts += [f"{count - MOST_NAMED} more are not here"] if count > MOST_NAMED else []
     return f" ({'; '.join(parts)})" if parts else ""
 
 

@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -45,6 +46,8 @@ TEXT_LIMIT = 4096
 """Characters of the longest text in a message: longer ones are cut by whoever makes it."""
 QUOTE_LIMIT = 100
 """Characters that are shown of a word or a value."""
+MOST_NAMED = 3
+"""Names that a sentence holds at most."""
 _MOST_WORDS = 50
 _MOST_PROBLEMS = 3
 Text = Annotated[str, Field(max_length=TEXT_LIMIT)]
@@ -122,6 +125,12 @@ def listed(words: Sequence[str]) -> str:
     """Words with commas between them, each shortened."""
     more = ["..."] if len(words) > _MOST_WORDS else []
     return ", ".join([*map(shorten, words[:_MOST_WORDS]), *more])
+
+
+def named(names: Iterable[str], count: int) -> str:
+    """The first of `count` names, and how many more there are: "w0, w1, w2 and 37 more"."""
+    first = ", ".join(islice(names, MOST_NAMED))
+    return f"{first} and {count - MOST_NAMED} more" if count > MOST_NAMED else first
 
 
 def describe_invalid(error: ValidationError, names: Mapping[str, str] | None = None) -> str:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,6 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
-from regroup.local.processes import free_port
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection, RejectedError
 from regroup_trainer.agent.heartbeat import Heartbeat
 from regroup_trainer.coordinator.coordinator_status import HEARD_SECONDS, heard_of
@@ -41,15 +37,21 @@ from regroup_trainer.coordinator.serving.server import (
 from regroup_trainer.protocol.agent_messages import Leaving, Reports
 from regroup_trainer.protocol.coordinator_messages import BeginDifference, Refused, sent_message
 from regroup_trainer.protocol.desired import LastKnown, Lost
-from regroup_trainer.protocol.environment import CoordinatorEnvironment
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import CoordinatorStatus, RequestAnswer, Waiting
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.message import PROTOCOL_VERSION
-from regroup_trainer.protocol.rank_messages import Progress
+from regroup_trainer.protocol.rank_messages import Busy, Progress
 from regroup_trainer.system.log_limit import MOST_RECORDS
 from regroup_trainer.system.server_connections import SPARE_CONNECTIONS
-from tests.support.coordinator_server import BEARER, TOKEN, Setup, serving
+from tests.support.coordinator_server import (
+    BEARER,
+    TOKEN,
+    Setup,
+    coordinator_process,
+    serving,
+    status_of,
+)
 from tests.support.coordinator_simulation import make_desired
 from tests.support.generations import make_hello
 from tests.support.waiting import until, wait_until
@@ -376,12 +378,14 @@ async def test_an_agents_number_that_is_not_finite_closes_its_connection(setup: 
 async def test_messages_of_another_generation_do_not_delay_heartbeats(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of them once had all be decided anew, and they were read without a pause."""
+    """Each of them once had all be decided anew, and they were read without a pause. `busy` cannot
+    be overtaken by a newer one.
+    """
     socket = await setup.join(make_hello())
     await asyncio.to_thread(wait_until, "a generation", lambda: setup.core.state.current)
     generation = GenerationNumber(1, 999_999)
-    progress = Progress(generation=generation, rank=0, step=1, time=1.0)
-    text = Reports(reports=(progress,)).model_dump_json()
+    busy = Busy(generation=generation, rank=0, doing="evaluation", step=1)
+    text = Reports(reports=(busy,)).model_dump_json()
     seen = setup.core.state.members["uid-0"].last_seen
     on_message, handled = setup.core.on_message, 0
 
@@ -736,50 +740,17 @@ def find(waiting: Waiting | None, reason: str) -> Waiting | None:
 # --- the process ----------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def coordinator_process(folder: Path) -> Iterator[str]:
-    """The process of a container, which is killed in the end. Yields its URL once it answers."""
-    token = folder / "token"
-    token.write_text(TOKEN)
-    environment = CoordinatorEnvironment(
-        term=1,
-        node="node-c",
-        token_file=str(token),
-        address="127.0.0.1",
-        port=free_port(),
-        desired=make_desired(directory=str(folder / "job")).model_dump_json(),
-        kept_file=str(folder / "kept"),
-    )
-    url = f"http://127.0.0.1:{environment.port}"
-
-    def answers() -> bool:
-        with contextlib.suppress(OSError), urlopen(f"{url}/healthz"):
-            return True
-        return False
-
-    command = [sys.executable, "-m", "regroup_trainer.coordinator"]
-    with subprocess.Popen(command, env={**os.environ, **environment.variables()}) as process:
-        try:
-            wait_until("an answer", answers)
-            yield f"{url}/v1"
-        finally:
-            process.kill()
-
-
 def test_a_container_that_is_killed_goes_on_with_what_its_process_kept(tmp_path: Path) -> None:
     seed = Ledger(lost_steps=7, restarts={"application": 2})
     later = make_desired(directory=str(tmp_path / "job"), revision=5, seed=seed)
-    with coordinator_process(tmp_path) as url:
+    with coordinator_process(tmp_path) as (_, url):
         data = later.model_dump_json().encode()
-        with urlopen(Request(f"{url}/desired", data, BEARER, method="PUT")) as answer:
+        with urlopen(Request(f"{url}/v1/desired", data, BEARER, method="PUT")) as answer:
             assert answer.status == 204
         kept = tmp_path / "kept"
         wait_until("the newest spec", lambda: '"revision":5' in kept.read_text())
-    with (
-        coordinator_process(tmp_path) as url,
-        urlopen(Request(f"{url}/status", headers=BEARER)) as answer,
-    ):
-        status = CoordinatorStatus.parse(answer.read().decode())
+    with coordinator_process(tmp_path) as (_, url):
+        status = status_of(url)
     assert status.revision == 5
     assert (status.ledger.lost_steps, status.ledger.restarts) == (7, seed.restarts)
 
@@ -787,10 +758,10 @@ def test_a_container_that_is_killed_goes_on_with_what_its_process_kept(tmp_path:
 async def test_refused_agents_cannot_fill_the_log(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with coordinator_process(tmp_path) as url:
+    with coordinator_process(tmp_path) as (_, url):
         async with aiohttp.ClientSession(headers=BEARER) as session:
             for _ in range(3 * MOST_RECORDS):
-                async with session.ws_connect(f"{url}/agent") as socket:
+                async with session.ws_connect(f"{url}/v1/agent") as socket:
                     await socket.send_str("{}")
                     assert (await socket.receive(timeout=10)).type is aiohttp.WSMsgType.TEXT
     assert capfd.readouterr().err.count("refused an agent") == MOST_RECORDS

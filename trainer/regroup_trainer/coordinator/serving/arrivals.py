@@ -11,8 +11,9 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from aiohttp import WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 from pydantic import BaseModel, ValidationError
 
 from regroup_trainer.coordinator.serving.known_records import KnownRecords
@@ -47,6 +48,27 @@ _NO_RECORD = "closing the connection of the agent %s, which did not send its rec
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
+class AgentConnection:
+    """The WebSocket of an agent that has said hello."""
+
+    name: str
+    socket: web.WebSocketResponse
+    transport: asyncio.Transport
+    room: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when one of its messages has left the inbox."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the kernel has not taken yet."""
+        return self.transport.get_write_buffer_size()
+
+    async def await_room(self) -> None:
+        """Wait until one of its messages has left the inbox."""
+        self.room.clear()
+        await self.room.wait()
+
+
 class Arrivals:
     """Reads the hellos, and keeps the records that they name. `current` gives the record of the
     generation that runs.
@@ -76,11 +98,10 @@ class Arrivals:
         sent = self._records.begin(message.record) if isinstance(message, Begin) else message
         return sent.model_dump_json().encode()
 
-    async def send_piece(self, socket: web.WebSocketResponse, wanted: RecordWanted) -> None:
-        """Answer an agent. One that does not read waits here, and nobody waits for it."""
+    def piece(self, wanted: RecordWanted) -> bytes | None:
+        """The answer to an agent, as a frame; None: there is none."""
         piece = self._records.piece(wanted)
-        if piece is not None:
-            await send_frame(socket, piece.model_dump_json().encode())
+        return piece.model_dump_json().encode() if piece is not None else None
 
     async def _whole(self, short: ShortHello, socket: web.WebSocketResponse) -> Hello | None:
         """The hello with its record. None: the agent has another connection now, or did not send
@@ -158,10 +179,10 @@ async def send_frame(socket: web.WebSocketResponse, frame: bytes) -> None:
         await socket.send_frame(frame, WSMsgType.TEXT)
 
 
-async def close(socket: web.WebSocketResponse) -> None:
+async def close(socket: web.WebSocketResponse, code: WSCloseCode = WSCloseCode.OK) -> None:
     """Close a connection."""
     with contextlib.suppress(ConnectionError):
-        await socket.close(drain=False)
+        await socket.close(code=code, drain=False)
 
 
 async def _first_message(socket: web.WebSocketResponse) -> ShortHello | None:

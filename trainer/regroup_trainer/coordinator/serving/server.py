@@ -42,7 +42,13 @@ from regroup_trainer.coordinator.effects import (
     Send,
 )
 from regroup_trainer.coordinator.handing_over import has_company, is_between, somebody_leaves
-from regroup_trainer.coordinator.serving.arrivals import Arrivals, close, send_frame
+from regroup_trainer.coordinator.serving.arrivals import (
+    AgentConnection,
+    Arrivals,
+    close,
+    send_frame,
+)
+from regroup_trainer.coordinator.serving.inbox import Inbox
 from regroup_trainer.coordinator.serving.series_keeper import SeriesKeeper
 from regroup_trainer.coordinator.serving.volume_work import VolumeWork
 from regroup_trainer.protocol.agent_messages import ShortHello, agent_message
@@ -78,6 +84,14 @@ KEPT_SECONDS = 1.0
 """How old the seconds may be that the next process of this coordinator goes on with."""
 _NOWHERE = KeptFile(None)
 
+SLICE_SECONDS = 0.005
+"""For messages of agents, before heartbeats are read again."""
+UNSENT_BYTES = FRAME_BYTES
+"""What an agent may leave unread, beyond what the kernel holds. One message may come on top."""
+_DOES_NOT_READ = (
+    "closing the connection of the agent %s, which does not read: %d KiB wait for it; it connects "
+    "again"
+)
 _UNREADABLE = (
     "closing the connection of the agent %s: its message cannot be read (%s); it connects again. "
     "Run agent and coordinator from one release"
@@ -101,8 +115,11 @@ class Server:
         self._core = core
         self._after_decision = after_decision
         self._token = token.encode()
-        self._connections: dict[str, web.WebSocketResponse] = {}
+        self._connections: dict[str, AgentConnection] = {}
         self._connection_changes = 0
+        self._inbox = Inbox[AgentConnection]()
+        self._is_handling = False
+        """Whether the inbox is about to be handled."""
         self._arrivals = Arrivals(self._current_record)
         self._sent: BaseModel | None = None
         """The newest message, and its frame: what goes to many is serialised once."""
@@ -254,19 +271,21 @@ class Server:
         await socket.prepare(request)
         self.connections.hold(request.transport)
         hello = await self._arrivals.hello(socket)
-        if hello is None or self._over:
+        if hello is None or self._over or request.transport is None:
             return socket
         name = hello.member
-        former = self._connections.get(name)
-        self._connections[name] = socket
+        connection = AgentConnection(name, socket, request.transport)
+        if (former := self._connections.get(name)) is not None:
+            self._handle_all_of(former)
+            self._spawn(close(former.socket))
+        self._connections[name] = connection
         self._connection_changes += 1
-        if former is not None:
-            self._spawn(close(former))
         self._do(self._core.on_message(hello, name, time.monotonic()))
         try:
-            await self._listen(socket, name)
+            await self._listen(connection)
         finally:
-            if self._connections.get(name) is socket:
+            self._handle_all_of(connection)
+            if self._connections.get(name) is connection:
                 del self._connections[name]
                 self._connection_changes += 1
                 self._do(self._core.on_closed(name, time.monotonic()))
@@ -276,31 +295,63 @@ class Server:
         current = self._core.state.current
         return current.record if current is not None else None
 
-    async def _listen(self, socket: web.WebSocketResponse, name: str) -> None:
-        async for message in socket:
+    async def _listen(self, connection: AgentConnection) -> None:
+        """Put what arrives into the inbox, until the connection ends."""
+        async for message in connection.socket:
             if message.type is not WSMsgType.TEXT:
                 continue
-            try:
-                parsed = agent_message.validate_json(message.data)
-            except ValidationError as error:
-                log.warning(_UNREADABLE, name, describe_invalid(error))
-                await socket.close(code=WSCloseCode.POLICY_VIOLATION)
-                return
-            if isinstance(parsed, RecordWanted):
-                await self._arrivals.send_piece(socket, parsed)
-            elif self._connections.get(name) is socket and not self._over:
-                self._on_message(parsed, name, socket)
-            # What has arrived is read without a pause otherwise, and heartbeats would wait for it.
-            await asyncio.sleep(0)
+            self._inbox.add(connection, message.data)
+            self._handle_soon()
+            while self._inbox.is_full(connection):
+                await connection.await_room()
 
-    def _on_message(self, message: BaseModel, name: str, socket: web.WebSocketResponse) -> None:
+    def _handle_soon(self) -> None:
+        if not self._is_handling:
+            self._is_handling = True
+            asyncio.get_running_loop().call_soon(self._handle_some)
+
+    def _handle_some(self) -> None:
+        """Handle messages for a moment. Heartbeats are read before the next ones."""
+        self._is_handling = False
+        until = time.monotonic() + SLICE_SECONDS
+        while self._inbox and time.monotonic() < until:
+            self._handle(*self._inbox.take())
+        if self._inbox:
+            self._handle_soon()
+
+    def _handle_all_of(self, connection: AgentConnection) -> None:
+        """A connection is over: handle what has arrived over it."""
+        while (text := self._inbox.take_of(connection)) is not None:
+            self._handle(connection, text)
+
+    def _handle(self, connection: AgentConnection, text: str) -> None:
+        connection.room.set()
+        if self._connections.get(connection.name) is not connection or self._over:
+            return
+        try:
+            message = agent_message.validate_json(text)
+        except ValidationError as error:
+            log.warning(_UNREADABLE, connection.name, describe_invalid(error))
+            self._spawn(close(connection.socket, WSCloseCode.POLICY_VIOLATION))
+            return
+        try:
+            self._on_message(message, connection)
+        except Exception:  # of ours: the others are handled all the same
+            log.exception("closing the connection of the agent %s", connection.name)
+            connection.transport.abort()
+
+    def _on_message(self, message: BaseModel, connection: AgentConnection) -> None:
+        if isinstance(message, RecordWanted):
+            if (piece := self._arrivals.piece(message)) is not None:
+                self._write(connection, piece)
+            return
         if isinstance(message, ShortHello):
             hello = self._arrivals.of_known_generation(message)
-            if hello is None:
-                self._spawn(close(socket))  # it connects again, and is asked for the record
+            if hello is None:  # it connects again, and is asked for the record
+                self._spawn(close(connection.socket))
                 return
             message = hello
-        self._do(self._core.on_message(message, name, time.monotonic()))
+        self._do(self._core.on_message(message, connection.name, time.monotonic()))
 
     async def _heartbeats(self, request: web.Request) -> web.Response:
         """Frames of an agent, over the connection of this request."""
@@ -429,18 +480,28 @@ class Server:
         self._after_decision(time.monotonic())
 
     def _send(self, member: str, message: BaseModel) -> None:
-        socket = self._connections.get(member)
-        if socket is None:
+        connection = self._connections.get(member)
+        if connection is None:
             return
         if message is not self._sent:
             self._sent, self._frame = message, self._arrivals.frame_of(message)
-        self._spawn(send_frame(socket, self._frame))
+        self._write(connection, self._frame)
+
+    def _write(self, connection: AgentConnection, frame: bytes) -> None:
+        """Send a frame, unless the agent has left too much unread. It connects again when it reads
+        on, and is sent what counts then.
+        """
+        if connection.unsent_bytes > UNSENT_BYTES:
+            log.warning(_DOES_NOT_READ, connection.name, UNSENT_BYTES // 1024)
+            connection.transport.abort()
+        else:
+            self._spawn(send_frame(connection.socket, frame))
 
     def _close(self, member: str) -> None:
-        socket = self._connections.pop(member, None)
-        if socket is not None:
+        connection = self._connections.pop(member, None)
+        if connection is not None:
             self._connection_changes += 1
-            self._spawn(close(socket))
+            self._spawn(close(connection.socket))
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

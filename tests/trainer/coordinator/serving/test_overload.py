@@ -1,0 +1,206 @@
+"""A coordinator that stands still for a while or is behind, and agents that do not read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regroup_trainer.agent.agent import HEARTBEAT_SECONDS
+from regroup_trainer.agent.coordinator_connection import CoordinatorConnection
+from regroup_trainer.agent.heartbeat import Heartbeat
+from regroup_trainer.coordinator.effects import Effect, Send
+from regroup_trainer.coordinator.serving import server
+from regroup_trainer.coordinator.serving.arrivals import AgentConnection
+from regroup_trainer.protocol.agent_messages import Hello, RankExit, Reports
+from regroup_trainer.protocol.coordinator_messages import Begin, CoordinatorMessage, Exit
+from regroup_trainer.protocol.generation import GenerationNumber
+from regroup_trainer.protocol.rank_messages import Progress
+from tests.support.coordinator_server import (
+    TOKEN,
+    Setup,
+    coordinator_process,
+    serving,
+    status_of,
+)
+from tests.support.generations import make_hello
+from tests.support.waiting import until
+
+FIRST = GenerationNumber(1, 1)
+AGENTS = 8
+STALL_SECONDS = 3.0
+PATIENT = {"heartbeat_milliseconds": 60_000, "timeout_milliseconds": 600_000}
+
+
+class StubAgent:
+    """An agent's connection and heartbeats, without ranks."""
+
+    def __init__(self, url: str, index: int) -> None:
+        self.name = f"uid-{index}"
+        self.index, self.hellos, self.has_begun = index, 0, False
+        self.connection = CoordinatorConnection(url, TOKEN, 1, self._hello, self._on_message)
+        loop = asyncio.get_running_loop()
+        self.heartbeat = _CountingHeartbeat(
+            url,
+            TOKEN,
+            self.name,
+            index,
+            HEARTBEAT_SECONDS,
+            on_lost=lambda: loop.call_soon_threadsafe(self.connection.reconnect),
+        )
+        self.heartbeat.is_warm = True
+
+    @property
+    def connections(self) -> int:
+        """How many it has made."""
+        return self.hellos + self.heartbeat.connections
+
+    def _on_message(self, message: CoordinatorMessage) -> None:
+        self.has_begun |= isinstance(message, Begin)
+
+    def _hello(self) -> Hello:
+        self.hellos += not self.connection.welcomed
+        return make_hello(self.index, member=self.name)
+
+
+class _CountingHeartbeat(Heartbeat):
+    connections = 0
+
+    def _connect(self, url: str) -> None:
+        self.connections += 1
+        super()._connect(url)
+
+
+@contextlib.asynccontextmanager
+async def agents_of(url: str) -> AsyncIterator[list[StubAgent]]:
+    """Agents that have connected."""
+    agents = [StubAgent(url, index) for index in range(AGENTS)]
+    tasks = [asyncio.create_task(agent.connection.run()) for agent in agents]
+    for agent in agents:
+        agent.heartbeat.start()
+    try:
+        await until("all to be welcome", lambda: all(one.connection.welcomed for one in agents))
+        yield agents
+    finally:
+        for agent, task in zip(agents, tasks, strict=True):
+            agent.heartbeat.stop()
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def test_a_stall_of_seconds_costs_no_member_no_connection_and_no_generation(
+    tmp_path: Path,
+) -> None:
+    sizes = {"replicas": AGENTS, "min_replicas": 1, "max_replicas": AGENTS}
+    with coordinator_process(tmp_path, **sizes) as (process, url):
+        async with agents_of(url) as agents:
+            await until("a generation", lambda: all(one.has_begun for one in agents))
+            before = [agent.connections for agent in agents]
+            process.send_signal(signal.SIGSTOP)
+            await until("a stall", lambda: min(silences(agents)) >= STALL_SECONDS)
+            process.send_signal(signal.SIGCONT)
+            await until("answers to all", lambda: max(silences(agents)) == 0)
+            status = await asyncio.to_thread(status_of, url)
+            after = [agent.connections for agent in agents]
+    assert [member.lost for member in status.members] == [""] * AGENTS
+    assert after == before == [2] * AGENTS
+    assert status.generation == FIRST
+    assert "WorkerLost" not in {event.reason for event in status.events}
+
+
+def silences(agents: list[StubAgent]) -> list[float]:
+    """For how many seconds agents have had no answer."""
+    return [agent.heartbeat.unheard_seconds() for agent in agents]
+
+
+# --- behind ---------------------------------------------------------------------------------------
+
+
+def progress(step: int) -> str:
+    report = Progress(generation=FIRST, rank=0, step=step, time=1.0)
+    return Reports(reports=(report,)).model_dump_json()
+
+
+async def test_a_coordinator_that_is_behind_handles_ends_first_and_the_newest_progress_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, replicas=3, max_replicas=3, **PATIENT) as setup:
+        sockets = [await setup.join(make_hello(index)) for index in range(3)]
+        await until("a generation", lambda: setup.core.state.current is not None)
+        for socket in sockets:
+            await socket.receive(timeout=10)
+        handled: list[tuple[str, Any]] = []
+        inbox, arrived = setup.server._inbox, list[str]()
+        add = inbox.add
+
+        def count(connection: AgentConnection, text: str) -> None:
+            arrived.append(text)
+            add(connection, text)
+
+        def keep(message: Any, name: str, _now: float) -> list[Effect]:
+            handled.append((name, message))
+            return []
+
+        monkeypatch.setattr(inbox, "add", count)
+        monkeypatch.setattr(setup.core, "on_message", keep)
+        setup.server._is_handling = True  # it has not come to it yet
+        for step in range(1, 30):
+            for socket in sockets:
+                await socket.send_str(progress(step))
+        end = RankExit(generation=FIRST, rank=2, exit_code=1, cause="error")
+        await sockets[2].send_str(Reports(reports=(end,)).model_dump_json())
+        await until("all of it", lambda: len(arrived) == 3 * 29 + 1)
+        setup.server._handle_some()
+        names = [name for name, _ in handled]
+        assert names[:2] == ["uid-2", "uid-2"], "its progress, and the end of its rank"
+        steps = [m.reports[0].step for _, m in handled if "progress" in repr(m)]
+        assert steps == [29, 29, 29]
+        for socket in sockets:
+            await socket.close()
+
+
+# --- slow readers ---------------------------------------------------------------------------------
+
+
+async def test_an_agent_that_does_not_read_holds_nobody_up_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "UNSENT_BYTES", 64 * 1024)
+    sizes = {"replicas": 2, "min_replicas": 2, "max_replicas": 2}
+    async with serving(tmp_path, **sizes, **PATIENT) as setup:
+        reading = await setup.join(make_hello(0))
+        async with silent_reader(setup, make_hello(1)):
+            state = setup.core.state
+            await until("two members", lambda: len(state.members) == 2)
+            texts = 0
+            while state.members["uid-1"].closed_at is None:
+                order = Exit(code=0, reason="x" * 4096)
+                setup.server._do([Send("uid-1", order), Send("uid-0", order)])
+                while (await reading.receive_json(timeout=10))["kind"] != "exit":
+                    pass
+                texts += 1
+                assert texts * 4096 < 16 * 1024 * 1024, "its buffer is bounded"
+            assert state.members["uid-0"].closed_at is None
+        again = await setup.join(make_hello(1))
+        await until("its return", lambda: state.members["uid-1"].closed_at is None)
+        await again.close()
+        await reading.close()
+
+
+@contextlib.asynccontextmanager
+async def silent_reader(setup: Setup, hello: Hello) -> AsyncIterator[None]:
+    """It says hello, and never reads an answer after the handshake."""
+    socket = await setup.join(hello)
+    assert socket._response.connection is not None
+    transport = socket._response.connection.transport
+    assert isinstance(transport, asyncio.ReadTransport)
+    transport.pause_reading()
+    try:
+        yield
+    finally:
+        transport.close()

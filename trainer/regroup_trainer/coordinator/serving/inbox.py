@@ -1,0 +1,103 @@
+"""Messages of agents that have arrived and are not handled yet. Pure.
+
+A coordinator that is behind handles first what others wait for: a rank that has ended holds up all
+others. Progress that newer progress has overtaken is not read at all. The messages of a connection
+keep their order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+MOST_MESSAGES: Final = 64
+"""Of a connection. What comes after them is not read yet."""
+MOST_CHARACTERS: Final = 128 * 1024
+"""The same, of all of them together and without the last one."""
+URGENT_IN_A_ROW: Final = 16
+"""Connections with urgent messages that go before one without."""
+
+_URGENT = re.compile('"kind":"(?:rank_exit|parked|finished|leaving)"')
+_KIND, _PROGRESS = '"kind":"', '"kind":"progress"'
+"""As agents write JSON. Within a text there would be a backslash before each quotation mark."""
+_Connection = TypeVar("_Connection", bound=Hashable)
+
+
+@dataclass
+class _Queue:
+    texts: deque[str] = field(default_factory=deque)
+    characters: int = 0
+    urgent: int = 0
+
+
+class Inbox(Generic[_Connection]):
+    """Of all connections."""
+
+    def __init__(self) -> None:
+        self._queues: OrderedDict[_Connection, _Queue] = OrderedDict()
+        """The one whose turn comes next is the first."""
+        self._urgent: OrderedDict[_Connection, None] = OrderedDict()
+        """The connections that have sent something urgent, in the same order."""
+        self._in_a_row = 0
+
+    def __len__(self) -> int:
+        """How many connections have messages here."""
+        return len(self._queues)
+
+    def add(self, connection: _Connection, text: str) -> None:
+        """A message has arrived."""
+        queue = self._queues.setdefault(connection, _Queue())
+        if queue.texts and _is_overtaken(queue.texts[-1], text):
+            queue.characters -= len(queue.texts.pop())
+        queue.texts.append(text)
+        queue.characters += len(text)
+        if _URGENT.search(text):
+            queue.urgent += 1
+            self._urgent.setdefault(connection)
+
+    def is_full(self, connection: _Connection) -> bool:
+        """Whether nothing more of a connection is to be read now."""
+        queue = self._queues.get(connection)
+        return queue is not None and (
+            len(queue.texts) >= MOST_MESSAGES or queue.characters >= MOST_CHARACTERS
+        )
+
+    def take(self) -> tuple[_Connection, str]:
+        """The message to handle next, with its connection. There must be one."""
+        is_urgent = bool(self._urgent) and self._in_a_row < URGENT_IN_A_ROW
+        self._in_a_row = self._in_a_row + 1 if is_urgent else 0
+        connection = next(iter(self._urgent if is_urgent else self._queues))
+        text = self.take_of(connection)
+        assert text is not None, "a connection without messages is not listed"
+        for waiting in (self._queues, self._urgent):
+            if connection in waiting:
+                waiting.move_to_end(connection)
+        return connection, text
+
+    def take_of(self, connection: _Connection) -> str | None:
+        """The oldest message of a connection; None: there is none."""
+        queue = self._queues.get(connection)
+        if queue is None:
+            return None
+        text = queue.texts.popleft()
+        queue.characters -= len(text)
+        queue.urgent -= bool(_URGENT.search(text))
+        if not queue.urgent:
+            self._urgent.pop(connection, None)
+        if not queue.texts:
+            del self._queues[connection]
+        return text
+
+
+def _is_overtaken(older: str, newer: str) -> bool:
+    """Whether two messages hold progress alone, the newer one of at least as many ranks."""
+    return 0 < _ranks_with_progress(older) <= _ranks_with_progress(newer)
+
+
+def _ranks_with_progress(text: str) -> int:
+    """0 where a message holds something else."""
+    count = text.count(_PROGRESS)
+    return count if text.count(_KIND) == count + 1 else 0
