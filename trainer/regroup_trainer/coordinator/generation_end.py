@@ -7,6 +7,7 @@ cause is certain.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -40,6 +41,10 @@ from regroup_trainer.system import program_error
 ABORT_SECONDS, LONGEST_ABORT_SECONDS = 1.0, 60.0
 """For the ranks of a failed generation to leave it. They get longer where a step takes longer,
 since a rank that computes notices the end only afterwards.
+"""
+LAST_COPY_SECONDS = 10.0
+"""At least so long for ranks of which one alone holds a part of the state. On a busy machine they
+may not get to a core within a second, and a killed one takes that part with it.
 """
 SAVE_SECONDS = 30.0
 """For a program without a Session to end a save after the loss of a peer."""
@@ -100,7 +105,10 @@ def abort_members(
 ) -> None:
     """Have the ranks of these members leave a failed generation."""
     stuck = current.failure.stuck if current.failure else None
-    seconds = abort_seconds(current) + _allowance(state)
+    seconds = abort_seconds(current)
+    if not current.unmanaged and _may_retain_state(current) and _has_last_copy(state, current):
+        seconds = max(seconds, LAST_COPY_SECONDS)
+    seconds += _allowance(state)
     current.aborted_at = now
     saving = _save_seconds(current)
     current.leave_until = max(current.leave_until, now + seconds + saving)
@@ -122,6 +130,20 @@ def abort_seconds(current: CurrentGeneration) -> float:
     return min(
         LONGEST_ABORT_SECONDS, max(ABORT_SECONDS, ABORT_STEPS * current.usual_step_seconds())
     )
+
+
+def _has_last_copy(state: State, current: CurrentGeneration) -> bool:
+    """Whether a single rank, or the ranks of one member together, hold a part of the state that
+    nobody else has.
+    """
+    desired, copies = current.record.desired, Counter[int]()
+    layout = desired.train.parallelism
+    is_shared = STRATEGIES[layout.strategy].has_shard_groups or layout.is_model_parallel
+    for position, place in enumerate(current.record.members):
+        if place.member in state.members:
+            alone = 1 if is_shared else place.ranks
+            copies[position % desired.replica_group_size] += alone
+    return 1 in copies.values()
 
 
 def _save_seconds(current: CurrentGeneration) -> float:
