@@ -119,6 +119,12 @@ class Site:
         pids = self.node_of(pod).pod_processes(pod["metadata"]["uid"])
         return {pid: read_proc(pid, "comm").strip() for pid in pids}
 
+    def has_process(self, pod: Json) -> bool:
+        """Whether a pod has a node, and a process there."""
+        with contextlib.suppress(LookupError, DevclusterError):
+            return "nodeName" in pod["spec"] and bool(self.main_process(pod))
+        return False
+
     def main_process(self, pod: Json) -> Process:
         """Process 1 of a pod's container. Raises LookupError when there is none."""
         for pid in self.processes(pod):
@@ -198,7 +204,8 @@ class Job:
 
     def workers(self) -> list[tuple[int, Json]]:
         """Rank and pod of the workers that train, by rank; under torchrun, where nobody knows the
-        ranks, those that have a node, by index. Raises one of UNREACHABLE.
+        ranks, those that have a process, by index: the status also knows those that a power cut
+        has ended, and those that are being started. Raises one of UNREACHABLE.
         """
         known = "index" if self.is_torchrun else "rank"
         ranks = {one["pod"]: one.get(known) for one in self.status().get("workers", ())}
@@ -206,7 +213,7 @@ class Job:
             (rank, pod)
             for pod in self.pods("worker")
             if (rank := ranks.get(pod["metadata"]["name"])) is not None
-            and "nodeName" in pod["spec"]
+            and (self.site.has_process(pod) if self.is_torchrun else "nodeName" in pod["spec"])
         ]
         return sorted(found, key=lambda one: one[0])
 

@@ -119,18 +119,25 @@ def test_an_operator_runs_when_a_pod_of_it_has_a_process(
     assert not site({}).operates(), "nobody can be asked"
 
 
-def test_a_worker_of_torchrun_without_a_node_does_not_train() -> None:
-    """Its status knows the index of a pod that no scheduler has seen: seed 410 ended so."""
+def test_a_worker_of_torchrun_without_a_node_or_a_process_does_not_train(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its status knows the index of a pod that no scheduler has seen, and of one that ended with
+    its node or is only being started.
+    """
+    monkeypatch.setattr(watching.Site, "main_process", main_process)
     waiting = pod("torch-w1-2")
     del waiting["spec"]["nodeName"]
-    names = ("torch-w0-1", "torch-w1-2")
+    names = ("torch-w0-1", "torch-w1-2", "starting", "lost")
     workers = [{"pod": name, "index": index} for index, name in enumerate(names)]
     found = site(
         {
             "/apis/regroup.dev/v1alpha1/namespaces/soak/trainingjobs/torch": {
                 "status": {"workers": workers}
             },
-            "regroup.dev/job=torch,regroup.dev/role=worker": {"items": [pod(names[0]), waiting]},
+            "regroup.dev/job=torch,regroup.dev/role=worker": {
+                "items": [pod(names[0]), waiting, pod("starting"), pod("lost")]
+            },
         }
     )
     job = Job(found, "torch", cast(Any, None), is_torchrun=True)

@@ -85,6 +85,8 @@ class Pod:
     """A rank process that was ordered and does not run yet."""
     kill_at: float | None = None
     """When a rank that has not left its generation is killed."""
+    starved_until: float = 0.0
+    """Its rank gets no core before, and so does not leave."""
     saves: list[Save] = field(default_factory=list)
     leaving: bool = False
 
@@ -464,7 +466,7 @@ class Job:
         rank = pod.rank or pod.fork
         if rank is None or rank.phase is Phase.PARKED:
             pod.kill_at = None
-        elif pod.rank is not None and self._happens():
+        elif pod.rank is not None and self.now >= pod.starved_until and self._happens():
             self._leave_generation(pod, pod.rank)
         elif self.now >= until:
             self._rank_ends(pod, rank, "peer", 137)

@@ -347,13 +347,23 @@ class Job:
         kept = retained_of(record, rank, agent.step)
         self.send(agent, Parked(generation=record.number, rank=rank, retained=kept))
 
-    def rank_ends(self, agent: SimulatedAgent, cause: Literal["error", "peer"], code: int) -> None:
+    def rank_ends(
+        self,
+        agent: SimulatedAgent,
+        cause: Literal["error", "peer", "signal"],
+        code: int,
+        message: str = "",
+    ) -> None:
+        """Its rank ends with a code, by a signal as 128 + signal."""
         record = agent.state.record
         if not (agent.alive and agent.ranks_run and record is not None):
             return
         agent.ranks_run = False
         rank = agent.state.local_ranks()[0]
-        self.send(agent, RankExit(generation=record.number, rank=rank, exit_code=code, cause=cause))
+        signal = code - 128 if cause == "signal" else None
+        number = record.number
+        fields = {"exit_code": code, "signal": signal, "cause": cause, "message": message}
+        self.send(agent, RankExit.model_validate({"generation": number, "rank": rank, **fields}))
 
     def _agents_act(self) -> None:
         for agent in list(self.agents.values()):

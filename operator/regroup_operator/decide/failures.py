@@ -12,6 +12,7 @@ from regroup_operator.api.torchrun_end import names_failed_rank
 from regroup_operator.observe.observed import Pod
 from regroup_trainer.protocol.exit_codes import (
     HOPELESS_EXIT_CODES,
+    INTERRUPTED,
     KILLED,
     PEER_LOST_EXIT_CODE,
     TERMINATED,
@@ -51,6 +52,7 @@ class Rule:
 
 _DISRUPTED = frozenset({"Evicted", "Preempting", "Shutdown", "Terminated", "NodeShutdown"})
 _NODE_REASONS = frozenset({"NodeLost", "NodeAffinity", "UnexpectedAdmissionError"})
+_ASKED_TO_END = (0, TERMINATED, INTERRUPTED)
 _IGNORE: FailureAction = "RestartIgnoreBudget"
 _UNKNOWN_END = 255
 """The exit code that a runtime gives a container whose end it did not see, such as after a power
@@ -89,7 +91,7 @@ RULES = (
     Rule(
         "not executable", lambda pod: pod.exit_code in HOPELESS_EXIT_CODES, "FailJob", "application"
     ),
-    Rule("asked to leave", lambda pod: pod.exit_code in (0, TERMINATED), _IGNORE, "preemption"),
+    Rule("asked to leave", lambda pod: pod.exit_code in _ASKED_TO_END, _IGNORE, "preemption"),
     Rule(
         "lost a peer", lambda pod: pod.exit_code == PEER_LOST_EXIT_CODE, _IGNORE, "infrastructure"
     ),
@@ -97,7 +99,7 @@ RULES = (
     Rule("container never ran", lambda pod: pod.exit_code is None, _IGNORE, "infrastructure", True),
     Rule("program failed", lambda _pod: True, "Restart", "application"),
 )
-"""The built-in rules. Disruptions, node loss and SIGTERM ignore the budget of restarts."""
+"""The built-in rules. Disruptions, node loss, SIGTERM and SIGINT ignore the budget of restarts."""
 
 
 def classify(pod: Pod) -> Rule:

@@ -38,6 +38,7 @@ PROGRESS = "2026-01-01 10:00:00,123 INFO generation 1.13: ranks [1] of 3"
         (make_pod(126), "not executable", "FailJob"),
         (make_pod(127), "not executable", "FailJob"),
         (make_pod(143), "asked to leave", "RestartIgnoreBudget"),
+        (make_pod(130), "asked to leave", "RestartIgnoreBudget"),
         (make_pod(137), "killed", "RestartIgnoreBudget"),
         (make_pod(137, exit_reason="OOMKilled"), "out of memory", "Restart"),
         (make_pod(255, exit_reason="Unknown"), "node restart", "RestartIgnoreBudget"),

@@ -130,6 +130,7 @@ def test_a_rank_reports_and_ends_in_order(parent: Parent) -> None:
         ("raise", 1, None, "ValueError: the data is upside down"),
         ("complain", 3, None, "ConfigError: the data is upside down"),
         ("die", 137, 9, ""),
+        ("be interrupted", 130, None, "KeyboardInterrupt"),
     ],
 )
 def test_a_failing_rank_is_reported_with_the_end_of_its_stderr(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from typing import Literal
+
 import pytest
 
 from regroup_trainer.coordinator.coordinator_status import handed_over, make_status
 from regroup_trainer.coordinator.core import TICK_SECONDS
 from regroup_trainer.coordinator.effects import Send
 from regroup_trainer.coordinator.reports import MOST_PORT_RACES
+from regroup_trainer.coordinator.restart_budget import LEAST_SECONDS, MOST_IN_A_ROW
 from regroup_trainer.errors import NonFiniteError
 from regroup_trainer.protocol.coordinator_messages import Refused
 from regroup_trainer.protocol.exit_codes import PORT_TAKEN_EXIT_CODE
@@ -19,7 +23,7 @@ from regroup_trainer.protocol.rank_messages import (
     Restored,
     SkippedCheckpoint,
 )
-from tests.support.coordinator_simulation import Job, make_desired, start_job
+from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired, start_job
 from tests.support.generations import make_saved
 
 
@@ -340,16 +344,104 @@ def report_nothing(job: Job) -> None:
     job.core.state.current.restored.clear()
 
 
-def test_a_connection_that_a_program_lost_while_all_were_there_is_its_own_matter() -> None:
+OF_GLOO = (
+    "Traceback (most recent call last):\n  File ...\nRuntimeError: "
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer\n"
+)
+OF_DATABASE = "Traceback (most recent call last):\n  File ...\nConnectionResetError: the database\n"
+
+
+def break_connections(job: Job) -> None:
+    """Each rank loses its connections, though all ranks and workers are there."""
+    if job.desired.script:
+        report_nothing(job)
+    for agent in [*job.agents.values()]:
+        if job.desired.script:
+            job.rank_ends(agent, "peer", 75, OF_GLOO)
+        else:
+            job.leave_generation(agent)
+    job.wait(1.0)
+
+
+def test_a_connection_of_its_own_that_a_program_lost_is_its_own_matter() -> None:
     job, agents = start_job(script=("train.py",), max_restarts=1)
     for _ in range(2):
         report_nothing(job)
-        for agent in agents:
-            job.rank_ends(agent, "peer", 75)
+        for agent, message in zip(agents, (OF_DATABASE, OF_GLOO, OF_GLOO), strict=True):
+            job.rank_ends(agent, "peer", 75, message)
         job.wait(5.0)
     assert job.core.state.account.ledger().restarts == {"application": 2}
     assert job.outcome is not None
     assert "no rank and no worker was lost" in job.outcome.message
+
+
+@pytest.mark.parametrize("script", [(), ("train.py",)], ids=["built in", "plain script"])
+def test_connections_that_break_while_all_ranks_live_use_up_no_budget(
+    script: tuple[str, ...],
+) -> None:
+    job, _agents = start_job(script=script, max_restarts=0, steps=1000)
+    for _ in range(3):
+        break_connections(job)
+        await_next_generation(job, job.agents[job.record.members[0].member])
+    assert job.outcome is None
+    assert job.core.state.account.ledger().restarts == {"infrastructure": 3}
+    assert "no rank and no worker was lost" in job.core.state.recoveries.records()[-1].message
+
+
+@pytest.mark.parametrize("script", [(), ("train.py",)], ids=["built in", "plain script"])
+def test_connections_that_always_break_before_a_step_end_the_job_with_what_to_look_at(
+    script: tuple[str, ...],
+) -> None:
+    job, agents = start_job(script=script, max_restarts=-1, max_backoff_seconds=5.0)
+    job.step_seconds, breaks = math.inf, 0  # no generation makes a step any more
+    job.wait(0.5)
+    while job.outcome is None and breaks < 2 * MOST_IN_A_ROW:
+        break_connections(job)
+        breaks += 1
+        if breaks == MOST_IN_A_ROW - 1:
+            job.now += LEAST_SECONDS  # nothing happens meanwhile
+        await_next_generation(job, agents[0])
+    assert job.outcome is not None
+    assert f"{MOST_IN_A_ROW} generations in a row" in job.outcome.message
+    assert all(word in job.outcome.message for word in ("network", "MTU", "interface"))
+    assert job.core.state.account.ledger().restarts["application"] == 1
+
+
+def await_next_generation(job: Job, agent: SimulatedAgent) -> None:
+    """Return when the agent's rank runs, or the job has ended."""
+    until = job.now + 60.0
+    while job.outcome is None and not agent.ranks_run:
+        assert job.now < until
+        job.wait(0.1)
+
+
+@pytest.mark.parametrize("code", [143, 130])
+@pytest.mark.parametrize("cause", ["signal", "error"])
+def test_a_rank_that_is_asked_to_end_from_outside_is_preempted(
+    cause: Literal["signal", "error"], code: int
+) -> None:
+    job, agents = start_job(max_restarts=0)
+    job.rank_ends(agents[1], cause, code)
+    job.wait(1.0)
+    assert job.outcome is None
+    assert job.core.state.account.ledger().restarts == {"preemption": 1}
+    assert "from outside" in job.core.state.recoveries.records()[-1].message
+    assert job.record.number.n == 2
+
+
+def test_a_rank_that_is_asked_to_end_at_each_start_ends_the_job_at_last() -> None:
+    job, agents = start_job(max_restarts=-1, max_backoff_seconds=5.0)
+    job.step_seconds, ends = math.inf, 0
+    job.wait(0.5)
+    while job.outcome is None and ends < 2 * MOST_IN_A_ROW:
+        job.rank_ends(agents[0], "signal", 143)
+        ends += 1
+        if ends == MOST_IN_A_ROW - 1:
+            job.now += LEAST_SECONDS
+        await_next_generation(job, agents[0])
+    assert job.outcome is not None
+    assert f"{MOST_IN_A_ROW} generations in a row" in job.outcome.message
+    assert "SIGTERM or SIGINT" in job.outcome.message
 
 
 def test_a_rank_that_ended_well_too_early_is_named_where_others_lose_it() -> None:

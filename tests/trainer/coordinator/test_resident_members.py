@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from regroup_trainer.coordinator.current_generation import LastCommit
-from regroup_trainer.coordinator.generation_end import abort_seconds
+from regroup_trainer.coordinator.generation_end import (
+    ABORT_SECONDS,
+    KILL_SECONDS,
+    LAST_COPY_SECONDS,
+    abort_seconds,
+)
 from regroup_trainer.protocol.agent_messages import RankExit
 from regroup_trainer.protocol.rank_messages import Parked, Retained
 from tests.support.coordinator_simulation import Job, SimulatedAgent, make_desired
@@ -57,6 +62,35 @@ def test_a_rank_that_cannot_leave_is_forked_again_and_restored_from_its_peers() 
     job.wait(0.5)
     assert job.indices == [0, 2]
     assert last_recovery(job) == ("Peers", 0)
+
+
+def silent_ranks_are_waited_for(job: Job, agents: list[SimulatedAgent]) -> float:
+    """Seconds from the order to leave, after worker 1 is lost, to the next generation. Its peers
+    neither park nor end.
+    """
+    for agent in agents:
+        agent.ranks_run = False
+    job.crash(agents[1])
+    current, until = job.core.state.current, job.now + 60.0
+    while job.record.number.n == 1:
+        assert job.now < until
+        job.wait(0.1)
+    assert current is not None
+    assert current.aborted_at is not None
+    return job.now - current.aborted_at
+
+
+def test_a_rank_with_the_last_copy_of_the_state_has_more_time_to_leave() -> None:
+    job, agents = start(workers=2, replicas=2, min_replicas=1)
+    seconds = LAST_COPY_SECONDS + KILL_SECONDS
+    assert silent_ranks_are_waited_for(job, agents) == pytest.approx(seconds, abs=0.2)
+    job, agents = start_groups()
+    assert silent_ranks_are_waited_for(job, agents) == pytest.approx(seconds, abs=0.2)
+    job, agents = start()
+    seconds = ABORT_SECONDS + KILL_SECONDS
+    assert silent_ranks_are_waited_for(job, agents) == pytest.approx(seconds, abs=0.2)
+    job, agents = start(workers=2, replicas=2, min_replicas=1, strategy="fsdp")
+    assert silent_ranks_are_waited_for(job, agents) < 1.0, "each holds its own part alone"
 
 
 def test_a_rank_that_reports_nothing_is_waited_for_only_for_a_moment() -> None:

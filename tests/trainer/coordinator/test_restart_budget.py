@@ -6,7 +6,16 @@ import pytest
 
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure
 from regroup_trainer.coordinator.formation import make_record
-from regroup_trainer.coordinator.restart_budget import TRIES, StartFailures, refusal
+from regroup_trainer.coordinator.restart_budget import (
+    LEAST_SECONDS,
+    MOST_IN_A_ROW,
+    TRIES,
+    UNSEEN_SECONDS,
+    StartFailures,
+    UnchargedEnds,
+    is_asked_to_end,
+    refusal,
+)
 from regroup_trainer.protocol.agent_messages import RankExit
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.rank_messages import Progress
@@ -152,3 +161,52 @@ def test_what_the_next_coordinator_is_told_of_the_tries_stays_small() -> None:
     known = failures.record(1.0)
     assert known.machines == ("a", "b")
     assert StartFailures.resume(2, known, 0.0).count(*failed(KEY, nodes=("c",)), 2.0) is not None
+
+
+def uncharged(*ends: tuple[float, int], lived: float = 60.0) -> list[bool]:
+    """After which of these ends, (time, committed step), the job fails. Its program reports
+    nothing, and each generation has lived for so many seconds.
+    """
+    (current, failure), counted, fails = failed("lost a peer"), UnchargedEnds(), []
+    for now, step in ends:
+        current.begun = now - lived
+        fails.append(counted.count(current, failure, step, now) != "")
+    return fails
+
+
+def test_ends_that_are_charged_to_nobody_are_bounded_in_number_and_time() -> None:
+    row = [(1000.0 + LEAST_SECONDS * number, 5) for number in range(MOST_IN_A_ROW)]
+    assert uncharged(*row) == [False] * (MOST_IN_A_ROW - 1) + [True]
+    assert not any(uncharged(*[(1000.0, 5)] * 3 * MOST_IN_A_ROW))
+    assert uncharged(*[(1000.0, 5)] * MOST_IN_A_ROW, (1000.0 + LEAST_SECONDS, 5))[-1]
+
+
+def test_a_new_step_begins_the_row_of_such_ends_anew_and_an_old_one_does_not() -> None:
+    row = [(1000.0 + LEAST_SECONDS * number, 5) for number in range(MOST_IN_A_ROW)]
+    assert not any(uncharged(*row[:-1], (1e5, 6)))
+    assert uncharged(*row[:-1], (1e5, 4)) == [False] * (MOST_IN_A_ROW - 1) + [True]
+
+
+def test_a_program_that_reports_nothing_counts_as_going_forward_if_it_lives_for_an_hour() -> None:
+    row = [(UNSEEN_SECONDS * number, 0) for number in range(2 * MOST_IN_A_ROW)]
+    assert not any(uncharged(*row, lived=UNSEEN_SECONDS))
+    assert any(uncharged(*row, lived=UNSEEN_SECONDS - 1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked"),
+    [
+        ({"cause": "signal", "signal": 15, "exit_code": 143}, True),
+        ({"cause": "signal", "signal": 2, "exit_code": 130}, True),
+        ({"exit_code": 143}, True),  # it saves upon the signal, and ends as shells do
+        ({"exit_code": 130}, True),  # KeyboardInterrupt
+        ({"cause": "signal", "signal": 9, "exit_code": 137}, False),
+        ({"cause": "oom", "signal": 15, "exit_code": 143}, False),
+        ({"cause": "peer", "signal": 15, "exit_code": 143}, False),  # its agent sent it
+        ({"exit_code": 1}, False),
+    ],
+)
+def test_which_ends_somebody_outside_of_the_job_has_asked_for(
+    changes: dict[str, object], asked: bool
+) -> None:
+    assert is_asked_to_end(make_end(0, "", **changes)) is asked

@@ -89,6 +89,51 @@ def test_so_it_is_with_the_messages_that_are_sent_in_place_of_records(seed: int)
         play(Random(seed), Volume(Layout(Path(directory))), WireJob)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_single_survivor_on_a_busy_machine_makes_no_step_twice(tmp_path: Path, seed: int) -> None:
+    """One of two nodes loses its power, again and again, and the other rank gets no core for
+    seconds. When it was killed after one, its steps since the last save were made again.
+    """
+    random = Random(seed)
+    desired = make_desired(replicas=2, min_replicas=1, max_replicas=2, steps=10**6)
+    job = ReplicatedJob(random, desired, Volume(Layout(tmp_path)), early=seed % 2 == 0)
+    for _ in range(10):
+        await_both(job)
+        job.live(random.uniform(0.0, 3.0))
+        lost, survivor = random.sample(job.living, 2)
+        rank, before = survivor.rank, max(job.begun)
+        assert rank is not None
+        assert rank.state is not None
+        step = rank.state.step
+        job.kill(lost, closing=False)
+        survivor.starved_until = job.now + random.uniform(2.0, 7.0)
+        until = job.now + 60.0
+        while max(job.resumed) <= before:
+            assert job.now < until
+            job.live(0.5)
+        assert job.resumed[max(job.resumed)].step >= step
+        replace_lost(job)
+
+
+class ReplicatedJob(Job):
+    """A job of which each rank holds the whole state."""
+
+    def _use_checkpoints(self) -> None:
+        pass
+
+
+def await_both(job: Job) -> None:
+    """Return when two ranks train in one generation that has made some steps."""
+    until = job.now + 120.0
+    while True:
+        newest = max(job.resumed, default=None)
+        whole = newest is not None and job.begun[newest].world_size == 2
+        if whole and newest in job.commits and job.commits[newest].step > job.resumed[newest].step:
+            return
+        assert job.now < until
+        job.live(0.5)
+
+
 def play(random: Random, volume: Volume, make_job: type[Job] = Job) -> None:
     """Cause faults for a while, then none."""
     unlimited = {"max_restarts": -1, "max_hang_restarts": -1, "max_backoff_seconds": 2.0}

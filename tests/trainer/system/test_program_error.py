@@ -12,6 +12,7 @@ from regroup_trainer.system.program_error import (
     excerpt,
     identity,
     is_certain,
+    is_of_collective,
     may_pass,
 )
 
@@ -138,3 +139,17 @@ def test_errors_of_syntax_and_import_are_certain() -> None:
     assert is_certain("ImportError: cannot import name 'a' from 'network'")
     assert is_certain("SyntaxError: invalid syntax")
     assert not is_certain("KeyError: 'ImportError'")
+
+
+@pytest.mark.parametrize(
+    ("line", "is_of_ranks"),
+    [
+        ("RuntimeError: [/x/gloo/transport/tcp/pair.cc:5] Read error: Connection reset", True),
+        ("torch.distributed.DistBackendError: NCCL error ... ncclRemoteError: A call failed", True),
+        ("torch.distributed.DistBackendError: ncclInvalidUsage: ranks on one GPU", False),
+        ("torch.distributed.DistNetworkError: The client socket has timed out", False),
+        ("RuntimeError: the server said: Connection closed by peer", False),
+    ],
+)
+def test_errors_of_connections_between_ranks(line: str, is_of_ranks: bool) -> None:
+    assert is_of_collective(line) is is_of_ranks

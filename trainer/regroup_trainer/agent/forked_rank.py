@@ -18,6 +18,7 @@ from typing import TextIO
 from regroup_trainer.agent import stacks
 from regroup_trainer.agent.template_protocol import ForkRank
 from regroup_trainer.protocol.channel import AgentChannel
+from regroup_trainer.protocol.exit_codes import INTERRUPTED
 from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.system.child_process import name_process
 from regroup_trainer.system.commit_page import CommitPage
@@ -59,6 +60,9 @@ def live(start: RankStart, output: Sequence[int]) -> int:
         return int(importlib.import_module(start.entry).run(assignment, channel))
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(bool(end.code))
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        return INTERRUPTED
     except BaseException:
         traceback.print_exc()
         return 1

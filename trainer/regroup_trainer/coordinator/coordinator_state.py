@@ -16,7 +16,7 @@ from regroup_trainer.coordinator.current_generation import (
 from regroup_trainer.coordinator.effects import Close, Effect, Send
 from regroup_trainer.coordinator.journal import Journal
 from regroup_trainer.coordinator.membership import Member, Members
-from regroup_trainer.coordinator.restart_budget import StartFailures
+from regroup_trainer.coordinator.restart_budget import StartFailures, UnchargedEnds
 from regroup_trainer.protocol.agent_messages import Hello
 from regroup_trainer.protocol.coordinator_messages import CoordinatorMessage, Exit
 from regroup_trainer.protocol.desired import Desired, LastKnown
@@ -112,6 +112,7 @@ class State:
         self.detections: list[tuple[Cause, float]] = []
         """Cause and seconds to detection of every unplanned loss."""
         self.start_failures = StartFailures.resume(term, desired.failed_starts, wall_offset)
+        self.uncharged_ends = UnchargedEnds()
         self.account = Account(desired.seed, now)
         self.recoveries = Recoveries()
         self.journal = Journal(self.wall(now))

@@ -7,6 +7,7 @@ cause is certain.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -24,21 +25,26 @@ from regroup_trainer.coordinator.transitions import (
     UNMANAGED_SECONDS,
     planned_transition,
 )
+from regroup_trainer.protocol.agent_messages import RankExit
 from regroup_trainer.protocol.coordinator_messages import (
     Decide,
     Exit,
     LeaveGeneration,
 )
-from regroup_trainer.protocol.exit_codes import HOPELESS_EXIT_CODES
+from regroup_trainer.protocol.exit_codes import HOPELESS_EXIT_CODES, PEER_LOST_EXIT_CODE
 from regroup_trainer.protocol.job_status import FAILS_AT_START, Outcome
 from regroup_trainer.protocol.message import TEXT_LIMIT
 from regroup_trainer.protocol.restore_source import is_whole
 from regroup_trainer.protocol.strategies import STRATEGIES
-from regroup_trainer.system.program_error import excerpt
+from regroup_trainer.system import program_error
 
 ABORT_SECONDS, LONGEST_ABORT_SECONDS = 1.0, 60.0
 """For the ranks of a failed generation to leave it. They get longer where a step takes longer,
 since a rank that computes notices the end only afterwards.
+"""
+LAST_COPY_SECONDS = 10.0
+"""At least so long for ranks of which one alone holds a part of the state. On a busy machine they
+may not get to a core within a second, and a killed one takes that part with it.
 """
 SAVE_SECONDS = 30.0
 """For a program without a Session to end a save after the loss of a peer."""
@@ -99,7 +105,10 @@ def abort_members(
 ) -> None:
     """Have the ranks of these members leave a failed generation."""
     stuck = current.failure.stuck if current.failure else None
-    seconds = abort_seconds(current) + _allowance(state)
+    seconds = abort_seconds(current)
+    if not current.unmanaged and _may_retain_state(current) and _has_last_copy(state, current):
+        seconds = max(seconds, LAST_COPY_SECONDS)
+    seconds += _allowance(state)
     current.aborted_at = now
     saving = _save_seconds(current)
     current.leave_until = max(current.leave_until, now + seconds + saving)
@@ -121,6 +130,20 @@ def abort_seconds(current: CurrentGeneration) -> float:
     return min(
         LONGEST_ABORT_SECONDS, max(ABORT_SECONDS, ABORT_STEPS * current.usual_step_seconds())
     )
+
+
+def _has_last_copy(state: State, current: CurrentGeneration) -> bool:
+    """Whether a single rank, or the ranks of one member together, hold a part of the state that
+    nobody else has.
+    """
+    desired, copies = current.record.desired, Counter[int]()
+    layout = desired.train.parallelism
+    is_shared = STRATEGIES[layout.strategy].has_shard_groups or layout.is_model_parallel
+    for position, place in enumerate(current.record.members):
+        if place.member in state.members:
+            alone = 1 if is_shared else place.ranks
+            copies[position % desired.replica_group_size] += alone
+    return 1 in copies.values()
 
 
 def _save_seconds(current: CurrentGeneration) -> float:
@@ -169,40 +192,66 @@ def finalize(
     if not _is_certain(state, current, failure, now):
         return 0.0
     current.finalized = True
-    if failure.provisional and current.unmanaged:
-        failure = current.failure = _unconfirmed(failure, current)
+    step = state.committed.step if state.committed else 0
+    if failure.provisional:
+        failure = current.failure = _with_all_there(failure, current)
+    uncharged = failure.provisional or (failure.cause == "preemption" and failure.exit is not None)
+    if uncharged and (why := state.uncharged_ends.count(current, failure, step, now)):
+        state.account.restart("application")
+        _fail(state, failure, why, now)
+        return 0.0
     state.account.restart(failure.cause)
     if failure.cause == "hang":
         used, budget = state.account.used("hang") - 1, state.desired.max_hang_restarts
         if 0 <= budget <= used:
             spent = f"the budget of {budget} restarts after hangs is used up"
             _fail(state, failure, f"{spent} (restartPolicy.maxHangRestarts)", now)
-    elif not failure.provisional and (failure.exit is None or failure.cause == "infrastructure"):
-        return 0.0
     elif failure.cause == "application" and failure.exit is not None:
-        state.detections.append(("application", 0.0))
-        state.emit(now, "RankFailed", failure.message, "Warning")
-        cannot_start = state.start_failures.count(current, failure, now)
-        why = refusal(failure.exit, state.account.used("application") - 1, state.desired)
-        if why is not None:
-            hopeless = failure.exit.exit_code in HOPELESS_EXIT_CODES
-            at_start = hopeless and not state.start_failures.can_start
-            _fail(state, failure, why, now, FAILS_AT_START if at_start else "")
-        elif cannot_start is not None:
-            _fail(state, failure, cannot_start, now, FAILS_AT_START)
-    return backoff.pause(state.committed.step if state.committed else 0, state.desired)
+        _count_against_program(state, current, failure, failure.exit, now)
+    elif not uncharged:
+        return 0.0
+    return backoff.pause(step, state.desired)
 
 
-def _unconfirmed(failure: Failure, current: CurrentGeneration) -> Failure:
-    """A program lost a connection while all ranks and workers were there: that is its own failure.
+def _count_against_program(
+    state: State, current: CurrentGeneration, failure: Failure, end: RankExit, now: float
+) -> None:
+    """Fail the job where its program is not worth another try, or has used up its budget."""
+    state.detections.append(("application", 0.0))
+    state.emit(now, "RankFailed", failure.message, "Warning")
+    cannot_start = state.start_failures.count(current, failure, now)
+    why = refusal(end, state.account.used("application") - 1, state.desired)
+    if why is not None:
+        hopeless = end.exit_code in HOPELESS_EXIT_CODES
+        at_start = hopeless and not state.start_failures.can_start
+        _fail(state, failure, why, now, FAILS_AT_START if at_start else "")
+    elif cannot_start is not None:
+        _fail(state, failure, cannot_start, now, FAILS_AT_START)
 
-    Without a Session it cannot be distinguished from one that meets at a wrong address.
+
+def _with_all_there(failure: Failure, current: CurrentGeneration) -> Failure:
+    """A connection was lost while all ranks and workers were there: the network's matter.
+
+    A program without a Session also loses connections of its own, and those to ranks that have
+    ended well before the others: its own matter.
     """
+    message = f"{failure.message} (no rank and no worker was lost"
     gone = [rank for rank, end in current.finished.items() if end.reason == "completed"]
+    if not current.unmanaged or (not gone and _in_collectives_alone(current)):
+        return replace(failure, message=f"{message}: look at the network between them)")
     early = f"; rank {min(gone)} had ended well: let all ranks do the same steps" if gone else ""
-    message = f"{failure.message} (no rank and no worker was lost{early})"
     end = failure.exit and failure.exit.model_copy(update={"cause": "error"})
-    return replace(failure, cause="application", message=message, exit=end, provisional=False)
+    return replace(
+        failure, cause="application", message=f"{message}{early})", exit=end, provisional=False
+    )
+
+
+def _in_collectives_alone(current: CurrentGeneration) -> bool:
+    """Whether each error of a rank that lost a connection is one of torch's collectives."""
+    lost = [end for end in current.exits.values() if end.exit_code == PEER_LOST_EXIT_CODE]
+    return bool(lost) and all(
+        program_error.is_of_collective(program_error.exception_line(end.message)) for end in lost
+    )
 
 
 def _is_certain(state: State, current: CurrentGeneration, failure: Failure, now: float) -> bool:
@@ -222,7 +271,8 @@ def _fail(state: State, failure: Failure, why: str, now: float, reason: str = ""
     state.emit(now, "Failed", f"{failure.message}; {why}", "Warning")
     traceback, code = (failure.exit.message, failure.exit.exit_code) if failure.exit else ("", 1)
     sentence = f"{failure.message}; {why}\n"
-    message = f"{sentence}{excerpt(traceback, TEXT_LIMIT - len(sentence))}".strip()[:TEXT_LIMIT]
+    shown = program_error.excerpt(traceback, TEXT_LIMIT - len(sentence))
+    message = f"{sentence}{shown}".strip()[:TEXT_LIMIT]
     outcome = Outcome(result="failed", message=message, exit_code=code or 1, reason=reason)
     state.conclude(outcome)
 

@@ -10,7 +10,7 @@ from regroup_trainer.coordinator.accounting import Gpus, loss_of
 from regroup_trainer.coordinator.coordinator_state import State
 from regroup_trainer.coordinator.current_generation import CurrentGeneration, Failure, LastCommit
 from regroup_trainer.coordinator.membership import Member
-from regroup_trainer.coordinator.restart_budget import describe
+from regroup_trainer.coordinator.restart_budget import describe, is_asked_to_end
 from regroup_trainer.coordinator.transitions import answer_request
 from regroup_trainer.protocol.agent_messages import RankExit, Stack
 from regroup_trainer.protocol.exit_codes import PORT_TAKEN_EXIT_CODE
@@ -228,7 +228,7 @@ def _emit_recovery(state: State, report: Progress, current: CurrentGeneration, n
     done = state.recoveries.first_step(report, current.before)
     if done is None:
         return
-    planned = done.cause not in FAILURES
+    planned = done.cause not in FAILURES and not done.lost_steps
     lost = "" if planned else f", {done.lost_steps or 0} steps lost"
     ranks = f"{done.world_size_before} -> {done.world_size_after} ranks"
     resumed = f"resumed from step {done.resumed_from_step} of {_words(done.restored_from)}"
@@ -288,6 +288,10 @@ def _on_exit(state: State, report: RankExit, current: CurrentGeneration, now: fl
     if lost_port:
         state.start_failures.port_races += 1
         current.failure = Failure(now, "infrastructure", message, place, exit=report)
+        return
+    if is_asked_to_end(report):
+        message = f"{message}: a signal from outside the job, as when a node shuts down"
+        current.failure = Failure(now, "preemption", message, place, exit=report)
         return
     if report.cause != "peer":
         current.failure = Failure(now, "application", message, place, exit=report)

@@ -1,5 +1,5 @@
-"""Whether a program that failed is started again, and when: its budget, the pauses, and programs
-that cannot start. Pure.
+"""Whether a program that failed is started again, and when: its budget, the pauses, programs that
+cannot start, and ends that are charged to nobody. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from regroup_trainer.errors import CheckpointError, ConfigurationError, NonFinit
 from regroup_trainer.protocol.agent_messages import RankExit
 from regroup_trainer.protocol.backoff import backoff_seconds
 from regroup_trainer.protocol.desired import Desired
-from regroup_trainer.protocol.exit_codes import HOPELESS_EXIT_CODES, WRONG_USAGE
+from regroup_trainer.protocol.exit_codes import (
+    HOPELESS_EXIT_CODES,
+    INTERRUPTED,
+    TERMINATED,
+    WRONG_USAGE,
+)
 from regroup_trainer.protocol.generation import MemberRecord
 from regroup_trainer.protocol.ledger import FailedStarts
 from regroup_trainer.protocol.message import TEXT_LIMIT
@@ -27,8 +32,15 @@ PROVEN_SECONDS = 60.0
 """A program that has lived so long can start."""
 _OTHERS_SECONDS = 2.0
 """How long to wait for the other ranks to show the same error."""
-_FROM_OUTSIDE = (9, 15)
-"""SIGKILL and SIGTERM: what the program wrote last is not why it ended."""
+MOST_IN_A_ROW = 9
+LEAST_SECONDS = 600.0
+"""A network that is away for minutes must not end a job."""
+UNSEEN_SECONDS = 3600.0
+"""A program that reports no steps has made some if its generation lived for so long: no time-out of
+torch is as long.
+"""
+_FROM_OUTSIDE = (2, 9, 15)
+"""SIGINT, SIGKILL and SIGTERM: what the program wrote last is not why it ended."""
 _OUR_ERRORS = (ConfigurationError, CheckpointError, NonFiniteError)
 _OURS = re.compile(rf"^(?:{'|'.join(error.__name__ for error in _OUR_ERRORS)}): ", re.MULTILINE)
 """What a rank writes when it ends with our WRONG_USAGE. One rank may be the only one to see it."""
@@ -70,6 +82,44 @@ def describe(end: RankExit, place: MemberRecord | None) -> str:
     if len(error) > _SENTENCE_CHARACTERS:
         error = f"{error[:_SENTENCE_CHARACTERS]}..."
     return f"rank {end.rank}{where} {end.how}" + (f": {error}" if error else "")
+
+
+def is_asked_to_end(end: RankExit) -> bool:
+    """Whether somebody outside of the job has asked a rank to end: by SIGTERM, as the shutdown of a
+    node does, or by SIGINT. What its own agent sends has the cause `peer`.
+    """
+    return end.cause in ("signal", "error") and end.exit_code in (TERMINATED, INTERRUPTED)
+
+
+@dataclass
+class UnchargedEnds:
+    """The ends of generations in a row that are charged to no budget, though all workers were
+    there, and that brought no step forward. So many in a row are no passing trouble.
+    """
+
+    _number: int = 0
+    _since: float = 0.0
+    _best_step: int = 0
+
+    def count(self, current: CurrentGeneration, failure: Failure, step: int, now: float) -> str:
+        """Count one, with `step` committed; returns why the job must not be started again, or an
+        empty text.
+        """
+        unseen = current.non_reporting and now >= current.begun + UNSEEN_SECONDS
+        if self._number == 0 or unseen or step > self._best_step:
+            self._number, self._since = 0, now
+        self._best_step = max(self._best_step, step)
+        self._number += 1
+        if self._number < MOST_IN_A_ROW or now < self._since + LEAST_SECONDS:
+            return ""
+        ends = f"{self._number} generations in a row made no step that is new, and ended"
+        if failure.cause == "preemption":
+            return f"{ends} so, by SIGTERM or SIGINT: look for what sends it to the ranks"
+        return (
+            f"{ends} so, though all ranks and workers were there: look at the network between the "
+            "workers: firewalls and network policies, the MTU, the interface (GLOO_SOCKET_IFNAME, "
+            "NCCL_SOCKET_IFNAME), and the address where the program meets"
+        )
 
 
 @dataclass

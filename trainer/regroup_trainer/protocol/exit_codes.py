@@ -22,6 +22,8 @@ NOT_EXECUTABLE = 126
 """A shell or a container runtime cannot execute the command."""
 NOT_FOUND = 127
 """A shell or a container runtime cannot find the command."""
+INTERRUPTED = 130
+"""128 + SIGINT."""
 KILLED = 137
 """128 + SIGKILL."""
 TERMINATED = 143

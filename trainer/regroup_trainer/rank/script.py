@@ -17,7 +17,7 @@ from regroup_trainer.parallel.process_group import interface_towards
 from regroup_trainer.protocol.channel import Channel
 from regroup_trainer.protocol.desired import UNLIMITED_RESTARTS
 from regroup_trainer.protocol.environment import DIRECTORY_VARIABLE
-from regroup_trainer.protocol.exit_codes import WRONG_USAGE
+from regroup_trainer.protocol.exit_codes import INTERRUPTED, WRONG_USAGE
 from regroup_trainer.protocol.generation import Assignment
 from regroup_trainer.protocol.progress_pattern import NEEDS_RE2, has_re2
 from regroup_trainer.rank import accelerate_config, launch, script_report
@@ -65,7 +65,7 @@ def run(assignment: Assignment, channel: Channel) -> int:
         if _is_rank(here):
             _raise_loss(error, channel, place)
         _advise(error)
-        code = 1
+        code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     if not _is_rank(here):  # a process that the program has forked ends as any other
         command_line.wait_for_threads()
         command_line.end()

@@ -101,6 +101,8 @@ _PASSING_WORDS = (
     "ncclsystemerror",
     "ncclremoteerror",
 )
+_OF_COLLECTIVE = re.compile(r"gloo/transport/|ncclRemoteError|ncclSystemError")
+"""What gloo and NCCL write of a connection between ranks that broke."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 _ERRNO = re.compile(r"\[errno (\d+)\]", re.IGNORECASE)
 
@@ -151,6 +153,11 @@ def excerpt(text: str, limit: int) -> str:
 def is_certain(line: str) -> bool:
     """Whether every try shows this error, if all ranks show it: one of syntax or import."""
     return _CERTAIN.match(line) is not None and not may_pass(line)
+
+
+def is_of_collective(line: str) -> bool:
+    """Whether an error is that of a connection between the ranks of a process group."""
+    return _OF_COLLECTIVE.search(line) is not None
 
 
 def may_pass(line: str) -> bool:
