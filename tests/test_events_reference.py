@@ -52,7 +52,7 @@ def test_the_events_of_the_coordinator_are_listed() -> None:
 
 
 def test_the_events_of_the_operator_are_listed() -> None:
-    made = set()
+    made: set[tuple[str | None, str | None]] = set()
     for path, arguments in calls(OPERATOR, "Event"):
         elsewhere = ELSEWHERE.get(str(path.relative_to(ROOT / OPERATOR)))
         if arguments:  # those of asyncio have none

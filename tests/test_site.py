@@ -6,9 +6,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,19 +41,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class FilesHandler(QuietHandler, SimpleHTTPRequestHandler):
-    """Serves a folder, and writes no log."""
-
-
 class FileServer(LoopbackServer):
     """Serves the files of a folder on a free port."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder = str(folder)
         super().__init__("127.0.0.1", 0)
 
-    def _handler(self) -> partial[FilesHandler]:
-        return partial(FilesHandler, directory=str(self._folder))
+    def _handler(self) -> type[QuietHandler]:
+        folder = self._folder
+
+        class FilesHandler(QuietHandler, SimpleHTTPRequestHandler):
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments, directory=folder)
+
+        return FilesHandler
 
     @property
     def address(self) -> str:

@@ -119,8 +119,8 @@ def _type(node: Schema) -> str:
         return f"{', '.join(others)} or {last}" if others else last
     if "x-kubernetes-int-or-string" in node:
         return "integer or string"
-    kind = {"object": "object", "array": "list"}.get(node.get("type", ""), node.get("type", "any"))
-    if kind == "list":
+    kind: str = node.get("type", "any")
+    if kind == "array":
         inner = node["items"].get("type")
         return f"list of {inner}s" if inner else "list"
     return "map" if kind == "object" and "properties" not in node else kind
