@@ -315,7 +315,8 @@ class Reconciler:
         """
         if job.key not in self._looked_at:
             self._looked_at.add(job.key)
-            if job.status.observed_generation:
+            refreshed = self._memory.pods.is_refreshed(job.namespace)
+            if job.status.observed_generation and not refreshed:
                 self._doubtful.add(job.key)
         return None if job.key in self._doubtful else self._memory.pods.of(job)
 
