@@ -394,8 +394,8 @@ class Reconciler:
                     raise  # the queue's back-off follows: somebody may change the job all the time
                 self._refused_once.add(job.key)
                 return None
-            self._refused_once.discard(job.key)
             self._progress.written(job.key)
+        self._refused_once.discard(job.key)
         self._hindrances[job.key] = decided.hindrance
         self._series.observe(job, decided.status, decided.waiting)
         return replace(job, status=decided.status)

@@ -87,7 +87,7 @@ class ListWatch(Generic[T]):
         self._failures = 0
         """In a row."""
         self._lists = 0
-        """In a row, none of which brought a minute without another one."""
+        """In a row, each of them within CALM_SECONDS of the one before."""
         self._listed_at = -math.inf
         self.listed = asyncio.Event()
         """There was a list: the cache can be read."""
