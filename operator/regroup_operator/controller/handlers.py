@@ -33,7 +33,7 @@ from regroup_operator.controller.operator_metrics import count_reconcile, count_
 from regroup_operator.controller.operator_traces import OperatorTraces
 from regroup_operator.controller.reconcile import Reconciler
 from regroup_operator.controller.work_queue import Urgency, WorkQueue
-from regroup_operator.errors import OperatorError
+from regroup_operator.errors import ClusterError, OperatorError
 from regroup_operator.informer.api_connection import ApiConnection
 from regroup_operator.informer.collection import Collection
 from regroup_operator.informer.job_memory import JobMemory
@@ -60,6 +60,12 @@ LISTED_SECONDS = 30.0
 """The workers start once memory has listed all, or after so long. Of what it has not listed, rounds
 ask the API server: the right to list one namespace may be missing.
 """
+FEW_JOBS = 64
+"""Of so many jobs a new leader reads each, and lists its pods. With more it lists all once."""
+REFRESH_SECONDS = 10.0
+"""The longest wait for these lists. Losses do not wait."""
+LOSSES_REMEMBERED = 256
+"""Jobs that have lost something while this replica stood by: the leader may not have acted."""
 MOST_NODE_BYTES = 32 * 1024 * 1024
 """Of all nodes in memory, about."""
 
@@ -93,6 +99,8 @@ class Operator:
         )
         self._is_filled = False
         self._leads = False
+        self._lost: dict[Key, None] = {}
+        """Jobs that have lost something while this replica stood by, the newest last."""
         self._closing = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -138,11 +146,33 @@ class Operator:
         await self._fill(watches)
         await election.win()
         self._leads = True
-        for key in memory.jobs.all_keys():
-            self.queue.add(key)
         work = functools.partial(self._work, reconciler, memory.pods)
         self._tasks += [asyncio.create_task(work()) for _ in range(WORKERS)]
+        self._tasks.append(asyncio.create_task(self._begin_rounds(memory)))
         await election.hold()
+
+    async def _begin_rounds(self, memory: JobMemory) -> None:
+        """Have a first round for each job: those that have lost something at once, the others once
+        memory has what the former leader has made.
+        """
+        for key in self._lost:
+            self.queue.add(key, Urgency.LOST)
+        self._lost.clear()
+        if len(memory.jobs.all_keys()) > FEW_JOBS:
+            await self._refresh(memory)
+        for key in memory.jobs.all_keys():
+            self.queue.add(key)
+
+    async def _refresh(self, memory: JobMemory) -> None:
+        """List jobs and then pods: no status may be ahead of the pods."""
+        try:
+            async with asyncio.timeout(REFRESH_SECONDS):
+                await memory.jobs.refresh()
+                await memory.pods.refresh()
+        except (ClusterError, TimeoutError) as error:
+            log.warning("each job and its pods are read, not all at once: %r", error)
+        except Exception:
+            log.exception("each job and its pods are read, not all at once")
 
     def _ended(self, leading: asyncio.Task[None]) -> None:
         if not leading.cancelled():
@@ -186,9 +216,14 @@ class Operator:
         self._add(change.subject, urgency, patient=change.same_spec)
 
     def _add(self, key: Key, urgency: Urgency, *, patient: bool = False) -> None:
-        """A standby keeps no keys: those of jobs that are gone would gather."""
+        """A standby keeps few keys: those of jobs that are gone would gather."""
         if self._leads:
             self.queue.add(key, urgency, patient=patient)
+        elif urgency is Urgency.LOST:
+            self._lost.pop(key, None)
+            self._lost[key] = None
+            if len(self._lost) > LOSSES_REMEMBERED:
+                del self._lost[next(iter(self._lost))]
 
     async def _work(self, reconciler: Reconciler, pods: JobPods) -> None:
         while True:

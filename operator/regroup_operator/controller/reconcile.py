@@ -317,7 +317,8 @@ class Reconciler:
         """
         if job.key not in self._looked_at:
             self._looked_at.add(job.key)
-            if job.status.observed_generation:
+            refreshed = self._memory.pods.is_refreshed(job.namespace)
+            if job.status.observed_generation and not refreshed:
                 self._doubtful.add(job.key)
         return None if job.key in self._doubtful else self._memory.pods.of(job)
 
@@ -395,8 +396,8 @@ class Reconciler:
                     raise  # the queue's back-off follows: somebody may change the job all the time
                 self._refused_once.add(job.key)
                 return None
-            self._refused_once.discard(job.key)
             self._progress.written(job.key)
+        self._refused_once.discard(job.key)
         self._hindrances[job.key] = decided.hindrance
         self._series.observe(job, decided.status, decided.waiting)
         return replace(job, status=decided.status)

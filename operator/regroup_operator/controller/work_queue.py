@@ -7,8 +7,8 @@ zero. In two things they are not. The groups (namespaces) that have keys here ta
 thousand of them delays another by one key. And keys differ in urgency: what has lost a pod goes
 first, what is only looked at again goes last. Within a group, what has begun goes before what is
 new: of a thousand jobs the first ones are whole soon. What has waited for PATIENT_SECONDS has every
-second turn, so that nothing waits for ever. A key may rest after its turn, so that many
-events in a row become one more turn, and not one each.
+second turn, so that nothing waits for ever. A key may rest after its turn, so that many events in a
+row become one more turn, and not one each.
 """
 
 from __future__ import annotations

@@ -58,6 +58,18 @@ class JobPods:
 
     def __init__(self, watches: Mapping[str | None, ListWatch[OwnedPod]]) -> None:
         self._watches = watches
+        self._refreshed: set[str | None] = set()
+        """Of these watches memory has shown all that there was when this replica led already."""
+
+    async def refresh(self) -> None:
+        """List all pods by consistent reads: one for thousands of jobs. Raises ClusterError."""
+        for namespace, watch in self._watches.items():
+            await watch.refresh()
+            self._refreshed.add(namespace)
+
+    def is_refreshed(self, namespace: str) -> bool:
+        """Whether memory has all pods that a former leader has made in this namespace."""
+        return bool(self._refreshed & {namespace, None})
 
     def of(self, job: JobObject) -> tuple[Pod, ...] | None:
         """A job's own pods. None: memory does not know them all, and the API server does."""

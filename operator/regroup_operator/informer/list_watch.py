@@ -87,7 +87,7 @@ class ListWatch(Generic[T]):
         self._failures = 0
         """In a row."""
         self._lists = 0
-        """In a row, none of which brought a minute without another one."""
+        """In a row, each of them within CALM_SECONDS of the one before."""
         self._listed_at = -math.inf
         self.listed = asyncio.Event()
         """There was a list: the cache can be read."""
@@ -131,7 +131,26 @@ class ListWatch(Generic[T]):
     # --- list -------------------------------------------------------------------------------------
 
     async def _list(self) -> None:
-        began, listed = self.cache.begin_list(), {}
+        began = self.cache.begin_list()
+        listed, version, unreadable = await self._all_objects()
+        changes = self.cache.replace(listed, version, began, unreadable)
+        self._needs_list, self._heard = False, time.monotonic()
+        self.listed.set()
+        self._report(changes)
+
+    async def refresh(self) -> None:
+        """Let the cache show what there is now at least, by a consistent list beside the watch,
+        which reports the changes when it comes to them. Raises ClusterError.
+        """
+        count_list(self._collection.resource)
+        listed, version, unreadable = await self._all_objects()
+        if unreadable:
+            raise self._unreadable(f"a list without {', '.join(sorted(unreadable))}")
+        self.cache.note_all(listed, version)
+
+    async def _all_objects(self) -> tuple[dict[Key, Seen[T]], int, set[str]]:
+        """All objects, the version of the list, and the names of what cannot be read."""
+        listed: dict[Key, Seen[T]] = {}
         unreadable: set[str] = set()
         version = ""
         async for page in pages(self._collection):
@@ -143,10 +162,7 @@ class ListWatch(Generic[T]):
                 known = self._known(document)
                 seen = self._read(document, known, is_partial=page.is_partial)
                 listed[seen.key] = seen
-        changes = self.cache.replace(listed, self._version(version), began, unreadable)
-        self._needs_list, self._heard = False, time.monotonic()
-        self.listed.set()
-        self._report(changes)
+        return listed, self._version(version), unreadable
 
     def _known(self, document: Any) -> Seen[T] | None:
         """What the cache has of a listed object in the same version: it is not read again."""

@@ -250,6 +250,18 @@ class ObjectCache(Generic[T]):
         for key in {*found, *(seen.key for seen in self.of(subject))}:
             self._note(key, subject, found.get(key), version)
 
+    def note_all(self, listed: Mapping[Key, Seen[T]], version: int) -> None:
+        """Take a consistent list of the whole collection, which the watch may not have reached."""
+        self._answers += 1
+        for key in {*listed, *self._watched.entries, *self._ahead.entries}:
+            seen, known, watched = listed.get(key), self.get(key), self._watched.entries.get(key)
+            if seen and watched and watched.value is None and _is_same(watched, seen):
+                self._put(seen)
+            elif (holder := seen or watched or known) and not (
+                seen and known and _is_same(known, seen)
+            ):
+                self._note(key, holder.subject, seen, version)
+
     def _note(self, key: Key, subject: Key, seen: Seen[T] | None, version: int) -> None:
         known = self._ahead.entries.get(key)
         if version > max(self.version, known.version if known else NEVER):

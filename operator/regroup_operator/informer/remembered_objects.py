@@ -62,6 +62,13 @@ class RememberedObjects:
         """Of all objects that the watches have shown."""
         return [key for watch in self._watches.values() for key in watch.cache.all_keys()]
 
+    async def refresh(self) -> None:
+        """List all by consistent reads, instead of a read of each that changed while only its
+        metadata were watched. Raises ClusterError.
+        """
+        for watch in self._watches.values():
+            await watch.refresh()
+
     async def get(self, key: Key) -> Object | None:
         """The object, at least as new as each noted answer; None: there is none. Raises as `ask`
         does.

@@ -15,6 +15,7 @@ from regroup_operator.api.resource import Key
 from regroup_operator.controller import handlers
 from regroup_operator.controller.handlers import REST_SECONDS, Operator, rest_after
 from regroup_operator.controller.reconcile import Reconciler
+from regroup_operator.informer.job_pods import JobPods
 from tests.support.fake_cluster_api import FakeClusterApi
 from tests.support.job_memory import make_memory
 from tests.support.operator_simulation import make_spec
@@ -289,6 +290,51 @@ async def test_the_next_leader_lists_the_pods_of_each_job_and_makes_none_again(
     assert len(standby.pods()) == 4
     (lease,) = standby.api.all("leases")
     assert lease["spec"]["leaseTransitions"] == 1
+
+
+async def make_jobs(api: FakeClusterApi, count: int) -> None:
+    """Jobs that are called gpt0, gpt1 and so on."""
+    for number in range(count):
+        metadata = {"namespace": "a", "name": f"gpt{number}"}
+        await api.store("trainingjobs", {"metadata": metadata, "spec": make_spec()})
+
+
+async def test_the_next_leader_of_many_jobs_lists_all_jobs_and_pods_once(
+    running: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers, "FEW_JOBS", 2)
+    leader = await running()
+    await make_jobs(leader.api, 4)
+    await until("all pods", lambda: len(leader.pods()) == 16)
+    await leader.reads()
+    standby = await running()
+    await until("a standby that is ready", lambda: standby.operator._is_filled)
+    standby.begin()
+    await leader.stop()
+    await until("rounds", lambda: standby.rounds >= 4)
+    reads = await standby.reads()
+    assert (reads["list pods"], reads["list trainingjobs"], reads["get trainingjobs"]) == (1, 1, 0)
+    assert len(standby.pods()) == 16
+
+
+async def test_a_loss_while_nobody_led_does_not_wait_for_the_list_of_all_pods(
+    running: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(_: JobPods) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(handlers, "FEW_JOBS", 0)
+    leader = await running()
+    await make_job(leader.api)
+    await until("four pods", lambda: len(leader.pods()) == 4)
+    await leader.reads()
+    standby = await running()
+    await until("a standby that is ready", lambda: standby.operator._is_filled)
+    monkeypatch.setattr(JobPods, "refresh", never)
+    monkeypatch.setattr(leader.operator, "_add", lambda *_, **__: None)
+    await change_pod(leader.api, "gpt-w0-1", "status", phase="Failed")
+    await leader.stop()
+    await until("a replacement", lambda: "gpt-w0-2" in standby.pods())
 
 
 async def test_a_replica_that_may_not_read_the_lease_is_not_ready(

@@ -346,11 +346,15 @@ async def test_many_jobs_that_train_are_looked_at_less_often(
 
 
 class ContestedServer(Server):
-    """Somebody changes the job all the time."""
+    """Somebody changes the job each time before its status is written."""
+
+    is_contested = True
 
     async def change_status(self, *arguments: Any) -> Json:
-        await super().change_status(*arguments)
-        raise ConflictError("PATCH", "/jobs/gpt/status", 409, "it has changed")
+        answer = await super().change_status(*arguments)
+        if self.is_contested:
+            raise ConflictError("PATCH", "/jobs/gpt/status", 409, "it has changed")
+        return answer
 
 
 async def test_a_status_that_is_refused_is_written_again_at_once_and_then_with_a_back_off() -> None:
@@ -359,7 +363,11 @@ async def test_a_status_that_is_refused_is_written_again_at_once_and_then_with_a
         assert await reconciler.reconcile(("a", "gpt")) == 0.0
         with pytest.raises(ConflictError):
             await reconciler.reconcile(("a", "gpt"))
-    assert len(server.statuses) == 2
+        assert len(server.statuses) == 2
+        server.is_contested = False
+        assert await reconciler.reconcile(("a", "gpt")) != 0.0
+        server.is_contested = True
+        assert await reconciler.reconcile(("a", "gpt")) == 0.0, "once does not count for ever"
 
 
 async def test_a_job_that_cannot_be_read_is_named_once_and_read_again_later(

@@ -51,10 +51,10 @@ class Watched:
     async def __aenter__(self) -> Watched:
         self._connection = await self.server.connect().__aenter__()
         collection = Collection(self._connection, "/things")
-        watch = ListWatch(
+        self.watch = ListWatch(
             collection, self.cache, self._take, _read_name, self._subject_of, self._sleep
         )
-        self._task = asyncio.create_task(watch.run())
+        self._task = asyncio.create_task(self.watch.run())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -252,6 +252,20 @@ async def test_a_list_after_410_leaves_no_ghost(watched: Watched) -> None:
     watched.server.send("ERROR", {"code": 410})
     await watched.until(lambda: watched.cache.version == 40)
     assert _kept(watched) == [None, "two", None]
+
+
+async def test_a_refreshed_cache_shows_what_its_watch_has_not_said_and_reports_it_later(
+    watched: Watched,
+) -> None:
+    server = watched.server
+    server.objects = [make_object("two", 9), make_object("three", 8)]
+    server.version = 9
+    await watched.watch.refresh()
+    assert _kept(watched) == [None, "two", "three"]
+    assert (watched.cache.version, watched.changes) == (7, [])
+    server.send("ADDED", make_object("three", 8))
+    server.send("MODIFIED", make_object("two", 9))
+    await watched.expect(("three", False), ("two", True))
 
 
 async def test_a_list_that_fails_in_its_midst_leaves_the_cache_as_it_was(watched: Watched) -> None:

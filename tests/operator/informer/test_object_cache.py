@@ -261,6 +261,7 @@ class Beside(RuleBasedStateMachine):
         """Key -> the version that an answer has shown, and of which subject's list."""
         self.answers: list[Seen[str]] = []
         self.lists: list[tuple[Key, int]] = []
+        self.lists_of_all: list[int] = []
         self.whole_list: tuple[int, int] | None = None
 
     @initialize(before=st.lists(st.sampled_from(KEYS), max_size=3))
@@ -301,6 +302,10 @@ class Beside(RuleBasedStateMachine):
         self.lists.append((subject, max(self.model.revision, 1)))
 
     @rule()
+    def this_process_asks_for_all_beside_the_watch(self) -> None:
+        self.lists_of_all.append(max(self.model.revision, 1))
+
+    @rule()
     @precondition(lambda self: self.whole_list is None)
     def this_process_asks_for_a_whole_list(self) -> None:
         self.whole_list = (self.model.revision, self.cache.begin_list())
@@ -323,6 +328,15 @@ class Beside(RuleBasedStateMachine):
         self.cache.note_list(subject, listed, version)
         for key in known | {seen.key for seen in listed}:
             self._learn(key, version, subject)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.lists_of_all)
+    def a_list_of_all_arrives_beside_the_watch(self, data: st.DataObject) -> None:
+        which = data.draw(st.integers(0, len(self.lists_of_all) - 1))
+        version = self.lists_of_all.pop(which)
+        self.cache.note_all(self.model.all_at(version), version)
+        for key in KEYS:
+            self._learn(key, version, None)
 
     def _learn(self, key: Key, version: int, subject: Key | None) -> None:
         if version > max(self.shown, self.known.get(key, (0, None))[0]):

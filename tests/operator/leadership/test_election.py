@@ -196,15 +196,15 @@ async def test_a_slow_api_server_elects_a_leader_all_the_same(
 async def test_an_answer_that_is_no_lease_ends_no_replica(
     api: FakeClusterApi, replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    odd_ones = ({}, {"metadata": None}, {"metadata": {"uid": "u"}}, {"metadata": {}, "spec": 1})
-    answers = iter(odd_ones)
+    odd: list[Any] = [{}, {"metadata": None}, {"metadata": {"uid": "u"}}, {"metadata": {}}]
+    answers = iter(odd)
     request = ApiConnection.request
 
-    async def odd(self: ApiConnection, *arguments: Any, **more: Any) -> Any:
+    async def answered(self: ApiConnection, *arguments: Any, **more: Any) -> Any:
         answer = next(answers, None)
         return await request(self, *arguments, **more) if answer is None else answer
 
-    monkeypatch.setattr(ApiConnection, "request", odd)
+    monkeypatch.setattr(ApiConnection, "request", answered)
     await asyncio.wait_for(replica.election.win(), DEADLINE_SECONDS)
     assert spec(api)["holderIdentity"] == "a"
 
