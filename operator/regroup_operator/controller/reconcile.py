@@ -72,6 +72,10 @@ EVENTS_REMEMBERED = 10_000
 """Names of Events that exist. A forgotten one costs a request that the API server answers with a
 conflict.
 """
+CONFLICT_SECONDS = 0.1
+"""Pause after a job has changed while it was looked at. Somebody may change it in a loop, and would
+have as many rounds of it.
+"""
 UNREADABLE_SECONDS = 300.0
 """Pause before a job that cannot be read is read again."""
 _UNREADABLE = "the operator skips this job, its pods stay as they are: {} (make it smaller)"
@@ -157,7 +161,7 @@ class Reconciler:
         self._executor.note_plan(key, decided.actions)
         written = await self._write_status(document, job, decided)
         if written is None:
-            return 0.0
+            return CONFLICT_SECONDS
         if decided.events:
             self._up_to_date.discard(key)  # until they are emitted, whatever ends this round
         self._follow(written, observed, decided)
