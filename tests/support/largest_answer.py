@@ -1,5 +1,4 @@
-"""The largest answer that a coordinator may give: each text and list as long as its field allows.
-"""
+"""The largest answer that a coordinator may give: each text and list as long as it may be."""
 
 from __future__ import annotations
 
@@ -34,9 +33,11 @@ _BY_TYPE: dict[str, Any] = {
     "integer": lambda schema: min(_MOST, schema.get("maximum", _MOST)),
     "number": lambda _: 1e9,
     "boolean": lambda _: True,
-    "array": lambda schema: [_largest(one) for one in schema["prefixItems"]]
-    if "prefixItems" in schema
-    else [_largest(schema["items"])] * schema.get("maxItems", 3),
+    "array": lambda schema: (
+        [_largest(one) for one in schema["prefixItems"]]
+        if "prefixItems" in schema
+        else [_largest(schema["items"])] * schema.get("maxItems", 3)
+    ),
     "object": lambda schema: {
         name: _largest(inner) for name, inner in schema.get("properties", {}).items()
     },

@@ -533,9 +533,7 @@ def _pointed_to(pods: tuple[Pod, ...], coordinator_fails: bool, lost: set[str]) 
     """The nodes to read, that of the coordinator first. Nodes are not polled: only those that
     something points to are read.
     """
-    suspicious = [
-        pod for pod in pods if pod.uid in lost or (pod.terminating and not pod.is_forced)
-    ]
+    suspicious = [pod for pod in pods if pod.uid in lost or (pod.terminating and not pod.is_forced)]
     leading = [pod for pod in pods if coordinator_fails and pod.role == names.COORDINATOR]
     return [pod.node for pod in (*leading, *suspicious) if pod.node]
 
