@@ -20,6 +20,8 @@ TURN_SECONDS = 1.0
 """Between two turns of questions about one coordinator, and the longest wait for an answer."""
 QUESTIONS_AT_ONCE = 64
 """Over all jobs."""
+QUESTIONS_OF_A_NAMESPACE = 16
+"""Agents that do not answer take a place for a whole turn, and a tenant may have thousands."""
 FRESH_SECONDS = 3.0
 """What an agent said counts for so long."""
 
@@ -43,6 +45,10 @@ class AgentSurvey:
 
     agents: Sequence[Agent] = ()
     """Who can be asked, the best witnesses first."""
+    places: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(QUESTIONS_OF_A_NAMESPACE)
+    )
+    """Of the jobs of its namespace."""
     _turn: int = 0
     _answers: dict[str, tuple[float, CoordinatorContact]] = field(default_factory=dict)
 
@@ -79,7 +85,8 @@ class AgentSurvey:
         self, agent: Agent, ask: Ask, slots: asyncio.Semaphore
     ) -> CoordinatorContact | None:
         try:
-            async with slots, asyncio.timeout(TURN_SECONDS):
+            # Its own first: those of one namespace that wait must not stand in front of others.
+            async with self.places, slots, asyncio.timeout(TURN_SECONDS):
                 return await ask(agent)
         except (CoordinatorError, TimeoutError):
             return None

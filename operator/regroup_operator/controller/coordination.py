@@ -26,6 +26,7 @@ from regroup_operator.api.resource import Key
 from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS
 from regroup_operator.controller.agent_survey import (
     QUESTIONS_AT_ONCE,
+    QUESTIONS_OF_A_NAMESPACE,
     TURN_SECONDS,
     Agent,
 )
@@ -97,6 +98,8 @@ class Coordinators:
         """Of answers, and of silence."""
         self._ticking: asyncio.Task[None] | None = None
         self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+        self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """Namespace -> places for its questions. Those that somebody uses."""
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Namespace -> held while a large answer of it is read. Those that somebody uses."""
 
@@ -120,6 +123,9 @@ class Coordinators:
                 target, heard_last=self._clock.now()
             )
             self._followed[key[0]] += 1
+            follower.survey.places = self._places.setdefault(
+                key[0], asyncio.Semaphore(QUESTIONS_OF_A_NAMESPACE)
+            )
             where = f"{key[0]}/{key[1]}"
             follower.tasks = [
                 asyncio.create_task(self._follow(key, follower), name=f"follow {where}"),

@@ -56,9 +56,12 @@ class EventLimit:
         bucket.until = self._clock() + pause if refused else 0.0
 
     def due(self, key: Key) -> float | None:
-        """Seconds until a refused Event may be tried again; None where none was."""
+        """Seconds until a refused Event may be tried again; None where none is waited for: it may
+        not be wanted any more once its pause is over.
+        """
         bucket = self._buckets.get(key)
-        return max(0.0, bucket.until - self._clock()) if bucket and bucket.refusals else None
+        left = bucket.until - self._clock() if bucket else 0.0
+        return left if left > 0 else None
 
     def forget(self, key: Key) -> None:
         """The job is gone."""

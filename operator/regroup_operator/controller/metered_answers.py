@@ -14,9 +14,13 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.helpers import set_exception
 
 ALLOWED_SECONDS = 0.1
-"""Of the thread, for reading from one connection. A status of 4 MiB takes a hundredth of it."""
+"""Of the thread, for reading from one connection."""
 ALLOWED_SHARE = 0.002
-"""Of the thread, for a connection that lasts. A line of a watch takes 0.1 ms."""
+"""Of the thread, for a connection that lasts. A watch takes a tenth of it."""
+ALLOWED_EACH = 20e-9
+"""Seconds of the thread for each byte. A large status takes a tenth of it, and chunks of one byte
+ten times as much.
+"""
 MOST_ANSWERS = 8
 """Interim ones and the one that is asked for, that arrive at once."""
 _SLICE_BYTES = 16 * 1024
@@ -31,6 +35,7 @@ class MeteredAnswers(ResponseHandler):
     """Reads what arrives on one connection, and ends it with a TooCostlyError."""
 
     _spent = 0.0
+    _bytes = 0
     _since = float("inf")
 
     def data_received(self, data: bytes) -> None:
@@ -39,14 +44,17 @@ class MeteredAnswers(ResponseHandler):
         """
         self._since = min(self._since, time.monotonic())
         for start in range(0, len(data), _SLICE_BYTES):
-            begun = time.thread_time()
-            super().data_received(data[start : start + _SLICE_BYTES])
+            part, begun = data[start : start + _SLICE_BYTES], time.thread_time()
+            super().data_received(part)
             self._spent += time.thread_time() - begun
-            age = time.monotonic() - self._since
-            allowed = ALLOWED_SECONDS + ALLOWED_SHARE * age
-            if self._spent > allowed or len(self._buffer) > MOST_ANSWERS:
+            self._bytes += len(part)
+            if self._spent > self._allowed() or len(self._buffer) > MOST_ANSWERS:
                 self._end()
                 return
+
+    def _allowed(self) -> float:
+        age = time.monotonic() - self._since
+        return ALLOWED_SECONDS + ALLOWED_SHARE * age + ALLOWED_EACH * self._bytes
 
     def _end(self) -> None:
         error = TooCostlyError("reading it takes too much time")

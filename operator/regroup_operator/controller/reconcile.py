@@ -79,6 +79,10 @@ EVENTS_REMEMBERED = 10_000
 """Names of Events that exist. A forgotten one costs a request that the API server answers with a
 conflict.
 """
+CONFLICT_SECONDS = 0.1
+"""Pause after a job has changed while it was looked at. Somebody may change it in a loop, and would
+have as many rounds of it.
+"""
 UNREADABLE_SECONDS = 300.0
 """Pause before a job that cannot be read is read again."""
 _UNREADABLE = "the operator skips this job, its pods stay as they are: {} (make it smaller)"
@@ -169,7 +173,7 @@ class Reconciler:
         self._executor.note_plan(key, decided.actions)
         written = await self._write_status(document, job, decided)
         if written is None:
-            return 0.0
+            return CONFLICT_SECONDS
         if decided.events:
             self._up_to_date.discard(key)  # until they are emitted, whatever ends this round
         self._follow(written, observed, decided)
@@ -577,9 +581,7 @@ def _pointed_to(pods: tuple[Pod, ...], coordinator_fails: bool, lost: set[str]) 
     """The nodes to read, that of the coordinator first. Nodes are not polled: only those that
     something points to are read.
     """
-    suspicious = [
-        pod for pod in pods if pod.uid in lost or (pod.terminating and not pod.is_forced)
-    ]
+    suspicious = [pod for pod in pods if pod.uid in lost or (pod.terminating and not pod.is_forced)]
     leading = [pod for pod in pods if coordinator_fails and pod.role == names.COORDINATOR]
     return [pod.node for pod in (*leading, *suspicious) if pod.node]
 

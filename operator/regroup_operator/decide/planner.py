@@ -343,7 +343,11 @@ def _unreadable_pods(observed: Observed) -> tuple[Event, ...]:
 
 
 def _requeue_after(
-    job: AnyJob, observed: Observed, status: TrainingJobStatus, blocker: Waiting | None, now: datetime
+    job: AnyJob,
+    observed: Observed,
+    status: TrainingJobStatus,
+    blocker: Waiting | None,
+    now: datetime,
 ) -> float:
     view = observed.coordinator
     waiting = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 from regroup_operator.api import names
@@ -23,6 +24,8 @@ _PHASES: dict[CoordinatorPhase, Phase] = {
     "completed": "Running",
     "failed": "Recovering",
 }
+_REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,63}", re.ASCII)
+"""A reason as conditions have it. A coordinator may give any text."""
 
 
 def find_outcome(_job: AnyJob, observed: Observed, _now: datetime) -> JobOutcome | None:
@@ -33,7 +36,8 @@ def find_outcome(_job: AnyJob, observed: Observed, _now: datetime) -> JobOutcome
         return None
     if outcome.result == "completed":
         return JobOutcome(True, "Completed", outcome.message)
-    return JobOutcome(False, outcome.reason or "TrainingFailed", outcome.message)
+    is_reason = _REASON.fullmatch(outcome.reason)
+    return JobOutcome(False, outcome.reason if is_reason else "TrainingFailed", outcome.message)
 
 
 def is_training(_job: AnyJob, observed: Observed) -> bool:

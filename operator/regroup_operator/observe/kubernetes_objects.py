@@ -16,6 +16,7 @@ from regroup_operator.api.spec_reader import InvalidSpecError, parse_spec
 from regroup_operator.api.status import REQUEST_LIMIT
 from regroup_operator.api.support import unsupported
 from regroup_operator.api.template_check import check_template
+from regroup_operator.api.timestamps import parse_time
 from regroup_operator.api.worker_bounds import DEFAULT_MAX_WORKERS, too_large
 from regroup_operator.errors import TemplateError
 from regroup_operator.observe.observed import (
@@ -117,7 +118,7 @@ def read_pod(document: Object) -> Pod:
         waiting_reason=state.get("waiting", {}).get("reason", ""),
         waiting_message=state.get("waiting", {}).get("message", ""),
         exit_code=ended.get("exitCode"),
-        ended=ended.get("finishedAt") or "",
+        ended=_time(ended.get("finishedAt")),
         exit_reason=ended.get("reason", ""),
         exit_message=ended.get("message", ""),
         image=_main_of(spec["containers"], role).get("image", "")[:_LONGEST_IMAGE],
@@ -129,7 +130,7 @@ def read_pod(document: Object) -> Pod:
         excluded_nodes=_excluded_nodes(annotations.get(names.EXCLUDED_NODES, "")),
         nnodes=annotations.get(names.NNODES, "")[:_LONGEST_NNODES],
         coordinator_address=_coordinator_address(_main_of(spec["containers"], role)),
-        placed=(scheduled.get("lastTransitionTime") or "") if spec.get("nodeName") else "",
+        placed=_time(scheduled.get("lastTransitionTime")) if spec.get("nodeName") else "",
     )
 
 
@@ -140,6 +141,16 @@ annotation of 256 kB of commas would fill the memory.
 _LONGEST_NNODES = 32
 _LONGEST_IMAGE = 4096
 """Characters."""
+
+
+def _time(text: str | None) -> str:
+    """A time in a pod's status; empty for one that nothing can be computed with. Kubernetes takes
+    any year, and some tenants may write the status of their pods.
+    """
+    try:
+        return text if text and parse_time(text) else ""
+    except ValueError:
+        return ""
 
 
 def _excluded_nodes(text: str) -> tuple[str, ...]:

@@ -61,6 +61,7 @@ def test_refusals_are_followed_by_pauses_that_grow_until_one_is_made() -> None:
         assert pause is not None
         pauses.append(pause)
         clock.now += pause
+        assert limit.due(ONE) is None, "a job without further events is not looked at in a loop"
     ends = pytest.approx((FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS))
     assert (pauses[0], pauses[-1]) == ends
     assert pauses == sorted(pauses)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
+
+import pytest
 
 from regroup_operator.api.status import TrainingJobStatus
 from regroup_operator.decide.job_account import merge_ledgers
 from regroup_operator.decide.job_projection import THROTTLED, differs, project
 from regroup_operator.decide.plan import PlanContext
+from regroup_operator.decide.planner import plan
+from regroup_operator.observe.coordinator_answer import read_answer
 from regroup_operator.observe.observed import CoordinatorView, Observed
 from regroup_trainer.protocol.generation import GenerationNumber
 from regroup_trainer.protocol.job_status import JobEvent, MemberStatus, Recovery
 from regroup_trainer.protocol.ledger import Ledger
 from regroup_trainer.protocol.rank_messages import CheckpointSaved, Progress, VolumeProblem
+from tests.support.largest_answer import draw_largest_answer
 from tests.support.operator_simulation import Simulation, make_coordinator_status
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -251,3 +257,43 @@ def test_the_lists_of_a_status_fit_their_maxima_and_keep_what_is_newest() -> Non
     assert TrainingJobStatus.model_validate(status.model_dump(by_alias=True)) == status
     assert (len(status.handled_pods), status.handled_pods[-1]) == (8192, "uid-8199")
     assert (len(status.suspected_nodes), status.suspected_nodes[-1]) == (256, "n299")
+
+
+# --- what tenants have a part in ------------------------------------------------------------------
+
+
+def plan_status(simulation: Simulation, observed: Observed) -> TrainingJobStatus:
+    """The status that is written. Raises ValidationError for one that the API server refuses."""
+    status = plan(simulation.job(), observed, simulation.now).status
+    document = status.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return TrainingJobStatus.model_validate(document)
+
+
+@pytest.mark.parametrize("phase", ["waiting", "starting", "running", "recovering", "failed"])
+@pytest.mark.parametrize("result", [None, "completed", "failed", "suspended"])
+def test_the_largest_answer_of_a_coordinator_fits_into_the_status(
+    phase: str, result: str | None
+) -> None:
+    answer = draw_largest_answer(phase=phase)
+    answer["outcome"] = {**answer["outcome"], "result": result} if result else None
+    simulation = Simulation()
+    simulation.run_rounds(4)
+    view = CoordinatorView(read_answer(json.dumps(answer).encode(), 1), answering_seconds=60.0)
+    status = plan_status(simulation, replace(simulation.observed(), coordinator=view))
+    failed = status.condition("Failed")
+    assert failed is not None
+    assert (failed.reason == "TrainingFailed") == (result == "failed")
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Failed", "Succeeded"])
+def test_the_longest_texts_of_pods_fit_into_the_status(phase: str) -> None:
+    """A tenant's program writes the end of its pod; some tenants may write a pod's whole status."""
+    simulation, long = Simulation(), "X" * 60_000
+    simulation.run_rounds(4)
+    texts = ("reason", "message", "unschedulable", "waiting_reason", "waiting_message", "ip")
+    texts = (*texts, "exit_reason", "exit_message", "image", "image_id", "nnodes")
+    for waiting in (long, "ErrImagePull", "CreateContainerConfigError", "CrashLoopBackOff"):
+        changes = {**dict.fromkeys(texts, long), "node": "n" * 253, "waiting_reason": waiting}
+        for pod in list(simulation.pods.values()):
+            simulation.pods[pod.name] = replace(pod, phase=phase, exit_code=None, **changes)
+        plan_status(simulation, simulation.observed())

@@ -87,7 +87,7 @@ async def test_a_job_comes_from_memory_and_nobody_can_change_it_there() -> None:
 
 
 async def test_refused_writes_of_objects_that_are_gone_do_not_gather() -> None:
-    """Such as those of jobs that a tenant makes and deletes in a loop, with a quota that is full."""
+    """As of jobs that a tenant makes and deletes in a loop, with a quota that is full."""
     asked = Asked(None)
     jobs = listed(asked, make_job(5))
     jobs.outdate(KEY)

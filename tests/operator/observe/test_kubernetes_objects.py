@@ -77,6 +77,18 @@ def test_a_pod_that_was_deleted_by_force_is_known_as_such() -> None:
     assert read_pod(make_pod(**deleted, deletionGracePeriodSeconds=0)).is_forced
 
 
+@pytest.mark.parametrize("time", ["9999-12-31T23:59:59Z", "0000-01-01T00:00:00Z", None])
+def test_a_time_of_a_pod_that_nothing_can_be_computed_with_is_none(time: str | None) -> None:
+    pod = make_pod()
+    pod["spec"]["nodeName"] = "n1"
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": time}
+    ended = {"name": "trainer", "state": {"terminated": {"exitCode": 1, "finishedAt": time}}}
+    pod["status"] = {"conditions": [scheduled], "containerStatuses": [ended]}
+    assert (read_pod(pod).placed, read_pod(pod).ended) == ("", "")
+    scheduled["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+    assert read_pod(pod).placed == "2026-01-01T00:00:00Z"
+
+
 def make_event(reason: str, second: int, message: str = "no such server") -> dict[str, Any]:
     time = f"2026-01-01T00:00:{second:02}Z"
     return {"reason": reason, "message": message, "lastTimestamp": time, "eventTime": None}

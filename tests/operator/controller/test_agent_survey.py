@@ -1,0 +1,41 @@
+"""Whose agents are asked first when more could be than at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+from regroup_operator.controller.agent_survey import (
+    QUESTIONS_AT_ONCE,
+    QUESTIONS_OF_A_NAMESPACE,
+    Agent,
+    AgentSurvey,
+)
+from regroup_trainer.protocol.desired import CoordinatorContact
+from tests.support.waiting import until
+
+AGENTS = tuple(Agent(f"uid-{number}", f"198.18.0.{number}") for number in range(4))
+
+
+async def test_agents_of_one_namespace_that_do_not_answer_keep_nobody_else_waiting() -> None:
+    """A hundred coordinators of one tenant are silent, and so are their agents."""
+    asked, places = list[str](), asyncio.Semaphore(QUESTIONS_OF_A_NAMESPACE)
+    slots = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+
+    async def hang(agent: Agent) -> CoordinatorContact:
+        asked.append(agent.uid)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def answer(_agent: Agent) -> CoordinatorContact:
+        return CoordinatorContact(term=1, unheard_seconds=4.0)
+
+    hostile = [AgentSurvey(AGENTS, places) for _ in range(100)]
+    tasks = [asyncio.create_task(survey.take_turn(hang, slots)) for survey in hostile]
+    await until("questions", lambda: len(asked) >= QUESTIONS_OF_A_NAMESPACE)
+    survey = AgentSurvey(AGENTS)
+    await survey.take_turn(answer, slots)
+    assert len(survey.contacts()) == len(AGENTS)
+    assert len(asked) == QUESTIONS_OF_A_NAMESPACE, "no turn of the others was over before"
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
