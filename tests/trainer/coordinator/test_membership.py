@@ -174,6 +174,33 @@ def test_a_successor_that_is_paused_still_waits_for_the_members_of_its_predecess
     assert job.record.number.term == 1, "it has been adopted"
 
 
+def returning(pause: float) -> Job:
+    """A successor whose agents connect one after another, and of whom nothing arrives before."""
+    job = Job(make_desired(steps=10_000, replicas=8, max_replicas=8))
+    agents = [job.add_agent(index) for index in range(8)]
+    job.wait(4.0)
+    for agent in agents:
+        agent.connects = agent.heartbeats_arrive = False
+    job.start_coordinator(2)
+    for agent in agents:
+        agent.connects = agent.heartbeats_arrive = True
+        job.wait(pause)
+    job.wait(1.0)
+    return job
+
+
+def test_a_successor_that_is_slow_to_read_all_hellos_loses_nobody() -> None:
+    job = returning(pause=1.0)
+    assert job.record.number.term == 1
+    assert len(job.record.members) == 8
+    assert job.core.state.current is not None
+    assert job.core.state.current.alive
+
+
+def test_members_that_do_not_come_back_are_not_waited_for_without_end() -> None:
+    assert returning(pause=1.8).record.number.term == 2
+
+
 def silent_for(delay: float, seconds: float) -> bool:
     """Whether a member is lost that has been silent for so long after a heartbeat came late."""
     job, agents = start()

@@ -274,12 +274,13 @@ class Coordinator:
     def _on_hello(self, hello: Hello, now: float) -> None:
         state = self.state
         state.unknown_members.pop(hello.member, None)
-        is_first, former = not state.members, state.former.number
+        is_first, former = not state.members, state.former
+        number, awaited = former.number, len(former.missing)
         register(state, self._numbers, hello, now)
-        if state.current is None and (is_first or state.former.number != former):
-            # The time for members to come back counts from the first of their generation.
+        is_first = is_first or state.former.number != number
+        if state.current is None and (is_first or len(state.former.missing) < awaited):
             timeout = state.desired.timeout_milliseconds / 1000
-            self._timers.adopt_until = max(self._timers.adopt_until, now + timeout)
+            self._timers.note_return(now, timeout, is_first=is_first)
         repeat_announcement(state, hello.member)
         announce_complete(state)
 

@@ -20,6 +20,8 @@ from regroup_trainer.protocol.job_status import Waiting
 from regroup_trainer.protocol.message import MOST_NAMED, named
 from regroup_trainer.protocol.waiting_reasons import WaitingReason
 
+LONGEST_RETURN_SECONDS = 10.0
+"""After the first hello of a former coordinator's generation, for the others to follow it."""
 IMPORTING_SECONDS = 5.0
 """A worker that imports torch reports it twice a second."""
 
@@ -32,6 +34,8 @@ class FormationTimers:
     """Until then the members of a former coordinator's generation may come back."""
     not_before: float
     """The end of the pause after a failure."""
+    adopt_by: float = math.inf
+    """No return of a member extends `adopt_until` beyond it."""
     adopting: bool = False
     """A former coordinator's generation is waited for."""
     gathering: bool = True
@@ -42,8 +46,17 @@ class FormationTimers:
     def forgive(self, seconds: float) -> None:
         """The coordinator was paused for so long: it waits for workers for as much longer."""
         self.adopt_until += seconds
+        self.adopt_by += seconds
         if self.gather_until is not None:
             self.gather_until += seconds
+
+    def note_return(self, now: float, timeout: float, *, is_first: bool) -> None:
+        """A member of the former generation is back. The others have `timeout` seconds from then
+        on, since to read the hellos of thousands takes longer. `is_first`: of its generation.
+        """
+        if is_first:
+            self.adopt_by = now + LONGEST_RETURN_SECONDS
+        self.adopt_until = max(self.adopt_until, min(now + timeout, self.adopt_by))
 
     def note_size(self, size: int, gather_until: float) -> None:
         """The wait for more workers begins when there are enough for a generation."""

