@@ -50,6 +50,8 @@ class DataSet:
     """What the ranks of a custom loop know of their dataset."""
 
     fingerprint: DataSetFingerprint
+    _is_named: bool = False
+    """Whether its user was told that its samples vary."""
 
     def agree(self, group: GenerationGroup, worker: str) -> None:
         """Learn what the other ranks have read. All ranks call it.
@@ -76,8 +78,9 @@ class DataSet:
         self._learn(known or self.fingerprint, is_shown=dist.get_rank() == 0)
 
     def _learn(self, known: DataSetFingerprint, *, is_shown: bool) -> None:
-        if is_shown and known.samples == VARY != self.fingerprint.samples:
+        if is_shown and known.samples == VARY and not self._is_named:
             print(_THEY_VARY.format(kind=known.kind), file=sys.stderr, flush=True)
+            self._is_named = True
         self.fingerprint = known
 
 
