@@ -20,8 +20,10 @@ from regroup_trainer import Session
 class Points:
     """Points of two clouds."""
 
-    def __init__(self, count: int) -> None:
-        generator = torch.Generator().manual_seed(1)
+    def __init__(self, count: int, data: str = "") -> None:
+        generator = torch.Generator().manual_seed(2 if data == "other" else 1)
+        if data == "unseeded":
+            generator.seed()
         self.labels = torch.randint(2, (count,), generator=generator)
         self.points = torch.randn(count, 8, generator=generator) + self.labels[:, None]
 
@@ -59,17 +61,23 @@ class Net(nn.Module):
         return self.head(inputs)  # type: ignore[no-any-return]
 
 
-def main() -> None:
+def read_options() -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--strategy", default="ddp")
     parser.add_argument("--micro-batch", type=int)
     parser.add_argument("--points", type=int, default=50)
+    parser.add_argument("--data", default="")
     parser.add_argument("--directory")
     parser.add_argument("--count-file", type=Path)
     parser.add_argument("--fail", default="")
     parser.add_argument("--step-seconds", type=float, default=0.0)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = read_options()
     session = Session(
         seed=3,
         directory=options.directory,
@@ -86,8 +94,9 @@ def main() -> None:
     def measure(batch: list[Tensor]) -> dict[str, Tensor]:
         return {"loss": F.cross_entropy(model(batch[0]), batch[1])}
 
+    points = options.points + (session.rank if options.data == "larger" else 0)
     for inputs, labels in session.batches(
-        Points(options.points), options.steps, 10, options.micro_batch
+        Points(points, options.data), options.steps, 10, options.micro_batch
     ):
         if options.fail == "slow" and session.rank == 1:
             time.sleep(0.05)

@@ -487,3 +487,9 @@ def note_flushes(assignment: Assignment, options: Options, channel: RecordingCha
     History.sync = flush  # type: ignore[method-assign, assignment]
     channel.send = send_and_note  # type: ignore[method-assign]
     return train(assignment, options, channel)
+
+
+def accept_other_data(assignment: Assignment, options: Options, channel: RecordingChannel) -> int:
+    """Train with another data set than the checkpoint."""
+    os.environ["REGROUP_OTHER_DATA"] = "1"
+    return train(assignment, options, channel)

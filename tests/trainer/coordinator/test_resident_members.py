@@ -64,13 +64,18 @@ def test_a_rank_that_cannot_leave_is_forked_again_and_restored_from_its_peers() 
     assert last_recovery(job) == ("Peers", 0)
 
 
-def silent_ranks_are_waited_for(job: Job, agents: list[SimulatedAgent]) -> float:
-    """Seconds from the order to leave, after worker 1 is lost, to the next generation. Its peers
-    neither park nor end.
+def silent_ranks_are_waited_for(
+    job: Job, agents: list[SimulatedAgent], *, only_its_rank: bool = False
+) -> float:
+    """Seconds from the order to leave, after worker 1 or its rank is lost, to the next generation.
+    Its peers neither park nor end.
     """
     for agent in agents:
-        agent.ranks_run = False
-    job.crash(agents[1])
+        agent.ranks_run = agent is agents[1] and only_its_rank
+    if only_its_rank:
+        job.rank_ends(agents[1], "error", 1)
+    else:
+        job.crash(agents[1])
     current, until = job.core.state.current, job.now + 60.0
     while job.record.number.n == 1:
         assert job.now < until
@@ -84,6 +89,9 @@ def test_a_rank_with_the_last_copy_of_the_state_has_more_time_to_leave() -> None
     job, agents = start(workers=2, replicas=2, min_replicas=1)
     seconds = LAST_COPY_SECONDS + KILL_SECONDS
     assert silent_ranks_are_waited_for(job, agents) == pytest.approx(seconds, abs=0.2)
+    job, agents = start(workers=2, replicas=2, min_replicas=1)
+    waited = silent_ranks_are_waited_for(job, agents, only_its_rank=True)
+    assert waited == pytest.approx(seconds, abs=0.2)
     job, agents = start_groups()
     assert silent_ranks_are_waited_for(job, agents) == pytest.approx(seconds, abs=0.2)
     job, agents = start()

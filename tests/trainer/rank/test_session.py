@@ -78,6 +78,56 @@ def test_a_program_that_no_longer_fits_its_checkpoint_is_refused_by_its_argument
     assert "or give Session another directory if you started it yourself" in changed.stderr
 
 
+def test_a_data_set_with_other_samples_is_refused_unless_somebody_wants_to_go_on(
+    template: Template, tmp_path: Path
+) -> None:
+    succeeded(template.run(record(tmp_path, 2), decisions={4: Decision.STOP}))
+    refused = template.run(record(tmp_path, 1, "--data=other", n=2))[0]
+    assert refused.exit_code == 2
+    assert "session.batches: dataset: Points of 50 has other samples (" in refused.stderr
+    assert "with which checkpoint step 4 was trained" in refused.stderr
+    assert "To go on with these samples, set REGROUP_OTHER_DATA=1" in refused.stderr
+    same = succeeded(template.run(record(tmp_path, 1, n=3), decisions={5: Decision.STOP}))[0]
+    assert same.restored.step == 4
+    wanted = record(tmp_path, 2, "--data=other", n=4)
+    accepts = "tests.support.rank_faults:accept_other_data"
+    assert succeeded(template.run(wanted, entry=accepts))[0].restored.step == 5
+    ended = template.run(record(tmp_path, 1, n=5))[0]
+    assert ended.exit_code == 2, "the new samples count from then on"
+
+
+def test_samples_that_differ_between_processes_are_named_at_once_and_never_refused(
+    template: Template, tmp_path: Path
+) -> None:
+    first = template.run(record(tmp_path, 2, "--data=unseeded"), decisions={2: Decision.STOP})
+    succeeded(first)
+    words = "the samples of Points of 50 are not the same in each process"
+    assert [words in outcome.stderr for outcome in first] == [True, False]
+    again = succeeded(template.run(record(tmp_path, 2, "--data=unseeded", n=2)))
+    assert again[0].restored.step == 2
+
+
+def test_samples_of_one_worker_count_once_a_second_start_has_read_the_same(
+    template: Template, tmp_path: Path
+) -> None:
+    for n, arguments in enumerate(([], [], ["--data=other"]), 1):
+        stop = {2 * n: Decision.STOP}
+        (outcome,) = template.run(record(tmp_path / "stable", 1, *arguments, n=n), decisions=stop)
+        assert outcome.exit_code == (2 if n == 3 else 0)
+    for n in (1, 2, 3):
+        unseeded = record(tmp_path / "unseeded", 1, "--data=unseeded", n=n)
+        succeeded(template.run(unseeded, decisions={2 * n: Decision.STOP}))
+
+
+def test_data_sets_of_other_sizes_on_some_ranks_are_refused_before_training(
+    template: Template, tmp_path: Path
+) -> None:
+    outcomes = template.run(record(tmp_path, 2, "--data=larger"))
+    assert [outcome.exit_code for outcome in outcomes] == [2, 2]
+    words = "dataset: Points of 50 on rank 0, Points of 51 on rank 1: give all ranks the same"
+    assert all(words in outcome.stderr for outcome in outcomes)
+
+
 def test_losses_fall_and_the_end_is_reported(reference: RankOutcome) -> None:
     assert reference.losses[-1] < reference.losses[0]  # type: ignore[operator]
     assert reference.finished

@@ -24,6 +24,7 @@ from regroup_trainer.checkpoint import catalog
 from regroup_trainer.checkpoint.description import DamagedError, read_metadata
 from regroup_trainer.checkpoint.layout import Layout, Manifest, RunIdentity
 from regroup_trainer.data import default_text
+from regroup_trainer.data.data_set_fingerprint import ACCEPT, DataSetFingerprint
 from regroup_trainer.errors import CheckpointError, ConfigurationError, StorageError
 from regroup_trainer.step.plain_values import load_plain
 from regroup_trainer.system.background import note_progress
@@ -152,9 +153,11 @@ def require_fitting(manifest: Manifest, identity: RunIdentity) -> None:
         else ""
     )
     way_out = f"change it back, or set resume.policy: Never{by_itself} to start from scratch"
+    if identity.is_custom:
+        _require_data_set(manifest, identity.data.fingerprint, way_out)
     for name, now in identity.data.model_dump().items():
         then = getattr(manifest.data, name)
-        if now != then:
+        if now != then and not (identity.is_custom and name == "fingerprint"):
             trained = f"with which checkpoint step {manifest.step} was trained"
             if now == default_text.FINGERPRINT:
                 trained += _OLD_DEFAULT_TEXT
@@ -166,6 +169,23 @@ def require_fitting(manifest: Manifest, identity: RunIdentity) -> None:
             f"model: {identity.model} differs from {manifest.model} of checkpoint step "
             f"{manifest.step}: {_former_size(manifest, identity)}{way_out}"
         )
+
+
+def _require_data_set(manifest: Manifest, now: str, way_out: str) -> None:
+    """Raises ConfigurationError when a checkpoint was trained with another data set of a user."""
+    before, found = (DataSetFingerprint.parse(one) for one in (manifest.data.fingerprint, now))
+    if before.continued_by(found) is not None or os.environ.get(ACCEPT) == "1":
+        return
+    refused, trained = _ARGUMENTS["fingerprint"], f"checkpoint step {manifest.step} was trained"
+    if before.kind != found.kind:
+        raise ConfigurationError(
+            f"{refused}: {found.kind} differs from {before.kind}, with which {trained}: {way_out}"
+        )
+    raise ConfigurationError(
+        f"{refused}: {found.kind} has other samples ({found.samples}) than that with which "
+        f"{trained} ({before.samples}): {way_out}. To go on with these samples, set {ACCEPT}=1 in "
+        "the environment until the next checkpoint is saved"
+    )
 
 
 def _former_size(manifest: Manifest, identity: RunIdentity) -> str:

@@ -137,12 +137,14 @@ def _has_last_copy(state: State, current: CurrentGeneration) -> bool:
     nobody else has.
     """
     desired, copies = current.record.desired, Counter[int]()
-    layout = desired.train.parallelism
+    layout, stuck = desired.train.parallelism, current.failure and current.failure.stuck
     is_shared = STRATEGIES[layout.strategy].has_shard_groups or layout.is_model_parallel
     for position, place in enumerate(current.record.members):
         if place.member in state.members:
-            alone = 1 if is_shared else place.ranks
-            copies[position % desired.replica_group_size] += alone
+            live = sum(rank not in current.exits and rank != stuck for rank in place.own_ranks)
+            copies[position % desired.replica_group_size] += (
+                int(live == place.ranks) if is_shared else live
+            )
     return 1 in copies.values()
 
 

@@ -68,6 +68,12 @@ class BuiltInProgram:
     def _strategy(self) -> Strategy:
         return STRATEGIES[self.config.parallelism.strategy]
 
+    def agree_on_data(self, group: GenerationGroup, worker: str) -> None:
+        """The fingerprint is that of files: nothing to compare."""
+
+    def continue_data(self, fingerprint: str) -> None:
+        """It is known already."""
+
     def choose_attention(self, device: torch.device) -> str:
         """Let this process use the configured kernel; returns its name. Raises
         ConfigurationError.

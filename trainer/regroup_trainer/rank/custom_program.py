@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from regroup_trainer.checkpoint.layout import DataIdentity, RunIdentity
+from regroup_trainer.data.data_set_fingerprint import VARY, DataSetFingerprint, agree
+from regroup_trainer.errors import ConfigurationError, DataError
 from regroup_trainer.parallel import user_model
 from regroup_trainer.parallel.process_group import GenerationGroup
 from regroup_trainer.parallel.user_model import Replicated
 from regroup_trainer.protocol.config import TrainConfig
 from regroup_trainer.recovery.resident_state import ResidentState
+from regroup_trainer.step.agreement import all_gather
 from regroup_trainer.step.measuring import Samples, measure_all
 from regroup_trainer.step.state import Position, Stateful, TrainState
 from regroup_trainer.step.updater import StepResult
 
+_THEY_VARY = (
+    "session.batches: dataset: the samples of {kind} are not the same in each process (random "
+    "augmentation, a shuffle without a seed, or files that differ?): checkpoints remember its type "
+    "and size alone"
+)
 Measure = Callable[[Any], Mapping[str, Tensor]]
 
 
@@ -35,6 +45,45 @@ class Attached:
     extra: dict[str, Stateful]
 
 
+@dataclass
+class DataSet:
+    """What the ranks of a custom loop know of their dataset."""
+
+    fingerprint: DataSetFingerprint
+    _is_named: bool = False
+    """Whether its user was told that its samples vary."""
+
+    def agree(self, group: GenerationGroup, worker: str) -> None:
+        """Learn what the other ranks have read. All ranks call it.
+
+        Raises ConfigurationError on all of them when type or size differ; DataError on a new rank
+        whose samples are not those of the ranks that have trained.
+        """
+        found = all_gather((worker, self.fingerprint))
+        agreed = agree(found)
+        if agreed is None:
+            kinds = {one.kind: rank for rank, (_, one) in enumerate(found)}
+            shown = ", ".join(f"{kind} on rank {rank}" for kind, rank in kinds.items())
+            raise ConfigurationError(f"session.batches: dataset: {shown}: give all ranks the same")
+        if agreed.is_proven and self.fingerprint.samples not in ("", agreed.samples):
+            raise DataError(
+                f"session.batches: dataset: {self.fingerprint} on this rank, {agreed} on those "
+                "that have trained: give all ranks the same data"
+            )
+        self._learn(agreed, is_shown=group.is_rank0)
+
+    def continue_from(self, then: str) -> None:
+        """Learn what the process that made a fitting checkpoint had read."""
+        known = DataSetFingerprint.parse(then).continued_by(self.fingerprint)
+        self._learn(known or self.fingerprint, is_shown=dist.get_rank() == 0)
+
+    def _learn(self, known: DataSetFingerprint, *, is_shown: bool) -> None:
+        if is_shown and known.samples == VARY and not self._is_named:
+            print(_THEY_VARY.format(kind=known.kind), file=sys.stderr, flush=True)
+            self._is_named = True
+        self.fingerprint = known
+
+
 @dataclass(frozen=True)
 class CustomProgram:
     """A `Program` that consists of a user's objects."""
@@ -44,8 +93,8 @@ class CustomProgram:
     attached: Attached
     samples: int
     """In the dataset."""
-    fingerprint: str
-    """Of the dataset."""
+    data: DataSet
+    """What is known of the dataset."""
 
     can_rewind = False
     """The user's code has run on: only a new process can begin at an older step."""
@@ -66,7 +115,7 @@ class CustomProgram:
         """What is trained, as its checkpoints know it."""
         training = self.config.training
         order = DataIdentity(
-            fingerprint=self.fingerprint,
+            fingerprint=str(self.data.fingerprint),
             samples=self.samples,
             seed=training.seed,
             global_batch_size=training.global_batch_size,
@@ -74,6 +123,14 @@ class CustomProgram:
         )
         model, strategy = user_model.identity(self.model), self.config.parallelism.strategy
         return RunIdentity(model, strategy, order, is_custom=True)
+
+    def agree_on_data(self, group: GenerationGroup, worker: str) -> None:
+        """Compare what all ranks have read."""
+        self.data.agree(group, worker)
+
+    def continue_data(self, fingerprint: str) -> None:
+        """Compare with what an earlier process has read."""
+        self.data.continue_from(fingerprint)
 
     def choose_attention(self, device: torch.device) -> str:  # noqa: ARG002 - the user's matter
         """Nothing is chosen for a user's model."""

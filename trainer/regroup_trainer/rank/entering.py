@@ -49,6 +49,7 @@ def enter_generation(
     process cannot go on and a new one can; c10d's errors when a peer is lost.
     """
     attention = program.choose_attention(joined.group.device)
+    program.agree_on_data(joined.group, _worker(joined))
     restorer = _restorer(joined, program.identity)
     live = continue_live_state(
         restorer, program.config, resident, program.rebuild, program.after_update
@@ -89,6 +90,12 @@ def enter_next_generation(
         park(assignment, channel, resident)
 
 
+def _worker(joined: JoinedGeneration) -> str:
+    """What tells apart the processes of which ranks are forks. Without an agent each is its own."""
+    place = joined.assignment.place
+    return place.member if joined.channel.lasting else str(joined.group.rank)
+
+
 def _restorer(joined: JoinedGeneration, identity: RunIdentity) -> Restorer:
     record = joined.assignment.record
     memory = MemoryReader(joined.assignment, record.snapshot) if record.snapshot else None
@@ -111,6 +118,8 @@ def _start_restored(
 ) -> tuple[Start, Restored]:
     state = program.build(joined.group)
     choice = restorer.restore(state)
+    if choice.manifest is not None:
+        program.continue_data(choice.manifest.data.fingerprint)
     end = restorer.volume.on_rank0(lambda: _history_end(restorer))
     start = Start(
         state,

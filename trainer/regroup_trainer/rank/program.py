@@ -25,6 +25,14 @@ class Program(Protocol):
     def identity(self) -> RunIdentity:
         """What a checkpoint must have been written by to fit."""
 
+    def agree_on_data(self, group: GenerationGroup, worker: str) -> None:
+        """Compare the data of all ranks, which call it as they enter a generation. `worker` is the
+        process that this one is a fork of. Raises ConfigurationError, DataError.
+        """
+
+    def continue_data(self, fingerprint: str) -> None:
+        """The state comes from a checkpoint that fits, and was trained with this data."""
+
     @property
     def targets_per_sample(self) -> int:
         """Predictions that a sample asks for; each counts as a token."""

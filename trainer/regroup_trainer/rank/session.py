@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset
 
+from regroup_trainer.data.data_set_fingerprint import DataSetFingerprint
 from regroup_trainer.data.order import SampleOrder, mix
 from regroup_trainer.data.shares import Shares, ShareSampler
 from regroup_trainer.errors import ConfigurationError
@@ -44,9 +45,10 @@ from regroup_trainer.protocol.exit_codes import TERMINATED
 from regroup_trainer.protocol.rank_messages import GenerationOutcome
 from regroup_trainer.rank import launch, standalone
 from regroup_trainer.rank.custom_loop import CustomLoop
-from regroup_trainer.rank.custom_program import Attached, CustomProgram, Measure
+from regroup_trainer.rank.custom_program import Attached, CustomProgram, DataSet, Measure
 from regroup_trainer.rank.entering import enter_generation, enter_next_generation
 from regroup_trainer.rank.joining import JoinedGeneration, forget_process_group, join
+from regroup_trainer.rank.sample_digest import read_digest
 from regroup_trainer.recovery.resident_state import ResidentState
 from regroup_trainer.step.measuring import Samples, to_device
 from regroup_trainer.step.plain_values import require_plain
@@ -199,7 +201,7 @@ class Session:
         Ends the process (SystemExit) when the job asks for it: all is saved then.
         """
         micro_batch = min(micro_batch_size or global_batch_size, global_batch_size)
-        program = self._program(dataset, steps, global_batch_size, micro_batch)
+        program = self._program(dataset, steps, global_batch_size, micro_batch, loader)
         self._loop = CustomLoop(program, enter_generation(self._joined, program))
         while self.steps < steps:
             yield from self._batches_of_generation(self._loop, dataset, loader)
@@ -294,7 +296,12 @@ class Session:
         return self._loop
 
     def _program(
-        self, dataset: Samples, steps: int, global_batch_size: int, micro_batch_size: int
+        self,
+        dataset: Samples,
+        steps: int,
+        global_batch_size: int,
+        micro_batch_size: int,
+        loader: dict[str, Any],
     ) -> CustomProgram:
         if self._attached is None or self._model is None:
             raise ConfigurationError(
@@ -309,12 +316,13 @@ class Session:
             non_finite=self._non_finite,
         )
         parallelism = ParallelismConfig(strategy=self._strategy)
+        kind = f"{type(dataset).__name__} of {len(dataset)}"
         return CustomProgram(
             config=TrainConfig(training=training, parallelism=parallelism),
             model=self._model,
             attached=self._attached,
             samples=len(dataset),
-            fingerprint=f"{type(dataset).__name__} of {len(dataset)}",
+            data=DataSet(DataSetFingerprint(kind, read_digest(dataset, loader))),
         )
 
     def _batches_of_generation(
