@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 RUN := .venv/bin/python
 # The modules that write generated files. With --check, each fails when its file is out of date.
-GENERATORS := regroup_operator.api.crd demo.dashboard devcluster.pod_schema tools.conversion_tables
+GENERATORS := regroup_operator.api.crd demo.dashboard devcluster.pod_schema tools.conversion_tables tools.chart_pages
 NAME ?= recovery
 ARGS ?=
 NODES ?= 3
