@@ -1,5 +1,5 @@
-"""Code in a command (`python -c CODE`), as the file of a ConfigMap that workers mount: each rank runs
-a file. Pure.
+"""Code in a command (`python -c CODE`), as the file of a ConfigMap that workers mount, because each
+rank runs a file. Pure.
 
 Linux bounds a word of a command to 128 KiB, so that the code fits into a ConfigMap.
 """
