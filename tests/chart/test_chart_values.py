@@ -154,11 +154,11 @@ def test_labels_and_annotations_of_all_objects_are_on_all_objects() -> None:
 
 def test_labels_of_users_do_not_take_the_place_of_those_that_select_pods() -> None:
     wrong = json.dumps({"app.kubernetes.io/name": "theirs", **MAP})
-    deployment = render(f"commonLabels={wrong}", f"podLabels={wrong}")["Deployment", "regroup"]
-    spec = deployment["spec"]
+    own = json.dumps({"app.kubernetes.io/name": "theirs", "team": "red"})
+    spec = render(f"commonLabels={wrong}", f"podLabels={own}")["Deployment", "regroup"]["spec"]
     labels = spec["template"]["metadata"]["labels"]
     assert spec["selector"]["matchLabels"].items() <= labels.items()
-    assert labels["team"] == "blue"
+    assert labels["team"] == "red"
 
 
 def test_an_own_service_account_needs_a_name_and_gets_the_rights() -> None:

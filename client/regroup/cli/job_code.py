@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from regroup.cli.manifest import Document
-from regroup.cli.validation import Problem, nearest, problem_at, validate
+from regroup.cli.validation import Problem, nearest, problem_at
 from regroup_operator.api.names import MAIN_CONTAINER, is_object_name
 from regroup_operator.api.resource import Object
 from regroup_trainer.protocol.message import quote
@@ -48,10 +48,24 @@ def separate(documents: Sequence[Document]) -> tuple[JobFile, list[Problem]]:
     if len(jobs) != 1:
         said = f"a ConfigMap stands beside one job that mounts it, and here are {len(jobs)}"
         problems.append(problem_at(code, ("kind",), said))
-    problems += _problems_of(code)
-    if not problems:
-        problems += _mismatches(code, jobs[0])
-    return JobFile(jobs, code), problems
+    return JobFile(jobs, code), [*problems, *_problems_of(code)]
+
+
+def mismatches(found: JobFile) -> Iterator[Problem]:
+    """Why the code is not that of the job, where each of them is valid."""
+    if found.code is None:
+        return
+    code, (job,) = found.code, found.jobs
+    shown = [quote(_metadata(one).get("namespace") or "absent") for one in (code, job)]
+    if shown[0] != shown[1]:
+        said = f"is {shown[0]}, and that of the job {shown[1]}: write the same"
+        yield problem_at(code, ("metadata", "namespace"), said)
+    if not list(_mounts(job.value, _metadata(code)["name"])):
+        said = (
+            f"container {MAIN_CONTAINER} of the job mounts no ConfigMap of this name: name it in "
+            "spec.template.spec.volumes and in volumeMounts"
+        )
+        yield problem_at(code, ("metadata", "name"), said)
 
 
 def job_in_folder(job: Object, code: Object, folder: Path) -> Object:
@@ -162,22 +176,6 @@ def _data_problems(code: Document, data: Any) -> Iterator[Problem]:
             yield problem_at(code, ("data",), f"{quote(name)} is no name for a file")
         elif not isinstance(text, str) or any("\ud800" <= sign <= "\udfff" for sign in text):
             yield problem_at(code, ("data", name), f"must be a text, got {quote(text)}")
-
-
-def _mismatches(code: Document, job: Document) -> Iterator[Problem]:
-    """Why a valid ConfigMap is not that of the job. An invalid job is reported for itself."""
-    if validate(job):
-        return
-    shown = [quote(_metadata(one).get("namespace") or "absent") for one in (code, job)]
-    if shown[0] != shown[1]:
-        said = f"is {shown[0]}, and that of the job {shown[1]}: write the same"
-        yield problem_at(code, ("metadata", "namespace"), said)
-    if not list(_mounts(job.value, _metadata(code)["name"])):
-        said = (
-            f"container {MAIN_CONTAINER} of the job mounts no ConfigMap of this name: name it in "
-            "spec.template.spec.volumes and in volumeMounts"
-        )
-        yield problem_at(code, ("metadata", "name"), said)
 
 
 def _metadata(document: Document) -> Mapping[str, Any]:

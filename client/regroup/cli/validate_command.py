@@ -61,12 +61,13 @@ def checked_files(files: Sequence[Path]) -> list[JobFile]:
 
 def find_problems(file: Path, on_cluster: bool = True) -> tuple[JobFile, list[Problem]]:
     """What a file holds, and what is wrong with it. Raises click.ClickException."""
-    from regroup.cli.job_code import separate
+    from regroup.cli.job_code import mismatches, separate
     from regroup.cli.validation import validate as problems_of
 
     found, problems = separate(_read(file))
     of_jobs = [problem for job in found.jobs for problem in problems_of(job, on_cluster)]
-    return found, sorted([*problems, *of_jobs], key=lambda problem: problem.line)
+    problems += of_jobs or ([] if problems else mismatches(found))
+    return found, sorted(problems, key=lambda problem: problem.line)
 
 
 def _read(file: Path) -> list[Document]:
