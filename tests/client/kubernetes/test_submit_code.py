@@ -71,8 +71,7 @@ def cluster() -> Cluster:
 
 
 def send(cluster: Cluster, job: Json = JOB) -> Json:
-    made = submit(cast(ClusterApi, cluster), "team", with_digest(job, CONFIG_MAP), CONFIG_MAP)
-    return cast(Json, made)
+    return submit(cast(ClusterApi, cluster), "team", with_digest(job, CONFIG_MAP), CONFIG_MAP)
 
 
 def test_the_job_owns_its_code_and_is_resumed_last(cluster: Cluster) -> None:
